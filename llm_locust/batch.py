@@ -1,0 +1,229 @@
+"""Many requests as columns: what travels, what is stored, what metrics are computed from.
+
+A :class:`RecordBatch` wraps one Arrow table of the fixed :data:`SCHEMA`. Arrow's nulls are
+the only "undefined": the numpy accessors turn them into NaN, never into 0.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from llm_locust.record import RequestRecord
+
+SCHEMA_VERSION = 1
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+#: One row a request. Columns carry the names of :class:`RequestRecord`'s fields, but for
+#: ``class`` (``slo_class`` there) and ``worker``, which the recorder knows.
+SCHEMA = pa.schema(
+    [
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("worker", _TEXT, nullable=False),
+        pa.field("name", _TEXT, nullable=False),
+        pa.field("class", _TEXT, nullable=False),
+        pa.field("endpoint", _TEXT, nullable=False),
+        pa.field("model", _TEXT, nullable=False),
+        pa.field("streamed", pa.bool_(), nullable=False),
+        pa.field("user", pa.int64()),
+        pa.field("outcome", _TEXT, nullable=False),
+        pa.field("status", pa.int16()),
+        pa.field("error", _TEXT),
+        pa.field("finish_reason", _TEXT),
+        pa.field("scheduled_ns", pa.int64(), nullable=False),
+        pa.field("started_ns", pa.int64(), nullable=False),
+        pa.field("connected_ns", pa.int64()),
+        pa.field("sent_ns", pa.int64()),
+        pa.field("headers_ns", pa.int64()),
+        pa.field("ended_ns", pa.int64(), nullable=False),
+        pa.field("arrivals_ns", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
+        pa.field("first_answer_ns", pa.int64()),
+        pa.field("input_tokens", pa.int64()),
+        pa.field("cached_tokens", pa.int64()),
+        pa.field("output_tokens", pa.int64()),
+        pa.field("reasoning_tokens", pa.int64()),
+        pa.field("token_source", _TEXT, nullable=False),
+        pa.field("asked_input_tokens", pa.int64()),
+        pa.field("asked_output_tokens", pa.int64()),
+        pa.field("output_chars", pa.int64()),
+        pa.field("replica", _TEXT),
+        pa.field("peer", _TEXT),
+        pa.field("reused", pa.bool_(), nullable=False),
+        pa.field("retries", pa.int16(), nullable=False),
+        pa.field("kernel_stamps", pa.bool_(), nullable=False),
+        pa.field("client_lag_ns", pa.int64()),
+        pa.field("clock_step_ns", pa.int64()),
+        pa.field("rtt_ns", pa.int64()),
+        pa.field("reads", pa.int32(), nullable=False),
+        pa.field("coalesced_reads", pa.int32(), nullable=False),
+        pa.field("bytes_received", pa.int64(), nullable=False),
+    ],
+    metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
+)
+
+_FIELDS = [
+    (f.name, "slo_class" if f.name == "class" else f.name)
+    for f in SCHEMA
+    if f.name not in ("worker", "arrivals_ns")
+]
+
+
+class BatchError(ValueError):
+    """Bytes or a table that are not a batch of this schema; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """A text column as integers: ``names[codes[i]]`` is row i's text, code -1 means null."""
+
+    codes: NDArray[np.int32]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """A list column: row i holds ``values[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: NDArray[np.int64]
+    values: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Requests as columns. Immutable; every operation gives a new batch."""
+
+    table: pa.Table
+
+    @classmethod
+    def from_records(cls, records: Sequence[RequestRecord], worker: str) -> "RecordBatch":
+        """One row a record, in order. ``worker`` names the process that made them."""
+        columns: dict[str, pa.Array] = {
+            name: pa.array([getattr(r, attribute) for r in records], type=_plain(SCHEMA.field(name).type))
+            for name, attribute in _FIELDS
+        }
+        columns["worker"] = pa.array([worker] * len(records), type=pa.string())
+        columns["arrivals_ns"] = _arrivals(records)
+        arrays = [
+            columns[f.name].dictionary_encode() if pa.types.is_dictionary(f.type) else columns[f.name]
+            for f in SCHEMA
+        ]
+        return cls(pa.Table.from_arrays(arrays, schema=SCHEMA))
+
+    @classmethod
+    def empty(cls) -> "RecordBatch":
+        return cls(SCHEMA.empty_table())
+
+    @classmethod
+    def concat(cls, batches: Iterable["RecordBatch"]) -> "RecordBatch":
+        """All rows, in the order of the batches."""
+        tables = [b.table for b in batches]
+        if not tables:
+            return cls.empty()
+        return cls(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> "RecordBatch":
+        """A batch out of a table read from elsewhere, its columns put into the schema's order.
+
+        Raises:
+            BatchError: a column is missing, or is of another type.
+        """
+        missing = [name for name in SCHEMA.names if name not in table.column_names]
+        if missing:
+            raise BatchError(f"columns are missing: {', '.join(missing)}")
+        try:
+            return cls(table.select(SCHEMA.names).cast(SCHEMA).unify_dictionaries().combine_chunks())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError) as e:
+            raise BatchError(f"columns are not of schema version {SCHEMA_VERSION}: {e}") from e
+
+    def to_bytes(self) -> bytes:
+        """This batch as one Arrow IPC stream, its buffers LZ4-compressed."""
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(sink, SCHEMA, options=options) as writer:
+            writer.write_table(self.table)
+        return bytes(sink.getvalue())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "RecordBatch":
+        """The inverse of :meth:`to_bytes`.
+
+        Raises:
+            BatchError: the bytes are not a whole IPC stream of this schema.
+        """
+        try:
+            with pa.ipc.open_stream(data) as reader:
+                table = reader.read_all()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, EOFError) as e:
+            raise BatchError(f"not a whole Arrow stream: {e}") from e
+        return cls.from_table(table)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def take(self, rows: NDArray[np.int64]) -> "RecordBatch":
+        return RecordBatch(self.table.take(pa.array(rows)).combine_chunks())
+
+    def filter(self, mask: NDArray[np.bool_]) -> "RecordBatch":
+        return RecordBatch(self.table.filter(pa.array(mask)).combine_chunks())
+
+    def floats(self, name: str) -> NDArray[np.float64]:
+        """A numeric column as float64, null as NaN. Not for wall-clock times: see :meth:`seconds`."""
+        return np.asarray(self.table.column(name).cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+    def seconds(self, name: str, origin_ns: int) -> NDArray[np.float64]:
+        """A wall-clock column in seconds after ``origin_ns``, null as NaN.
+
+        The subtraction is done on integers: float64 holds today's epoch time to 256 ns only.
+        """
+        column = self.table.column(name).combine_chunks()
+        known = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
+        ns = np.asarray(column.fill_null(origin_ns).to_numpy(zero_copy_only=False), dtype=np.int64)
+        return np.where(known, (ns - origin_ns) * 1e-9, np.nan)
+
+    def ints(self, name: str) -> NDArray[np.int64]:
+        """A column without nulls as int64 (ValueError where it has one)."""
+        column = self.table.column(name)
+        if column.null_count:
+            raise ValueError(f"column {name!r} has {column.null_count} nulls")
+        return np.asarray(column.to_numpy(), dtype=np.int64)
+
+    def bools(self, name: str) -> NDArray[np.bool_]:
+        return np.asarray(self.table.column(name).to_numpy(), dtype=np.bool_)
+
+    def labels(self, name: str) -> Labels:
+        """A text column as codes and names; each name stands once."""
+        column = self.table.column(name).unify_dictionaries().combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = column.chunk(0) if column.num_chunks else pa.array([], type=_TEXT)
+        codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return Labels(np.asarray(codes, dtype=np.int32), tuple(column.dictionary.to_pylist()))
+
+    def texts(self, name: str) -> list[str | None]:
+        return [None if v is None else str(v) for v in self.table.column(name).to_pylist()]
+
+    def arrivals(self) -> Ragged:
+        """The token events' arrivals of all requests, ns after each request's ``sent_ns``."""
+        column = self.table.column("arrivals_ns").combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = column.chunk(0) if column.num_chunks else pa.array([], type=column.type)
+        offsets = np.asarray(column.offsets.to_numpy(), dtype=np.int64)
+        values = np.asarray(column.flatten().to_numpy(), dtype=np.int64)
+        return Ragged(offsets - offsets[0], values)
+
+
+def _plain(type_: Any) -> Any:
+    return pa.string() if pa.types.is_dictionary(type_) else type_
+
+
+def _arrivals(records: Sequence[RequestRecord]) -> pa.Array:
+    lengths = np.array([len(r.arrivals_ns) for r in records], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = np.concatenate([np.empty(0, np.int64), *(r.arrivals_ns for r in records)])
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(values), type=SCHEMA.field("arrivals_ns").type
+    )

@@ -1,0 +1,87 @@
+"""One request as a value: what was asked, when its bytes came, how it ended.
+
+The meaning of every time and count is that of ``docs/metrics.md``. All times of one
+record are of one clock: wall-clock nanoseconds since the epoch (``CLOCK_REALTIME``).
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Outcome(StrEnum):
+    """How one request ended. Only ``OK`` enters latency percentiles."""
+
+    OK = "ok"
+    HTTP_ERROR = "http_error"  # status >= 400
+    API_ERROR = "api_error"  # an error object inside a 200 answer
+    CONNECT_ERROR = "connect_error"  # no connection, or it broke before the answer's first byte
+    TIMEOUT = "timeout"  # first byte, gap or total bound was passed
+    TRUNCATED = "truncated"  # the stream ended without finish reason or [DONE]
+    INVALID = "invalid"  # a body that is not what the API promises
+    EMPTY = "empty"  # complete, without a token
+    REJECTED = "rejected"  # the user's validator said no
+    CANCELLED = "cancelled"  # given up by the run's end or by the user
+
+
+class TokenSource(StrEnum):
+    """Where a record's ``output_tokens`` comes from."""
+
+    USAGE = "usage"
+    TOKENIZER = "tokenizer"
+    EVENTS = "events"
+
+
+def _no_arrivals() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """Everything known of one request that was sent, or that could not be.
+
+    ``None`` means unknown or undefined; it is never written as 0. ``arrivals_ns`` holds
+    the arrival of each token event in nanoseconds after ``sent_ns``, non-decreasing;
+    events that one read completed share a value. A failed request keeps those it has.
+    """
+
+    request_id: str
+    name: str
+    outcome: Outcome
+    scheduled_ns: int
+    started_ns: int
+    ended_ns: int
+    connected_ns: int | None = None
+    sent_ns: int | None = None
+    headers_ns: int | None = None
+    arrivals_ns: NDArray[np.int64] = field(default_factory=_no_arrivals)
+    first_answer_ns: int | None = None  # after sent_ns: first token event that is not reasoning
+    slo_class: str = ""
+    endpoint: str = "chat"
+    model: str = ""
+    streamed: bool = True
+    user: int | None = None
+    status: int | None = None
+    error: str | None = None
+    finish_reason: str | None = None
+    input_tokens: int | None = None  # usage.prompt_tokens, else the tokenizer's count
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    token_source: TokenSource = TokenSource.EVENTS
+    asked_input_tokens: int | None = None
+    asked_output_tokens: int | None = None
+    output_chars: int | None = None
+    replica: str | None = None
+    peer: str | None = None
+    reused: bool = False
+    retries: int = 0  # stale pooled connections that were replaced before any byte came
+    kernel_stamps: bool = False
+    client_lag_ns: int | None = None
+    clock_step_ns: int | None = None  # realtime moved against monotonic during the request
+    rtt_ns: int | None = None
+    reads: int = 0
+    coalesced_reads: int = 0  # reads that completed more than one token event
+    bytes_received: int = 0
