@@ -1,0 +1,243 @@
+"""The run directory: frames of record batches on the way, Parquet and JSON in the end.
+
+A *frame* is one closed batch of one worker as bytes that can be appended to a file unread:
+
+    magic ``LLB1`` | uint32 header length | uint32 payload length | uint32 CRC-32 | header | payload
+
+(little endian). The header is JSON (run, worker, seq, rows), the payload one Arrow IPC stream;
+the CRC covers both. A file of frames that was cut anywhere still gives every whole frame before
+the cut.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llm_locust.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.manifest import MANIFEST_SCHEMA, Manifest
+
+MANIFEST_FILE = "manifest.json"
+REQUESTS_FILE = "requests.parquet"
+SUMMARY_FILE = "summary.json"
+REPORT_MD_FILE = "report.md"
+TIMESERIES_FILE = "timeseries.csv"
+FRAMES_FILE = "batches.frames"
+
+_MAGIC = b"LLB1"
+_PREFIX = struct.Struct("<4sIII")
+_ROWS_A_GROUP = 65_536
+
+
+class StoreError(ValueError):
+    """A run directory or file that cannot be used; the text names it and says what to do."""
+
+
+class FrameHeader(msgspec.Struct, frozen=True):
+    """Whose batch this is: the identity is (run, worker, seq)."""
+
+    run: str
+    worker: str
+    seq: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRef:
+    """Where a whole frame's payload lies in its file."""
+
+    header: FrameHeader
+    path: Path
+    offset: int
+    length: int
+
+    def batch(self) -> RecordBatch:
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return RecordBatch.from_bytes(file.read(self.length))
+
+
+@dataclass(frozen=True, slots=True)
+class FrameIndex:
+    """The whole frames of a file, and where its first torn or foreign byte is (None: nowhere)."""
+
+    frames: tuple[FrameRef, ...]
+    torn_at: int | None
+
+
+def encode_frame(header: FrameHeader, payload: bytes) -> bytes:
+    head = msgspec.json.encode(header)
+    crc = zlib.crc32(payload, zlib.crc32(head))
+    return b"".join((_PREFIX.pack(_MAGIC, len(head), len(payload), crc), head, payload))
+
+
+def index_frames(path: Path) -> FrameIndex:
+    """Every whole frame of the file, in file order; it stops at the first one that is not whole."""
+    frames: list[FrameRef] = []
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        at = 0
+        while at < size:
+            ref = _read_frame(file, path, at)
+            if ref is None:
+                return FrameIndex(tuple(frames), at)
+            frames.append(ref)
+            at = ref.offset + ref.length
+    return FrameIndex(tuple(frames), None)
+
+
+def _read_frame(file: BinaryIO, path: Path, at: int) -> FrameRef | None:
+    prefix = file.read(_PREFIX.size)
+    if len(prefix) < _PREFIX.size:
+        return None
+    magic, head_length, length, crc = _PREFIX.unpack(prefix)
+    if magic != _MAGIC:
+        return None
+    head, payload = file.read(head_length), file.read(length)
+    if len(payload) < length or zlib.crc32(payload, zlib.crc32(head)) != crc:
+        return None
+    try:
+        header = msgspec.json.decode(head, type=FrameHeader)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return FrameRef(header, path, at + _PREFIX.size + head_length, length)
+
+
+def unique_frames(frames: Iterable[FrameRef]) -> list[FrameRef]:
+    """One frame for each (worker, seq), ordered by it: the same list in whatever order they came."""
+    by_identity = {(f.header.worker, f.header.seq): f for f in frames}
+    return [by_identity[key] for key in sorted(by_identity)]
+
+
+def create_run_dir(path: Path) -> Path:
+    """Make the run directory and see that it can be written.
+
+    Raises:
+        StoreError: it exists and holds another run, or it cannot be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".write-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as e:
+        raise StoreError(f"the run directory {str(path)!r} cannot be written: {e.strerror or e}") from e
+    return path
+
+
+def holds_a_run(path: Path) -> bool:
+    return any((path / name).exists() for name in (MANIFEST_FILE, REQUESTS_FILE, FRAMES_FILE))
+
+
+def compact(run: Path) -> int:
+    """``batches.frames`` into ``requests.parquet``; gives the number of rows.
+
+    Batches are read one by one, so that memory is bounded by a row group. The frames are removed
+    after the Parquet file is whole. Without a frames file the run has no requests: an empty file.
+    """
+    frames_path = run / FRAMES_FILE
+    frames = unique_frames(index_frames(frames_path).frames) if frames_path.exists() else []
+    rows = write_requests(run / REQUESTS_FILE, (f.batch() for f in frames))
+    frames_path.unlink(missing_ok=True)
+    return rows
+
+
+def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
+    """Write batches as one Parquet file, atomically; gives the number of rows."""
+    temporary = path.with_name(path.name + ".part")
+    rows = 0
+    # Gaps of a sorted list are small numbers: delta packing stores an arrival in about 4 bytes.
+    with pq.ParquetWriter(
+        temporary,
+        SCHEMA,
+        compression="zstd",
+        use_dictionary=[f.name for f in SCHEMA if pa.types.is_dictionary(f.type)],
+        column_encoding={
+            name: "DELTA_BINARY_PACKED"
+            for name in ("arrivals_ns.list.item", "scheduled_ns", "started_ns", "sent_ns", "ended_ns")
+        },
+    ) as writer:
+        for group in _groups(batches):
+            writer.write_table(group.table, row_group_size=_ROWS_A_GROUP)
+            rows += len(group)
+    os.replace(temporary, path)
+    return rows
+
+
+def _groups(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+    waiting: list[RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(batch)
+        if rows >= _ROWS_A_GROUP:
+            yield RecordBatch.concat(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield RecordBatch.concat(waiting)
+
+
+def read_requests(run: Path) -> RecordBatch:
+    """All requests of a run directory.
+
+    Raises:
+        StoreError: no such file, a file that is not Parquet, or one of another schema.
+    """
+    path = _existing(run, REQUESTS_FILE)
+    try:
+        return RecordBatch.from_table(pq.read_table(path))
+    except (pa.ArrowException, BatchError, OSError) as e:
+        reason = str(e).splitlines()[0]
+        raise StoreError(f"{str(path)!r} cannot be read as requests: {reason}") from e
+
+
+def read_manifest(run: Path) -> Manifest:
+    """The manifest of a run directory.
+
+    Raises:
+        StoreError: it is missing, is not JSON of a manifest, or comes from a later version.
+    """
+    path = _existing(run, MANIFEST_FILE)
+    try:
+        data = path.read_bytes()
+        schema = msgspec.json.decode(data, type=dict[str, Any]).get("schema")
+        if isinstance(schema, int) and schema > MANIFEST_SCHEMA:
+            raise StoreError(
+                f"{str(path)!r} has schema {schema}, this version reads up to {MANIFEST_SCHEMA}: "
+                "use the llm-locust that wrote it, or a later one"
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as e:
+        raise StoreError(f"{str(path)!r} is not a manifest: {e}") from e
+
+
+def write_manifest(run: Path, manifest: Manifest) -> None:
+    write_json(run / MANIFEST_FILE, manifest)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Pretty JSON, atomically: a reader sees the old file or the new one."""
+    write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, atomically."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _existing(run: Path, name: str) -> Path:
+    if not run.is_dir():
+        raise StoreError(f"{str(run)!r} is not a directory: name a run directory, such as runs/demo")
+    path = run / name
+    if not path.exists():
+        raise StoreError(f"{str(run)!r} holds no {name}: is it a run directory whose run has ended?")
+    return path
