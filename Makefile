@@ -1,19 +1,43 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-e2e bench clean
+.PHONY: help demo test test-e2e bench clean
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
-	touch $@
+help:  ## this list
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
 
-test: $(VENV)/.installed  ## lint, types, tests
+demo: $(VENV)/.runtime  ## a simulated deployment, a swarm of 1 master and 2 workers, a goodput report
+	PATH="$(abspath $(BIN)):$$PATH" ./examples/demo.sh
+
+test: $(VENV)/.test  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -m "not e2e"
 
-clean:
-	rm -rf $(VENV) build dist *.egg-info bench/build
+test-e2e: $(VENV)/.test .venv-e2e/.installed  ## a real server: transformers serve with a tiny model
+	$(BIN)/pytest -m e2e
+
+bench: $(VENV)/.test  ## CPU per token and truth of the client, beside others, in one run
+	$(BIN)/python bench/run.py
+
+clean:  ## everything that was made, but runs/
+	rm -rf $(VENV) .venv-e2e build dist *.egg-info bench/build
+
+$(VENV)/.runtime: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.test: $(VENV)/.runtime
+	$(PIP) -e '.[test]'
+	touch $@
+
+# torch first: with a CPU build there, nothing pulls the CUDA one.
+.venv-e2e/.installed: tests/e2e/requirements.txt
+	$(PYTHON) -m venv .venv-e2e
+	.venv-e2e/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-e2e/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@

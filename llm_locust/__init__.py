@@ -1,1 +1,56 @@
-"""llm-locust: a distributed load-testing harness for LLM inference, built on Locust."""
+"""llm-locust: a distributed load-testing harness for LLM inference, built on Locust.
+
+In a locustfile, ``import llm_locust`` (or any import from it) adds the options and the recording
+to Locust. Elsewhere, a notebook for instance, importing the package loads neither Locust nor
+gevent, so that nothing is monkey-patched.
+"""
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llm_locust.client.stream import Answer
+    from llm_locust.metrics.slo import Slo
+    from llm_locust.record import Outcome, RequestRecord, TokenSource
+    from llm_locust.swarm.hooks import events
+    from llm_locust.swarm.openai_user import OpenAIUser
+    from llm_locust.swarm.users import ChatUser, CompletionUser
+    from llm_locust.workload.prompts import Prompt
+
+__all__ = [
+    "Answer",
+    "ChatUser",
+    "CompletionUser",
+    "OpenAIUser",
+    "Outcome",
+    "Prompt",
+    "RequestRecord",
+    "Slo",
+    "TokenSource",
+    "events",
+]
+
+_HOMES = {
+    "Answer": "llm_locust.client.stream",
+    "ChatUser": "llm_locust.swarm.users",
+    "CompletionUser": "llm_locust.swarm.users",
+    "OpenAIUser": "llm_locust.swarm.openai_user",
+    "Outcome": "llm_locust.record",
+    "Prompt": "llm_locust.workload.prompts",
+    "RequestRecord": "llm_locust.record",
+    "Slo": "llm_locust.metrics.slo",
+    "TokenSource": "llm_locust.record",
+    "events": "llm_locust.swarm.hooks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+# Locust imports its locustfiles from a running Locust: there the options are wanted at once.
+if "locust.main" in sys.modules:
+    import_module("llm_locust.swarm.plugin")

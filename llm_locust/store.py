@@ -35,6 +35,9 @@ _MAGIC = b"LLB1"
 _PREFIX = struct.Struct("<4sIII")
 _ROWS_A_GROUP = 65_536
 
+#: Near-sorted times, whose differences are small: packed as deltas, an arrival takes about 4 bytes.
+_PACKED_COLUMNS = ("arrivals_ns.list.item", "scheduled_ns", "started_ns", "sent_ns", "ended_ns")
+
 
 class StoreError(ValueError):
     """A run directory or file that cannot be used; the text names it and says what to do."""
@@ -153,16 +156,12 @@ def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
     """Write batches as one Parquet file, atomically; gives the number of rows."""
     temporary = path.with_name(path.name + ".part")
     rows = 0
-    # Gaps of a sorted list are small numbers: delta packing stores an arrival in about 4 bytes.
     with pq.ParquetWriter(
         temporary,
         SCHEMA,
         compression="zstd",
         use_dictionary=[f.name for f in SCHEMA if pa.types.is_dictionary(f.type)],
-        column_encoding={
-            name: "DELTA_BINARY_PACKED"
-            for name in ("arrivals_ns.list.item", "scheduled_ns", "started_ns", "sent_ns", "ended_ns")
-        },
+        column_encoding=dict.fromkeys(_PACKED_COLUMNS, "DELTA_BINARY_PACKED"),
     ) as writer:
         for group in _groups(batches):
             writer.write_table(group.table, row_group_size=_ROWS_A_GROUP)

@@ -1,0 +1,124 @@
+"""The ``llm-locust`` command: what is done with runs beside making them."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.summary import WINDOWS
+from llm_locust.report.build import build_report
+from llm_locust.report.console import print_report
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what was wrong with the arguments; ``--help`` has the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code: 0 fine, 1 a gate broke, 2 usage error or records
+    missing, 3 measurement invalid.
+
+    Raises:
+        SystemExit: by argparse, for ``--help``, ``--version`` and wrong arguments.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = _parser(arguments[0] if arguments else "").parse_args(arguments)
+    code: int
+    try:
+        code = args.run_command(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    return code
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    """The parser, with the options of ``command`` where these need a library to be imported."""
+    parser = _Parser(prog="llm-locust", description="Load tests of LLM inference: reports and tools.")
+    parser.add_argument("--version", action="version", version=f"llm-locust {version('llm-locust')}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_report(commands.add_parser("report", help="compute and print a run's report again"))
+    options = commands.add_parser(
+        "options", help="list the options that a locustfile has beside Locust's own"
+    )
+    options.set_defaults(run_command=_options)
+    sim = commands.add_parser("sim", help="serve a simulated deployment to test against")
+    if command == "sim":
+        _add_sim(sim)
+    return parser
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compute a run's report from its records, with other limits or another window where given, "
+        "print it, and write it into the run directory."
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, such as runs/demo")
+    parser.add_argument("--slo", metavar="TEXT", help='limits of a request: "ttft=500ms tpot=50ms"')
+    parser.add_argument("--gate", metavar="TEXT", help='limits of the run: "goodput>=95%% p99_ttft<800ms"')
+    parser.add_argument(
+        "--warmup", type=_duration_s, metavar="TIME", help="left out at the start, such as 30s"
+    )
+    parser.add_argument(
+        "--window",
+        choices=WINDOWS,
+        default="run",
+        help="the run without warm-up and drain, or the longest span of steady concurrency (%(default)s)",
+    )
+    parser.add_argument(
+        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 2"
+    )
+    parser.set_defaults(run_command=_report)
+
+
+def _add_sim(parser: argparse.ArgumentParser) -> None:
+    # Here and not above: aiohttp takes longer to import than a report takes to make.
+    from llm_locust.sim import command
+
+    parser.description = command.DESCRIPTION
+    command.add_arguments(parser)
+    parser.set_defaults(run_command=command.run)
+
+
+def _report(args: argparse.Namespace) -> int:
+    try:
+        report = build_report(
+            args.run,
+            slo=args.slo,
+            gates=args.gate,
+            warmup_s=args.warmup,
+            window=args.window,
+            allow_incomplete=args.allow_incomplete,
+        )
+    except (ValueError, OSError) as e:
+        print(f"llm-locust report: {_one_line(e)}", file=sys.stderr)
+        return 2
+    print_report(report.summary, args.run, sys.stdout)
+    return report.exit_code or 0
+
+
+def _options(args: argparse.Namespace) -> int:
+    # Here and not above: Locust takes long to import, and patches the standard library.
+    from llm_locust.swarm.options import options_help
+
+    print(options_help())
+    return 0
+
+
+def _duration_s(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f'"{text}": {e}') from e
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

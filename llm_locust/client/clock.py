@@ -1,0 +1,68 @@
+"""Clocks of one request: kernel receive stamps (realtime) against monotonic readings.
+
+A request's times are realtime, because the kernel stamps a received packet with
+``CLOCK_REALTIME``. A read is stamped by the program with ``CLOCK_MONOTONIC``; the pair of
+clocks read together when the request was sent turns that into realtime, and the pair read at
+the end tells whether realtime was stepped in between.
+"""
+
+import socket
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: ``SO_TIMESTAMPNS`` and its control message: 35 on every Linux architecture but sparc and parisc.
+#: The socket module does not name it.
+SO_TIMESTAMPNS = 35
+
+#: Room for one 16-byte time stamp in a control message, none where the system has no such stamps.
+ANCILLARY_BYTES = socket.CMSG_SPACE(16) if sys.platform == "linux" else 0
+
+#: Stands for a read that the kernel gave no stamp for: 16 zero bytes, a time long before any run.
+NO_STAMP = bytes(16)
+
+#: Two clocks that were read together differ from run to run by less than this, unless one was stepped.
+STEP_THRESHOLD_NS = 500_000
+
+_PAIR_TOLERANCE_NS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClockPair:
+    """Realtime and monotonic time of one instant, nanoseconds."""
+
+    realtime_ns: int
+    monotonic_ns: int
+
+    @property
+    def offset_ns(self) -> int:
+        return self.realtime_ns - self.monotonic_ns
+
+
+def read_clocks() -> ClockPair:
+    """Both clocks within 20 µs of each other: a process that is preempted between reads tries again."""
+    for _ in range(4):
+        before = time.monotonic_ns()
+        realtime = time.time_ns()
+        after = time.monotonic_ns()
+        if after - before < _PAIR_TOLERANCE_NS:
+            break
+    return ClockPair(realtime, (before + after) // 2)
+
+
+def clock_step_ns(start: ClockPair, end: ClockPair) -> int | None:
+    """How far realtime was stepped between two pairs; None where it was not.
+
+    Slewing (NTP) moves both clocks alike and does not count.
+    """
+    step = end.offset_ns - start.offset_ns
+    return step if abs(step) > STEP_THRESHOLD_NS else None
+
+
+def decode_stamps(stamps: list[bytes]) -> NDArray[np.int64]:
+    """Kernel stamps (C ``struct timespec`` each) as realtime nanoseconds, 0 for :data:`NO_STAMP`."""
+    pairs = np.frombuffer(b"".join(stamps), dtype=np.int64).reshape(-1, 2)
+    return np.asarray(pairs[:, 0] * 1_000_000_000 + pairs[:, 1], dtype=np.int64)

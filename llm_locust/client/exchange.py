@@ -1,0 +1,163 @@
+"""One HTTP/1.1 request and its response: bytes and stamps in, the response's parts out.
+
+No sockets and no waiting here: a connection hands every read over by :meth:`Exchange.on_read`.
+"""
+
+from collections.abc import Callable
+
+import httptools
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_locust.client.clock import NO_STAMP, decode_stamps
+from llm_locust.client.errors import ResponseError
+
+#: A response whose body has come in more pieces than this is folded and decoded in slices,
+#: so that neither memory nor the event loop is held by a long one.
+SLICE_PIECES = 512
+
+Stamp = list[tuple[int, int, bytes]]
+
+
+class Exchange:
+    """The receiving side of one request.
+
+    ``on_slice`` is called with the body's bytes in order, each once: in slices while a long
+    response comes, and by :meth:`drain` for what is left.
+    """
+
+    __slots__ = (
+        "_body_base",
+        "_chunks",
+        "_marks",
+        "_mono",
+        "_parser",
+        "_read_ends",
+        "_stamps",
+        "bytes_received",
+        "complete",
+        "framed",
+        "headers",
+        "headers_at",
+        "on_body",
+        "on_slice",
+        "overrun",
+        "reusable",
+        "status",
+    )
+
+    def __init__(self) -> None:
+        self.on_slice: Callable[[bytes], None] | None = None
+        self.status: int | None = None
+        self.headers: dict[bytes, bytes] = {}
+        self.headers_at: int | None = None  # the read that completed the headers
+        self.complete = False
+        self.reusable = False
+        self.framed = False  # the body's end is told by its length or chunks, not by the connection's end
+        self.overrun = False  # bytes came after the response's end
+        self.bytes_received = 0
+        self._chunks: list[bytes] = []
+        self._marks: list[int] = []  # for each read, the number of body pieces so far in this slice
+        self._stamps: list[bytes] = []
+        self._mono: list[int] = []
+        self._body_base = 0
+        self._read_ends: list[NDArray[np.int64]] = []
+        # The parser calls list.append itself: no Python frame for a body piece.
+        self.on_body = self._chunks.append
+        self._parser = httptools.HttpResponseParser(self)
+
+    # -- called for every read ------------------------------------------------------------
+
+    def on_read(self, data: bytes, ancillary: Stamp, monotonic_ns: int) -> None:
+        """Take one read: its bytes, its control messages, and when the program had it.
+
+        Raises:
+            ResponseError: the bytes are not HTTP.
+        """
+        self._stamps.append(ancillary[0][2] if ancillary else NO_STAMP)
+        self._mono.append(monotonic_ns)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as e:
+            if not self.complete:
+                raise ResponseError(f"not an HTTP/1.1 response: {e}") from e
+            self.overrun = True
+        finally:
+            self._marks.append(len(self._chunks))
+        self.bytes_received += len(data)
+        if len(self._chunks) > SLICE_PIECES and self.on_slice is not None:
+            self.drain()
+
+    def on_eof(self) -> None:
+        """The peer ended the connection. Completes a response that only the end delimits."""
+        self.reusable = False
+        if self.headers_at is not None and not self.framed:
+            self.complete = True
+
+    def drain(self) -> None:
+        """Hand the body that came since the last time to ``on_slice``."""
+        lengths = np.fromiter(map(len, self._chunks), dtype=np.int64, count=len(self._chunks))
+        ends = np.concatenate(([0], np.cumsum(lengths))) + self._body_base
+        self._read_ends.append(ends[self._marks])
+        self._body_base = int(ends[-1])
+        body = b"".join(self._chunks)
+        self._chunks.clear()
+        self._marks.clear()
+        if self.on_slice is not None and body:
+            self.on_slice(body)
+
+    # -- parser callbacks -----------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            self.overrun = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self.complete:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:  # an interim response; the real one follows
+            self.headers.clear()
+            return
+        self.status = status
+        self.headers_at = len(self._stamps) - 1
+        self.framed = (
+            b"content-length" in self.headers
+            or b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
+            or status in (204, 304)
+        )
+
+    def on_message_complete(self) -> None:
+        if self.status is not None:
+            self.complete = True
+            self.reusable = self._parser.should_keep_alive()
+
+    # -- what the reads tell --------------------------------------------------------------
+
+    @property
+    def pieces(self) -> int:
+        """Body pieces that no slice has taken yet."""
+        return len(self._chunks)
+
+    def read_ends(self) -> NDArray[np.int64]:
+        """For each read, how many bytes of the body were there after it; shape (reads,)."""
+        return np.concatenate(self._read_ends) if self._read_ends else np.empty(0, np.int64)
+
+    def kernel_ns(self) -> NDArray[np.int64]:
+        """For each read, the kernel's receive time (realtime, 0 where it gave none)."""
+        return decode_stamps(self._stamps) if self._stamps else np.empty(0, np.int64)
+
+    def monotonic_ns(self) -> NDArray[np.int64]:
+        """For each read, when the program had it."""
+        return np.array(self._mono, dtype=np.int64)
+
+    @property
+    def read_count(self) -> int:
+        return len(self._mono)
+
+    @property
+    def last_read_monotonic_ns(self) -> int | None:
+        return self._mono[-1] if self._mono else None

@@ -1,0 +1,137 @@
+"""The transport under a genuine ``openai.OpenAI``: the SDK writes requests, our stamps take time.
+
+The SDK's HTTP layer (httpx2) is given :class:`MeasuredTransport`; each request that it sends is one
+:class:`~llm_locust.client.stream.LiveCall`, whose bytes are handed on as they come.
+"""
+
+from collections.abc import Callable, Iterator
+
+import httpx2
+import msgspec
+
+from llm_locust.client.errors import ClientError, ConnectError, RequestTimeoutError
+from llm_locust.client.stream import Call, LiveCall, LlmClient
+from llm_locust.wire.reply import Endpoint
+
+#: A consumer stops at ``[DONE]``; the chunk that ends the body comes in the same instant. Waiting
+#: this long for it keeps the connection.
+_END_PATIENCE_S = 0.25
+
+_PATHS = {
+    "/chat/completions": Endpoint.CHAT,
+    "/completions": Endpoint.COMPLETIONS,
+    "/responses": Endpoint.RESPONSES,
+}
+
+#: Ours, whatever the SDK says: the body's framing and the refusal of compression.
+_OWN_HEADERS = frozenset(
+    {b"host", b"content-length", b"transfer-encoding", b"accept-encoding", b"connection"}
+)
+
+
+class RequestFields(msgspec.Struct):
+    """What a request's body says about itself, as far as a record needs it."""
+
+    model: str = ""
+    stream: bool | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+
+
+NewCall = Callable[[str, Endpoint | None, RequestFields], Call]
+
+
+class MeasuredTransport(httpx2.BaseTransport):
+    """An httpx2 transport over a measured client.
+
+    Args:
+        new_call: makes the call's description out of request id, endpoint (None for paths that are
+            not a generation, such as ``/embeddings``) and body fields.
+    """
+
+    def __init__(self, client: LlmClient, new_call: NewCall) -> None:
+        self._client = client
+        self._new_call = new_call
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        body = request.read()
+        path = request.url.raw_path
+        own_id = request.headers.get("x-request-id")
+        call = self._new_call(own_id or self._client.new_request_id(), self._endpoint(request), _fields(body))
+        head = _head(request, path, call.request_id, len(body), self._client.pool.target.authority)
+        live = LiveCall(self._client, head + body, call)
+        stream = MeasuredStream(live, request)
+        try:
+            live.open(keep_body=True)
+        except ClientError as e:
+            stream.close()
+            raise _as_httpx(e, request) from e
+        except BaseException:
+            live.conclude(cancelled=True)
+            raise
+        headers = [*live.headers.items()]
+        return httpx2.Response(live.status, headers=headers, stream=stream, request=request)
+
+    def _endpoint(self, request: httpx2.Request) -> Endpoint | None:
+        if request.method != "POST":
+            return None
+        path = request.url.path.removeprefix(self._client.pool.target.base)
+        return _PATHS.get(path.rstrip("/"))
+
+
+class MeasuredStream(httpx2.SyncByteStream):
+    """The body of one response, piece by piece as it comes. Closing it early cancels the call."""
+
+    def __init__(self, live: LiveCall, request: httpx2.Request) -> None:
+        self._live = live
+        self._request = request
+        self._concluded = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            while piece := self._live.read():
+                yield piece
+        except ClientError as e:
+            self._conclude(cancelled=False)
+            raise _as_httpx(e, self._request) from e
+        self._conclude(cancelled=False)
+
+    def close(self) -> None:
+        if not self._concluded:
+            if self._live.answered:
+                self._live.wait_end(_END_PATIENCE_S)
+            self._conclude(cancelled=not self._live.ended)
+
+    def _conclude(self, *, cancelled: bool) -> None:
+        if not self._concluded:
+            self._concluded = True
+            self._live.conclude(cancelled=cancelled)
+
+
+def _fields(body: bytes) -> RequestFields:
+    try:
+        return msgspec.json.decode(body, type=RequestFields) if body else RequestFields()
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+        return RequestFields()
+
+
+def _head(request: httpx2.Request, path: bytes, request_id: str, length: int, authority: str) -> bytes:
+    lines = [b"%b %b HTTP/1.1" % (request.method.encode(), path), b"Host: " + authority.encode()]
+    lines += [
+        b"%b: %b" % (name, value)
+        for name, value in request.headers.raw
+        if name.lower() not in _OWN_HEADERS and name.lower() != b"x-request-id"
+    ]
+    lines += [b"Accept-Encoding: identity", b"X-Request-Id: " + request_id.encode()]
+    lines.append(b"Content-Length: %d" % length)
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _as_httpx(error: ClientError, request: httpx2.Request) -> httpx2.TransportError:
+    """The same failure as the SDK knows it."""
+    if isinstance(error, RequestTimeoutError):
+        return httpx2.ReadTimeout(str(error), request=request)
+    if isinstance(error, ConnectError):
+        return httpx2.ConnectError(str(error), request=request)
+    return httpx2.RemoteProtocolError(str(error), request=request)

@@ -1,0 +1,43 @@
+"""How many requests are between sent and ended."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_locust.metrics.columns import Columns, Floats, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The times [sent, ended) of requests, each sorted on its own: all that counting needs."""
+
+    starts_s: Floats
+    ends_s: Floats
+
+    @classmethod
+    def of(cls, c: Columns, rows: Rows | None = None) -> "Spans":
+        """Those of ``rows`` (all without it) that were sent, whatever became of them."""
+        sent_s = c.sent_s if rows is None else c.sent_s[rows]
+        ended_s = c.ended_s if rows is None else c.ended_s[rows]
+        lasts = ended_s > sent_s  # not so without sent, nor where the clock was set back
+        return cls(np.sort(sent_s[lasts]), np.sort(ended_s[lasts]))
+
+    def means(self, edges_s: Floats) -> Floats:
+        """Time-weighted mean concurrency between each edge and the next, shape (edges - 1,)."""
+        time = _elapsed(self.starts_s, edges_s) - _elapsed(self.ends_s, edges_s)
+        return np.diff(time) / np.diff(edges_s)
+
+    def peak(self, start_s: float, end_s: float) -> int:
+        """The most at one time in [start, end). One that ends does not meet one sent at that instant."""
+        inside = self.starts_s[self.starts_s < end_s]
+        begun = np.arange(1, len(inside) + 1)
+        over = np.searchsorted(self.ends_s, np.maximum(inside, start_s), side="right")
+        return int(np.max(begun - over, initial=0))
+
+
+def _elapsed(times_s: Floats, edges_s: Floats) -> Floats:
+    """Sum over all times before each edge of edge − time."""
+    before = np.searchsorted(times_s, edges_s)
+    total = np.concatenate([[0.0], np.cumsum(times_s)])
+    area: Floats = before * edges_s - total[before]
+    return area

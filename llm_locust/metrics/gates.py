@@ -1,0 +1,166 @@
+"""Limits of a whole run: ``goodput>=95% p99_ttft<800ms error_rate<1% output_tps>2000``."""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.terms import Term, listed, nearest, split_terms
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    ">": operator.gt,
+    "<=": operator.le,
+    "<": operator.lt,
+}
+_NUMBER = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<unit>.*)")
+
+_STATISTICS = ("mean", "p50", "p75", "p90", "p95", "p99", "p99_9", "max")
+_LATENCIES = (
+    "ttft",
+    "ttfo",
+    "tpot",
+    "itl",
+    "e2el",
+    "schedule_delay",
+    "ttft_scheduled",
+    "e2el_scheduled",
+    "connect",
+)
+
+
+class GateError(ValueError):
+    """A text that is no gate; one line that says what is wrong and what is allowed."""
+
+
+class Kind(StrEnum):
+    """What a gate's metric is, and so how its limit is written."""
+
+    SHARE = "share"  # 95% or 0.95
+    LATENCY = "latency"  # a duration with its unit; compared in ms
+    NUMBER = "number"  # a plain number
+
+
+_SHARES = {"goodput": ("goodput", "ratio"), "error_rate": ("requests", "error_rate")}
+_NUMBERS = {
+    "goodput_rps": ("goodput", "requests_per_s"),
+    "output_tps": ("throughput", "output_tokens_per_s"),
+    "input_tps": ("throughput", "input_tokens_per_s"),
+    "total_tps": ("throughput", "total_tokens_per_s"),
+    "rps": ("throughput", "requests_per_s"),
+    "requests": ("requests", "population"),
+}
+_PATHS: dict[str, tuple[str, ...]] = {
+    **_SHARES,
+    **_NUMBERS,
+    **{f"{s}_{latency}": ("latency_ms", latency, s) for latency in _LATENCIES for s in _STATISTICS},
+}
+_ALLOWED = (
+    f"gates are on {listed([*_SHARES, *_NUMBERS])}, "
+    f"and STATISTIC_LATENCY of {listed(_STATISTICS)} and {listed(_LATENCIES)}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """``metric op limit``. The limit is in the summary's unit: a share, milliseconds, or a number."""
+
+    text: str
+    metric: str
+    op: str
+    limit: float
+
+    @property
+    def kind(self) -> Kind:
+        return _kind(self.metric)
+
+
+def parse_gates(text: str) -> tuple[Gate, ...]:
+    """The gates of ``text``, in order; none of an empty one.
+
+    Raises:
+        GateError: one line that points at the wrong word.
+    """
+    return tuple(_gate(term) for term in split_terms(text))
+
+
+def evaluate(gates: tuple[Gate, ...], summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each gate against a summary: ``{text, value, passed, reason}``.
+
+    ``value`` is what the summary holds, in its unit. A gate without samples fails with the value
+    None: nothing was shown to hold. ``reason`` is None where the gate passed.
+    """
+    return [_result(gate, summary) for gate in gates]
+
+
+def _gate(term: Term) -> Gate:
+    name, op, value = term.name, term.op, term.value
+    metric = name.text
+    if not metric:
+        raise GateError(f"gate: {op.pointed(f'no metric before it; {_ALLOWED}')}")
+    if metric not in _PATHS:
+        raise GateError(f"gate: {name.pointed(f'unknown metric; {nearest(metric, _PATHS)}{_ALLOWED}')}")
+    if op.text not in _OPERATORS:
+        raise GateError(f"gate: {op.pointed(f'after {metric} write one of {listed(_OPERATORS)}')}")
+    if not value.text:
+        raise GateError(f"gate: {value.pointed(f'no limit after {metric}{op.text}')}")
+    try:
+        return Gate(term.text, metric, op.text, _limit(metric, value.text))
+    except ValueError as e:
+        raise GateError(f"gate: {value.pointed(str(e))}") from None
+
+
+def _kind(metric: str) -> Kind:
+    if metric in _SHARES:
+        return Kind.SHARE
+    return Kind.NUMBER if metric in _NUMBERS else Kind.LATENCY
+
+
+def _limit(metric: str, text: str) -> float:
+    """The limit in the summary's unit. ValueError says what is wrong, without repeating ``text``."""
+    kind = _kind(metric)
+    if kind is Kind.LATENCY:
+        return parse_duration(text) * 1e3
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{metric} needs a number" + (", as 95%" if kind is Kind.SHARE else ""))
+    number, unit = float(match["number"]), match["unit"]
+    if kind is Kind.NUMBER:
+        if unit:
+            raise ValueError(f'{metric} is a plain number: leave out "{unit}"')
+        return number
+    if unit not in ("", "%"):
+        raise ValueError(f"{metric} is a share: write it as 95% or 0.95")
+    share = number / 100 if unit else number
+    if share > 1:
+        raise ValueError(f"{metric} is a share of at most 100%: write it as 95% or 0.95")
+    return share
+
+
+def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
+    value = _value(gate, summary)
+    if value is None:
+        reason = f"no samples: the run has no value of {gate.metric}"
+        return {"text": gate.text, "value": None, "passed": False, "reason": reason}
+    passed = bool(_OPERATORS[gate.op](value, gate.limit))
+    broken = f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}"
+    return {"text": gate.text, "value": value, "passed": passed, "reason": None if passed else broken}
+
+
+def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
+    """The summary's figure; None without samples. A rate of no requests at all shows nothing."""
+    if gate.metric != "requests" and not summary["requests"]["population"]:
+        return None
+    found: Any = summary
+    for key in _PATHS[gate.metric]:
+        found = found[key]
+    return None if found is None else float(found)
+
+
+def _shown(gate: Gate, value: float) -> str:
+    if gate.kind is Kind.SHARE:
+        return f"{value * 100:.6g}%"
+    return f"{value:.6g} ms" if gate.kind is Kind.LATENCY else f"{value:.6g}"

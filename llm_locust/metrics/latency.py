@@ -1,0 +1,168 @@
+"""The latencies of single requests, and the figures of many.
+
+Each function gives seconds, shape (rows,), NaN where the metric is not defined. An answer that
+was not streamed is one event: it has ``e2el`` and no ``ttft``, ``ttfo``, ``tpot``, ``itl``. A
+request during which the wall clock was set has no durations: nobody can tell which of its times
+were before the step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.percentiles import ordered, summarise_ascending
+from llm_locust.metrics.ragged import offsets_of, pieces
+
+#: Every latency of a summary, in the order of its tables.
+METRICS = (
+    "ttft",
+    "ttfo",
+    "tpot",
+    "itl",
+    "e2el",
+    "ttft_scheduled",
+    "e2el_scheduled",
+    "schedule_delay",
+    "connect",
+    "rtt",
+    "client_lag",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """The inter-token latencies of requests: request i has ``values_s[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: NDArray[np.int64]
+    values_s: Floats
+
+
+def ttft(c: Columns) -> Floats:
+    """First token event − sent."""
+    return np.where(c.streamed & ~c.stepped, c.first_event_s, np.nan)
+
+
+def ttfo(c: Columns) -> Floats:
+    """First token event that is not reasoning − sent."""
+    return np.where(c.streamed & ~c.stepped, c.first_answer_s, np.nan)
+
+
+def e2el(c: Columns) -> Floats:
+    """Last token event − sent; the end of the answer where it was not streamed."""
+    whole = ~c.streamed & c.ok & (c.events == 0)
+    end = np.where(whole, c.ended_s - c.sent_s, c.last_event_s)
+    return np.where(c.stepped, np.nan, end)
+
+
+def tpot(c: Columns) -> Floats:
+    """(e2el − ttft) / (n − 1); not defined for n < 2."""
+    steps = np.where(c.output_tokens >= 2, c.output_tokens - 1, np.nan)
+    pace: Floats = (c.last_event_s - ttft(c)) / steps
+    return pace
+
+
+def user_tps(c: Columns) -> Floats:
+    """1 / tpot: the tokens/s that one user sees. Not defined where all tokens came at once."""
+    pace = tpot(c)
+    return np.reciprocal(np.where(pace > 0, pace, np.nan))
+
+
+def schedule_delay(c: Columns) -> Floats:
+    """sent − scheduled."""
+    return np.where(c.stepped, np.nan, c.sent_s - c.scheduled_s)
+
+
+def ttft_scheduled(c: Columns) -> Floats:
+    """First token event − scheduled: with the time that the client was late."""
+    return ttft(c) + schedule_delay(c)
+
+
+def e2el_scheduled(c: Columns) -> Floats:
+    """Last token event − scheduled."""
+    return e2el(c) + schedule_delay(c)
+
+
+def connect(c: Columns) -> Floats:
+    """connected − started; not defined on a reused connection."""
+    return np.where(c.reused | c.stepped, np.nan, c.connected_s - c.started_s)
+
+
+def rtt(c: Columns) -> Floats:
+    """The kernel's smoothed round-trip time of the connection."""
+    return c.rtt_s
+
+
+def client_lag(c: Columns) -> Floats:
+    """Largest delay between the kernel's receive time and the program's read."""
+    return c.client_lag_s
+
+
+def itl(c: Columns, rows: Rows | None = None) -> Gaps:
+    """Gaps between successive token events of ``rows`` (all without it), a list for each.
+
+    Returns:
+        One list a row; ``values_s`` is the pooled population. Beside it some MiB are used.
+    """
+    rows = np.arange(len(c)) if rows is None else rows
+    counted = c.streamed[rows] & ~c.stepped[rows]
+    gaps = np.where(counted, np.maximum(c.events[rows] - 1, 0), 0)
+    values = np.empty(int(gaps.sum()))
+    filled = 0
+    for _, part in pieces(c.arrivals, rows[gaps > 0]):
+        inner = np.delete(np.diff(part.values), part.offsets[1:-1] - 1)
+        np.multiply(inner, 1e-9, out=values[filled : filled + len(inner)])
+        filled += len(inner)
+    return Gaps(offsets_of(gaps), values)
+
+
+def per_request(c: Columns) -> dict[str, Floats]:
+    """Every metric of :data:`METRICS` that is one number a request (all but ``itl``)."""
+    return {
+        "ttft": ttft(c),
+        "ttfo": ttfo(c),
+        "tpot": tpot(c),
+        "e2el": e2el(c),
+        "ttft_scheduled": ttft_scheduled(c),
+        "e2el_scheduled": e2el_scheduled(c),
+        "schedule_delay": schedule_delay(c),
+        "connect": connect(c),
+        "rtt": rtt(c),
+        "client_lag": client_lag(c),
+    }
+
+
+def summarise_latency(values_s: Floats, failed: int = 0) -> dict[str, Any]:
+    """The figures in milliseconds of latencies in seconds; NaN values are no samples.
+
+    Args:
+        failed: requests that count as +∞: the adjusted figures.
+
+    Returns:
+        n, mean, std, min, p50, p75, p90, p95, p99, p99_9, max, ci95 and beyond, as
+        :func:`~llm_locust.metrics.percentiles.summarise_ascending` has them.
+    """
+    return summarise_ascending(ordered(values_s), failed, scale=1e3)
+
+
+def latency_tables(
+    c: Columns, values: Mapping[str, Floats], ok: Rows, failed: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plain and adjusted figures of every metric for one population.
+
+    The plain ones are of the requests ``ok`` alone. The adjusted ones add +∞ once for each
+    ``failed`` request, in ``itl`` too; a failed request's own times enter neither.
+    """
+    plain, adjusted = {}, {}
+    for metric in METRICS:
+        if metric == "itl":
+            ascending = itl(c, ok).values_s
+            ascending.sort()  # in place: a copy of all gaps would be the run's largest array
+        else:
+            ascending = ordered(values[metric][ok])
+        plain[metric] = summarise_ascending(ascending, scale=1e3)
+        adjusted[metric] = summarise_ascending(ascending, failed, scale=1e3)
+    return plain, adjusted

@@ -1,0 +1,43 @@
+"""Whether tokens came in time for somebody who reads along."""
+
+import numpy as np
+
+from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.ragged import lengths, pieces
+
+#: A token further behind its deadline than this (24 min) is no later for it: it keeps the
+#: arithmetic of one piece inside 64 bits.
+_LATEST_NS = 1 << 40
+
+
+def on_time_ratio(c: Columns, rows: Rows, ttft_limit_s: float, tpot_limit_s: float) -> Floats:
+    """The share of each request's tokens that came by their deadline, shape (len(rows),).
+
+    Token k is due at sent + TTFT limit + k × TPOT limit; when one is late, the deadlines behind it
+    count from its arrival. With more tokens than events, the n tokens are spread over the events
+    evenly, and only the first of an event can be late: those behind it are due later and came with
+    it. NaN where no token event is known.
+
+    A reader's slack at token k is a_k − k × TPOT limit. A miss sets the clock back to exactly that
+    slack, so that a token is late when its slack is above the TTFT limit and above all before it.
+    """
+    out = np.full(len(rows), np.nan)
+    usable = c.streamed & ~c.stepped & (c.events > 0) & (c.output_tokens > 0)
+    index = np.flatnonzero(usable[rows])
+    filled = 0
+    for part, lists in pieces(c.arrivals, rows[index]):
+        counts = lengths(lists)
+        n = c.output_tokens[part]
+        owner = np.repeat(np.arange(len(part)), counts)
+        event = np.arange(len(lists.values)) - np.repeat(lists.offsets[:-1], counts)
+        due_ns = np.rint((ttft_limit_s + event * (n / counts)[owner] * tpot_limit_s) * 1e9)
+        behind = np.clip(lists.values - due_ns.astype(np.int64), 0, _LATEST_NS)
+        # Each request gets a range of its own above the one before, so that one running maximum
+        # over the piece is a running maximum within each request.
+        slack = behind + owner * (_LATEST_NS + 1)
+        before = np.concatenate([[0], np.maximum.accumulate(slack)[:-1]])
+        late = slack > np.maximum(before, owner * (_LATEST_NS + 1))
+        missed = np.add.reduceat(late, lists.offsets[:-1], dtype=np.int64)
+        out[index[filled : filled + len(part)]] = 1 - missed * np.minimum(1.0, n / counts) / n
+        filled += len(part)
+    return out

@@ -1,0 +1,245 @@
+"""``summary.json``: every number of a run, computed once, from its records.
+
+Its keys are a contract. Values are plain Python; what is not defined is None.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llm_locust.batch import Labels, RecordBatch
+from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows, groups
+from llm_locust.metrics.failures import failures, iso
+from llm_locust.metrics.gates import Gate, evaluate, parse_gates
+from llm_locust.metrics.goodput import Judgement, MeasuredFrom, goodput, judge
+from llm_locust.metrics.latency import latency_tables, per_request
+from llm_locust.metrics.pace import on_time_ratio
+from llm_locust.metrics.replicas import fairness, replicas
+from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.metrics.throughput import Credits, throughput
+from llm_locust.metrics.tokens import delivery, tokens
+from llm_locust.metrics.validity import client_validity
+from llm_locust.metrics.window import Population, Window, run_window, steady_window
+
+SUMMARY_SCHEMA = 1
+
+WINDOWS = ("run", "steady")
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Each request measured once; every part of the summary takes its rows out of this."""
+
+    c: Columns
+    values: dict[str, Floats]
+    credits: Credits
+    judgement: Judgement | None
+
+    @property
+    def window(self) -> Window:
+        return self.credits.window
+
+    def population(self, rows: Rows) -> Population:
+        return Population.of(self.c, self.window.scheduled(self.c), rows)
+
+
+def summarise(
+    batch: RecordBatch,
+    manifest: Manifest,
+    *,
+    slo: Slo | None = None,
+    gates: tuple[Gate, ...] | None = None,
+    warmup_s: float | None = None,
+    window: str = "run",
+) -> dict[str, Any]:
+    """The content of ``summary.json``: JSON-ready, with None for what is not defined.
+
+    What is not given is the manifest's. The manifest's option ``slo_from`` (``sent`` or
+    ``scheduled``) says where the SLO is measured from; without it an open loop is measured from
+    scheduled, a closed one from sent.
+
+    Args:
+        window: ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
+
+    Raises:
+        ValueError: another window; a warm-up that is negative; a text of the manifest that is no
+            SLO or no gate (:class:`SloError`, :class:`GateError`).
+    """
+    slo = parse_slo(manifest.slo) if slo is None else slo
+    gates = parse_gates(manifest.gates) if gates is None else gates
+    warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
+    measured = _measure(batch, manifest, slo, _chosen_window(window, warmup_s), warmup_s)
+    c = measured.c
+    everything = np.arange(len(c))
+    population = measured.population(everything)
+    whole = _part(measured, everything)
+    latency_ms = whole["latency_ms"]
+    counted = tokens(c, population.ok)
+    lags = {"itl_p50_ms": latency_ms["itl"]["p50"], "ttft_p50_ms": latency_ms["ttft"]["p50"]}
+    per_replica = replicas(c, measured.values, measured.credits, measured.judgement)
+    summary = {
+        "schema": SUMMARY_SCHEMA,
+        "run": _run(manifest),
+        "window": _window(measured.window),
+        **whole,
+        "tokens": counted
+        | {"delivery": delivery(counted["tokens_per_event"], lags["itl_p50_ms"], latency_ms["tpot"]["p50"])},
+        "client": client_validity(c, population.judged, manifest, **lags),
+        "completeness": _completeness(manifest, len(batch)),
+        "replicas": per_replica,
+        "fairness": fairness(per_replica),
+        "errors": failures(c, population.failed),
+        "gates": [],
+        "cost": {},
+        "energy": {},
+        "by_name": _by(measured, c.name, whole),
+        "by_class": _by(measured, c.slo_class, whole) if set(c.slo_class.names) - {""} else {},
+    }
+    return summary | {"gates": evaluate(gates, summary)}
+
+
+def exit_code(summary: dict[str, Any], manifest: Manifest, allow_incomplete: bool = False) -> int | None:
+    """The exit code that a run's result asks for.
+
+    2 when records are missing (unless ``allow_incomplete``), before 3 when the measurement is
+    invalid and the manifest requires a valid one, before 1 when a gate broke: a gate on a part of
+    the records, or on numbers that are the client's own, says nothing about the server. 0 when all
+    gates held. None without gates: Locust's own code stands then.
+    """
+    if not summary["completeness"]["complete"] and not allow_incomplete:
+        return 2
+    if manifest.require_valid and summary["client"]["verdict"] == "invalid":
+        return 3
+    if not summary["gates"]:
+        return None
+    return 0 if all(gate["passed"] for gate in summary["gates"]) else 1
+
+
+def _chosen_window(window: str, warmup_s: float) -> str:
+    if window not in WINDOWS:
+        raise ValueError(f'unknown window "{window}": write one of {", ".join(WINDOWS)}')
+    if not 0 <= warmup_s < float("inf"):
+        raise ValueError(f"the warm-up is {warmup_s!r} s; it has to be 0 or more")
+    return window
+
+
+def _measure(batch: RecordBatch, manifest: Manifest, slo: Slo, window: str, warmup_s: float) -> _Measured:
+    # The first scheduled request as origin: seconds stay small, and so exact, whatever clock ran.
+    origin_ns = int(batch.ints("scheduled_ns").min()) if len(batch) else manifest.started_ns
+    c = Columns.from_batch(batch, origin_ns)
+    span = run_window(c, manifest, warmup_s)
+    if window == "steady":
+        span = steady_window(c, span)
+    values = per_request(c)
+    judgement = judge(c, values, slo, _measured_from(manifest)) if slo else None
+    return _Measured(c, values, Credits.of(c, span), judgement)
+
+
+def _measured_from(manifest: Manifest) -> MeasuredFrom:
+    chosen = manifest.options.get("slo_from") or ("scheduled" if manifest.open_loop else "sent")
+    if chosen == "scheduled":
+        return "scheduled"
+    if chosen == "sent":
+        return "sent"
+    raise ValueError(f'slo_from is "{chosen}": write sent or scheduled')
+
+
+def _part(m: _Measured, rows: Rows) -> dict[str, Any]:
+    """requests, latency_ms, latency_ms_adjusted, throughput and goodput of some requests."""
+    population = m.population(rows)
+    plain, adjusted = latency_tables(m.c, m.values, population.ok, len(population.failed))
+    return {
+        "requests": _requests(m.c, population),
+        "latency_ms": plain,
+        "latency_ms_adjusted": adjusted,
+        "throughput": throughput(m.c, m.credits, rows),
+        "goodput": goodput(m.judgement, m.c, population.judged, m.window.seconds)
+        | {"on_time_ratio": _on_time(m, population.ok)},
+    }
+
+
+def _by(m: _Measured, labels: Labels, whole: dict[str, Any]) -> dict[str, Any]:
+    """The same parts for each text of a column; a text that all requests have costs nothing more."""
+
+    def part(rows: Rows) -> dict[str, Any]:
+        if len(rows) < len(m.c):
+            return _part(m, rows)
+        keys = ("requests", "latency_ms", "latency_ms_adjusted", "throughput", "goodput")
+        return copy.deepcopy({key: whole[key] for key in keys})
+
+    return {text: part(rows) for text, rows in groups(labels)}
+
+
+def _requests(c: Columns, population: Population) -> dict[str, Any]:
+    scheduled = population.all
+    judged = len(population.judged)
+    counts = np.bincount(c.outcome[scheduled], minlength=len(OUTCOMES))
+    return {
+        "scheduled": len(scheduled),
+        "sent": int((~np.isnan(c.sent_s[scheduled])).sum()),
+        "ok": len(population.ok),
+        "failed": len(population.failed),
+        "cancelled": len(population.cancelled),
+        "population": judged,
+        "error_rate": len(population.failed) / judged if judged else None,
+        "by_outcome": {o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True)},
+    }
+
+
+def _on_time(m: _Measured, ok: Rows) -> float | None:
+    """Mean share of tokens in time over the ok requests; None unless ttft and tpot have limits."""
+    limits = m.judgement.slo.limits if m.judgement else {}
+    if not {"ttft", "tpot"} <= limits.keys():
+        return None
+    shares = on_time_ratio(m.c, ok, limits["ttft"], limits["tpot"])
+    return _mean(shares[~np.isnan(shares)])
+
+
+def _mean(values: Floats) -> float | None:
+    return float(np.sort(values).mean()) if len(values) else None
+
+
+def _run(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "id": manifest.id,
+        "name": manifest.name,
+        "started": iso(manifest.started_ns),
+        "host": manifest.host,
+        "model": manifest.model,
+        "scenario": manifest.scenario,
+        "seed": manifest.seed,
+        "versions": dict(manifest.versions),
+    }
+
+
+def _window(window: Window) -> dict[str, Any]:
+    return {
+        "start": iso(window.start_ns),
+        "end": iso(window.end_ns),
+        "seconds": window.seconds,
+        "rule": window.rule,
+    }
+
+
+def _completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
+    """What the master knows; ``missing`` has each worker that lacks records, ``lost`` each lost one.
+
+    A run of fewer ``rows`` than the master received is not complete either.
+    """
+    return {
+        "workers_expected": manifest.workers_expected,
+        "workers_seen": len(manifest.workers),
+        "workers_lost": manifest.workers_lost,
+        "records_announced": manifest.records_announced,
+        "records_received": manifest.records_received,
+        "complete": manifest.complete and rows >= manifest.records_received,
+        "missing": {w.id: w.missing for w in _by_id(manifest) if w.missing},
+        "lost": [w.id for w in _by_id(manifest) if w.lost],
+    }
+
+
+def _by_id(manifest: Manifest) -> list[WorkerFacts]:
+    return sorted(manifest.workers, key=lambda w: w.id)

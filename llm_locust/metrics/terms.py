@@ -1,0 +1,63 @@
+"""Texts of the form ``name op value name op value ...``, and errors that point at a word."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_TERM = re.compile(r"[\s,]*(?P<name>[^\s,<>=!]*)\s*(?P<op>[<>=!]*)\s*")
+_VALUE = re.compile(r"[^\s,<>=!]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A part of a text with the position of its first character, counted from 1."""
+
+    text: str
+    position: int
+
+    def pointed(self, why: str) -> str:
+        """One line: where the word is, what it is, and ``why`` it is wrong."""
+        return f'at character {self.position}, "{self.text}": {why}' if self.text else self._lacking(why)
+
+    def _lacking(self, why: str) -> str:
+        return f"at character {self.position}: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One ``name op value``. A part that is not there is an empty word at the place it should have."""
+
+    name: Word
+    op: Word
+    value: Word
+
+    @property
+    def text(self) -> str:
+        return self.name.text + self.op.text + self.value.text
+
+
+def split_terms(text: str) -> list[Term]:
+    """The terms of ``text``. Spaces or commas stand between them; spaces may surround an operator."""
+    terms, at, end = [], 0, len(text.rstrip(" \t\r\n\f\v,"))
+    while at < end:
+        head = _TERM.match(text, at)
+        assert head is not None  # every part of the pattern may be empty
+        op = Word(head["op"], (head.start("op") if head["op"] else head.end("name")) + 1)
+        # Without an operator what follows is the next term, not a value.
+        value_at = head.end() if head["op"] else head.end("name")
+        value = _VALUE.match(text, value_at) if head["op"] else None
+        found = value[0] if value else ""
+        terms.append(Term(Word(head["name"], head.start("name") + 1), op, Word(found, value_at + 1)))
+        at = value_at + len(found)
+    return terms
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``did you mean "x"? ``, or nothing where no known word is near."""
+    matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
+    return f'did you mean "{matches[0]}"? ' if matches else ""
+
+
+def listed(words: Iterable[str]) -> str:
+    return ", ".join(words)

@@ -1,0 +1,102 @@
+"""What came out of the server per second of a window, each token where it arrived."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.concurrency import Spans
+from llm_locust.metrics.ragged import pieces
+from llm_locust.metrics.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Credits:
+    """What each request, whenever it was scheduled, gives to a window; shape (rows,).
+
+    Amounts are NaN where the request's whole amount is not known. ``finished`` marks those that
+    ended ok inside.
+    """
+
+    window: Window
+    finished: Mask
+    input_tokens: Floats
+    output_tokens: Floats
+    output_chars: Floats
+
+    @classmethod
+    def of(cls, c: Columns, window: Window) -> "Credits":
+        share = arrived_share(c, window)
+        begun = np.where(c.events > 0, c.sent_s + c.first_event_s, c.ended_s)
+        begins_inside = (begun >= window.start_s(c)) & (begun < window.end_s(c))
+        # Without an event and without an answer there was no prefill to be credited.
+        answered = (c.events > 0) | c.ok
+        return cls(
+            window=window,
+            finished=c.ok & window.ended(c),
+            input_tokens=c.input_tokens * (begins_inside & answered),
+            output_tokens=c.output_tokens * share,
+            output_chars=c.output_chars * share,
+        )
+
+
+def arrived_share(c: Columns, window: Window) -> Floats:
+    """The share of each request's token events that arrived inside the window, shape (rows,).
+
+    All events of a request weigh the same: its n tokens are spread over them evenly. An answer
+    without events counts as a whole at its end.
+    """
+    share = window.ended(c).astype(np.float64)
+    rows = np.flatnonzero((c.events > 0) & ~np.isnan(c.sent_s))
+    low_ns = np.rint((window.start_s(c) - c.sent_s[rows]) * 1e9)
+    high_ns = np.rint((window.end_s(c) - c.sent_s[rows]) * 1e9)
+    # Arrivals never decrease within a request, so its ends tell whether an edge cuts it.
+    first = c.arrivals.values[c.arrivals.offsets[rows]]
+    last = c.arrivals.values[c.arrivals.offsets[rows + 1] - 1]
+    share[rows] = (first >= low_ns) & (last < high_ns)
+    cut = (first < high_ns) & (last >= low_ns) & ((first < low_ns) | (last >= high_ns))
+    low, high = np.zeros(len(c)), np.zeros(len(c))
+    low[rows], high[rows] = low_ns, high_ns
+    for part, lists in pieces(c.arrivals, rows[cut]):
+        counts = np.diff(lists.offsets)
+        inside = lists.values >= np.repeat(low[part], counts)
+        inside &= lists.values < np.repeat(high[part], counts)
+        share[part] = np.add.reduceat(inside, lists.offsets[:-1], dtype=np.int64) / counts
+    return share
+
+
+def rate_per_s(amounts: Floats, finished: Mask, seconds: float) -> float | None:
+    """The sum of the known amounts per second.
+
+    Returns:
+        None for an empty window, and where answers finished but no amount is known: that is no
+        0. Without any answer the rate is a true 0.
+    """
+    known = amounts[~np.isnan(amounts)]
+    if seconds <= 0 or (not known.size and finished.any()):
+        return None
+    return float(np.sort(known).sum()) / seconds  # sorted: the order of workers is no input
+
+
+def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
+    """Rates per second of the window over ``rows``, and their concurrency.
+
+    ``rows`` are all requests, not the population: what was scheduled before the window and
+    arrives inside is credited here, and what arrives after it is not.
+    """
+    window, finished = credits.window, credits.finished[rows]
+    seconds = window.seconds
+    inputs = rate_per_s(credits.input_tokens[rows], finished, seconds)
+    outputs = rate_per_s(credits.output_tokens[rows], finished, seconds)
+    spans = Spans.of(c, rows)
+    edges = np.array([window.start_s(c), window.end_s(c)])
+    return {
+        "requests_per_s": float(finished.sum()) / seconds if seconds > 0 else None,
+        "input_tokens_per_s": inputs,
+        "output_tokens_per_s": outputs,
+        "total_tokens_per_s": None if inputs is None or outputs is None else inputs + outputs,
+        "output_chars_per_s": rate_per_s(credits.output_chars[rows], finished, seconds),
+        "concurrency_mean": float(spans.means(edges)[0]) if seconds > 0 else None,
+        "concurrency_peak": spans.peak(edges[0], edges[1]) if seconds > 0 else None,
+    }

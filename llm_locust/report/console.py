@@ -1,0 +1,188 @@
+"""The report on a terminal, in a pipe and in a log: the sections laid out with rich."""
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from llm_locust.report.contents import heading, sections
+from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.text import SEPARATOR, clean
+from llm_locust.store import (
+    MANIFEST_FILE,
+    REPORT_MD_FILE,
+    REQUESTS_FILE,
+    SUMMARY_FILE,
+    TIMESERIES_FILE,
+)
+
+#: Where there is room for them, tables get their ``wide`` columns.
+WIDE_FROM = 120
+#: Below this tables would lose digits: a narrower terminal wraps the lines instead.
+NARROWEST = 80
+
+_LABEL_WIDTH = 12
+_NARROWEST_TEXT = 12
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_STYLES = {
+    Tone.PLAIN: "",
+    Tone.GOOD: "green",
+    Tone.WARN: "yellow",
+    Tone.BAD: "bold red",
+    Tone.FAINT: "dim",
+}
+_FILES = (SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE, REQUESTS_FILE, MANIFEST_FILE)
+
+#: For an output whose encoding has not got them.
+_PLAIN_SIGNS = str.maketrans({"–": "-", "·": "|", "≤": "<=", "…": "...", "∞": "inf"})
+
+
+def render(summary: Mapping[str, Any], *, run_dir: Path | None) -> RenderableType:
+    """The whole report of one summary, fitted to the width that it is printed in.
+
+    Args:
+        summary: the content of ``summary.json``.
+        run_dir: where the run's files are; None leaves them out.
+    """
+    parts = [_heading(heading(summary))]
+    after_table = True
+    for section in sections(summary):
+        stands_apart = section.table is not None or section.alarm
+        if stands_apart or after_table:
+            parts.append(Text())
+        parts.append(_section(section))
+        after_table = stands_apart
+    if run_dir is not None:
+        parts += [Text(), _files(run_dir)]
+    return Group(*parts)
+
+
+def print_report(
+    summary: Mapping[str, Any], run_dir: Path | None, file: TextIO, width: int | None = None
+) -> None:
+    """Print the report to ``file``: coloured on a terminal, plain text elsewhere.
+
+    Args:
+        width: columns; None takes the terminal's, or 80 where there is none.
+    """
+    console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
+    console.width = max(console.width, NARROWEST)
+    with console.capture() as captured:
+        console.print(render(summary, run_dir=run_dir), crop=False)
+    lines = (line.rstrip() for line in captured.get().splitlines())
+    file.write(_encodable("\n".join(lines) + "\n", getattr(file, "encoding", None) or "utf-8"))
+    file.flush()
+
+
+def _encodable(text: str, encoding: str) -> str:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(_PLAIN_SIGNS).encode(encoding, "replace").decode(encoding)
+    return text
+
+
+def _heading(section: Section) -> RenderableType:
+    return Group(Text(section.title, style="bold"), *map(_line, section.lines))
+
+
+def _section(section: Section) -> RenderableType:
+    if section.alarm:
+        style = _STYLES[section.lines[0].tone]
+        text = Group(*map(_line, section.lines))
+        return Panel(text, title=Text(section.title), title_align="left", box=box.HEAVY, border_style=style)
+    body = _Fitted(section)
+    return _labelled(section.title, body) if section.lines else body
+
+
+def _labelled(label: str, body: RenderableType) -> RenderableType:
+    grid = RichTable.grid()
+    grid.add_column(width=_LABEL_WIDTH, style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(label), body)
+    return grid
+
+
+def _files(run_dir: Path) -> RenderableType:
+    where = Text(clean(run_dir), no_wrap=True, overflow="ignore")
+    return _labelled("Files", Group(where, Text(" ".join(_FILES), style=_STYLES[Tone.FAINT])))
+
+
+def _line(line: Line) -> RenderableType:
+    return _Flowing(line) if SEPARATOR in line.text else Text(line.text, style=_STYLES[line.tone])
+
+
+@dataclass(frozen=True, slots=True)
+class _Flowing:
+    """A line of facts, broken between facts and not between a number and its unit."""
+
+    line: Line
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        facts = [
+            fact.replace(" ", _NO_BREAK) if len(fact) <= options.max_width else fact
+            for fact in self.line.text.split(SEPARATOR)
+        ]
+        # The separator stays with the fact before it; textwrap does not break at a no-break space.
+        text = f"{_NO_BREAK}{SEPARATOR.strip()} ".join(facts)
+        for wrapped in textwrap.wrap(text, options.max_width, break_on_hyphens=False):
+            yield Text(wrapped.replace(_NO_BREAK, " "), style=_STYLES[self.line.tone])
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A section's content, without its ``wide`` columns where there is no room for them."""
+
+    section: Section
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        section = self.section if options.max_width >= WIDE_FROM else self.section.without_wide()
+        yield from map(_line, section.lines)
+        if section.table is not None:
+            yield _rich_table(section.table)
+        indent = 0 if section.lines else 2
+        yield from (Padding(_line(note), (0, 0, 0, indent)) for note in section.notes)
+
+
+def _rich_table(table: Table) -> RichTable:
+    rich_table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for i, (column, head) in enumerate(zip(table.columns, _heads(table.columns), strict=True)):
+        texts = [*head.split("\n"), *(row.cells[i] for row in table.rows)]
+        longest = max(map(cell_len, texts))
+        rich_table.add_column(
+            Text(head),
+            justify="left" if column.left else "right",
+            no_wrap=not column.wraps,
+            # A figure that lost a digit is a wrong one: such a table is wider than the page instead.
+            min_width=min(longest, _NARROWEST_TEXT) if column.wraps else longest,
+        )
+    for row in table.rows:
+        rich_table.add_row(*_cells(table.columns, row))
+    return rich_table
+
+
+def _heads(columns: tuple[Column, ...]) -> Iterator[str]:
+    """The heads, on two lines where there is a common one; that stands over its first column."""
+    if not any(column.over for column in columns):
+        yield from (column.head for column in columns)
+        return
+    before = ""
+    for column in columns:
+        yield f"{column.over if column.over != before else ''}\n{column.head}"
+        before = column.over
+
+
+def _cells(columns: tuple[Column, ...], row: Row) -> Iterator[Text]:
+    """Only the first cell carries the row's tone: figures stay in the terminal's own colour."""
+    for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True)):
+        style = _STYLES[row.tone] if i == 0 else ""
+        yield Text(cell, style=style, overflow="fold", justify="left" if column.left else "right")

@@ -1,0 +1,120 @@
+"""Numbers and foreign text as a report prints them: the same in every format.
+
+A number has three significant digits or all of its integer part, a thing that is not defined
+is a dash and never 0, a share is never rounded up to all nor down to none. Text that came from
+a server or a user is cleaned here and escaped by the format that prints it.
+"""
+
+import math
+import numbers
+import re
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+UNDEFINED = "–"
+SEPARATOR = " · "
+
+#: Colours and cursor moves of a terminal: without their ESC the rest would stand as litter.
+_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_CONTROLS = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+#: Cf characters that shape letters of real scripts and emoji, and cannot reorder a line.
+_JOINERS = {"\u200c", "\u200d"}
+
+
+def is_defined(value: object) -> bool:
+    """Whether a value of a summary is a number. None and NaN are not; +∞ is one."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, or all digits of the integer part: ``0.0123``, ``12.3``, ``1,235``."""
+    if value is None or not is_defined(value):
+        return UNDEFINED
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3:
+        return f"{value:.2g}"
+    # Rounded first: 9.996 has two digits before the point, once it is 10.0.
+    magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    return f"{value:,.{max(0, 2 - magnitude)}f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with separators of thousands."""
+    return f"{value:,.0f}" if value is not None and is_defined(value) else UNDEFINED
+
+
+def percent(ratio: float | None) -> str:
+    """A share as per cent: ``100 %`` only for all of them, ``0 %`` only for none."""
+    if ratio is None or not is_defined(ratio):
+        return UNDEFINED
+    value = 100 * ratio
+    if value in (0, 100):
+        return f"{value:.0f} %"
+    if 99.9 < value < 100:
+        return ">99.999 %" if value > 99.999 else f"{math.floor(value * 1000) / 1000:.3f} %"
+    if 0 < value < 1:
+        return "<0.001 %" if value < 0.001 else f"{value:.2g} %"
+    return f"{value:.1f} %"
+
+
+def seconds(value: float | None) -> str:
+    """A span of the run: ``58.2 s``, ``12 min 5 s``, ``26 h 3 min``."""
+    if value is None or not is_defined(value) or math.isinf(value):
+        return UNDEFINED
+    if value < 120:
+        return f"{number(value)} s"
+    if value < 7200:
+        return f"{value // 60:.0f} min {value % 60:.0f} s"
+    return f"{value // 3600:.0f} h {value % 3600 // 60:.0f} min"
+
+
+def plural(n: float | None, noun: str) -> str:
+    """``1 worker``, ``3 workers``."""
+    return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+
+
+def clean(value: object) -> str:
+    """Foreign text as one line without control characters.
+
+    White space becomes single blanks. Escape sequences, control and format characters, lone
+    surrogates and unassigned code points are dropped: they could colour, reorder or break a line.
+    """
+    text = " ".join(_ESCAPE_SEQUENCE.sub("", str(value)).split())
+    return "".join(c for c in text if c in _JOINERS or unicodedata.category(c) not in _CONTROLS)
+
+
+def short(text: str, most: int) -> str:
+    """At most ``most`` characters, the cut shown as ``…``."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def sentence(parts: Sequence[str], separator: str = SEPARATOR) -> str:
+    """The parts that are not empty, in one line."""
+    return separator.join(p for p in parts if p)
+
+
+def moment(iso: str | None) -> str:
+    """An ISO 8601 time as ``2026-11-21 09:30:02 UTC``."""
+    at = _parsed(iso)
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at else UNDEFINED
+
+
+def after(iso: str | None, origin_iso: str | None) -> str:
+    """How long after ``origin_iso`` a time is: ``+3.10 s``."""
+    at, origin = _parsed(iso), _parsed(origin_iso)
+    if at is None or origin is None:
+        return UNDEFINED
+    passed = (at - origin).total_seconds()
+    return f"{'-' if passed < 0 else '+'}{seconds(abs(passed))}"
+
+
+def _parsed(iso: str | None) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(iso) if iso else None
+    except ValueError:
+        return None
+    return at.replace(tzinfo=UTC) if at and at.tzinfo is None else at

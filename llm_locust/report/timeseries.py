@@ -1,0 +1,132 @@
+"""``timeseries.csv``: the run second by second, one row each.
+
+Counts and sums are of what happened inside the second; latencies are percentiles of the requests
+that ended ``ok`` in it, and are empty where there are none.
+"""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+from numpy.typing import NDArray
+
+from llm_locust.batch import RecordBatch
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.concurrency import Spans
+from llm_locust.metrics.latency import e2el, tpot, ttft
+from llm_locust.metrics.percentiles import PERCENTILES, ordered, percentile
+from llm_locust.metrics.ragged import pieces
+
+#: A clock that is years off must not make a row for each second of them.
+MOST_SECONDS = 31 * 86_400
+
+_SHOWN = ("p50", "p99")
+
+
+def timeseries_csv(batch: RecordBatch, manifest: Manifest) -> str:
+    """The whole run, warm-up and drain too, as CSV text with a head line."""
+    sink = io.BytesIO()
+    pa_csv.write_csv(
+        timeseries(Columns.from_batch(batch, manifest.started_ns)),
+        sink,
+        pa_csv.WriteOptions(quoting_style="none", quoting_header="none"),
+    )
+    return sink.getvalue().decode()
+
+
+def timeseries(c: Columns) -> pa.Table:
+    """One row for each second [k, k + 1) after the columns' origin, to the one of the last end.
+
+    ``time`` is the second's start. ``input_tokens`` are credited at the first token event,
+    ``output_tokens`` evenly to a request's token events; those without an event at the end of an
+    ``ok`` answer. Rows below 0 are of workers whose clock is behind; what lies beyond
+    :data:`MOST_SECONDS` rows is left out.
+    """
+    axis = _axis(c)
+    ended = {"ok": c.ok, "failed": ~c.ok & ~c.cancelled, "cancelled": c.cancelled}
+    origin_ms = c.origin_ns // 1_000_000
+    return pa.table(
+        {
+            "second": pa.array(axis),
+            "time": pa.array(origin_ms + 1000 * axis, pa.timestamp("ms", "UTC")),
+            "started": _rounded(_sums(axis, c.started_s)),
+            **{name: _rounded(_sums(axis, c.ended_s[rows])) for name, rows in ended.items()},
+            "input_tokens": _rounded(_input_tokens(c, axis)),
+            "output_tokens": _rounded(_output_tokens(c, axis)),
+            "concurrency": _rounded(_concurrency(c, axis)),
+            **{name: _rounded(values) for name, values in _latencies(c, axis).items()},
+        }
+    )
+
+
+def _axis(c: Columns) -> Rows:
+    """The whole seconds that the run touches."""
+    if not len(c):
+        return np.empty(0, np.int64)
+    first = min(0, int(np.floor(c.started_s.min())))
+    last = int(np.floor(max(c.ended_s.max(), c.started_s.max())))
+    return np.arange(first, min(last, first + MOST_SECONDS - 1) + 1)
+
+
+def _bins(axis: Rows, times_s: Floats) -> Rows:
+    """The row of each time; -1 for one that is not known or not on the axis."""
+    with np.errstate(invalid="ignore"):
+        bins = np.floor(times_s) - (axis[0] if len(axis) else 0)
+        return np.where((bins >= 0) & (bins < len(axis)), bins, -1).astype(np.int64)
+
+
+def _sums(axis: Rows, times_s: Floats, amounts: Floats | None = None) -> Floats:
+    """The sum of the known ``amounts`` (the number of times, without them) in each second."""
+    bins = _bins(axis, times_s) + 1
+    weights = None if amounts is None else np.nan_to_num(amounts)
+    return np.bincount(bins, weights, minlength=len(axis) + 1)[1:].astype(np.float64)
+
+
+def _input_tokens(c: Columns, axis: Rows) -> Floats:
+    begun_s = np.where(c.events > 0, c.sent_s + c.first_event_s, np.where(c.ok, c.ended_s, np.nan))
+    return _sums(axis, begun_s, c.input_tokens)
+
+
+def _output_tokens(c: Columns, axis: Rows) -> Floats:
+    whole = c.ok & (c.events == 0)
+    total = _sums(axis, c.ended_s[whole], c.output_tokens[whole])
+    streamed = np.flatnonzero((c.events > 0) & ~np.isnan(c.sent_s))
+    for rows, arrivals in pieces(c.arrivals, streamed):
+        counts = np.diff(arrivals.offsets)
+        times_s = np.repeat(c.sent_s[rows], counts) + arrivals.values * 1e-9
+        total += _sums(axis, times_s, np.repeat(c.output_tokens[rows] / counts, counts))
+    return total
+
+
+def _concurrency(c: Columns, axis: Rows) -> Floats:
+    if not len(axis):
+        return np.empty(0)
+    return Spans.of(c).means(np.append(axis, axis[-1] + 1).astype(np.float64))
+
+
+def _latencies(c: Columns, axis: Rows) -> dict[str, Floats]:
+    """``<metric>_<percentile>_ms`` of the requests that ended ok in each second; NaN without any."""
+    bins = np.where(c.ok, _bins(axis, c.ended_s), -1)
+    order = np.argsort(bins, kind="stable")
+    bounds = np.searchsorted(bins[order], np.arange(len(axis) + 1))
+    busy = np.flatnonzero(np.diff(bounds))
+    out: dict[str, Floats] = {}
+    for metric, values in (("ttft", ttft(c)), ("tpot", tpot(c)), ("e2el", e2el(c))):
+        columns = {key: np.full(len(axis), np.nan) for key in _SHOWN}
+        for second in busy:
+            ascending = ordered(values[order[bounds[second] : bounds[second + 1]]])
+            for key in _SHOWN:
+                columns[key][second] = percentile(ascending, PERCENTILES[key]) * 1e3
+        out |= {f"{metric}_{key}_ms": column for key, column in columns.items()}
+    return out
+
+
+def _rounded(values: NDArray[np.float64]) -> pa.Array:
+    """Microseconds and thousandths are all that the records can tell; NaN is an empty cell."""
+    rounded = np.round(values, 3)
+    known = rounded[~np.isnan(rounded)]
+    if len(known) == len(rounded) and (known == np.floor(known)).all():
+        return pa.array(rounded.astype(np.int64))
+    return pa.array(rounded, from_pandas=True)

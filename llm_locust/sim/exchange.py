@@ -1,0 +1,160 @@
+"""One request for inference, from its headers to its entry in the truth log."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from llm_locust.sim import chunks, responses
+from llm_locust.sim.faults import http_status
+from llm_locust.sim.jobs import Endpoint, Job, RequestError
+from llm_locust.sim.replica import Replica, TokenSink
+from llm_locust.sim.settings import FaultSettings
+from llm_locust.sim.stream import TokenStream, reset_connection
+from llm_locust.sim.template import FAULT_MESSAGE, GARBAGE, error_object
+from llm_locust.sim.truth import TruthEntry
+
+_FORMATS = {Endpoint.CHAT: chunks, Endpoint.COMPLETIONS: chunks, Endpoint.RESPONSES: responses}
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """A request under way. ``source`` is its own random generator, from the seed and its id."""
+
+    request: web.Request
+    endpoint: Endpoint
+    entry: TruthEntry
+    source: random.Random
+    faults: FaultSettings
+    early_role: bool
+    hung_up: bool = False  # a fault has closed the connection: that is not the client's doing
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        transport = self.request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        return transport
+
+    async def answer(self, job: Job, replica: Replica) -> web.StreamResponse:
+        """Have the replica do the job, with the fault that the entry names."""
+        fault = self.entry.fault
+        if fault == "close_before":
+            self.hung_up = True
+            self.transport.close()
+            return web.Response()
+        status = http_status(fault) if fault else None
+        if status is not None:
+            return await self.send_error(status, "SimulatedFault", FAULT_MESSAGE)
+        if fault == "empty":
+            job = replace(job, output_tokens=0, finish_reason="stop")
+        if job.stream:
+            return await self._stream(job, replica)
+        return await self._whole(job, replica)
+
+    async def send_error(self, status: int, kind: str, message: str) -> web.StreamResponse:
+        retry = {"Retry-After": "1"} if status == 429 else {}
+        return await self._send(_json(error_object(status, kind, message)), status, retry)
+
+    async def _stream(self, job: Job, replica: Replica) -> web.StreamResponse:
+        if self.request.version < (1, 1):
+            raise RequestError(400, "BadRequestError", "A streamed answer needs HTTP/1.1.")
+        response = web.StreamResponse(headers=self._headers("text/event-stream; charset=utf-8"))
+        response.enable_chunked_encoding()
+        await response.prepare(self.request)
+        self.entry.status = 200
+        stream = TokenStream(
+            self.transport,
+            _FORMATS[job.endpoint].stream_template(job),
+            job,
+            fault=self.entry.fault,
+            strike_at=self.faults.after_tokens,
+            stall_s=self.faults.stall_ns * 1e-9,
+        )
+        if self.early_role:
+            stream.open()
+        try:
+            await self._generate(job, replica, stream.token, stream.done)
+        finally:
+            self.hung_up = stream.hung_up
+            self.entry.token_ns = stream.token_ns
+            self.entry.first_token_ns = stream.token_ns[0] if stream.token_ns else None
+            self.entry.output_tokens = len(stream.token_ns)
+        if not stream.hung_up:
+            await response.write_eof(stream.tail)
+            self.entry.complete = stream.complete
+        return response
+
+    async def _whole(self, job: Job, replica: Replica) -> web.StreamResponse:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        left = max(1, job.output_tokens)
+
+        def count_down() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0 and not done.done():
+                done.set_result(None)
+
+        await self._generate(job, replica, count_down, done)
+        body = _json(_FORMATS[job.endpoint].whole_body(job))
+        match self.entry.fault:
+            case "reset" | "cut":
+                return await self._break_off(body)
+            case "stall":
+                await asyncio.sleep(self.faults.stall_ns * 1e-9)
+            case "truncated":
+                return await self._send(body[: len(body) // 2])
+            case "garbage":
+                return await self._send(GARBAGE)
+            case "error_object":
+                return await self._send(_json(error_object(500, "InternalServerError", FAULT_MESSAGE)))
+        response = await self._send(body)
+        self.entry.output_tokens = job.output_tokens
+        self.entry.complete = True
+        return response
+
+    async def _generate(
+        self, job: Job, replica: Replica, sink: TokenSink, done: asyncio.Future[None]
+    ) -> None:
+        pace = self.faults.slow_factor if self.entry.fault == "slow" else 1
+        sequence = replica.submit(job.prompt_tokens, max(1, job.output_tokens), pace, job.finish_reason, sink)
+        try:
+            await done
+        finally:
+            replica.cancel(sequence)
+
+    async def _break_off(self, body: bytes) -> web.StreamResponse:
+        """Half of the body, then the end of the connection."""
+        response = web.StreamResponse(headers=self._headers("application/json"))
+        response.content_length = len(body)
+        await response.prepare(self.request)
+        self.entry.status = 200
+        await response.write(body[: len(body) // 2])
+        self.hung_up = True
+        if self.entry.fault == "reset":
+            reset_connection(self.transport)
+        else:
+            self.transport.close()
+        return response
+
+    async def _send(
+        self, body: bytes, status: int = 200, extra: Mapping[str, str] | None = None
+    ) -> web.StreamResponse:
+        headers = self._headers("application/json") | dict(extra or {})
+        response = web.Response(body=body, status=status, headers=headers)
+        self.entry.status = status
+        await response.prepare(self.request)
+        await response.write_eof()
+        return response
+
+    def _headers(self, content_type: str) -> dict[str, str]:
+        served_by = {"X-Served-By": self.entry.replica} if self.entry.replica else {}
+        return {"Content-Type": content_type, "X-Request-Id": self.entry.request_id, **served_by}
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(content)

@@ -1,0 +1,199 @@
+"""From a request's body to what the simulated model will do: counts, lengths, text."""
+
+import math
+import random
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from llm_locust.sim.text import TokenText, count_tokens
+
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_OneChoice = Annotated[int, msgspec.Meta(ge=1, le=1)]
+_COMPLETION_DEFAULT_TOKENS = 16
+
+
+class Endpoint(StrEnum):
+    """The value is the path under ``/v1``."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+
+
+class RequestError(ValueError):
+    """A request that the server answers with ``status`` and an error object."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+class _Part(msgspec.Struct):
+    text: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: str | list[_Part] | None = None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class _Body(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    stream: bool | None = False
+    stream_options: _StreamOptions | None = None
+    ignore_eos: bool | None = False
+    min_tokens: int | None = 0
+    n: _OneChoice | None = 1
+
+
+_AnyBody = TypeVar("_AnyBody", bound=_Body)
+
+
+class _ChatBody(_Body, kw_only=True):
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    max_tokens: _Positive | None = None
+    max_completion_tokens: _Positive | None = None
+
+
+class _CompletionBody(_Body, kw_only=True):
+    prompt: str | list[str | int]
+    max_tokens: _Positive | None = _COMPLETION_DEFAULT_TOKENS
+
+
+class _ResponsesBody(_Body, kw_only=True):
+    input: str | list[_Message]
+    instructions: str | None = None
+    max_output_tokens: _Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelLimits:
+    """Which models are served, and how long their sequences can be."""
+
+    models: tuple[str, ...] = ("sim",)
+    max_model_len: int = 32_768
+    mean_output_tokens: float = 200.0  # of an answer that ends by itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request, resolved: everything that its answer's bytes depend on."""
+
+    endpoint: Endpoint
+    request_id: str
+    model: str
+    created_s: int
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    prompt_tokens: int
+    output_tokens: int
+    finish_reason: str  # stop: ended by itself; length: stopped by max_tokens
+    text: TokenText
+
+
+def resolve(
+    endpoint: Endpoint, body: bytes, request_id: str, limits: ModelLimits, source: random.Random
+) -> Job:
+    """The job that a body asks for. ``source`` is this request's own random generator.
+
+    Raises:
+        RequestError: 400 for a body that is not what the API takes, 404 for an unknown model.
+    """
+    asked, prompt_tokens, max_tokens = _READERS[endpoint](body)
+    if asked.model is not None and asked.model not in limits.models:
+        served = ", ".join(limits.models)
+        message = f"The model `{asked.model}` does not exist. Models served: {served}."
+        raise RequestError(404, "NotFoundError", message)
+    room = limits.max_model_len - prompt_tokens
+    if room < (max_tokens or 1):
+        raise RequestError(
+            400,
+            "BadRequestError",
+            f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested "
+            f"{max_tokens or 1} output tokens and your prompt contains {prompt_tokens} tokens.",
+        )
+    bound = max_tokens or room
+    natural = bound
+    if not asked.ignore_eos:
+        natural = max(asked.min_tokens or 0, _geometric(limits.mean_output_tokens, source))
+    options = asked.stream_options or _StreamOptions()
+    return Job(
+        endpoint=endpoint,
+        request_id=request_id,
+        model=asked.model or limits.models[0],
+        created_s=int(time.time()),
+        stream=bool(asked.stream),
+        include_usage=bool(options.include_usage or options.continuous_usage_stats),
+        continuous_usage=bool(options.continuous_usage_stats),
+        prompt_tokens=prompt_tokens,
+        output_tokens=min(natural, bound),
+        finish_reason="stop" if natural < bound else "length",
+        text=TokenText.drawn(source),
+    )
+
+
+def _geometric(mean: float, source: random.Random) -> int:
+    """At least 1; each token is the last with probability 1 / mean."""
+    if mean <= 1:
+        return 1
+    return 1 + int(math.log(1.0 - source.random()) / math.log1p(-1.0 / mean))
+
+
+def _decode(body: bytes, kind: type[_AnyBody]) -> _AnyBody:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as e:
+        raise RequestError(400, "BadRequestError", f"The body is not what this endpoint takes: {e}") from e
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise RequestError(400, "BadRequestError", f"The body is not JSON: {e}") from e
+
+
+def _read_chat(body: bytes) -> tuple[_Body, int, int | None]:
+    asked = _decode(body, _ChatBody)
+    tokens = _prompt_tokens([_content(m) for m in asked.messages])
+    return asked, tokens, asked.max_completion_tokens or asked.max_tokens
+
+
+def _read_completion(body: bytes) -> tuple[_Body, int, int | None]:
+    asked = _decode(body, _CompletionBody)
+    if isinstance(asked.prompt, str):
+        return asked, _prompt_tokens([asked.prompt]), asked.max_tokens
+    texts = [part for part in asked.prompt if isinstance(part, str)]
+    if not texts:
+        return asked, max(1, len(asked.prompt)), asked.max_tokens  # token ids
+    if len(asked.prompt) > 1:
+        raise RequestError(400, "BadRequestError", "One prompt a request: several are not simulated.")
+    return asked, _prompt_tokens(texts), asked.max_tokens
+
+
+def _read_responses(body: bytes) -> tuple[_Body, int, int | None]:
+    asked = _decode(body, _ResponsesBody)
+    texts = [asked.input] if isinstance(asked.input, str) else [_content(m) for m in asked.input]
+    return asked, _prompt_tokens([asked.instructions or "", *texts]), asked.max_output_tokens
+
+
+_READERS = {
+    Endpoint.CHAT: _read_chat,
+    Endpoint.COMPLETIONS: _read_completion,
+    Endpoint.RESPONSES: _read_responses,
+}
+
+
+def _content(message: _Message) -> str:
+    if isinstance(message.content, list):
+        return " ".join(part.text for part in message.content if part.text)
+    return message.content or ""
+
+
+def _prompt_tokens(texts: list[str]) -> int:
+    return max(1, sum(count_tokens(text) for text in texts))

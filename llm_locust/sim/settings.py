@@ -1,0 +1,63 @@
+"""What a simulated deployment is made of."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llm_locust.sim.engine import EngineProfile
+from llm_locust.sim.faults import FaultPlan
+from llm_locust.sim.jobs import ModelLimits
+
+ROUTING_POLICIES = ("round_robin", "random", "least_inflight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSettings:
+    """The plan, and how its faults behave."""
+
+    plan: FaultPlan = field(default_factory=FaultPlan)
+    after_tokens: int = 3  # where a fault midway strikes; ahead of the last token of a shorter answer
+    stall_ns: int = 3_600_000_000_000
+    slow_factor: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimSettings:
+    """One gateway and its replicas. ``replica_ports`` is the first of their own ports, None for none."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    replicas: int = 4
+    replica_ports: int | None = None
+    routing: str = "round_robin"
+    seed: int = 0
+    engine: EngineProfile = field(default_factory=EngineProfile)
+    limits: ModelLimits = field(default_factory=ModelLimits)
+    faults: FaultSettings = field(default_factory=FaultSettings)
+    api_key: str | None = None
+    truth: Path | None = None
+    early_role: bool = False
+    keep_alive_s: float = 3_600.0
+
+
+class SettingsError(ValueError):
+    """Settings that do not go together; the text says which and what to do."""
+
+
+def check(settings: SimSettings) -> None:
+    """Raise SettingsError where a deployment of these settings could not work."""
+    engine, limits = settings.engine, settings.limits
+    if engine.max_num_batched_tokens < engine.max_num_seqs:
+        raise SettingsError(
+            f"--max-num-batched-tokens {engine.max_num_batched_tokens} is less than --max-num-seqs "
+            f"{engine.max_num_seqs}: a step could not hold a token of each; raise it or lower the other"
+        )
+    if limits.max_model_len > engine.kv_cache_tokens:
+        raise SettingsError(
+            f"--max-model-len {limits.max_model_len} is more than --kv-cache-tokens "
+            f"{engine.kv_cache_tokens}: a longest sequence would never run; lower it or raise the other"
+        )
+    if settings.replica_ports and settings.replica_ports + settings.replicas - 1 > 65_535:
+        raise SettingsError(
+            f"--replica-ports {settings.replica_ports} leaves no room for {settings.replicas} ports "
+            "below 65536; choose a lower one"
+        )

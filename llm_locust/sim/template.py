@@ -1,0 +1,56 @@
+"""Server-sent events as templates in which only a token's text, and a count, changes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+DONE = b"data: [DONE]\n\n"
+GARBAGE = b'data: {"id": "chatcmpl-, "choices": [{"delta"\n\n'
+FAULT_MESSAGE = "A simulated fault: the engine died."
+
+#: Stands for a token's text in an event that is rendered to be split. Neither a command line,
+#: which gives the models' names, nor a header, which gives the id, can hold the null character.
+TEXT_MARK = "\x00text"
+_TEXT_SLOT = rb"\u0000text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamTemplate:
+    """All events of one streamed answer, each as its SSE bytes.
+
+    A token's event is ``before + escaped text + after``; ``last_after`` has the finish reason.
+    Where ``counts`` is not empty, both are printf templates for the token's number, from 1,
+    plus each of ``counts``.
+    """
+
+    opening: tuple[bytes, ...]  # ahead of the first token, without text
+    before: bytes
+    after: bytes
+    last_after: bytes
+    counts: tuple[int, ...] = ()
+    error: Callable[[int], bytes]  # an error object after that many tokens, and the end of the stream
+    closing: Callable[[], bytes]  # what follows the last token, to the end of the stream
+
+    def token(self, escaped: bytes, number: int, last: bool) -> bytes:
+        """The event of the ``number``-th token."""
+        after = self.last_after if last else self.after
+        if self.counts:
+            after = after % tuple(number + count for count in self.counts)
+        return self.before + escaped + after
+
+
+def error_object(status: int, kind: str, message: str) -> dict[str, Any]:
+    """An error as OpenAI-compatible servers answer it."""
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+
+
+def data_event(content: dict[str, Any]) -> bytes:
+    return b"data: " + msgspec.json.encode(content) + b"\n\n"
+
+
+def split_at_text(event: bytes) -> tuple[bytes, bytes]:
+    """What stands before and after :data:`TEXT_MARK` in a rendered event."""
+    before, _, after = event.partition(_TEXT_SLOT)
+    return before, after

@@ -1,0 +1,75 @@
+"""The server's own log of what truly happened: JSON Lines, one object a request."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+
+@dataclass(slots=True, kw_only=True)
+class TruthEntry:
+    """One request as the server knows it, written when it is over.
+
+    Times are CLOCK_REALTIME nanoseconds. ``token_ns`` are the moments just before each token's
+    bytes were handed to the socket, so a client cannot have seen one earlier; an answer that is
+    not streamed has none. ``output_tokens`` are those that were sent. ``status`` is None where
+    no status line was sent. ``complete``: the whole answer was handed to the socket as asked.
+    ``disconnected``: the client left before that.
+    """
+
+    request_id: str
+    replica: str | None = None
+    path: str
+    received_ns: int
+    first_token_ns: int | None = None
+    token_ns: list[int] = field(default_factory=list)
+    ended_ns: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int = 0
+    status: int | None = None
+    fault: str | None = None
+    complete: bool = False
+    disconnected: bool = False
+
+
+class TruthError(OSError):
+    """The log's file cannot be written; the text says which file and why."""
+
+
+class TruthLog:
+    """Appends entries to a file, each in one write, so that a kill loses none that is over."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Replaces an existing file.
+
+        Raises:
+            TruthError: the file cannot be written.
+        """
+        self._path = path
+        try:
+            self._file: BinaryIO | None = None if path is None else path.open("wb", buffering=0)
+        except OSError as e:
+            raise TruthError(f"truth log {path}: {e.strerror}; name a file that can be written") from e
+
+    def write(self, entry: TruthEntry) -> None:
+        """Append one line. The first failure to write is told on stderr and ends the log."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(msgspec.json.encode(entry) + b"\n")
+        except OSError as e:
+            print(f"truth log {self._path}: {e.strerror}; nothing more is written to it", file=sys.stderr)
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()

@@ -1,0 +1,18 @@
+"""The harness's own events, beside Locust's."""
+
+from locust.event import EventHook
+
+
+class LlmEvents:
+    """Events that this package fires.
+
+    Attributes:
+        llm_request: fired on the worker with ``record=RequestRecord`` for every request that ended,
+            cancelled ones included. Listeners run on the event loop: keep them short.
+    """
+
+    def __init__(self) -> None:
+        self.llm_request = EventHook()
+
+
+events = LlmEvents()

@@ -1,0 +1,74 @@
+"""A Locust user with a genuine OpenAI client."""
+
+import time
+
+import httpx2
+from locust.env import Environment
+from openai import OpenAI
+
+from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
+from llm_locust.client.stream import Call
+from llm_locust.swarm.users import LlmUser
+from llm_locust.wire.reply import Endpoint
+
+#: The SDK refuses to work without a key; a server that needs none ignores it.
+_NO_KEY = "none"
+
+
+class OpenAIUser(LlmUser):
+    """Any code written for the openai SDK, measured.
+
+    ``self.client`` is an ``openai.OpenAI`` whose transport is ours: each request is a
+    :class:`~llm_locust.record.RequestRecord` by the kernel's stamps, however late the code that
+    iterates the stream is. It never retries by itself. A stream that is left before its end is
+    ``cancelled``.
+
+    ::
+
+        class Asker(OpenAIUser):
+            @task
+            def ask(self) -> None:
+                stream = self.client.chat.completions.create(
+                    model=self.model, messages=[...], stream=True, stream_options={"include_usage": True}
+                )
+                for chunk in stream:
+                    ...
+    """
+
+    abstract = True
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._client: OpenAI | None = None
+
+    @property
+    def model(self) -> str:
+        """The model of this run."""
+        return self.session.run["model"]
+
+    @property
+    def client(self) -> OpenAI:
+        session = self.session
+        if self._client is None:
+            transport = MeasuredTransport(session.client, self._new_call)
+            self._client = OpenAI(
+                base_url=session.client.pool.target.url,
+                api_key=session.settings.api_key or _NO_KEY,
+                default_headers=session.settings.headers,
+                max_retries=0,
+                http_client=httpx2.Client(transport=transport, trust_env=False, follow_redirects=False),
+            )
+        return self._client
+
+    def _new_call(self, request_id: str, endpoint: Endpoint | None, fields: RequestFields) -> Call:
+        return Call(
+            request_id=request_id,
+            name=self.request_name or (endpoint.value if endpoint is not None else "other"),
+            scheduled_ns=time.time_ns(),
+            endpoint=endpoint,
+            slo_class=self.slo_class,
+            model=fields.model,
+            streamed=bool(fields.stream),
+            user=self.number,
+            asked_output_tokens=fields.max_completion_tokens or fields.max_tokens or fields.max_output_tokens,
+        )

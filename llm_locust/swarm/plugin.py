@@ -1,0 +1,44 @@
+"""What ``import llm_locust`` in a locustfile adds to Locust: options, and a side for each process."""
+
+from typing import TYPE_CHECKING
+
+import locust
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+
+from llm_locust.swarm.master import LocalSide, MasterSide
+from llm_locust.swarm.options import add_arguments
+from llm_locust.swarm.worker import WorkerSide
+
+if TYPE_CHECKING:
+    from llm_locust.swarm.session import Session
+
+#: Where an environment keeps its side. Locust's environments are the only state that outlives a call.
+_ATTRIBUTE = "llm_locust"
+
+
+def session_of(environment: Environment) -> "Session | None":
+    """The session of the run that this process takes part in; None on a master, and before a run."""
+    side = vars(environment).get(_ATTRIBUTE)
+    return side.session if isinstance(side, WorkerSide | LocalSide) else None
+
+
+def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
+    add_arguments(parser)
+
+
+def _on_init(environment: Environment, **_: object) -> None:
+    runner = environment.runner
+    side: WorkerSide | MasterSide | LocalSide
+    if isinstance(runner, WorkerRunner):
+        side = WorkerSide(environment)
+    elif isinstance(runner, MasterRunner):
+        side = MasterSide(environment)
+    else:
+        side = LocalSide(environment)
+    setattr(environment, _ATTRIBUTE, side)
+
+
+locust.events.init_command_line_parser.add_listener(_on_parser)
+locust.events.init.add_listener(_on_init)

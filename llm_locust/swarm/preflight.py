@@ -1,0 +1,142 @@
+"""What is checked before any load: the host answers, the model is there, the results have a place."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from llm_locust.client.errors import ClientError
+from llm_locust.client.pool import Target, TargetError
+from llm_locust.client.request import get
+from llm_locust.store import StoreError, create_run_dir, holds_a_run
+from llm_locust.swarm.options import Settings, UsageError
+from llm_locust.swarm.session import make_pool, request_headers
+
+#: Every check together answers within this, or the server counts as unreachable.
+CHECK_TIMEOUT_S = 10.0
+
+_SHOWN_MODELS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The server as it answered: the API's base path and the model to ask for."""
+
+    base: str
+    model: str
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def check_target(host: str | None, settings: Settings) -> Endpoint:
+    """Reach the server, list its models, choose one.
+
+    Raises:
+        UsageError: no host, no answer, access refused, or a model that the server does not have.
+    """
+    if not host:
+        raise UsageError("no host: give -H http://HOST:PORT, or set host in the locustfile")
+    try:
+        target = Target.parse(host)
+        base, models = _list_models(target, settings)
+    except TargetError as e:
+        raise UsageError(str(e)) from e
+    except ClientError as e:
+        raise UsageError(f"host {host!r} cannot be reached: {e}") from e
+    return Endpoint(base, _choose(settings.model, models, host))
+
+
+def _list_models(target: Target, settings: Settings) -> tuple[str, list[str] | None]:
+    """The base under which ``/models`` answers, and the models; None where the server has no list.
+
+    A prefix that is not followed by ``/v1`` on this server answers 404 there: then the path is tried
+    as it was given.
+    """
+    headers = request_headers(settings)
+    pool = make_pool(target, settings)
+    try:
+        bases = dict.fromkeys([target.base, target.base.removesuffix("/v1") or target.base])
+        for base in bases:
+            status, body = get(pool, base + "/models", headers, CHECK_TIMEOUT_S)
+            if status in (401, 403):
+                raise UsageError(
+                    f"{target.url} refuses access (HTTP {status}): "
+                    "give a key by --api-key-env NAME or --header"
+                )
+            if status == 200:
+                try:
+                    return base, [m.id for m in msgspec.json.decode(body, type=_Models).data]
+                except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+                    continue
+    finally:
+        pool.close()
+    return target.base, None
+
+
+def _choose(asked: str | None, models: list[str] | None, host: str) -> str:
+    if models is None:
+        if asked is None:
+            raise UsageError(f"{host!r} does not list its models: give --model NAME")
+        return asked
+    shown = ", ".join(models[:_SHOWN_MODELS]) + (", …" if len(models) > _SHOWN_MODELS else "")
+    if asked is None:
+        if len(models) == 1:
+            return models[0]
+        raise UsageError(f"{host!r} has {len(models)} models, give --model NAME: {shown}")
+    if asked not in models:
+        raise UsageError(f"model {asked!r} is not on {host!r}, which has: {shown or 'none'}")
+    return asked
+
+
+def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: bool) -> Path:
+    """Make this run's directory: ``--out``, or ``runs/<time>-<name>``.
+
+    Args:
+        again: an earlier run of this process has used ``--out``; this one gets a number behind it.
+
+    Raises:
+        UsageError: it cannot be written, or holds another run.
+    """
+    path = settings.out or Path("runs") / f"{started:%Y%m%d-%H%M%S}-{name}"
+    if again or settings.out is None:
+        path = _free(path)
+    if holds_a_run(path):
+        raise UsageError(f"--out: {str(path)!r} holds a run already: remove it, or name another directory")
+    try:
+        return create_run_dir(path)
+    except StoreError as e:
+        raise UsageError(f"--out: {e}") from e
+
+
+def check_run_dir(settings: Settings) -> None:
+    """See that ``--out`` can be used, before there is a run (raises UsageError)."""
+    if settings.out is None:
+        _probe(Path("runs"))
+    elif holds_a_run(settings.out):
+        raise UsageError(
+            f"--out: {str(settings.out)!r} holds a run already: remove it, or name another directory"
+        )
+    else:
+        _probe(settings.out)
+
+
+def _probe(path: Path) -> None:
+    try:
+        create_run_dir(path)
+    except StoreError as e:
+        raise UsageError(f"--out: {e}") from e
+
+
+def _free(path: Path) -> Path:
+    number, free = 2, path
+    while holds_a_run(free):
+        free = path.with_name(f"{path.name}-{number}")
+        number += 1
+    return free

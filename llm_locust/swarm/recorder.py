@@ -1,0 +1,50 @@
+"""Finished requests into numbered batches, in the process that made them."""
+
+from collections.abc import Callable
+
+from llm_locust.batch import RecordBatch
+from llm_locust.record import RequestRecord
+from llm_locust.store import FrameHeader, encode_frame
+
+#: A batch is closed at this size even before its time: building one then costs about 2 ms.
+BATCH_ROWS = 256
+
+Deliver = Callable[[FrameHeader, bytes], None]
+
+
+class Recorder:
+    """Collects one run's records on one worker and hands each closed batch over, once.
+
+    Args:
+        deliver: takes a batch's header and frame; it is then answerable for it.
+    """
+
+    __slots__ = ("_deliver", "_open", "_seq", "finished", "run", "worker")
+
+    def __init__(self, run: str, worker: str, deliver: Deliver) -> None:
+        self.run = run
+        self.worker = worker
+        self.finished = 0
+        self._deliver = deliver
+        self._open: list[RequestRecord] = []
+        self._seq = 0
+
+    def add(self, record: RequestRecord) -> None:
+        self.finished += 1
+        self._open.append(record)
+        if len(self._open) >= BATCH_ROWS:
+            self.close_batch()
+
+    def close_batch(self) -> None:
+        """Deliver what has come since the last batch; nothing where nothing has."""
+        if not self._open:
+            return
+        records, self._open = self._open, []
+        header = FrameHeader(self.run, self.worker, self._seq, len(records))
+        self._seq += 1
+        self._deliver(header, encode_frame(header, RecordBatch.from_records(records, self.worker).to_bytes()))
+
+    @property
+    def batches(self) -> int:
+        """Batches closed so far."""
+        return self._seq

@@ -1,0 +1,134 @@
+"""What the users of one process share during one run: connections, prompts, the recorder."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+from locust.env import Environment
+
+from llm_locust.client.pool import Pool, Target, tls_context
+from llm_locust.client.stream import Answer, LlmClient
+from llm_locust.record import Outcome, RequestRecord
+from llm_locust.swarm.hooks import events
+from llm_locust.swarm.messages import RunInfo
+from llm_locust.swarm.options import Settings
+from llm_locust.swarm.recorder import Deliver, Recorder
+from llm_locust.wire.reply import Endpoint
+from llm_locust.workload.body import BodyTemplate
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.prompts import Prompt
+
+
+class LlmRequestError(Exception):
+    """A request that failed, as Locust's failure table shows it."""
+
+
+class Session:
+    """One run in one process.
+
+    Args:
+        run: what the master decided for all workers.
+        host: where the load goes.
+        worker: this process's name in the records.
+        worker_index: its place among ``worker_count``.
+        deliver: takes the recorder's batches.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        run: RunInfo,
+        settings: Settings,
+        *,
+        host: str,
+        worker: str,
+        worker_index: int,
+        worker_count: int,
+        deliver: Deliver,
+    ) -> None:
+        self.run = run
+        self.settings = settings
+        self.recorder = Recorder(run["id"], worker, deliver)
+        self.closed = False
+        self._environment = environment
+        self._place = (worker_index, max(worker_count, worker_index + 1))
+        self._users = count()
+        self._workloads: dict[Endpoint, Workload] = {}
+        self._templates: dict[Endpoint, BodyTemplate] = {}
+        target = Target.parse(host).with_base(run["base"])
+        self.client = LlmClient(
+            make_pool(target, settings),
+            sink=self._finished,
+            headers=request_headers(settings),
+            timeouts=settings.timeouts,
+            replica_headers=settings.replica_headers,
+            secrets=settings.secrets,
+        )
+
+    def new_user(self) -> int:
+        """A number that no other user of this process has."""
+        return next(self._users)
+
+    def prompts(self, endpoint: Endpoint, user: int) -> Iterator[Prompt]:
+        """The prompts of one user for one endpoint, without end."""
+        if endpoint not in self._workloads:
+            spec = replace(self.settings.workload, endpoint=endpoint.value)
+            self._workloads[endpoint] = Workload(spec, self.run["seed"], *self._place, self.run["salt"])
+        return self._workloads[endpoint].prompts(user)
+
+    def template(self, endpoint: Endpoint) -> BodyTemplate:
+        if endpoint not in self._templates:
+            spec = replace(self.settings.workload, endpoint=endpoint.value)
+            self._templates[endpoint] = spec.body_template(self.run["model"])
+        return self._templates[endpoint]
+
+    def close(self) -> None:
+        """No more requests: deliver the open batch, close the idle connections."""
+        self.closed = True
+        self.recorder.close_batch()
+        self.client.pool.close()
+
+    def _finished(self, answer: Answer) -> None:
+        record = answer.record
+        self.recorder.add(record)
+        events.llm_request.fire(record=record)
+        if record.outcome is not Outcome.CANCELLED:
+            self._report_to_locust(record)
+
+    def _report_to_locust(self, record: RequestRecord) -> None:
+        """One request event a request, so that Locust's own statistics stay true.
+
+        A cancelled request is neither a success nor a failure of the server: Locust has no word
+        for it, so it is in the records only.
+        """
+        failure = None
+        if record.outcome is not Outcome.OK:
+            failure = LlmRequestError(f"{record.outcome}: {record.error}")
+        self._environment.events.request.fire(
+            request_type=record.endpoint,
+            name=record.name,
+            response_time=_elapsed_ms(record),
+            response_length=record.bytes_received,
+            exception=failure,
+            context={},
+        )
+
+
+def _elapsed_ms(record: RequestRecord) -> float:
+    """End-to-end latency; of a failure, the time until it failed."""
+    if record.outcome is Outcome.OK and len(record.arrivals_ns):
+        return float(record.arrivals_ns[-1]) * 1e-6
+    begin = record.started_ns if record.sent_ns is None else record.sent_ns
+    return (record.ended_ns - begin) * 1e-6
+
+
+def request_headers(settings: Settings) -> dict[str, str]:
+    """The headers of every request: the API key as a bearer token, then the user's own."""
+    own = {} if settings.api_key is None else {"Authorization": f"Bearer {settings.api_key}"}
+    return {**own, **settings.headers}
+
+
+def make_pool(target: Target, settings: Settings) -> Pool:
+    """A pool with the settings' certificates (raises TargetError where they cannot be used)."""
+    tls = tls_context(settings.ca_cert, settings.client_cert) if target.scheme == "https" else None
+    return Pool(target, tls=tls, connect_timeout_s=min(10.0, settings.timeouts.first_s))

@@ -1,0 +1,76 @@
+"""Batches from a worker to the master: kept until acknowledged, sent again when that takes too long."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gevent.event import Event
+
+from llm_locust.store import FrameHeader
+from llm_locust.swarm.messages import BatchMessage
+
+logger = logging.getLogger(__name__)
+
+#: A batch without an acknowledgement is sent again after this time.
+RESEND_AFTER_S = 5.0
+
+
+@dataclass(slots=True)
+class _Pending:
+    message: BatchMessage
+    sent_at: float
+
+
+class Shipper:
+    """The worker's outbox.
+
+    Args:
+        send: hands a message to Locust's channel; it may raise while the master cannot be reached.
+    """
+
+    def __init__(self, send: Callable[[BatchMessage], None]) -> None:
+        self._send = send
+        self._pending: dict[tuple[str, int], _Pending] = {}
+        self._empty = Event()
+        self._empty.set()
+
+    def deliver(self, header: FrameHeader, frame: bytes) -> None:
+        """Take a batch and send it."""
+        message = BatchMessage(run=header.run, seq=header.seq, rows=header.rows, frame=frame)
+        pending = _Pending(message, 0.0)
+        self._pending[header.run, header.seq] = pending
+        self._empty.clear()
+        self._try(pending)
+
+    def acknowledged(self, run: str, seq: int) -> None:
+        """The master has it: forget it. An acknowledgement that comes twice does nothing."""
+        self._pending.pop((run, seq), None)
+        if not self._pending:
+            self._empty.set()
+
+    def resend_overdue(self) -> None:
+        now = time.monotonic()
+        for pending in list(self._pending.values()):
+            if now - pending.sent_at > RESEND_AFTER_S:
+                self._try(pending)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is acknowledged; gives whether it is."""
+        deadline = time.monotonic() + timeout_s
+        while self._pending and (left_s := deadline - time.monotonic()) > 0:
+            self._empty.wait(min(left_s, RESEND_AFTER_S))
+            self.resend_overdue()
+        return not self._pending
+
+    @property
+    def unsent(self) -> int:
+        """Batches without an acknowledgement."""
+        return len(self._pending)
+
+    def _try(self, pending: _Pending) -> None:
+        pending.sent_at = time.monotonic()
+        try:
+            self._send(pending.message)
+        except Exception as e:  # Locust's channel raises its own and zmq's; the batch stays and is sent again
+            logger.warning("batch %d could not be sent, will be sent again: %s", pending.message["seq"], e)

@@ -1,0 +1,236 @@
+"""An answer as a value, and the draft that it is written into while its events are read."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import chain
+from typing import Any
+
+from llm_locust.wire.payload import count_of, json_text, name_of, well_formed
+from llm_locust.wire.sse import SseEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts by the server. ``None`` where it did not say."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None  # of the input, out of the prefix cache
+    reasoning_tokens: int | None = None  # of the output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call that the model asked for. ``arguments`` is as generated, JSON or not."""
+
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """All that an answer's bytes say. Offsets count bytes of the decoded body from its start.
+
+    A token event is an event whose delta carries non-empty text: content, reasoning, refusal or
+    tool-call arguments. Texts of several choices (``n`` > 1) stand one after another, in the order
+    of their index.
+    """
+
+    token_ends: tuple[int, ...]  # offset at which each token event was complete
+    first_answer: int | None  # index into token_ends: the first token event that is not reasoning only
+    text: str
+    reasoning: str
+    refusal: str
+    tool_calls: list[ToolCall]
+    output_chars: int  # of text, reasoning, refusal and tool-call arguments
+    finish_reason: str | None  # of the choice with the lowest index that has one
+    done: bool  # every choice seen has its finish reason, or the server said that it is the end
+    usage: Usage | None  # the last that came
+    error: str | None  # message of the first error object
+    invalid: str | None  # what was wrong with the first payload that is not what the API promises
+    model: str | None
+
+
+class Kind(IntEnum):
+    """What a delta carried. The greater counts for its event."""
+
+    NOTHING = 0
+    REASONING = 1
+    ANSWER = 2
+
+
+@dataclass(slots=True)
+class ChoiceDraft:
+    """One choice's texts, in pieces."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    refusal: list[str] = field(default_factory=list)
+    finish_reason: str | None = None
+    named: bool = False  # by an event that was more than the next piece of text
+
+    @property
+    def seen(self) -> bool:
+        return self.named or bool(self.text or self.reasoning)
+
+    def add(self, *, text: str = "", reasoning: str = "", refusal: str = "") -> Kind:
+        self.named = True
+        if text:
+            self.text.append(text)
+        if reasoning:
+            self.reasoning.append(reasoning)
+        if refusal:
+            self.refusal.append(refusal)
+        return Kind.ANSWER if text or refusal else Kind.REASONING if reasoning else Kind.NOTHING
+
+    def finish(self, reason: Any) -> None:
+        """Any true value is a reason: some servers send numbers."""
+        self.named = True
+        if reason:
+            self.finish_reason = json_text(reason)[:80]
+
+
+@dataclass(slots=True)
+class ToolDraft:
+    """One tool call, its arguments in pieces."""
+
+    id: str | None = None
+    name: str | None = None
+    arguments: list[str] = field(default_factory=list)
+
+    def add(self, arguments: str, id_: Any = None, name: Any = None) -> Kind:
+        self.id = self.id or name_of(id_)
+        self.name = self.name or name_of(name)
+        if not arguments:
+            return Kind.NOTHING
+        self.arguments.append(arguments)
+        return Kind.ANSWER
+
+
+@dataclass(slots=True)
+class Draft:
+    """One answer so far. Readers write into it; :meth:`finish` makes the value."""
+
+    token_ends: list[int] = field(default_factory=list)
+    last_event_end: int = 0
+    first_answer: int | None = None
+    choices: dict[int, ChoiceDraft] = field(default_factory=lambda: {0: ChoiceDraft()})
+    tools: dict[tuple[int, int | str], ToolDraft] = field(default_factory=dict)
+    usage: dict[str, Any] | None = None
+    model: str | None = None
+    error: str | None = None
+    invalid: str | None = None
+    closed: bool = False
+
+    def choice(self, index: int) -> ChoiceDraft:
+        found = self.choices.get(index)
+        if found is None:
+            found = self.choices[index] = ChoiceDraft()
+        return found
+
+    def tool(self, choice: int, key: int | str) -> ToolDraft:
+        found = self.tools.get((choice, key))
+        if found is None:
+            found = self.tools[choice, key] = ToolDraft()
+        return found
+
+    def token(self, end: int, kind: Kind) -> None:
+        """Notes that the event which ends at ``end`` carried this."""
+        if kind is Kind.NOTHING:
+            return
+        if kind is Kind.ANSWER and self.first_answer is None:
+            self.first_answer = len(self.token_ends)
+        self.token_ends.append(end)
+
+    def note(self, model: Any, usage: Any) -> None:
+        """The first model named and the last usage sent count."""
+        self.model = self.model or name_of(model)
+        if usage and isinstance(usage, dict):
+            self.usage = usage
+
+    def fail(self, message: str) -> None:
+        if self.error is None:
+            self.error = message or "the server sent an error without a message"
+
+    def reject(self, what: str) -> None:
+        if self.invalid is None:
+            self.invalid = what
+
+    def refuse(self, event: SseEvent, what: str) -> None:
+        """An event without anything that the API has: an error, by its name; a server's private event,
+        which is let pass; else ``what`` is wrong with it."""
+        if event.event == b"error":
+            self.fail(event.data.decode("utf-8", "replace")[:1000])
+        elif event.event in (b"", b"message") and event.data.strip():
+            self.reject(what)
+
+    @property
+    def done(self) -> bool:
+        """The server said that it is the end, or every choice seen has its finish reason."""
+        seen = [c for c in self.choices.values() if c.seen]
+        return self.closed or (bool(seen) and all(c.finish_reason for c in seen))
+
+    def finish(self) -> Reply:
+        """The answer as it is now."""
+        seen = [c for _, c in sorted(self.choices.items()) if c.seen]
+        reason = next((c.finish_reason for c in seen if c.finish_reason), None)
+        text = _joined(c.text for c in seen)
+        reasoning = _joined(c.reasoning for c in seen)
+        refusal = _joined(c.refusal for c in seen)
+        calls = [_tool_call(tool) for tool in self.tools.values()]
+        if self.error is None and reason == "error":
+            self.fail("the server ended the answer with finish reason 'error'")
+        return Reply(
+            token_ends=tuple(self.token_ends),
+            first_answer=self.first_answer,
+            text=text,
+            reasoning=reasoning,
+            refusal=refusal,
+            tool_calls=calls,
+            output_chars=len(text) + len(reasoning) + len(refusal) + sum(len(c.arguments) for c in calls),
+            finish_reason=_well_formed(reason),
+            done=self.done,
+            usage=_usage(self.usage),
+            error=_well_formed(self.error),
+            invalid=_well_formed(self.invalid),
+            model=_well_formed(self.model),
+        )
+
+
+def _joined(texts: Iterable[list[str]]) -> str:
+    return well_formed("".join(chain.from_iterable(texts)))
+
+
+def _well_formed(text: str | None) -> str | None:
+    return None if text is None else well_formed(text)
+
+
+def _tool_call(tool: ToolDraft) -> ToolCall:
+    return ToolCall(
+        id=_well_formed(tool.id), name=_well_formed(tool.name), arguments=_joined([tool.arguments])
+    )
+
+
+def _usage(raw: dict[str, Any] | None) -> Usage | None:
+    """Both spellings: prompt/completion (chat, completions) and input/output (responses)."""
+    if raw is None:
+        return None
+    given = _details(raw, "prompt_tokens_details", "input_tokens_details")
+    made = _details(raw, "completion_tokens_details", "output_tokens_details")
+    return Usage(
+        input_tokens=_first_count(raw, "prompt_tokens", "input_tokens"),
+        output_tokens=_first_count(raw, "completion_tokens", "output_tokens"),
+        cached_tokens=_first_count(given | raw, "cached_tokens", "prompt_cache_hit_tokens"),
+        reasoning_tokens=_first_count(raw | made, "reasoning_tokens"),
+    )
+
+
+def _details(raw: dict[str, Any], *names: str) -> dict[str, Any]:
+    return next((raw[n] for n in names if isinstance(raw.get(n), dict)), {})
+
+
+def _first_count(raw: dict[str, Any], *names: str) -> int | None:
+    counts = (count_of(raw.get(name)) for name in names)
+    return next((c for c in counts if c is not None), None)

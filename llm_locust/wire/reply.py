@@ -1,0 +1,83 @@
+"""What an OpenAI-compatible endpoint answered: events or a body in, a :class:`Reply` out.
+
+Nothing that a server can send raises: what is not as the API promises is in ``Reply.invalid``,
+what the server calls an error in ``Reply.error``, and the tokens that came are kept in any case.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+from llm_locust.wire.chat import read_body as _read_choices_body
+from llm_locust.wire.chat import read_chat, read_completions
+from llm_locust.wire.draft import Draft, Reply, ToolCall, Usage
+from llm_locust.wire.responses import read_responses, read_responses_body
+from llm_locust.wire.sse import SseEvent
+
+__all__ = ["Endpoint", "Reply", "ReplyReader", "ToolCall", "Usage", "read_body", "reply_reader"]
+
+
+class Endpoint(StrEnum):
+    """The APIs that are spoken; a value is the last part of its path but for ``chat``."""
+
+    CHAT = "chat"  # /v1/chat/completions
+    COMPLETIONS = "completions"  # /v1/completions
+    RESPONSES = "responses"  # /v1/responses
+
+
+class ReplyReader:
+    """Reads one streamed answer, in as many slices as wished. Made by :func:`reply_reader`."""
+
+    __slots__ = ("_draft", "_read")
+
+    def __init__(self, read: Callable[[Draft, Sequence[SseEvent]], None]) -> None:
+        self._draft = Draft()
+        self._read = read
+
+    def feed(self, events: Sequence[SseEvent]) -> None:
+        """The next events. Never raises for what they hold."""
+        if events:
+            self._read(self._draft, events)
+            self._draft.last_event_end = events[-1].end
+
+    @property
+    def token_ends(self) -> list[int]:
+        """The offset at which each token event so far was complete. Not to be changed."""
+        return self._draft.token_ends
+
+    @property
+    def last_event_end(self) -> int:
+        """The offset at which the last event of any kind was complete; 0 before the first."""
+        return self._draft.last_event_end
+
+    @property
+    def done(self) -> bool:
+        """The events so far make a whole answer."""
+        return self._draft.done
+
+    def finish(self) -> Reply:
+        """The answer as far as it came."""
+        return self._draft.finish()
+
+
+def reply_reader(endpoint: Endpoint) -> ReplyReader:
+    """A reader of one streamed answer of this endpoint."""
+    match endpoint:
+        case Endpoint.CHAT:
+            return ReplyReader(read_chat)
+        case Endpoint.COMPLETIONS:
+            return ReplyReader(read_completions)
+        case Endpoint.RESPONSES:
+            return ReplyReader(read_responses)
+
+
+def read_body(endpoint: Endpoint, body: bytes) -> Reply:
+    """An answer that was not streamed. The whole body is one token event if it carries any text."""
+    draft = Draft()
+    match endpoint:
+        case Endpoint.CHAT:
+            _read_choices_body(draft, body, "message")
+        case Endpoint.COMPLETIONS:
+            _read_choices_body(draft, body, "text")
+        case Endpoint.RESPONSES:
+            read_responses_body(draft, body)
+    return draft.finish()

@@ -1,0 +1,162 @@
+"""The responses API: the typed events of a stream, and whole response objects."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llm_locust.wire.draft import Draft, Kind
+from llm_locust.wire.payload import (
+    DECODE_ERRORS,
+    PayloadError,
+    error_text,
+    excerpt,
+    explained,
+    json_text,
+    name_of,
+    objects,
+    optional_object,
+    parse_object,
+    text_of,
+)
+from llm_locust.wire.sse import SseEvent
+
+_TEXT = "response.output_text.delta"
+_REASONING = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
+_REFUSAL = "response.refusal.delta"
+_ARGUMENTS = frozenset(
+    {
+        "response.function_call_arguments.delta",
+        "response.custom_tool_call_input.delta",
+        "response.mcp_call_arguments.delta",
+    }
+)
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_ITEM_ADDED = "response.output_item.added"
+_CALLS = frozenset({"function_call", "custom_tool_call", "mcp_call"})
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str | None = None
+    delta: str | None = None
+    item_id: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
+    """Events of ``/v1/responses``."""
+    choice = draft.choices[0]
+    for event in events:
+        try:
+            payload = _decode(event.data)
+        except DECODE_ERRORS:
+            _read_odd(draft, event)
+            continue
+        if payload.type == _TEXT and payload.delta and draft.first_answer is not None:
+            choice.text.append(payload.delta)
+            draft.token_ends.append(event.end)
+        elif payload.delta is not None and payload.type is not None:
+            _read_delta(draft, payload, event)
+        else:
+            _read_odd(draft, event)
+
+
+def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:
+    choice, text, kind = draft.choices[0], payload.delta or "", Kind.NOTHING
+    if payload.type == _TEXT:
+        kind = choice.add(text=text)
+    elif payload.type in _REASONING:
+        kind = choice.add(reasoning=text)
+    elif payload.type == _REFUSAL:
+        kind = choice.add(refusal=text)
+    elif payload.type in _ARGUMENTS:
+        kind = draft.tool(0, name_of(payload.item_id) or "").add(text)
+    draft.token(event.end, kind)
+
+
+def _read_odd(draft: Draft, event: SseEvent) -> None:
+    """An event that is no plain delta."""
+    if event.data.strip().startswith(b"[DONE]"):
+        draft.closed = True
+        return
+    try:
+        _read_event(draft, parse_object(event.data), event)
+    except PayloadError as e:
+        draft.refuse(event, explained(e, event.data))
+
+
+def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
+    type_ = name_of(payload.get("type")) or event.event.decode("utf-8", "replace")
+    if type_ == "error" or payload.get("error") or payload.get("object") == "error":
+        draft.fail(error_text(payload))
+    elif type_ in _ENDS:
+        response = optional_object(payload.get("response"), "response") or {}
+        _read_end(draft, response, type_.removeprefix("response."))
+    elif type_ == _ITEM_ADDED:
+        item = optional_object(payload.get("item"), "item") or {}
+        if name_of(item.get("type")) in _CALLS:
+            _tool_call(draft, item, "")
+    elif type_.endswith(".delta"):
+        item_id = payload.get("item_id")
+        _read_delta(draft, _Event(type_, text_of(payload.get("delta"), "delta"), item_id), event)
+    elif not type_:
+        draft.refuse(event, f'no "type" in {excerpt(event.data)}')
+    else:
+        started = payload.get("response")
+        if isinstance(started, dict):
+            draft.note(started.get("model"), started.get("usage"))
+
+
+def _read_end(draft: Draft, response: dict[str, Any], status: str) -> None:
+    draft.note(response.get("model"), response.get("usage"))
+    draft.closed = True
+    reason: Any = status
+    if status == "incomplete" and isinstance(details := response.get("incomplete_details"), dict):
+        reason = name_of(details.get("reason")) or status
+    draft.choices[0].finish(reason)
+    if response.get("error"):
+        draft.fail(error_text(response["error"]))
+    elif status in ("failed", "cancelled"):
+        draft.fail(f"the response {'failed' if status == 'failed' else 'was cancelled'}")
+
+
+def _tool_call(draft: Draft, item: dict[str, Any], arguments: str) -> Kind:
+    tool = draft.tool(0, name_of(item.get("id")) or name_of(item.get("call_id")) or "")
+    return tool.add(arguments, item.get("call_id") or item.get("id"), item.get("name"))
+
+
+def read_responses_body(draft: Draft, body: bytes) -> None:
+    """A whole response object, as one event."""
+    try:
+        _read_response(draft, parse_object(body), body)
+    except PayloadError as e:
+        draft.reject(explained(e, body))
+
+
+def _read_response(draft: Draft, response: dict[str, Any], body: bytes) -> None:
+    if response.get("object") == "error" or (response.get("error") and "output" not in response):
+        draft.fail(error_text(response))
+        return
+    if "output" not in response:
+        raise PayloadError(f'no "output" in {excerpt(body)}')
+    kind = Kind.NOTHING
+    for item in objects(response["output"], "output"):
+        kind = max(kind, _read_item(draft, item))
+    draft.token(len(body), kind)
+    status = name_of(response.get("status")) or "completed"
+    if f"response.{status}" in _ENDS:
+        _read_end(draft, response, status)
+
+
+def _read_item(draft: Draft, item: dict[str, Any]) -> Kind:
+    choice = draft.choices[0]
+    if name_of(item.get("type")) in _CALLS:
+        return _tool_call(draft, item, json_text(item.get("arguments", item.get("input"))))
+    parts = objects(item.get("content"), "content")
+    if item.get("type") == "reasoning":
+        texts = text_of(parts, "content") or text_of(item.get("summary"), "summary")
+        return choice.add(reasoning=texts)
+    refusal = "".join(text_of(part.get("refusal"), "refusal") for part in parts)
+    return choice.add(text=text_of(parts, "content"), refusal=refusal)

@@ -1,0 +1,191 @@
+"""A server-sent event stream (WHATWG HTML, section 9.2) decoded from bytes.
+
+Two ways lead to the same events. Blocks between blank lines are cut in C where a read starts at
+an event's start and knows only LF, which is what most servers send; everything else (CR, CRLF,
+events larger than a few reads) goes line by line in linear time.
+"""
+
+import msgspec
+
+_BOM = b"\xef\xbb\xbf"
+
+#: An incomplete event up to this size is kept as it came, and read again with what follows it.
+#: A larger one is taken apart line by line, so that its bytes are looked at once only.
+_RAW_TAIL_BYTES = 16 * 1024
+
+
+class SseEvent(msgspec.Struct, frozen=True, gc=False):
+    """One dispatched event.
+
+    ``data`` holds its data lines joined by LF and is never empty. ``end`` is the offset in the
+    whole stream just after the byte that completed the event: the first byte of the blank line's
+    terminator, because a CR alone ends a line already. It does not depend on how the stream was
+    split. ``event`` is the event type, empty where the server named none.
+    """
+
+    data: bytes
+    end: int
+    event: bytes = b""
+
+
+class SseError(ValueError):
+    """The bytes are no event stream that can be kept in memory.
+
+    ``events`` are those that the failing call had completed before.
+    """
+
+    def __init__(self, message: str, events: list[SseEvent]) -> None:
+        super().__init__(message)
+        self.events = events
+
+
+class SseDecoder:
+    """Decodes one stream, fed in any pieces.
+
+    Args:
+        max_event_bytes: most bytes from one blank line to the next; more raises :class:`SseError`.
+    """
+
+    __slots__ = (
+        "_after_cr",
+        "_data",
+        "_event",
+        "_in_lines",
+        "_max_event_bytes",
+        "_partial",
+        "_position",
+        "_start",
+        "_tail",
+    )
+
+    def __init__(self, max_event_bytes: int = 16 << 20) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._start = 0  # offset just after the last blank line
+        self._tail = b""  # unread bytes from _start on
+        self._in_lines = False  # the event at _start is being read line by line; _tail is empty
+        self._position = 0  # the offsets up to here were read; meant while _in_lines
+        self._after_cr = False  # the last byte read was a CR: an LF now belongs to it
+        self._partial: list[bytes] = []  # pieces of a line without its end
+        self._data: list[bytes] = []
+        self._event = b""
+
+    @property
+    def pending(self) -> int:
+        """Bytes that came after the last complete event; an end of stream here discards them."""
+        return self._position - self._start if self._in_lines else len(self._tail)
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """The events that these bytes complete, in order.
+
+        Raises:
+            SseError: an event is larger than ``max_event_bytes``. Every later call raises it too.
+        """
+        if self._in_lines:
+            return self._read_lines(data)
+        if self._tail:
+            data = self._tail + data
+        size = len(data)
+        if (
+            data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.find(b"\n") == size - 2
+            and b"\r" not in data
+            and 8 < size <= self._max_event_bytes
+        ):  # one event in one read: what a server sends that is slower than its client
+            self._tail = b""
+            self._start += size
+            return [SseEvent(data[6:-2], self._start)]
+        return self._read_events(data)
+
+    def _read_events(self, data: bytes) -> list[SseEvent]:
+        """Data from an event's start on: quick if all events are of one line that ends in LF."""
+        pieces = data.split(b"\n")
+        # [line, b"", line, b"", ..., tail]: every line is an event, and the tail is in its first line.
+        if any(pieces[1::2]) or not len(pieces) & 1 or b"\r" in data or len(data) > self._max_event_bytes:
+            return self._leave_raw(data)
+        self._tail = tail = pieces.pop()
+        if len(tail) > _RAW_TAIL_BYTES:
+            return self._leave_raw(data)
+        events: list[SseEvent] = []
+        end = self._start
+        for line in pieces[::2]:
+            end += len(line) + 2
+            if line.startswith(b"data: "):
+                if payload := line[6:]:
+                    events.append(SseEvent(payload, end))
+            else:
+                self._read_field(line.removeprefix(_BOM) if end == len(line) + 2 else line)
+                self._dispatch(end, events)
+        self._start = end
+        return events
+
+    def _leave_raw(self, data: bytes) -> list[SseEvent]:
+        """Reads all that follows the last blank line, line by line."""
+        self._tail = b""
+        self._position = self._start
+        return self._read_lines(data)
+
+    def _read_lines(self, data: bytes) -> list[SseEvent]:
+        """Any data, at any place in an event."""
+        events: list[SseEvent] = []
+        self._in_lines = True
+        self._check_size(self._position, events)
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+            self._start += self._start == self._position
+            self._position += 1
+            self._after_cr = False
+        # Of bytes, splitlines() knows CR, LF and CRLF as ends, and no others.
+        lines = data.splitlines(keepends=True)
+        rest = b"" if not lines or lines[-1].endswith((b"\n", b"\r")) else lines.pop()
+        for line in lines:
+            self._read_line(line, events)
+        if rest:
+            self._partial.append(rest)
+            self._position += len(rest)
+        if data:
+            self._after_cr = data.endswith(b"\r")
+        self._check_size(self._position, events)
+        self._in_lines = self._after_cr or self._position > self._start
+        return events
+
+    def _read_line(self, line: bytes, events: list[SseEvent]) -> None:
+        """A line with its end, or the end of the line that ``_partial`` began."""
+        begun = b"".join(self._partial)
+        self._partial.clear()
+        unended = line.rstrip(b"\r\n")
+        content = begun + unended
+        if self._position == len(begun):  # the stream's first line
+            content = content.removeprefix(_BOM)
+        if content:
+            self._read_field(content)
+            self._position += len(line)
+        else:
+            end = self._position + len(unended) + 1
+            self._check_size(end, events)
+            self._dispatch(end, events)
+            self._position += len(line)
+            self._start = self._position
+
+    def _read_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif name == b"event":
+            self._event = value.removeprefix(b" ")
+
+    def _dispatch(self, end: int, events: list[SseEvent]) -> None:
+        """The blank line: ends the event, which is one only if it has data."""
+        if data := b"\n".join(self._data):
+            events.append(SseEvent(data, end, self._event))
+        self._data.clear()
+        self._event = b""
+
+    def _check_size(self, position: int, events: list[SseEvent]) -> None:
+        if position - self._start > self._max_event_bytes:
+            self._position = position
+            raise SseError(
+                f"an event of more than {self._max_event_bytes} bytes began at byte {self._start} of the "
+                "stream: it is no event stream, or max_event_bytes must be raised",
+                events,
+            )

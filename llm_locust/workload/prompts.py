@@ -1,0 +1,147 @@
+"""What one request says, and synthetic text of about an asked length in tokens.
+
+Synthetic text is words of :data:`llm_locust.workload.words.WORDS`, one token each, drawn
+independently and uniformly: ten bits a word, so that nothing can compress a prompt below a
+fifth of its size (zlib: a half). A word is 6.5 characters with its space. A message is
+counted as its words plus :data:`TEMPLATE_TOKENS`. What that leaves as error against a
+server's own count is its chat template: BOS and role marks are 3 tokens for some models and
+10 for others, and a template with a default system prompt adds that too (20 to 40 tokens).
+"""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from llm_locust.workload.words import WORDS
+
+Message = Mapping[str, Any]
+
+#: Tokens that a chat template puts around one user message, by endpoint. ChatML's count.
+TEMPLATE_TOKENS: Mapping[str, int] = {"chat": 8, "completions": 0, "responses": 8}
+
+#: Words, and so tokens, of a synthetic prompt's run-unique head.
+HEAD_WORDS = 6
+
+_CORPUS_WORDS = 1 << 16
+_SLICE_WORDS = 1 << 12  # longer passages are made of several slices, so that none repeats itself
+
+
+class PromptError(ValueError):
+    """A prompt that cannot be sent to the endpoint; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """The content of one request: either ``text`` or ``messages``.
+
+    ``messages`` are in OpenAI's chat form and go out as they are. ``extra`` holds further
+    fields of the request body (tools, temperature, ...). The asked lengths are what the
+    workload wanted, ``None`` where it did not say; they are never measured counts.
+    """
+
+    text: str | None = None
+    messages: tuple[Message, ...] | None = None
+    asked_input_tokens: int | None = None
+    asked_output_tokens: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    id: str | None = None
+    name: str | None = None
+    slo_class: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.messages is None):
+            raise PromptError("a prompt has either a text or messages")
+
+
+def as_text(prompt: Prompt) -> str:
+    """The prompt as one text: the messages' contents, a blank line between two.
+
+    Raises:
+        PromptError: a part of a message is not text (an image, audio).
+    """
+    if prompt.text is not None:
+        return prompt.text
+    return "\n\n".join(text for message in prompt.messages or () for text in _texts(message.get("content")))
+
+
+def _texts(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    parts = content or []
+    for part in parts:
+        if not isinstance(part.get("text"), str):
+            raise PromptError(f"a message part of type {part.get('type')!r} is not text")
+    return [part["text"] for part in parts]
+
+
+def with_head(prompt: Prompt, head: str) -> Prompt:
+    """The prompt with ``head`` and a space before everything it says."""
+    if prompt.text is not None:
+        return replace(prompt, text=f"{head} {prompt.text}")
+    first, *others = prompt.messages or ()
+    content = first.get("content")
+    if isinstance(content, str):
+        headed: Any = f"{head} {content}"
+    else:
+        headed = [{"type": "text", "text": head}, *(content or [])]
+    return replace(prompt, messages=({**first, "content": headed}, *others))
+
+
+def head_words(*key: object) -> str:
+    """:data:`HEAD_WORDS` words out of a hash of ``key``: two keys give two heads (60 bits)."""
+    rest = int.from_bytes(_digest(key))
+    words = []
+    for _ in range(HEAD_WORDS):
+        rest, word = divmod(rest, len(WORDS))
+        words.append(WORDS[word])
+    return " ".join(words)
+
+
+def head_tag(*key: object) -> str:
+    """``[1f0c9a3be2d4]``: a head that reads as an identifier and leaves a real question its sense."""
+    return f"[{_digest(key).hex()[:12]}]"
+
+
+def _digest(key: tuple[object, ...]) -> bytes:
+    return blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """A long seeded text that passages are cut out of, at word boundaries."""
+
+    text: str
+    starts: "array[int]"  # of word i in text; one more at the end
+
+    @classmethod
+    def of(cls, seed: int) -> "Corpus":
+        """65,536 words; equal for equal seeds. Takes under 10 ms."""
+        rng = np.random.default_rng(np.random.SeedSequence(seed))
+        words = [WORDS[i] for i in rng.integers(len(WORDS), size=_CORPUS_WORDS).tolist()]
+        starts = array("L", accumulate((len(word) + 1 for word in words), initial=0))
+        return cls(" ".join(words), starts)
+
+    def passage(self, rng: np.random.Generator, words: int) -> str:
+        """``words`` words, from one random place or, where that is too long, from several."""
+        pieces = []
+        while words > 0:
+            taken = min(words, _SLICE_WORDS)
+            first = int(rng.integers(_CORPUS_WORDS - taken + 1))
+            pieces.append(self.text[self.starts[first] : self.starts[first + taken] - 1])
+            words -= taken
+        return " ".join(pieces)
+
+
+def synthetic_text(corpus: Corpus, rng: np.random.Generator, tokens: int, head: str = "") -> str:
+    """A text of ``tokens`` tokens by the vocabulary's measure, ``head`` (of words) included.
+
+    An asked length below the head's is the head cut short.
+    """
+    words = head.split()[:tokens]
+    body = corpus.passage(rng, tokens - len(words))
+    return " ".join([*words, body]) if body else " ".join(words)

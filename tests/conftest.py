@@ -1,0 +1,43 @@
+"""Fixtures that many tests stand on."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted import ScriptedServer, TlsFiles, make_tls_files, scripted_server
+
+
+@pytest.fixture(scope="session")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    """An authority, a server certificate and a client certificate under it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("certificates are made by the openssl program, which is not installed")
+    folder: Path = tmp_path_factory.mktemp("tls")
+    return make_tls_files(folder)
+
+
+@pytest.fixture(scope="session")
+def _server_process() -> Iterator[ScriptedServer]:
+    with scripted_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _tls_server_process(tls_files: TlsFiles) -> Iterator[ScriptedServer]:
+    with scripted_server(tls=tls_files) as server:
+        yield server
+
+
+@pytest.fixture
+def server(_server_process: ScriptedServer) -> ScriptedServer:
+    """A scripted server over plain TCP, its log empty. One process serves all tests."""
+    _server_process.forget()
+    return _server_process
+
+
+@pytest.fixture
+def tls_server(_tls_server_process: ScriptedServer) -> ScriptedServer:
+    """The same over TLS, with the certificates of ``tls_files``."""
+    _tls_server_process.forget()
+    return _tls_server_process

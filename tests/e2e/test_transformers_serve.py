@@ -1,0 +1,229 @@
+"""A swarm against ``transformers serve``: a server that nobody of this project wrote.
+
+Its stream always has usage, in the chunk with the finish reason, never ``[DONE]``, and fewer events than
+tokens.
+"""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from e2e.servers import HOST, MODEL, Server, free_port
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+QUESTIONS = ROOT / "examples/questions.jsonl"
+USERS = 4
+OUTPUT_TOKENS = 16
+STOPS_WITHIN_S = 60.0
+
+#: The sampling that gives one question one answer. The penalty keeps the random model from saying one token
+#: for ever, which might be a byte that is never a character.
+GREEDY = {"temperature": 0, "frequency_penalty": 1.0}
+QUESTION = [{"role": "user", "content": "Why is 漢字 three bytes a character? Ωμέγα, naïve, 🦗."}]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run of ``locust`` left behind."""
+
+    exit_code: int
+    output: str
+    rows: list[dict[str, Any]]
+    summary: dict[str, Any]
+    served: int  # chat completions that the server's own log tells of
+
+    @property
+    def ok(self) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["outcome"] == "ok"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One streamed answer as the standard library reads it, without any of the project's code."""
+
+    text: str
+    events: int  # chunks with text
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def swarm(
+    server: Server, folder: Path, dataset: Path, seconds: int, arguments: Sequence[str] = ()
+) -> tuple[int, str]:
+    """Exit code and output of ``locustfiles/chat.py``: one master and two workers, headless."""
+    port = str(free_port())
+    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "locustfiles/chat.py"), "--headless"]
+    command += ["-u", str(USERS), "-r", str(USERS), "-t", f"{seconds}s", "--processes", "2"]
+    command += ["--master-port", port, "--master-bind-port", port, "--master-bind-host", HOST]
+    command += ["-H", server.url, "--dataset", str(dataset), "--output-tokens", str(OUTPUT_TOKENS)]
+    command += ["--out", str(folder), *arguments]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
+    process = subprocess.Popen(
+        command,
+        env=clean,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=seconds + STOPS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        pytest.fail(f"the run did not end within {STOPS_WITHIN_S:.0f} s of its stop:\n{output}")
+    return process.returncode, output
+
+
+def load(server: Server, folder: Path, dataset: Path, seconds: int, arguments: Sequence[str] = ()) -> Run:
+    """A run against ``server``, read back from its run directory."""
+    before = served(server)
+    code, output = swarm(server, folder, dataset, seconds, arguments)
+    missing = [name for name in ("requests.parquet", "summary.json") if not (folder / name).exists()]
+    assert not missing, f"exit code {code}, no {', '.join(missing)} in {folder}:\n{output}"
+    rows = pq.read_table(folder / "requests.parquet").to_pylist()
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return Run(code, output, rows, summary, served(server) - before)
+
+
+def served(server: Server) -> int:
+    return server.log.read_text(encoding="utf-8").count('"POST /v1/chat/completions HTTP/1.1" 200')
+
+
+def ask(server: Server, messages: list[dict[str, str]]) -> Answer:
+    """One greedy answer, streamed."""
+    body = {"model": MODEL, "messages": messages, "max_tokens": OUTPUT_TOKENS, "stream": True, **GREEDY}
+    with closing(http.client.HTTPConnection(HOST, server.port, timeout=60)) as connection:
+        connection.request(
+            "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
+        stream = connection.getresponse().read().decode()
+    chunks = [json.loads(line.removeprefix("data: ")) for line in stream.split("\n") if line]
+    texts = [chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks]
+    usage = chunks[-1]["usage"]
+    return Answer("".join(texts), sum(map(bool, texts)), usage["prompt_tokens"], usage["completion_tokens"])
+
+
+@pytest.fixture(scope="module")
+def run(transformers_serve: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """20 s of the repository's own questions; the model is found by ``/v1/models``."""
+    return load(transformers_serve, tmp_path_factory.mktemp("questions") / "run", QUESTIONS, 20)
+
+
+def test_the_run_ends_with_exit_code_0(run: Run) -> None:
+    assert run.exit_code == 0, run.output
+
+
+def test_every_request_is_ok_but_those_that_the_runs_end_cut_off(run: Run) -> None:
+    outcomes = Counter(row["outcome"] for row in run.rows)
+    errors = Counter(row["error"] for row in run.rows if row["outcome"] not in ("ok", "cancelled"))
+    assert not errors, errors
+    assert outcomes["ok"] > 10 * USERS
+    assert outcomes["cancelled"] <= USERS
+
+
+def test_every_token_count_is_the_servers_usage(run: Run) -> None:
+    assert {row["token_source"] for row in run.ok} == {"usage"}
+    assert {row["output_tokens"] for row in run.ok} == {OUTPUT_TOKENS}
+    assert {row["finish_reason"] for row in run.ok} == {"length"}
+
+
+def test_both_workers_ask_different_questions(run: Run) -> None:
+    assert len({row["worker"] for row in run.rows}) == 2
+    assert len({row["input_tokens"] for row in run.ok}) > 5
+
+
+def test_the_model_is_the_only_one_that_the_server_lists(run: Run) -> None:
+    assert {row["model"] for row in run.rows} == {MODEL}
+    assert run.summary["run"]["model"] == MODEL
+
+
+def test_every_request_has_times_that_can_be(run: Run) -> None:
+    for row in run.ok:
+        arrivals = row["arrivals_ns"]
+        assert arrivals == sorted(arrivals)
+        assert arrivals[0] > 0
+        assert row["sent_ns"] + arrivals[-1] <= row["ended_ns"]
+
+
+def test_the_records_are_the_requests_of_the_servers_log(run: Run) -> None:
+    assert len(run.ok) <= run.served <= len(run.rows)
+    ids = [row["request_id"] for row in run.rows]
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_summary_counts_what_the_records_hold(run: Run) -> None:
+    requests = run.summary["requests"]
+    assert requests["ok"] == len(run.ok)
+    assert requests["failed"] == 0
+    assert requests["cancelled"] == len(run.rows) - len(run.ok)
+    assert run.summary["latency_ms"]["ttft"]["n"] == len(run.ok)
+    assert run.summary["throughput"]["output_tokens_per_s"] > 0
+
+
+def test_the_summary_says_that_an_event_is_more_than_a_token(run: Run) -> None:
+    events = sum(len(row["arrivals_ns"]) for row in run.ok)
+    tokens = sum(row["output_tokens"] for row in run.ok)
+    assert tokens > events
+    assert run.summary["tokens"]["tokens_per_event"] == pytest.approx(tokens / events, rel=0.02)
+
+
+def test_nothing_that_a_worker_announced_is_missing(run: Run) -> None:
+    completeness = run.summary["completeness"]
+    assert completeness["complete"] is True
+    assert completeness["workers_seen"] == completeness["workers_expected"] == 2
+    assert completeness["workers_lost"] == 0
+    assert completeness["records_announced"] == completeness["records_received"] == len(run.rows)
+
+
+@pytest.fixture
+def one_question(tmp_path: Path) -> Path:
+    path = tmp_path / "question.jsonl"
+    path.write_text(json.dumps({"messages": QUESTION}) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_known_answer_with_broken_characters_is_read_as_it_was_sent(
+    transformers_serve: Server, one_question: Path, tmp_path: Path
+) -> None:
+    truth = ask(transformers_serve, QUESTION)
+    run = load(transformers_serve, tmp_path / "run", one_question, 5, ["--body", json.dumps(GREEDY)])
+    assert "\N{REPLACEMENT CHARACTER}" in truth.text
+    assert known(run) == {expected(truth)}, run.output
+
+
+def test_an_unbuffered_nginx_changes_nothing_but_the_name_of_the_replica(
+    transformers_serve: Server, nginx: Server, one_question: Path, tmp_path: Path
+) -> None:
+    truth = ask(transformers_serve, QUESTION)
+    arguments = ["--body", json.dumps(GREEDY), "--replica-header", "X-Upstream"]
+    run = load(nginx, tmp_path / "run", one_question, 5, arguments)
+    assert known(run) == {expected(truth)}, run.output
+    assert {row["replica"] for row in run.ok} == {transformers_serve.address}
+
+
+def known(run: Run) -> set[tuple[int, int, int, int]]:
+    """Every distinct answer of a run: characters, events, tokens in, tokens out."""
+    return {
+        (row["output_chars"], len(row["arrivals_ns"]), row["input_tokens"], row["output_tokens"])
+        for row in run.ok
+    }
+
+
+def expected(truth: Answer) -> tuple[int, int, int, int]:
+    return len(truth.text), truth.events, truth.prompt_tokens, truth.completion_tokens

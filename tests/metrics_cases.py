@@ -1,0 +1,98 @@
+"""Requests in plain numbers, and strategies for many: what the tests of metrics stand on."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from llm_locust.batch import RecordBatch
+from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.metrics.columns import Columns
+from llm_locust.record import Outcome, RequestRecord, TokenSource
+
+ORIGIN_NS = 1_795_000_000_000_000_000
+
+
+def ns(seconds: float) -> int:
+    """Wall-clock nanoseconds of a time in seconds after the start of the run."""
+    return ORIGIN_NS + round(seconds * 1e9)
+
+
+def request(
+    at: float = 0.0,
+    arrivals: tuple[float, ...] = (0.05, 0.07, 0.09),
+    *,
+    late: float = 0.0,
+    ended: float | None = None,
+    sent: bool = True,
+    **fields: Any,
+) -> RequestRecord:
+    """A request scheduled ``at``, sent ``late`` after that, with arrivals after sent; all in seconds."""
+    sent_s = at + late
+    end_s = ended if ended is not None else sent_s + (arrivals[-1] if arrivals else 0.0)
+    events = len(arrivals)
+    known: dict[str, Any] = {
+        "request_id": "r",
+        "name": "chat",
+        "outcome": Outcome.OK,
+        "connected_ns": ns(sent_s) if sent else None,
+        "sent_ns": ns(sent_s) if sent else None,
+        "arrivals_ns": np.array([round(a * 1e9) for a in arrivals], dtype=np.int64),
+        "first_answer_ns": round(arrivals[0] * 1e9) if arrivals else None,
+        "input_tokens": 10,
+        "output_tokens": events or None,
+        "token_source": TokenSource.USAGE,
+        "kernel_stamps": True,
+        "client_lag_ns": 20_000,
+        "reads": events,
+    }
+    times = {"scheduled_ns": ns(at), "started_ns": ns(at), "ended_ns": ns(end_s)}
+    return RequestRecord(**{**known, **times, **fields})
+
+
+def failed(at: float = 0.0, outcome: Outcome = Outcome.HTTP_ERROR, **fields: Any) -> RequestRecord:
+    """A request that failed 1 ms after it was sent, without a token."""
+    known: dict[str, Any] = {"status": 503, "error": "no room", "input_tokens": None}
+    return request(at, (), ended=at + 0.001, outcome=outcome, **{**known, **fields})
+
+
+def batch(*records: RequestRecord, worker: str = "w1") -> RecordBatch:
+    return RecordBatch.from_records(records, worker)
+
+
+def columns(*records: RequestRecord) -> Columns:
+    return Columns.from_batch(batch(*records), ORIGIN_NS)
+
+
+def manifest(stopped: float | None = 10.0, **fields: Any) -> Manifest:
+    """A run that began at the origin, with one worker that lost nothing."""
+    known: dict[str, Any] = {
+        "id": "run",
+        "name": "test",
+        "started_ns": ORIGIN_NS,
+        "stopped_ns": None if stopped is None else ns(stopped),
+        "workers": [WorkerFacts(id="w1", index=0, announced=0, received=0, cpu_percent_max=10.0)],
+    }
+    return Manifest(**{**known, **fields})
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> RequestRecord:
+    """Any request: every outcome, with and without tokens, streamed or not, sent or not."""
+    milliseconds = st.integers(0, 5_000).map(lambda ms: ms / 1000)
+    gaps = draw(st.lists(st.integers(0, 900), max_size=8))
+    arrivals = tuple(float(ms) / 1000 for ms in np.cumsum(gaps))
+    outcome = draw(st.sampled_from(Outcome))
+    return request(
+        draw(milliseconds),
+        arrivals,
+        late=draw(milliseconds) / 100,
+        sent=bool(arrivals) or outcome is Outcome.OK or draw(st.booleans()),
+        outcome=outcome,
+        name=draw(st.sampled_from(["chat", "long"])),
+        slo_class=draw(st.sampled_from(["", "fast"])),
+        replica=draw(st.sampled_from([None, "a", "b"])),
+        error=draw(st.sampled_from([None, "boom", "bang"])),
+        streamed=draw(st.booleans()),
+        output_tokens=draw(st.none() | st.integers(0, 20)),
+    )

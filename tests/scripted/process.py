@@ -1,0 +1,139 @@
+"""The test's side: start the server's process, ask it for its log, end it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from scripted.certificates import TlsFiles
+from scripted.options import Command, Options, RefuseBy, SlowRead
+from scripted.script import Script
+from scripted.truth import Log, ServedConnection, ServedRequest
+
+_FOLDER = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedServer:
+    """A server in a process of its own. Made by :func:`scripted_server`."""
+
+    host: str
+    port: int
+    tls: TlsFiles | None
+    _process: "subprocess.Popen[bytes]"
+
+    @property
+    def url(self) -> str:
+        """The base URL, without a path."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+    def log(self) -> list[ServedRequest]:
+        """The requests so far, as of now: a client may know a response's end before ``ended_ns`` is set."""
+        return self._ask(Command("log")).requests
+
+    def connections(self) -> list[ServedConnection]:
+        """The connections so far."""
+        return self._ask(Command("log")).connections
+
+    def wait_ended(self, count: int, timeout_s: float = 5) -> list[ServedRequest]:
+        """The log once ``count`` requests have ended.
+
+        Raises:
+            TimeoutError: they have not within ``timeout_s``.
+        """
+        log = self._ask(Command("wait", ended=count, timeout_s=timeout_s))
+        if log.ended < count:
+            raise TimeoutError(
+                f"{log.ended} of {count} requests have ended after {timeout_s} s: {log.requests}"
+            )
+        return log.requests
+
+    def wait_closed(self, count: int, timeout_s: float = 5) -> list[ServedConnection]:
+        """The connections once ``count`` of them are closed.
+
+        Raises:
+            TimeoutError: they are not within ``timeout_s``.
+        """
+        log = self._ask(Command("wait", closed=count, timeout_s=timeout_s))
+        if log.closed < count:
+            raise TimeoutError(f"{log.closed} of {count} connections are closed after {timeout_s} s")
+        return log.connections
+
+    def forget(self) -> None:
+        """Close every connection and empty the log, as if the server had just started."""
+        self._ask(Command("forget"))
+
+    def _ask(self, command: Command) -> Log:
+        _tell(self._process, msgspec.json.encode(command))
+        return msgspec.json.decode(_answer(self._process), type=Log)
+
+
+@contextmanager
+def scripted_server(
+    *,
+    tls: TlsFiles | None = None,
+    mutual: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    routes: Mapping[str, Script] | None = None,
+    refuse: int = 0,
+    refuse_by: RefuseBy = "reset",
+    slow_read: SlowRead | None = None,
+) -> Iterator[ScriptedServer]:
+    """A server on ``host``, ended with the block.
+
+    Args:
+        tls: serve HTTPS with these files; with ``mutual`` only to clients that have a certificate.
+        port: 0 takes a free one.
+        routes: scripts for requests that bring none, by path without query, ``*`` for any other path.
+        refuse: so many first connections are, right after they are accepted, reset, closed, or left
+            without a word (``refuse_by``); a reset may come so soon that connecting itself fails.
+            For a refusal by the kernel see ``refusing_port``.
+        slow_read: read requests slowly, so that a sender has to wait.
+    """
+    scripts = {path: list(script) for path, script in (routes or {}).items()}
+    options = Options(host, port, tls, mutual, scripts, refuse, refuse_by, slow_read)
+    environment = os.environ | {"PYTHONPATH": str(_FOLDER)}
+    command = [sys.executable, "-m", "scripted.server"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
+        try:
+            _tell(process, msgspec.json.encode(options))
+            yield ScriptedServer(host, int(_answer(process)), tls, process)
+        finally:
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(BrokenPipeError):
+        _stdin(process).close()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _tell(process: "subprocess.Popen[bytes]", line: bytes) -> None:
+    with suppress(BrokenPipeError):  # a dead server is reported where its answer is missing
+        _stdin(process).write(line + b"\n")
+        _stdin(process).flush()
+
+
+def _stdin(process: "subprocess.Popen[bytes]") -> IO[bytes]:
+    assert process.stdin is not None
+    return process.stdin
+
+
+def _answer(process: "subprocess.Popen[bytes]") -> bytes:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"the scripted server died with status {process.wait()}: see its standard error")
+    return line

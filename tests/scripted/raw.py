@@ -1,0 +1,61 @@
+"""The plainest client: bytes on a socket."""
+
+import contextlib
+import socket
+from collections.abc import Callable
+
+from scripted.process import ScriptedServer
+from scripted.script import Script, script_header
+from scripted.truth import ServedRequest
+
+
+def request(script: Script | None, *, body: bytes = b"", headers: str = "", path: str = "/v1/x") -> bytes:
+    """The bytes of one POST that carries the script."""
+    lines = "".join(f"{k}: {v}\r\n" for k, v in (script_header(script) if script else {}).items())
+    head = f"POST {path} HTTP/1.1\r\nHost: test\r\n{headers}{lines}Content-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def connect(server: ScriptedServer) -> socket.socket:
+    """A connection whose operations take 10 s at most."""
+    return socket.create_connection((server.host, server.port), timeout=10)
+
+
+def read(sock: socket.socket, size: int) -> bytes:
+    """So many bytes, or fewer if the stream ends before."""
+    data = bytearray()
+    while len(data) < size and (part := sock.recv(min(size - len(data), 65536))):
+        data += part
+    return bytes(data)
+
+
+def send_until_blocked(sock: socket.socket, data: bytes) -> bytes:
+    """What the kernel would not take at once."""
+    timeout_s = sock.gettimeout()
+    sock.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while data:
+            data = data[sock.send(data) :]
+    sock.settimeout(timeout_s)
+    return data
+
+
+def said(script: Script) -> bytes:
+    """All that the script writes."""
+    return b"".join(step.data or b"" for step in script)
+
+
+def lateness_ms(served: ServedRequest, script: Script) -> list[float]:
+    """How long after its scheduled time each write was begun."""
+    return [(w.write_ns - served.received_ns) / 1e6 - (script[w.step].at_ms or 0) for w in served.writes]
+
+
+def best_of(tries: int, measure: Callable[[], float], enough: float) -> float:
+    """The least of so many measures, of fewer once one is below ``enough``.
+
+    A machine that is busy with something else may spoil a measure of time, but not all of them.
+    """
+    best = float("inf")
+    while tries and best >= enough:
+        tries, best = tries - 1, min(best, measure())
+    return best

@@ -1,0 +1,172 @@
+"""Scripts: what the server does in answer to one request, and when. Builders of the usual bytes."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+#: The request header that carries a script, base64url of its JSON. A JSON body's key "script" does too.
+SCRIPT_HEADER = "X-Script"
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One thing to do, ``at_ms`` after the request was read completely (``None``: with the step before).
+
+    A step has one of:
+        send, send_b64: raw bytes for the wire, as text or as bytes (base64 in JSON).
+        close: close the connection (FIN; under TLS after close_notify unless ``close_notify`` is false).
+        reset: abort it (RST).
+        stall: do nothing more, for ever.
+        close_next, reset_next: read the connection's next request, then close or abort without a byte.
+    """
+
+    at_ms: float | None = None
+    send: str | None = None
+    send_b64: bytes | None = None
+    close: bool = False
+    close_notify: bool = True
+    reset: bool = False
+    stall: bool = False
+    close_next: bool = False
+    reset_next: bool = False
+
+    def __post_init__(self) -> None:
+        said = [self.send is not None, self.send_b64 is not None, self.close, self.reset, self.stall]
+        if sum((*said, self.close_next, self.reset_next)) != 1:
+            raise ValueError(f"a step does exactly one thing, this one does not: {self!r}")
+
+    @property
+    def data(self) -> bytes | None:
+        """The bytes to write, ``None`` where the step is no write."""
+        return self.send.encode() if self.send is not None else self.send_b64
+
+
+Script = Sequence[Step]
+
+
+def write(at_ms: float | None, data: bytes | str) -> Step:
+    """A step that writes these bytes in one write."""
+    return Step(at_ms=at_ms, send_b64=data.encode() if isinstance(data, str) else data)
+
+
+def script_header(script: Script) -> dict[str, str]:
+    """The request header that carries the script."""
+    return {SCRIPT_HEADER: base64.urlsafe_b64encode(msgspec.json.encode(list(script))).decode()}
+
+
+def decode_script(header: str) -> list[Step]:
+    """The inverse of :func:`script_header`, from the header's value; missing padding is forgiven.
+
+    Raises:
+        ValueError: not base64url, not JSON, or not steps; the text says which.
+    """
+    padded = header + "=" * (-len(header) % 4)
+    return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=list[Step])
+
+
+def response_head(
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    *,
+    chunked: bool = True,
+    content_length: int | None = None,
+    content_type: str = "text/event-stream",
+) -> bytes:
+    """Status line and headers, blank line included. A ``content_length`` takes the place of chunked."""
+    fields = {"Content-Type": content_type, **(headers or {})}
+    if content_length is not None:
+        fields["Content-Length"] = str(content_length)
+    elif chunked:
+        fields["Transfer-Encoding"] = "chunked"
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{k}: {v}" for k, v in fields.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    if not data:
+        raise ValueError("an empty chunk ends the body: write last_chunk() for that")
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def last_chunk() -> bytes:
+    """The end of a chunked body."""
+    return b"0\r\n\r\n"
+
+
+def sse(data: bytes | str | Mapping[str, Any]) -> bytes:
+    """One server-sent event; a mapping becomes JSON."""
+    if isinstance(data, str):
+        data = data.encode()
+    return b"data: %b\n\n" % (data if isinstance(data, bytes) else msgspec.json.encode(data))
+
+
+def usage_counts(prompt: int, completion: int, **details: Any) -> dict[str, Any]:
+    """An OpenAI ``usage`` object; ``details`` are further keys of it."""
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return counts | details
+
+
+def chat_chunk(
+    content: str | None = None,
+    *,
+    role: str | None = None,
+    finish_reason: str | None = None,
+    reasoning: str | None = None,
+    usage: Mapping[str, Any] | None = None,
+    model: str = "scripted",
+) -> dict[str, Any]:
+    """One ``chat.completion.chunk``. With nothing but usage its ``choices`` is the empty list."""
+    said = {"role": role, "content": content, "reasoning_content": reasoning}
+    delta = {key: value for key, value in said.items() if value is not None}
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    only_usage = usage is not None and not delta and finish_reason is None
+    event: dict[str, Any] = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1}
+    event |= {"model": model, "choices": [] if only_usage else [choice]}
+    return event if usage is None else event | {"usage": dict(usage)}
+
+
+def json_response(obj: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> bytes:
+    """A whole response with a JSON body and its length."""
+    body = msgspec.json.encode(obj)
+    head = response_head(status, headers, content_length=len(body), content_type="application/json")
+    return head + body
+
+
+def stream_script(
+    *,
+    ttft_ms: float = 50,
+    gap_ms: float = 20,
+    tokens: int = 10,
+    reasoning: int = 0,
+    head_ms: float = 0,
+    tail_ms: float = 2,
+    done: bool = True,
+    usage: bool = True,
+    split: int | None = None,
+    split_ms: float = 1,
+    headers: Mapping[str, str] | None = None,
+) -> list[Step]:
+    """A whole streamed chat completion, one write per token event, token k at ttft_ms + k·gap_ms.
+
+    Head and role delta go at ``head_ms``; finish reason, usage, ``[DONE]`` and the last chunk in one
+    write ``tail_ms`` after the last token. The first ``reasoning`` tokens are reasoning. With ``split``
+    each token's bytes are cut there into two writes, the first ``split_ms`` before the token's time.
+    """
+    steps = [write(head_ms, response_head(headers=headers) + chunk(sse(chat_chunk("", role="assistant"))))]
+    for k in range(tokens):
+        at_ms, text = ttft_ms + k * gap_ms, f"t{k} "
+        event = chat_chunk(reasoning=text) if k < reasoning else chat_chunk(text)
+        data = chunk(sse(event))
+        if split is not None:
+            steps.append(write(at_ms - split_ms, data[:split]))
+        steps.append(write(at_ms, data[split:] if split is not None else data))
+    tail = chunk(sse(chat_chunk(finish_reason="stop")))
+    if usage:
+        tail += chunk(sse(chat_chunk(usage=usage_counts(7, tokens))))
+    if done:
+        tail += chunk(sse("[DONE]"))
+    last_token_ms = ttft_ms + (tokens - 1) * gap_ms if tokens else ttft_ms
+    return [*steps, write(last_token_ms + tail_ms, tail + last_chunk())]

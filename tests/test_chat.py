@@ -1,0 +1,307 @@
+"""Chat and legacy completions: every trap of their chunks."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionChunk
+from payloads import DONE, ROLE, STOP, chunk, read, says
+from strategies import chat_chunks
+
+from llm_locust.wire.reply import Endpoint, Reply, ToolCall, Usage, reply_reader
+from llm_locust.wire.sse import SseEvent
+
+
+def test_a_plain_stream_reads_whole() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    reply = read(ROLE, says("Hello"), says(" you"), STOP, {"choices": [], "usage": usage}, DONE)
+    assert reply == Reply(
+        token_ends=(20, 30),
+        first_answer=0,
+        text="Hello you",
+        reasoning="",
+        refusal="",
+        tool_calls=[],
+        output_chars=9,
+        finish_reason="stop",
+        done=True,
+        usage=Usage(input_tokens=5, output_tokens=2),
+        error=None,
+        invalid=None,
+        model="m",
+    )
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        *(
+            ROLE,
+            STOP,
+            DONE,
+            b" \n",
+            chunk(None),
+            chunk({}),
+            chunk({"content": None}),
+            chunk({"tool_calls": []}),
+        ),
+        *({"choices": []}, {"choices": None}, {"choices": [{"index": 0}]}, {"usage": {"prompt_tokens": 1}}),
+        chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}),
+    ],
+)
+def test_events_without_text_are_no_token_events(empty: Any) -> None:
+    reply = read(empty, says("a"), empty)
+    assert (reply.token_ends, reply.invalid, reply.error) == ((20,), None, None)
+
+
+def test_the_last_usage_counts_and_null_or_odd_usage_takes_nothing_away() -> None:
+    first, last = {"prompt_tokens": 5, "completion_tokens": 1}, {"prompt_tokens": 5, "completion_tokens": 2}
+    odd: list[Any] = [None, {}, "many", 7]
+    for after in odd:
+        reply = read(says("a", usage=first), says("b", usage=last), chunk({"content": ""}, usage=after), DONE)
+        assert reply.usage == Usage(input_tokens=5, output_tokens=2)
+        assert reply.token_ends == (10, 20)
+
+
+def test_usage_may_come_with_the_finish_reason_and_with_details() -> None:
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 3.0,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    reply = read(says("a"), chunk({"content": "b"}, "length", usage=usage))
+    assert reply.usage == Usage(input_tokens=9, output_tokens=3, cached_tokens=4, reasoning_tokens=2)
+    assert (reply.finish_reason, reply.done, reply.token_ends) == ("length", True, (10, 20))
+
+
+@pytest.mark.parametrize("count", [None, -1, 10**30, "3", True, 1.5, [], {}])
+def test_a_count_that_is_none_is_unknown_not_zero(count: Any) -> None:
+    reply = read(says("a", usage={"prompt_tokens": 1, "completion_tokens": count}))
+    assert reply.usage == Usage(input_tokens=1, output_tokens=None)
+
+
+@pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
+def test_reasoning_is_tokens_and_the_first_answer_is_the_first_event_with_anything_else(field: str) -> None:
+    reply = read(
+        ROLE, chunk({field: "Hm"}), chunk({field: "m", "content": None}), says("Yes"), says("!"), STOP
+    )
+    assert (reply.token_ends, reply.first_answer) == ((20, 30, 40, 50), 2)
+    assert (reply.reasoning, reply.text, reply.output_chars) == ("Hmm", "Yes!", 7)
+
+
+def test_reasoning_sent_under_both_names_counts_once() -> None:
+    assert read(*[chunk({"reasoning": "a", "reasoning_content": "a"})] * 3).reasoning == "aaa"
+
+
+def test_an_event_with_reasoning_and_content_is_one_token_event_of_the_answer() -> None:
+    reply = read(chunk({"reasoning": "a"}), chunk({"reasoning": "b", "content": "c"}))
+    assert (reply.token_ends, reply.first_answer, reply.reasoning, reply.text) == ((10, 20), 1, "ab", "c")
+
+
+def test_only_reasoning_has_no_first_answer() -> None:
+    assert read(chunk({"reasoning": "a"}), chunk({"reasoning": "b"})).first_answer is None
+
+
+def test_without_done_and_finish_reason_the_answer_is_not_done() -> None:
+    assert not read(ROLE, says("a")).done
+    assert read(ROLE, says("a"), DONE).done
+    assert read(ROLE, says("a"), STOP).done
+    assert not read().done
+
+
+def test_several_choices_stand_one_after_another_and_all_must_finish() -> None:
+    both = {"choices": [*says("a1", index=0)["choices"], *says("b1", index=1)["choices"]]}
+    parts = [both, says("b2", index=1), says("a2"), chunk({}, "stop", 1)]
+    assert not read(*parts).done
+    reply = read(*parts, chunk({}, "length", 0))
+    assert (reply.text, reply.token_ends, reply.done) == ("a1a2b1b2", (10, 20, 30), True)
+    assert reply.finish_reason == "length"
+
+
+def test_the_first_choice_may_begin_after_another_one() -> None:
+    parts = [says("b", index=1), says("a", index=0), chunk({}, "stop", 1)]
+    assert read(*parts).text == "ab"
+    assert not read(*parts).done
+    assert read(chunk({"reasoning": "b"}, index=1), chunk({"reasoning": "a"})).reasoning == "ab"
+
+
+def test_tool_calls_are_put_together_by_index() -> None:
+    def call(index: int, arguments: str, **more: Any) -> dict[str, Any]:
+        return {"index": index, "function": {"arguments": arguments, **more.pop("function", {})}, **more}
+
+    reply = read(
+        chunk({"tool_calls": [call(0, "", id="x", type="function", function={"name": "f"})]}),
+        chunk({"tool_calls": [call(0, '{"a"')]}),
+        chunk({"tool_calls": [call(1, "{}", id="y", function={"name": "g"}), call(0, ":1}")]}),
+        chunk({}, "tool_calls"),
+    )
+    assert reply.tool_calls == [
+        ToolCall(id="x", name="f", arguments='{"a":1}'),
+        ToolCall(id="y", name="g", arguments="{}"),
+    ]
+    assert (reply.token_ends, reply.first_answer, reply.output_chars) == ((20, 30), 0, 9)
+
+
+def test_tool_calls_without_index_are_told_apart_by_id_and_may_hold_an_object() -> None:
+    reply = read(
+        chunk({"tool_calls": [{"id": "x", "function": {"name": "f", "arguments": {"a": 1}}}]}),
+        chunk({"tool_calls": [{"id": "y", "function": {"name": "g", "arguments": "1"}}]}),
+        chunk({"tool_calls": [{"function": {"arguments": "2"}}]}),
+    )
+    assert [(c.id, c.arguments) for c in reply.tool_calls] == [("x", '{"a": 1}'), ("y", "12")]
+
+
+def test_the_legacy_function_call_is_a_tool_call() -> None:
+    calls = [{"name": "f", "arguments": ""}, {"arguments": "{"}, {"arguments": "}"}]
+    reply = read(*(chunk({"function_call": call}) for call in calls))
+    assert reply.tool_calls == [ToolCall(id=None, name="f", arguments="{}")]
+    assert reply.token_ends == (20, 30)
+
+
+def test_a_refusal_is_an_answer() -> None:
+    reply = read(chunk({"refusal": "I "}), chunk({"refusal": "won't"}))
+    assert (reply.refusal, reply.token_ends, reply.first_answer) == ("I won't", (10, 20), 0)
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        ({"error": {"message": "out of memory", "code": 500}}, "out of memory"),
+        ({"error": "out of memory", "error_type": "x"}, "out of memory"),
+        ({"object": "error", "message": "out of memory", "code": 500}, "out of memory"),
+        ({"error": {"code": 500}}, "500"),
+        ({"error": {"error": {"detail": "deep"}}}, "deep"),
+        (chunk({}, "error", error={"message": "provider"}), "provider"),
+        (chunk({}, "error"), "the server ended the answer with finish reason 'error'"),
+    ],
+)
+def test_an_error_object_in_the_stream_is_an_error_that_keeps_the_tokens(payload: Any, message: str) -> None:
+    for endpoint, token in ((Endpoint.CHAT, says("a")), (Endpoint.COMPLETIONS, {"choices": [{"text": "a"}]})):
+        reply = read(token, payload, token, endpoint=endpoint)
+        assert (reply.error, reply.token_ends, reply.invalid) == (message, (10, 30), None)
+
+
+@pytest.mark.parametrize(
+    ("payload", "what"),
+    [
+        (b"<html>502", "not JSON: '<html>502'"),
+        (b"[1]", "not a JSON object: '[1]'"),
+        (b"null", "not a JSON object: 'null'"),
+        (b'{"choices":{}}', "choices is not a list of objects: '{\"choices\":{}}'"),
+        (b'{"choices":[null]}', "choices is not a list of objects: '{\"choices\":[null]}'"),
+        (b'{"choices":[{"delta":5}]}', "delta is not an object: '{\"choices\":[{\"delta\":5}]}'"),
+        (b'{"choices":[{"delta":{"content":5}}]}', "content is not text: "),
+        (b'{"foo":1}', 'no "choices" in \'{"foo":1}\''),
+        (b"[" * 100_000, "not JSON: '[[["),
+        (b'{"choices":' + b"[" * 100_000, "not JSON: "),
+        (b'{"choices":[],"n":' + b"9" * 5000 + b'}{', "not JSON: "),
+        (b'{"n":' + b"9" * 5000 + b"}", "not JSON: "),
+    ],
+)  # fmt: skip
+def test_a_payload_that_is_not_the_apis_is_invalid_with_its_start_and_the_tokens_stay(
+    payload: bytes, what: str
+) -> None:
+    reply = read(says("a"), payload, b"worse", says("b"))
+    assert reply.invalid is not None
+    assert reply.invalid.startswith(what)
+    assert len(reply.invalid) < 200
+    assert (reply.token_ends, reply.text, reply.error) == ((10, 40), "ab", None)
+
+
+def test_a_private_event_of_the_server_is_let_pass() -> None:
+    reader = reply_reader(Endpoint.CHAT)
+    reader.feed([SseEvent(b'{"load":3}', 5, b"metrics"), SseEvent(b"pong", 9, b"ping")])
+    assert reader.finish().invalid is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(
+            {"created": 1.5},
+            {"created": "now"},
+            {"created": 10**40},
+            {"id": None},
+            {"model": 7},
+            {"object": 1},
+        ),
+        *({"system_fingerprint": {}}, {"usage": []}, {"error": None}, {"x": [[[1]]]}),
+        *({"x": float("nan")}, {"x": float("-inf")}),
+    ],
+)
+def test_odd_values_of_fields_that_are_not_read_change_nothing(odd: dict[str, Any]) -> None:
+    reply = read(*[says("a") | odd] * 3, chunk({}, 2) | odd, DONE)
+    assert (reply.token_ends, reply.text, reply.invalid, reply.error) == ((10, 20, 30), "aaa", None, None)
+    assert (reply.finish_reason, reply.done) == ("2", True)
+
+
+@pytest.mark.parametrize("index", [None, "0", -1, 1.5, [], {}, True])
+def test_an_odd_choice_index_loses_no_text(index: Any) -> None:
+    assert read(*[says("a", index=index)] * 3).text == "aaa"
+
+
+def test_content_in_parts_is_text_and_its_thinking_is_reasoning() -> None:
+    thinking = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}]
+    reply = read(chunk({"content": thinking}), chunk({"content": [{"type": "text", "text": "Yes"}]}))
+    assert (reply.reasoning, reply.text, reply.first_answer) == ("Hm", "Yes", 1)
+
+
+def test_a_surrogate_pair_split_over_two_events_is_joined_and_a_lone_one_replaced() -> None:
+    reply = read(
+        b'{"choices":[{"delta":{"content":"\\ud83d"}}]}', b'{"choices":[{"delta":{"content":"\\ude00"}}]}'
+    )
+    assert (reply.text, reply.output_chars) == ("😀", 1)
+    assert read(b'{"choices":[{"delta":{"content":"a\\ud83d"}}]}').text == "a\ufffd"
+
+
+def test_bytes_that_are_not_utf8_become_the_replacement_character() -> None:
+    assert read(b'{"choices":[{"delta":{"content":"a\xff"}}]}').text == "a\ufffd"
+
+
+def test_completions_read_text() -> None:
+    def text(piece: str, finish: Any = None) -> dict[str, Any]:
+        return {"model": "m", "choices": [{"index": 0, "text": piece, "finish_reason": finish}]}
+
+    usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 4}}
+    reply = read(
+        text("a"), text(""), text("b"), text("c", "length"), usage, DONE, endpoint=Endpoint.COMPLETIONS
+    )
+    assert (reply.text, reply.token_ends, reply.first_answer) == ("abc", (10, 30, 40), 0)
+    assert (reply.finish_reason, reply.model, reply.usage) == (
+        "length",
+        "m",
+        Usage(input_tokens=1, output_tokens=4),
+    )
+
+
+def joined(parsed: list[ChatCompletionChunk], field: str) -> str:
+    pieces = [(c.index, getattr(c.delta, field, None) or "") for p in parsed for c in p.choices]
+    return "".join(text for index in (0, 1) for i, text in pieces if i == index)
+
+
+@given(st.lists(chat_chunks, max_size=12))
+def test_the_reply_agrees_with_the_openai_sdks_own_chunks(stream: list[dict[str, Any]]) -> None:
+    parsed = [ChatCompletionChunk.model_validate_json(json.dumps(c)) for c in stream]
+    reply = read(*stream)
+    assert reply.text == joined(parsed, "content")
+    assert reply.refusal == joined(parsed, "refusal")
+    assert reply.reasoning == joined(parsed, "reasoning_content")
+    arguments = [
+        t.function.arguments
+        for p in parsed
+        for c in p.choices
+        for t in c.delta.tool_calls or []
+        if t.function and t.function.arguments
+    ]
+    assert sorted("".join(c.arguments for c in reply.tool_calls)) == sorted("".join(arguments))
+    usages = [p.usage for p in parsed if p.usage]
+    assert (reply.usage and reply.usage.output_tokens) == (usages[-1].completion_tokens if usages else None)
+
+
+@given(st.lists(chat_chunks, max_size=12))
+def test_the_short_way_and_the_lenient_way_read_the_same(stream: list[dict[str, Any]]) -> None:
+    """A NaN anywhere is refused by typed decoding, so that every chunk is read leniently."""
+    assert read(*stream) == read(*({**c, "nan": float("nan")} for c in stream))

@@ -1,0 +1,156 @@
+"""The latencies of single requests, by hand and against plain Python."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from metrics_cases import batch, columns, failed, request, requests
+
+from llm_locust.batch import RecordBatch
+from llm_locust.metrics import latency
+from llm_locust.metrics.columns import Columns
+from llm_locust.metrics.latency import METRICS, per_request, summarise_latency
+from llm_locust.record import Outcome, RequestRecord
+
+
+def one(metric: str, record: RequestRecord) -> float:
+    return float(getattr(latency, metric)(columns(record))[0])
+
+
+def test_each_latency_of_a_plain_request_is_its_formula() -> None:
+    record = request(1.0, (0.05, 0.07, 0.10), late=0.01, first_answer_ns=70_000_000, rtt_ns=300_000)
+    expected = {
+        "ttft": 0.05,
+        "ttfo": 0.07,
+        "e2el": 0.10,
+        "tpot": 0.025,
+        "user_tps": 40.0,
+        "schedule_delay": 0.01,
+        "ttft_scheduled": 0.06,
+        "e2el_scheduled": 0.11,
+        "connect": 0.01,
+        "rtt": 0.0003,
+        "client_lag": 0.00002,
+    }
+    assert {m: one(m, record) for m in expected} == pytest.approx(expected, abs=1e-9)
+
+
+def test_itl_are_the_gaps_of_each_request_and_never_cross_from_one_to_the_next() -> None:
+    gaps = latency.itl(columns(request(arrivals=(0.1, 0.3, 0.6)), failed(), request(arrivals=(9.0, 9.5))))
+    assert gaps.offsets.tolist() == [0, 2, 2, 3]
+    assert gaps.values_s == pytest.approx([0.2, 0.3, 0.5])
+
+
+def test_itl_of_chosen_rows_come_in_that_order() -> None:
+    c = columns(request(arrivals=(0.1, 0.3)), request(arrivals=(0.0, 0.5)), request(arrivals=(0.0, 0.7)))
+    assert latency.itl(c, np.array([2, 0])).values_s == pytest.approx([0.7, 0.2])
+
+
+def test_trap_7_the_time_of_the_usage_chunk_or_done_is_no_part_of_tpot_or_e2el() -> None:
+    record = request(0.0, (0.1, 0.2, 0.3), ended=5.0)
+    assert one("e2el", record) == pytest.approx(0.3)
+    assert one("tpot", record) == pytest.approx(0.1)
+
+
+def test_trap_11_what_is_not_defined_is_nan_and_never_0() -> None:
+    failure = failed()
+    assert all(math.isnan(one(m, failure)) for m in ("ttft", "ttfo", "e2el", "tpot", "user_tps"))
+    assert math.isnan(one("tpot", request(arrivals=(0.1,), output_tokens=1)))
+    assert math.isnan(one("connect", request(reused=True)))
+    assert math.isnan(one("client_lag", request(client_lag_ns=None)))
+    unsent = request(arrivals=(), sent=False, outcome=Outcome.CONNECT_ERROR)
+    assert math.isnan(one("schedule_delay", unsent))
+    empty = summarise_latency(np.array([np.nan]))
+    assert empty["n"] == 0
+    assert all(empty[key] is None for key in ("mean", "std", "min", "p50", "p99", "max"))
+
+
+def test_trap_16_no_times_are_invented_between_the_first_and_the_last() -> None:
+    """Ten tokens in two events have one gap; their pace is another thing."""
+    c = columns(request(arrivals=(0.1, 1.0), output_tokens=10))
+    assert latency.itl(c).values_s == pytest.approx([0.9])
+    assert latency.tpot(c) == pytest.approx([0.1])
+
+
+def test_trap_18_a_request_during_which_the_clock_was_set_has_no_latency() -> None:
+    stepped = request(clock_step_ns=-40_000_000)
+    durations = (
+        "ttft",
+        "ttfo",
+        "e2el",
+        "tpot",
+        "schedule_delay",
+        "ttft_scheduled",
+        "e2el_scheduled",
+        "connect",
+    )
+    assert all(math.isnan(one(m, stepped)) for m in durations)
+    assert latency.itl(columns(stepped, request(arrivals=(0.1, 0.2)))).values_s == pytest.approx([0.1])
+
+
+def test_trap_19_latency_from_scheduled_holds_the_time_that_the_client_was_late() -> None:
+    record = request(0.0, (0.1, 0.2), late=3.0)
+    assert one("ttft", record) == pytest.approx(0.1)
+    assert one("ttft_scheduled", record) == pytest.approx(3.1)
+    assert one("e2el_scheduled", record) == pytest.approx(3.2)
+
+
+def test_an_answer_that_was_not_streamed_is_one_event() -> None:
+    whole = request(0.0, (), ended=2.0, streamed=False, output_tokens=50)
+    with_arrival = request(0.0, (1.9,), ended=2.0, streamed=False, output_tokens=50)
+    assert one("e2el", whole) == pytest.approx(2.0)
+    assert one("e2el", with_arrival) == pytest.approx(1.9)
+    for record in (whole, with_arrival):
+        assert all(math.isnan(one(m, record)) for m in ("ttft", "ttfo", "tpot", "ttft_scheduled"))
+        assert latency.itl(columns(record)).values_s.size == 0
+    assert math.isnan(one("e2el", failed(streamed=False)))
+
+
+def test_tokens_that_all_came_at_once_have_a_pace_of_0_and_no_speed() -> None:
+    record = request(arrivals=(0.1,), output_tokens=5)
+    assert one("tpot", record) == 0.0
+    assert math.isnan(one("user_tps", record))
+
+
+def plain(record: RequestRecord) -> dict[str, float]:
+    """ttft, e2el, tpot by the book, without numpy arrays over rows."""
+    arrivals = [a / 1e9 for a in record.arrivals_ns.tolist()]
+    n = record.output_tokens
+    if n is None and record.streamed and arrivals:
+        n = len(arrivals)
+    undefined = math.nan
+    ttft = arrivals[0] if arrivals and record.streamed else undefined
+    e2el = arrivals[-1] if arrivals else undefined
+    if not arrivals and not record.streamed and record.outcome is Outcome.OK and record.sent_ns is not None:
+        e2el = (record.ended_ns - record.sent_ns) / 1e9
+    tpot = (e2el - ttft) / (n - 1) if n is not None and n >= 2 else undefined
+    return {"ttft": ttft, "e2el": e2el, "tpot": tpot}
+
+
+@given(st.lists(requests(), max_size=12))
+def test_columns_give_what_each_request_gives_alone(records: list[RequestRecord]) -> None:
+    values = per_request(columns(*records))
+    for i, record in enumerate(records):
+        for metric, expected in plain(record).items():
+            assert values[metric][i] == pytest.approx(expected, abs=1e-9, nan_ok=True), metric
+
+
+@given(st.lists(st.lists(requests(), max_size=5), max_size=4))
+def test_itl_of_merged_workers_are_all_their_gaps(workers: list[list[RequestRecord]]) -> None:
+    batches = [batch(*records, worker=f"w{i}") for i, records in enumerate(workers)]
+    pooled = latency.itl(Columns.from_batch(RecordBatch.concat(batches), 0)).values_s
+    single = [
+        (b - a) / 1e9
+        for records in workers
+        for r in records
+        if r.streamed
+        for a, b in pairwise(r.arrivals_ns.tolist())
+    ]
+    assert pooled == pytest.approx(single)
+
+
+def test_metrics_and_per_request_name_the_same() -> None:
+    assert set(METRICS) == {*per_request(columns()), "itl"}

@@ -1,0 +1,96 @@
+"""The responses API: its events and its body."""
+
+from typing import Any
+
+import pytest
+from payloads import RESPONSE, body, read
+
+from llm_locust.wire.reply import Endpoint, Reply, ToolCall, Usage, read_body
+
+CALL = RESPONSE["output"][2]
+
+
+def responses(*payloads: Any) -> Reply:
+    return read(*payloads, endpoint=Endpoint.RESPONSES)
+
+
+def test_a_responses_stream_reads_whole() -> None:
+    reply = responses(
+        {
+            "type": "response.created",
+            "response": {"model": "m", "status": "in_progress", "usage": None, "error": None},
+        },
+        {"type": "response.reasoning_summary_text.delta", "item_id": "r", "delta": "H"},
+        {"type": "response.reasoning_text.delta", "item_id": "r", "delta": "m"},
+        {"type": "response.output_text.delta", "item_id": "m", "delta": "Y"},
+        {"type": "response.output_text.delta", "item_id": "m", "delta": "es"},
+        {"type": "response.output_text.delta", "item_id": "m", "delta": ""},
+        {"type": "response.output_text.done", "item_id": "m", "text": "Yes"},
+        {"type": "response.refusal.delta", "item_id": "m", "delta": "No"},
+        {"type": "response.output_item.added", "item": {**CALL, "arguments": ""}},
+        {"type": "response.function_call_arguments.delta", "item_id": "fc", "delta": "{"},
+        {"type": "response.function_call_arguments.delta", "item_id": "fc", "delta": "}"},
+        {"type": "response.function_call_arguments.done", "item_id": "fc", "arguments": "{}"},
+        {"type": "response.completed", "response": RESPONSE},
+    )
+    assert reply == Reply(
+        token_ends=(20, 30, 40, 50, 80, 100, 110),
+        first_answer=2,
+        text="Yes",
+        reasoning="Hm",
+        refusal="No",
+        tool_calls=[ToolCall(id="call", name="f", arguments="{}")],
+        output_chars=9,
+        finish_reason="completed",
+        done=True,
+        usage=Usage(input_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=4),
+        error=None,
+        invalid=None,
+        model="m",
+    )
+
+
+def test_an_incomplete_response_is_done_and_says_why() -> None:
+    ended = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    reply = responses({"type": "response.incomplete", "response": ended})
+    assert (reply.done, reply.finish_reason, reply.error) == (True, "max_output_tokens", None)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {
+            "type": "response.failed",
+            "response": {"status": "failed", "error": {"code": "x", "message": "broke"}},
+        },
+        {"type": "error", "code": "x", "message": "broke"},
+        {"type": "error", "error": {"message": "broke"}},
+        {"error": {"message": "broke"}},
+    ],
+)
+def test_a_failed_response_is_an_error_that_keeps_the_tokens(payload: Any) -> None:
+    reply = responses({"type": "response.output_text.delta", "delta": "a"}, payload)
+    assert (reply.error, reply.token_ends) == ("broke", (10,))
+
+
+def test_a_responses_stream_that_breaks_off_is_not_done_and_one_of_another_api_is_invalid() -> None:
+    assert not responses({"type": "response.output_text.delta", "delta": "a"}).done
+    assert responses({"foo": 1}).invalid == 'no "type" in \'{"foo": 1}\''
+    assert responses(b"<html>").invalid == "not JSON: '<html>'"
+
+
+@pytest.mark.parametrize("odd", [None, [], {}, 5, ""])
+def test_an_item_of_an_odd_type_is_no_tool_call(odd: Any) -> None:
+    item = {"type": odd, "id": "x", "arguments": "{}"}
+    added = responses({"type": "response.output_item.added", "item": item})
+    assert (added.tool_calls, added.invalid) == ([], None)
+    assert read_body(Endpoint.RESPONSES, body({"output": [item]})).tool_calls == []
+
+
+def test_a_responses_body_is_one_token_event() -> None:
+    data = body(RESPONSE)
+    reply = read_body(Endpoint.RESPONSES, data)
+    assert (reply.token_ends, reply.first_answer, reply.done) == ((len(data),), 0, True)
+    assert (reply.text, reply.reasoning, reply.refusal) == ("Yes", "Hm", "No")
+    assert reply.tool_calls == [ToolCall(id="call", name="f", arguments="{}")]
+    assert reply.usage == Usage(input_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=4)

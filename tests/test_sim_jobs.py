@@ -1,0 +1,113 @@
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.sim.jobs import Endpoint, Job, ModelLimits, RequestError, resolve
+
+LIMITS = ModelLimits(models=("sim", "other"), max_model_len=1_000, mean_output_tokens=50)
+
+
+def job(endpoint: Endpoint = Endpoint.CHAT, seed: int = 0, **body: Any) -> Job:
+    if endpoint is Endpoint.CHAT:
+        body.setdefault("messages", [{"role": "user", "content": "hello"}])
+    return resolve(endpoint, json.dumps(body).encode(), "id", LIMITS, random.Random(seed))
+
+
+def test_ignore_eos_gives_exactly_the_tokens_asked_for() -> None:
+    made = job(max_tokens=77, ignore_eos=True)
+    assert (made.output_tokens, made.finish_reason) == (77, "length")
+
+
+def test_max_completion_tokens_comes_before_max_tokens() -> None:
+    assert job(max_tokens=9, max_completion_tokens=5, ignore_eos=True).output_tokens == 5
+
+
+def test_natural_lengths_have_their_mean_their_bound_and_their_finish_reason() -> None:
+    jobs = [job(seed=seed, max_tokens=900) for seed in range(2_000)]
+    mean = sum(j.output_tokens for j in jobs) / len(jobs)
+    assert mean == pytest.approx(50, rel=0.12)  # 5 standard errors
+    bounded = [job(seed=seed, max_tokens=20) for seed in range(100)]
+    assert {(j.finish_reason, j.output_tokens == 20) for j in bounded} == {("stop", False), ("length", True)}
+    assert min(j.output_tokens for j in jobs) >= 1
+
+
+def test_min_tokens_is_a_lower_bound() -> None:
+    assert min(job(seed=seed, max_tokens=50, min_tokens=40).output_tokens for seed in range(50)) >= 40
+
+
+def test_the_same_seed_makes_the_same_job_and_another_one_does_not() -> None:
+    first, again, other = (job(seed=seed, max_tokens=900) for seed in (1, 1, 2))
+    assert (first.output_tokens, first.text) == (again.output_tokens, again.text)
+    assert (first.output_tokens, first.text) != (other.output_tokens, other.text)
+
+
+def test_a_chat_without_a_bound_may_fill_the_context_and_a_completion_gets_sixteen() -> None:
+    assert job(ignore_eos=True).output_tokens == 1_000 - 2
+    assert job(Endpoint.COMPLETIONS, prompt="x", ignore_eos=True).output_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "tokens"),
+    [
+        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "a b c d"}]}, 4),  # words
+        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "x" * 41}]}, 11),  # 4 characters
+        (Endpoint.CHAT, {"messages": [{"role": "s", "content": "a"}, {"role": "user", "content": "b c"}]}, 3),
+        (Endpoint.CHAT, {"messages": [{"content": [{"type": "text", "text": "a b"}, {"type": "image_url"}]}]}, 2),
+        (Endpoint.CHAT, {"messages": [{"role": "user", "content": None}]}, 1),
+        (Endpoint.COMPLETIONS, {"prompt": "a b c"}, 3),
+        (Endpoint.COMPLETIONS, {"prompt": ["a b c"]}, 3),
+        (Endpoint.COMPLETIONS, {"prompt": [5, 6, 7, 8]}, 4),
+        (Endpoint.RESPONSES, {"input": "a b", "instructions": "c"}, 3),
+        (Endpoint.RESPONSES, {"input": [{"role": "user", "content": "a b"}]}, 2),
+    ],
+)  # fmt: skip
+def test_prompt_tokens_are_words_or_four_characters(
+    endpoint: Endpoint, body: dict[str, Any], tokens: int
+) -> None:
+    assert job(endpoint, **body).prompt_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"model": "gpt"}, 404, "`gpt` does not exist. Models served: sim, other."),
+        ({"messages": []}, 400, "length >= 1 - at `$.messages`"),
+        ({"messages": "hi"}, 400, "Expected `array`, got `str`"),
+        ({"max_tokens": 0}, 400, "`$.max_tokens`"),
+        ({"n": 2}, 400, "`$.n`"),
+        ({"max_tokens": 2_000}, 400, "maximum context length is 1000 tokens. However, you requested 2000"),
+        ({"messages": [{"content": "x" * 8_000}]}, 400, "your prompt contains 2000 tokens"),
+    ],
+)
+def test_a_request_that_cannot_be_served_says_why(body: dict[str, Any], status: int, says: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        job(**body)
+    assert caught.value.status == status
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"messages": 3}', b"\xff", b'{"messages":["\xff"]}']
+)
+@pytest.mark.parametrize("endpoint", list(Endpoint))
+def test_a_body_that_is_not_a_request_is_a_400(endpoint: Endpoint, body: bytes) -> None:
+    with pytest.raises(RequestError) as caught:
+        resolve(endpoint, body, "id", LIMITS, random.Random(0))
+    assert caught.value.status == 400
+
+
+@given(st.sampled_from(list(Endpoint)), st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["messages", "prompt", "input", "content", "max_tokens", "stream"]), inner),
+))  # fmt: skip
+def test_no_json_raises_another_error(endpoint: Endpoint, body: Any) -> None:
+    try:
+        made = resolve(endpoint, json.dumps(body).encode(), "id", LIMITS, random.Random(0))
+    except RequestError:
+        return
+    assert 1 <= made.output_tokens <= LIMITS.max_model_len - made.prompt_tokens

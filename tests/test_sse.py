@@ -1,0 +1,184 @@
+"""The event stream decoder: every trap of the wire, at any split."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai._streaming import SSEDecoder
+from strategies import complete_streams, cuts, streams
+
+from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
+
+
+def decode(*pieces: bytes) -> list[SseEvent]:
+    decoder = SseDecoder()
+    return [event for piece in pieces for event in decoder.feed(piece)]
+
+
+def payloads(*pieces: bytes) -> list[bytes]:
+    return [event.data for event in decode(*pieces)]
+
+
+def by_the_rules(stream: bytes) -> list[tuple[bytes, int, bytes]]:
+    """The standard's algorithm, byte by byte, as plainly as it can be written."""
+    found: list[tuple[bytes, int, bytes]] = []
+    data: list[bytes] = []
+    event, line, start = b"", b"", True
+    for at, byte in enumerate(stream):
+        if byte not in b"\r\n":
+            line += bytes([byte])
+            continue
+        if byte == 10 and at and stream[at - 1] == 13:
+            continue  # the second half of CRLF
+        if start:
+            line, start = line.removeprefix(b"\xef\xbb\xbf"), False
+        if not line:
+            if b"\n".join(data):
+                found.append((b"\n".join(data), at + 1, event))
+            data, event = [], b""
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            data.append(value.removeprefix(b" "))
+        if name == b"event":
+            event = value.removeprefix(b" ")
+        line = b""
+    return found
+
+
+@given(st.data())
+def test_any_split_gives_what_the_standard_says_with_the_same_ends(data: st.DataObject) -> None:
+    stream = data.draw(streams())
+    expected = by_the_rules(stream)
+    pieces = data.draw(cuts(stream))
+    assert [(e.data, e.end, e.event) for e in decode(*pieces)] == expected
+    assert [
+        (e.data, e.end, e.event) for e in decode(*(stream[i : i + 1] for i in range(len(stream))))
+    ] == expected
+
+
+@given(st.data())
+def test_an_event_comes_from_the_feed_that_holds_its_last_byte(data: st.DataObject) -> None:
+    pieces = data.draw(cuts(data.draw(streams())))
+    decoder, begin = SseDecoder(), 0
+    for piece in pieces:
+        for event in decoder.feed(piece):
+            assert begin < event.end <= begin + len(piece)
+        begin += len(piece)
+        assert 0 <= decoder.pending <= begin
+
+
+@given(complete_streams())
+def test_complete_streams_read_as_the_openai_sdk_reads_them(stream: bytes) -> None:
+    theirs = [e for e in SSEDecoder().iter_bytes(iter([stream])) if e.data]
+    ours = decode(stream)
+    assert [e.data.decode() for e in ours] == [e.data for e in theirs]
+    assert [e.event.decode() for e in ours] == [e.event or "" for e in theirs]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_lines_may_end_with_lf_cr_or_crlf(end: bytes) -> None:
+    stream = b"data: a" + end + end + b"data: b" + end + end
+    assert payloads(stream) == [b"a", b"b"]
+    assert payloads(*(bytes([b]) for b in stream)) == [b"a", b"b"]
+
+
+def test_an_event_is_complete_at_the_first_byte_of_the_blank_lines_end() -> None:
+    assert decode(b"data: a\r\n\r\ndata: b\r\n\r\n") == [SseEvent(b"a", 10), SseEvent(b"b", 21)]
+    assert decode(b"data: a\n\n") == [SseEvent(b"a", 9)]
+
+
+def test_a_cr_at_the_end_of_a_read_completes_the_event_without_waiting_for_an_lf() -> None:
+    decoder = SseDecoder()
+    assert decoder.feed(b"data: a\r\n\r") == [SseEvent(b"a", 10)]
+    assert decoder.pending == 0
+    assert decoder.feed(b"\n") == []
+    assert decoder.feed(b"data: b\n\n") == [SseEvent(b"b", 20)]
+
+
+def test_the_space_after_the_colon_may_be_missing_and_only_one_is_taken() -> None:
+    assert payloads(b"data:[DONE]\n\ndata: a\n\ndata:  b\n\n") == [b"[DONE]", b"a", b" b"]
+
+
+def test_several_data_lines_are_joined_by_lf() -> None:
+    assert payloads(b'data: {"a":\ndata: 1}\n\n') == [b'{"a":\n1}']
+
+
+def test_comments_ids_retries_and_unknown_fields_are_no_events() -> None:
+    assert decode(b": ping\n\nid: 1\nretry: 5\nfoo: x\n\ndata: a\n\n") == [SseEvent(b"a", 40)]
+
+
+def test_the_event_type_belongs_to_one_event_only() -> None:
+    assert [e.event for e in decode(b"event: error\ndata: a\n\ndata: b\n\nevent: lost\n\ndata: c\n\n")] == [
+        b"error",
+        b"",
+        b"",
+    ]
+
+
+@pytest.mark.parametrize("empty", [b"data\n\n", b"data:\n\n", b"data: \n\n", b"event: ping\n\n", b"\n\n\n"])
+def test_an_event_without_data_is_not_dispatched(empty: bytes) -> None:
+    assert decode(empty) == []
+    assert payloads(empty + b"data: a\n\n") == [b"a"]
+
+
+def test_a_bom_counts_as_bytes_and_only_the_first_is_taken() -> None:
+    bom = b"\xef\xbb\xbf"
+    assert decode(bom + b"data: a\n\n") == [SseEvent(b"a", 12)]
+    assert decode(bom[:1], bom[1:] + b"data: a\n", b"\n") == [SseEvent(b"a", 12)]
+    assert decode(b"data: a\n\n" + bom + b"data: b\n\n") == [SseEvent(b"a", 9)]
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\f", "\v", "\x1c", "\x00"])
+def test_no_other_character_ends_a_line(character: str) -> None:
+    payload = f"a{character}data: b".encode()
+    assert payloads(b"data: " + payload + b"\n\n") == [payload]
+    assert payloads(b"data: " + payload + b"\r\n\r\n") == [payload]
+
+
+def test_an_unfinished_event_is_pending_and_never_dispatched() -> None:
+    for last in (b"data: b", b"data: b\n", b"data: b\r\n"):
+        decoder = SseDecoder()
+        assert decoder.feed(b"data: a\n\n" + last) == [SseEvent(b"a", 9)]
+        assert decoder.pending == len(last)
+
+
+def test_an_event_of_many_reads_is_read_in_linear_time() -> None:
+    decoder, size = SseDecoder(max_event_bytes=64 << 20), 0
+    piece = b"x" * 1000
+    decoder.feed(b"data: ")
+    for _ in range(20_000):
+        assert decoder.feed(piece) == []
+        size += len(piece)
+    (event,) = decoder.feed(b"\n\n")
+    assert len(event.data) == size
+
+
+def test_an_event_over_the_bound_is_an_error_that_keeps_the_events_before_it() -> None:
+    decoder = SseDecoder(max_event_bytes=20)
+    with pytest.raises(SseError, match=r"more than 20 bytes began at byte 9 of") as raised:
+        decoder.feed(b"data: a\n\ndata: " + b"b" * 20)
+    assert raised.value.events == [SseEvent(b"a", 9)]
+    with pytest.raises(SseError) as raised:
+        decoder.feed(b"\n\ndata: c\n\n")
+    assert raised.value.events == []
+
+
+def test_the_bound_counts_a_bom() -> None:
+    assert SseDecoder(max_event_bytes=4).feed(b"\xef\xbb\xbf\n") == []
+    with pytest.raises(SseError):
+        SseDecoder(max_event_bytes=3).feed(b"\xef\xbb\xbf\n")
+
+
+def bounded(pieces: list[bytes], bound: int) -> tuple[list[SseEvent], bool]:
+    decoder, events = SseDecoder(bound), []
+    for piece in pieces:
+        try:
+            events += decoder.feed(piece)
+        except SseError as e:
+            return events + e.events, True
+    return events, False
+
+
+@given(st.data(), st.integers(1, 40))
+def test_the_bound_holds_alike_for_any_split(data: st.DataObject, bound: int) -> None:
+    stream = data.draw(streams())
+    assert bounded(data.draw(cuts(stream)), bound) == bounded([stream], bound)

@@ -1,0 +1,213 @@
+"""Request bodies: what is in them, whose field wins, how a wrong --body is answered."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.workload.body import (
+    ENDPOINTS,
+    LIMIT_FIELDS,
+    BodyError,
+    body_template,
+    output_limit,
+    parse_body,
+    path_of,
+)
+from llm_locust.workload.prompts import Prompt, PromptError
+
+HELLO = Prompt(text="Hello", asked_output_tokens=16)
+MESSAGES = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"})
+
+
+def body(prompt: Prompt, endpoint: str = "chat", **options: Any) -> dict[str, Any]:
+    """The decoded body; a name that stands twice in it is an error."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len({name for name, _ in pairs}) == len(pairs)
+        return dict(pairs)
+
+    encoded = body_template(endpoint, "m", **options).encode(prompt)
+    decoded = json.loads(encoded, object_pairs_hook=once)
+    assert isinstance(decoded, dict)
+    return decoded
+
+
+def test_a_chat_body_streams_with_usage_and_bounds_the_answer() -> None:
+    assert body(HELLO) == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 16,
+    }
+
+
+def test_a_completions_body_has_the_text_and_messages_become_one() -> None:
+    streamed = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    assert body(HELLO, "completions") == {**streamed, "prompt": "Hello", "max_tokens": 16}
+    assert body(Prompt(messages=MESSAGES), "completions") == {**streamed, "prompt": "Be brief.\n\nWhy?"}
+
+
+def test_a_responses_body_has_input_and_no_stream_options() -> None:
+    assert body(HELLO, "responses") == {
+        "model": "m",
+        "input": [{"role": "user", "content": "Hello"}],
+        "stream": True,
+        "max_output_tokens": 16,
+    }
+    assert body(Prompt(messages=MESSAGES), "responses")["input"] == list(MESSAGES)
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_a_body_without_stream_asks_for_none_and_has_no_stream_options(endpoint: str) -> None:
+    sent = body(HELLO, endpoint, stream=False)
+    assert sent["stream"] is False
+    assert "stream_options" not in sent
+
+
+def test_without_an_asked_length_nothing_bounds_the_answer() -> None:
+    assert not set(LIMIT_FIELDS) & set(body(Prompt(text="Hello")))
+
+
+def test_ignore_eos_is_there_only_when_asked() -> None:
+    assert "ignore_eos" not in body(HELLO)
+    assert body(HELLO, ignore_eos=True)["ignore_eos"] is True
+
+
+def test_the_bounds_name_can_be_chosen() -> None:
+    sent = body(HELLO, limit_field="max_completion_tokens")
+    assert sent["max_completion_tokens"] == 16
+    assert "max_tokens" not in sent
+
+
+def test_a_lines_fields_go_in_but_not_over_the_runs_own() -> None:
+    line = Prompt(
+        text="a", extra={"temperature": 1, "tools": [], "model": "x", "stream": False, "messages": 1}
+    )
+    sent = body(line)
+    assert (sent["temperature"], sent["tools"]) == (1, [])
+    assert (sent["model"], sent["stream"]) == ("m", True)
+    assert sent["messages"] == [{"role": "user", "content": "a"}]
+
+
+def test_a_lines_own_bound_stays_under_its_own_name() -> None:
+    sent = body(Prompt(text="a", asked_output_tokens=5, extra={"max_completion_tokens": 5}))
+    assert sent["max_completion_tokens"] == 5
+    assert "max_tokens" not in sent
+
+
+def test_the_users_fields_win_over_the_lines_and_null_removes_one() -> None:
+    line = Prompt(text="a", extra={"temperature": 1, "top_p": 0.5, "seed": 3})
+    sent = body(line, extra_body=parse_body('{"temperature": 0, "top_p": null, "stream_options": null}'))
+    assert sent["temperature"] == 0
+    assert sent["seed"] == 3
+    assert not {"top_p", "stream_options"} & set(sent)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"max_tokens": 7}', '{"max_completion_tokens": 7}', '{"max_tokens": null}']
+)
+def test_the_users_bound_stands_alone_or_not_at_all(text: str) -> None:
+    asked = parse_body(text)
+    line = Prompt(text="a", asked_output_tokens=5, extra={"max_tokens": 5, "max_output_tokens": 5})
+    sent = body(line, extra_body=asked)
+    assert {k: v for k, v in sent.items() if k in LIMIT_FIELDS} == {k: v for k, v in asked.items() if v}
+
+
+def test_stream_options_are_merged() -> None:
+    asked = parse_body('{"stream_options": {"continuous_usage_stats": true}}')
+    assert body(HELLO, extra_body=asked)["stream_options"] == {
+        "include_usage": True,
+        "continuous_usage_stats": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "streamed"), [("{}", True), ('{"stream": false}', False), ('{"stream": null}', False)]
+)
+def test_the_template_says_whether_the_server_was_asked_for_a_stream(text: str, streamed: bool) -> None:
+    assert body_template("chat", "m", extra_body=parse_body(text)).streamed is streamed
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), lambda v: st.lists(v, max_size=3)
+)
+fields = st.dictionaries(
+    st.text(max_size=8).filter(lambda name: name not in ("messages", "prompt", "input", "stream_options")),
+    values,
+    max_size=5,
+)
+
+
+@given(st.sampled_from(ENDPOINTS), st.text(min_size=1), fields, fields, st.booleans())
+def test_any_prompt_and_fields_make_one_json_object_that_says_them(
+    endpoint: str, text: str, line: dict[str, Any], asked: dict[str, Any], stream: bool
+) -> None:
+    prompt = Prompt(text=text, asked_output_tokens=9, extra=line)
+    sent = body(prompt, endpoint, stream=stream, extra_body=asked)
+    content = {"chat": "messages", "completions": "prompt", "responses": "input"}[endpoint]
+    said = sent[content] if endpoint == "completions" else sent[content][0]["content"]
+    assert said == text
+    for name, value in asked.items():
+        assert sent.get(name) == value
+
+
+def test_a_picture_cannot_go_to_completions() -> None:
+    prompt = Prompt(messages=({"role": "user", "content": [{"type": "image_url"}]},))
+    with pytest.raises(PromptError, match="'image_url' is not text"):
+        body_template("completions", "m").encode(prompt)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "at character 1, at its end"),
+        ("temperature=0", "at character 1, before 'temperature=0'"),
+        ('{"temperature" 0}', "Expecting ':' delimiter at character 16, before '0}'"),
+        ("{temperature: 0}", "at character 2, before 'temperature: 0}'"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": "\\ud800"}', "surrogates"),
+        ("[1]", "is a list"),
+        ("null", "is null"),
+        ("true", "is a truth value"),
+        ("3", "is a number"),
+        ('"a"', "is a text"),
+        ('{"messages": []}', "'messages' is what the workload fills"),
+        ('{"stream_options": 1}', "'stream_options' is not an object"),
+        ("[" * 100_000, "recursion"),
+    ],
+)
+def test_a_wrong_body_is_answered_in_one_line_that_points_at_the_place(text: str, said: str) -> None:
+    with pytest.raises(BodyError) as caught:
+        parse_body(text)
+    assert said in str(caught.value)
+    assert text[:7] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(max_size=40))
+def test_no_text_raises_anything_but_a_body_error(text: str) -> None:
+    with suppress(BodyError):
+        parse_body(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [({}, None), ({"max_tokens": 5}, 5), ({"max_tokens": None}, None), ({"max_output_tokens": True}, None)],
+)
+def test_an_output_limit_is_a_positive_number_under_any_of_its_names(
+    fields: dict[str, Any], limit: int | None
+) -> None:
+    assert output_limit(fields) == limit
+
+
+def test_each_endpoint_has_its_path_and_an_unknown_one_is_an_error_that_lists_them() -> None:
+    assert [path_of(e) for e in ENDPOINTS] == ["/chat/completions", "/completions", "/responses"]
+    with pytest.raises(BodyError, match="no endpoint 'chats'; there are chat, completions, responses"):
+        path_of("chats")
+    with pytest.raises(BodyError, match="no endpoint 'chats'"):
+        body_template("chats", "m", stream=False)

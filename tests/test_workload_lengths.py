@@ -1,0 +1,155 @@
+"""Distributions of token lengths: what is drawn, and how a wrong text is answered."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from llm_locust.workload.lengths import MAX_TOKENS, LengthError, parse_lengths
+
+N = 20_000
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "lengths.csv"
+    path.write_text(text)
+    return f"file:{path}"
+
+
+def test_a_bare_number_is_always_that_length() -> None:
+    lengths = parse_lengths(" 512 ")
+    assert set(lengths.draw(rng(), 100)) == {512}
+    assert lengths.sample(rng()) == 512
+    assert not lengths.joint
+
+
+def test_uniform_draws_both_bounds_and_everything_between_equally() -> None:
+    drawn = parse_lengths("uniform:100,103").draw(rng(), N)
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == [100, 101, 102, 103]
+    assert np.all(np.abs(counts - N / 4) < 5 * np.sqrt(N * 3 / 16))
+
+
+def test_normal_has_the_asked_mean_and_standard_deviation() -> None:
+    drawn = parse_lengths("normal:512,64").draw(rng(), N)
+    assert drawn.mean() == pytest.approx(512, abs=5 * 64 / np.sqrt(N))
+    assert drawn.std() == pytest.approx(64, rel=0.03)
+
+
+def test_lognormal_takes_the_median_and_the_sigma_of_the_logarithm() -> None:
+    drawn = parse_lengths("lognormal:512,1.2").draw(rng(), N)
+    assert np.median(drawn) == pytest.approx(512, rel=5 * 1.2533 * 1.2 / np.sqrt(N))
+    assert np.log(drawn).std() == pytest.approx(1.2, rel=0.03)
+    assert drawn.mean() == pytest.approx(512 * np.exp(1.2**2 / 2), rel=0.1)
+
+
+def test_a_file_of_one_column_gives_its_own_lengths_as_often_as_they_stand_there(tmp_path: Path) -> None:
+    lengths = parse_lengths(write(tmp_path, "10\n10\n10\n\n400\n"))
+    assert not lengths.joint
+    drawn = lengths.draw(rng(), N)
+    assert set(drawn) == {10, 400}
+    assert np.mean(drawn == 10) == pytest.approx(0.75, abs=0.02)
+
+
+@pytest.mark.parametrize("header", ["", "input,output\n", "﻿ContextTokens, GeneratedTokens\r\n"])
+def test_a_file_of_two_columns_keeps_each_input_with_its_output(tmp_path: Path, header: str) -> None:
+    lengths = parse_lengths(write(tmp_path, header + "10,1\n200, 20\n3000,300\n"))
+    assert lengths.joint
+    assert {tuple(row) for row in lengths.rows(rng(), 200).tolist()} == {(10, 1), (200, 20), (3000, 300)}
+    assert set(lengths.draw(rng(), 200)) == {10, 200, 3000}
+
+
+laws = st.one_of(
+    st.integers(1, MAX_TOKENS).map(str),
+    st.tuples(st.integers(1, 5000), st.integers(0, 5000)).map(lambda t: f"uniform:{t[0]},{t[0] + t[1]}"),
+    st.tuples(st.floats(1, 1e6), st.floats(0, 1e6)).map(lambda t: f"normal:{t[0]},{t[1]}"),
+    st.tuples(st.floats(1, 1e6), st.floats(0, 1e6)).map(lambda t: f"lognormal:{t[0]},{t[1]}"),
+)
+
+
+@given(laws, st.integers(0, 2**32))
+def test_every_draw_of_every_law_is_a_whole_number_within_bounds(text: str, seed: int) -> None:
+    drawn = parse_lengths(text).draw(rng(seed), 50)
+    assert drawn.dtype == np.int64
+    assert drawn.shape == (50,)
+    assert drawn.min() >= 1
+    assert drawn.max() <= MAX_TOKENS
+
+
+@given(laws, st.integers(0, 2**32))
+def test_one_seed_gives_one_sequence(text: str, seed: int) -> None:
+    lengths = parse_lengths(text)
+    assert lengths.draw(rng(seed), 20).tolist() == parse_lengths(text).draw(rng(seed), 20).tolist()
+    assert lengths == parse_lengths(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the length '' is not a number"),
+        ("many", "'many' is not a number"),
+        ("0", "'0' is not in 1 .. 10,000,000"),
+        ("-5", "'-5' is not in 1"),
+        ("512.5", "512.5 is not a whole number of tokens"),
+        ("nan", "'nan' is not a number"),
+        ("1_000", "'1_000' is not a number"),
+        ("1e99", "'1e99' is not in 1"),
+        ("unifrom:1,2", "no distribution 'unifrom'"),
+        ("uniform:100", "'100' should be LOW,HIGH"),
+        ("uniform:1,2,3", "'1,2,3' should be LOW,HIGH"),
+        ("uniform:200,100", "HIGH 100 is below LOW 200"),
+        ("uniform:1.5,3", "1.5 is not a whole number"),
+        ("normal:512,wide", "SD 'wide' is not a number"),
+        ("normal:512,-1", "SD '-1' is not in 0"),
+        ("lognormal:0,1", "MEDIAN '0' is not in 1"),
+        ("file:", "cannot be read"),
+        ("file:/nowhere/lengths.csv", "'/nowhere/lengths.csv' cannot be read: No such file or directory"),
+    ],
+)
+def test_a_wrong_text_is_answered_in_one_line_with_the_value(text: str, said: str) -> None:
+    with pytest.raises(LengthError) as caught:
+        parse_lengths(text)
+    assert repr(text) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "has no row"),
+        ("input,output\n", "has no row"),
+        ("input\n10\nten\n", ":3: 'ten' is no length"),
+        ("10\n0\n", ":2: '0' is no length"),
+        ("10\n2.5\n", ":2: '2.5' is no length"),
+        ("10,2\n\n10\n", ":3: 1 columns, 2 in the rows before"),
+        ("10,2,3\n", ":1: 3 columns; expected an input length"),
+        ("10,\n", ":1: '' is no length"),
+    ],
+)
+def test_a_wrong_file_is_answered_with_its_line(tmp_path: Path, content: str, said: str) -> None:
+    with pytest.raises(LengthError) as caught:
+        parse_lengths(write(tmp_path, content))
+    assert said in str(caught.value)
+    assert "lengths.csv" in str(caught.value)
+
+
+def test_a_file_that_is_not_text_is_answered_and_not_raised(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.parquet"
+    path.write_bytes(b"PAR1\xff\xfe\x00")
+    with pytest.raises(LengthError, match="is not a CSV file in UTF-8"):
+        parse_lengths(f"file:{path}")
+
+
+@given(st.text(max_size=30) | st.text(max_size=9).map(lambda t: f"file:{t}"))
+@example("file:\0")
+def test_no_text_raises_anything_but_a_length_error(text: str) -> None:
+    with suppress(LengthError):
+        assert parse_lengths(text).sample(rng()) >= 1
