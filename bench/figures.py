@@ -10,6 +10,7 @@ from rich.table import Table
 OURS = "llm-locust"
 READER = "C reader"
 SDK = "openai SDK"
+NOISE_PERCENT = 20.0  # of one core: more than that beside the bench moves the figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,13 @@ def print_figures(console: Console, results: Sequence[Figures]) -> None:
         verdict = "[green]met    [/]" if mark.met else "[red]not met[/]"
         unit = f" {mark.unit}"
         console.print(f"{verdict} {mark.text}: {_text(mark.value, 3, unit)}, at most {mark.limit:g}{unit}")
+
+    noisy = [f.name for f in results if f.others_cpu_percent > NOISE_PERCENT]
+    if noisy:
+        console.print(
+            f"[yellow]not to be trusted[/] (others used over {NOISE_PERCENT:.0f} % of a core): "
+            + "; ".join(noisy)
+        )
 
 
 def mark_as_json(mark: Mark) -> dict[str, Any]:

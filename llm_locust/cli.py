@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -30,14 +31,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments[0] if arguments else "").parse_args(arguments)
-    code: int
-    try:
-        code = args.run_command(args)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    code: int = args.run_command(args)
     return code
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Let the reader of standard output, such as head, leave when it has seen enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -101,7 +106,8 @@ def _report(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as e:
         print(f"llm-locust report: {_one_line(e)}", file=sys.stderr)
         return 2
-    print_report(report.summary, args.run, sys.stdout)
+    with _printing():
+        print_report(report.summary, args.run, sys.stdout)
     return report.exit_code or 0
 
 
@@ -109,7 +115,8 @@ def _options(args: argparse.Namespace) -> int:
     # Here and not above: Locust takes long to import, and patches the standard library.
     from llm_locust.swarm.options import options_help
 
-    print(options_help())
+    with _printing():
+        print(options_help())
     return 0
 
 

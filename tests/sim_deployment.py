@@ -58,6 +58,7 @@ class Deployment:
     session: aiohttp.ClientSession
     addresses: Addresses
     truth: Path
+    stop: asyncio.Event
 
     async def post(self, path: str, body: object, base: str | None = None, **headers: str) -> Seen:
         """Send ``body`` (bytes as they are, else as JSON). Headers: ``x_request_id`` is X-Request-Id."""
@@ -67,7 +68,7 @@ class Deployment:
         try:
             url = (base or self.addresses.gateway) + path
             async with self.session.post(url, data=data, headers=named) as response:
-                seen.status, seen.headers = response.status, dict(response.headers)
+                seen.status, seen.headers = response.status, response.headers
                 async for block in response.content.iter_any():
                     seen.body += block
         except (aiohttp.ClientError, ConnectionError) as e:
@@ -111,13 +112,16 @@ async def deployment(
     ready: asyncio.Future[Addresses] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     serving = asyncio.create_task(serve(SimSettings(**chosen), ready.set_result, stop))
-    await asyncio.wait([ready, serving], return_when=asyncio.FIRST_COMPLETED)
-    if not ready.done():
+    serving.add_done_callback(lambda _: ready.cancel())
+    try:
+        await ready
+    except asyncio.CancelledError:
         await serving
+        raise
     try:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
-            yield Deployment(session, ready.result(), truth)
+            yield Deployment(session, ready.result(), truth, stop)
     finally:
         stop.set()
         await serving

@@ -72,7 +72,7 @@ def at_least(n: int, p: float, k: int) -> float:
     return math.fsum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
 
 
-@pytest.mark.parametrize("n", [1, 5, 6, 7, 20, 100, 367, 368, 500])
+@pytest.mark.parametrize("n", [1, 5, 6, 7, 20, 100, 367, 368])
 @pytest.mark.parametrize("percent", PERCENTILES.values())
 def test_ranks_are_the_narrowest_that_leave_a_fortieth_outside_on_each_side(n: int, percent: float) -> None:
     p = percent / 100

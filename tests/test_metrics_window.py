@@ -71,7 +71,7 @@ def test_steady_takes_the_plateau_without_ramp_and_drain() -> None:
     run = Window(ns(0.0), ns(100.0), "run")
     window = steady_window(c, run)
     assert window.start_ns == ns(9.0)  # ten of eleven are within 10 %
-    assert window.end_ns == ns(92.0)
+    assert window.end_ns == ns(91.0)
     assert window.rule.startswith("steady: concurrency within 10% of 11")
 
 

@@ -4,6 +4,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +18,9 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
 }
 _NUMBER = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<unit>.*)")
+
+#: Digits to which figures are compared: 0.1 * 3 * 1e3 ms does not break a limit of 300 ms.
+_DIGITS = 9
 
 _STATISTICS = ("mean", "p50", "p75", "p90", "p95", "p99", "p99_9", "max")
 _LATENCIES = (
@@ -123,18 +127,18 @@ def _limit(metric: str, text: str) -> float:
     """The limit in the summary's unit. ValueError says what is wrong, without repeating ``text``."""
     kind = _kind(metric)
     if kind is Kind.LATENCY:
-        return parse_duration(text) * 1e3
+        return round(parse_duration(text) * 1e3, _DIGITS)
     match = _NUMBER.fullmatch(text)
     if match is None:
         raise ValueError(f"{metric} needs a number" + (", as 95%" if kind is Kind.SHARE else ""))
-    number, unit = float(match["number"]), match["unit"]
+    number, unit = Decimal(match["number"]), match["unit"]
     if kind is Kind.NUMBER:
         if unit:
             raise ValueError(f'{metric} is a plain number: leave out "{unit}"')
-        return number
+        return float(number)
     if unit not in ("", "%"):
         raise ValueError(f"{metric} is a share: write it as 95% or 0.95")
-    share = number / 100 if unit else number
+    share = float(number / 100 if unit else number)
     if share > 1:
         raise ValueError(f"{metric} is a share of at most 100%: write it as 95% or 0.95")
     return share
@@ -145,7 +149,7 @@ def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     if value is None:
         reason = f"no samples: the run has no value of {gate.metric}"
         return {"text": gate.text, "value": None, "passed": False, "reason": reason}
-    passed = bool(_OPERATORS[gate.op](value, gate.limit))
+    passed = bool(_OPERATORS[gate.op](round(value, _DIGITS), gate.limit))
     broken = f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}"
     return {"text": gate.text, "value": value, "passed": passed, "reason": None if passed else broken}
 

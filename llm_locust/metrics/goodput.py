@@ -15,6 +15,10 @@ MeasuredFrom = Literal["scheduled", "sent"]
 OUTCOME = "outcome"
 
 _FROM_EITHER = ("ttft", "ttfo", "e2el")
+
+#: Times are whole nanoseconds: below that a difference is one of floats.
+_HALF_A_NANOSECOND = 0.5e-9
+
 _LAST = np.finfo(np.float64).max
 
 
@@ -45,7 +49,7 @@ def judge(c: Columns, values: dict[str, Floats], slo: Slo, measured_from: Measur
     held, broken_at_s = {}, []
     for metric, limit_s in slo.limits.items():
         measured = _measured(values, metric, measured_from)
-        kept = measured <= limit_s
+        kept = measured <= limit_s + _HALF_A_NANOSECOND
         if metric == "tpot":
             kept |= c.output_tokens < 2
         held[metric] = kept & c.ok

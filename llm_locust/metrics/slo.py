@@ -3,11 +3,12 @@
 import math
 import re
 from dataclasses import dataclass, fields
+from decimal import Decimal
 
 from llm_locust.metrics.terms import Term, listed, nearest, split_terms
 
-#: Seconds of each unit.
-UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+#: Seconds of each unit; decimal, so that 50ms is the float nearest to 0.05.
+UNITS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1), "m": Decimal(60)}
 
 _QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<unit>.*)")
 
@@ -68,7 +69,7 @@ def parse_duration(text: str) -> float:
         raise ValueError(f"a number without a unit: add one, as {number}ms or {number}s")
     if unit not in UNITS:
         raise ValueError(f'unknown unit "{unit}": write one of {listed(UNITS)}')
-    seconds = float(number) * UNITS[unit]
+    seconds = float(Decimal(number) * UNITS[unit])
     if not math.isfinite(seconds):
         raise ValueError("too large")
     return seconds

@@ -39,15 +39,18 @@ class Term:
 
 def split_terms(text: str) -> list[Term]:
     """The terms of ``text``. Spaces or commas stand between them; spaces may surround an operator."""
-    terms, at, end = [], 0, len(text.rstrip(" \t\r\n\f\v,"))
+    terms, at, end = [], 0, len(text)
+    while end and (text[end - 1] == "," or text[end - 1].isspace()):
+        end -= 1
     while at < end:
         head = _TERM.match(text, at)
         assert head is not None  # every part of the pattern may be empty
         op = Word(head["op"], (head.start("op") if head["op"] else head.end("name")) + 1)
         # Without an operator what follows is the next term, not a value.
-        value_at = head.end() if head["op"] else head.end("name")
-        value = _VALUE.match(text, value_at) if head["op"] else None
+        value = _VALUE.match(text, head.end()) if head["op"] else None
         found = value[0] if value else ""
+        after = head.end("op") if head["op"] else head.end("name")
+        value_at = head.end() if found else after
         terms.append(Term(Word(head["name"], head.start("name") + 1), op, Word(found, value_at + 1)))
         at = value_at + len(found)
     return terms

@@ -11,7 +11,7 @@ Part = Mapping[str, Any]
 #: Rows of one table; a note says how many more are in summary.json.
 MOST_ROWS = 20
 _MESSAGE_LENGTH = 160
-_NAME_LENGTH = 32
+_NAME_LENGTH = 64
 
 
 def errors(summary: Part) -> Section | None:

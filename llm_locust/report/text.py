@@ -17,7 +17,7 @@ SEPARATOR = " · "
 
 #: Colours and cursor moves of a terminal: without their ESC the rest would stand as litter.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-_CONTROLS = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_CONTROLS = {"Cc", "Cf", "Cs", "Co", "Cn"}
 #: Cf characters that shape letters of real scripts and emoji, and cannot reorder a line.
 _JOINERS = {"\u200c", "\u200d"}
 
@@ -83,8 +83,12 @@ def clean(value: object) -> str:
     White space becomes single blanks. Escape sequences, control and format characters, lone
     surrogates and unassigned code points are dropped: they could colour, reorder or break a line.
     """
-    text = " ".join(_ESCAPE_SEQUENCE.sub("", str(value)).split())
-    return "".join(c for c in text if c in _JOINERS or unicodedata.category(c) not in _CONTROLS)
+    text = _ESCAPE_SEQUENCE.sub("", str(value))
+    return " ".join("".join(" " if c.isspace() else c for c in text if _is_shown(c)).split())
+
+
+def _is_shown(c: str) -> bool:
+    return c.isspace() or c in _JOINERS or unicodedata.category(c) not in _CONTROLS
 
 
 def short(text: str, most: int) -> str:

@@ -19,8 +19,8 @@ from llm_locust.metrics.latency import e2el, tpot, ttft
 from llm_locust.metrics.percentiles import PERCENTILES, ordered, percentile
 from llm_locust.metrics.ragged import pieces
 
-#: A clock that is years off must not make a row for each second of them.
-MOST_SECONDS = 31 * 86_400
+#: Room for a soak of a week; a clock that is years off must not make a row for each second of them.
+MOST_SECONDS = 8 * 86_400
 
 _SHOWN = ("p50", "p99")
 
@@ -40,8 +40,8 @@ def timeseries(c: Columns) -> pa.Table:
     """One row for each second [k, k + 1) after the columns' origin, to the one of the last end.
 
     ``time`` is the second's start. ``input_tokens`` are credited at the first token event,
-    ``output_tokens`` evenly to a request's token events; those without an event at the end of an
-    ``ok`` answer. Rows below 0 are of workers whose clock is behind; what lies beyond
+    ``output_tokens`` evenly to a request's token events; an answer without
+    events counts as a whole at its end. Rows below 0 are of workers whose clock is behind; what lies beyond
     :data:`MOST_SECONDS` rows is left out.
     """
     axis = _axis(c)
@@ -90,7 +90,7 @@ def _input_tokens(c: Columns, axis: Rows) -> Floats:
 
 
 def _output_tokens(c: Columns, axis: Rows) -> Floats:
-    whole = c.ok & (c.events == 0)
+    whole = c.events == 0
     total = _sums(axis, c.ended_s[whole], c.output_tokens[whole])
     streamed = np.flatnonzero((c.events > 0) & ~np.isnan(c.sent_s))
     for rows, arrivals in pieces(c.arrivals, streamed):

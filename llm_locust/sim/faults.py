@@ -27,8 +27,8 @@ FAULTS = {
     "slow": "the answer is right, but its tokens come many times slower",
 }
 
-_HTTP_STATUS = re.compile(r"http_([45]\d\d)")
-_RATE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
+_HTTP_STATUS = re.compile(r"http_([45][0-9][0-9])")
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(%?)")
 
 
 class FaultPlanError(ValueError):
@@ -90,7 +90,7 @@ def parse_fault_plan(text: str) -> FaultPlan:
 def _words_of_file(path: Path) -> list[tuple[str, str, str]]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as e:
+    except (OSError, ValueError) as e:
         raise FaultPlanError(f"fault plan {path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
     except yaml.YAMLError as e:
         problem = " ".join(str(e).split())

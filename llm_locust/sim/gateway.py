@@ -95,8 +95,8 @@ class Gateway:
         key = self._settings.api_key
         if key is None:
             return
-        given = request.headers.get("Authorization", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(given, f"Bearer {key}".encode()):
+        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, f"Bearer {key}".encode("utf-8", "surrogateescape")):
             raise RequestError(401, "AuthenticationError", "Unauthorized: the API key is missing or wrong.")
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -56,6 +56,9 @@ def check(settings: SimSettings) -> None:
             f"--max-model-len {limits.max_model_len} is more than --kv-cache-tokens "
             f"{engine.kv_cache_tokens}: a longest sequence would never run; lower it or raise the other"
         )
+    for model in limits.models:
+        if not model or not model.isprintable():
+            raise SettingsError(f"--model {model!r} is not a name: write at least one printable character")
     if settings.replica_ports and settings.replica_ports + settings.replicas - 1 > 65_535:
         raise SettingsError(
             f"--replica-ports {settings.replica_ports} leaves no room for {settings.replicas} ports "

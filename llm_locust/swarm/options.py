@@ -184,7 +184,7 @@ def options_help() -> str:
     """The options as a person reads them. (Locust prints its help before it loads a locustfile.)"""
     parser = LocustArgumentParser(prog="locust -f FILE", usage="%(prog)s [options]", add_help=False)
     add_arguments(parser)
-    return parser.format_help()
+    return str(parser.format_help())
 
 
 def parse_timeouts(text: str) -> Timeouts:

@@ -10,6 +10,7 @@ from locust.env import Environment
 from locust.runners import WorkerRunner
 
 from llm_locust.batch import RecordBatch
+from llm_locust.client.clock import hold_stamping
 from llm_locust.client.pool import TargetError
 from llm_locust.swarm import messages
 from llm_locust.swarm.messages import (
@@ -48,6 +49,7 @@ class UserSide:
         self._place = place
         self._deliver = deliver
         RecordBatch.warm_up()
+        self._stamping = hold_stamping()
         self._process = psutil.Process()
         self._cpu_percent_max: float | None = None
         gevent.spawn(self._close_batches)

@@ -1,0 +1,66 @@
+"""A run as a whole, small and made by rule: what the tests of reports stand on."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from metrics_cases import ORIGIN_NS, batch, failed, request
+
+from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.metrics.summary import summarise
+from llm_locust.record import RequestRecord
+from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
+
+SECONDS = 10
+
+
+def records(ok: int = 95, bad: int = 5, **fields: Any) -> list[RequestRecord]:
+    """``ok`` answers of 5 tokens, 20 ms apart, whose TTFT grows from 50 ms on; then ``bad`` failures."""
+    every = SECONDS / (ok + bad)
+    answers = [
+        request(
+            i * every,
+            tuple(0.05 + 0.001 * i + 0.02 * k for k in range(5)),
+            name="chat" if i % 2 else "search",
+            replica=f"replica-{i % 3}",
+            rtt_ns=40_000,
+            **fields,
+        )
+        for i in range(ok)
+    ]
+    return answers + [failed((ok + i) * every, replica="replica-0") for i in range(bad)]
+
+
+def manifest(rows: int, **facts: Any) -> Manifest:
+    worker = WorkerFacts(id="w1", index=0, announced=rows, received=rows, cpu_percent_max=40.0)
+    known = Manifest(
+        id="20261121-first",
+        name="first",
+        started_ns=ORIGIN_NS,
+        stopped_ns=ORIGIN_NS + SECONDS * 1_000_000_000,
+        host="http://127.0.0.1:8000",
+        model="tiny",
+        slo="ttft=100ms tpot=50ms",
+        workers=[worker],
+    )
+    return replace(known, **facts)
+
+
+def summary(made: list[RequestRecord] | None = None, **facts: Any) -> dict[str, Any]:
+    """The summary of ``made`` (:func:`records` without it), by a manifest with these facts."""
+    rows = batch(*(records() if made is None else made))
+    return summarise(rows, manifest(len(rows), **facts))
+
+
+def write_run(path: Path, made: list[RequestRecord] | None = None, **facts: Any) -> Path:
+    """A run directory as a swarm leaves it, before its report."""
+    rows = batch(*(records() if made is None else made))
+    create_run_dir(path)
+    write_manifest(path, manifest(len(rows), **facts))
+    write_requests(path / REQUESTS_FILE, [rows])
+    return path
+
+
+def lost_records(rows: int, missing: int) -> list[WorkerFacts]:
+    """A worker that went away and took records with it."""
+    return [WorkerFacts(id="w1", index=0, announced=rows + missing, received=rows, lost=True)]

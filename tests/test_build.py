@@ -1,0 +1,106 @@
+"""From the records of a run directory to its summary and reports."""
+
+import json
+from pathlib import Path
+
+import pytest
+from report_cases import lost_records, records, write_run
+
+from llm_locust.metrics.gates import GateError
+from llm_locust.metrics.slo import SloError
+from llm_locust.report.build import build_report
+from llm_locust.store import REPORT_MD_FILE, REQUESTS_FILE, SUMMARY_FILE, TIMESERIES_FILE, StoreError
+
+
+def files(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.iterdir()}
+
+
+def test_the_reports_are_written_beside_the_records(tmp_path: Path) -> None:
+    before = set(files(write_run(tmp_path)))
+    report = build_report(tmp_path)
+    assert set(files(tmp_path)) - before == {SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE}
+    assert json.loads((tmp_path / SUMMARY_FILE).read_text()) == report.summary
+    assert (tmp_path / REPORT_MD_FILE).read_text().startswith("## `first`")
+    assert (tmp_path / TIMESERIES_FILE).read_text().startswith("second,time,started,")
+
+
+def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
+    build_report(write_run(tmp_path))
+    first = files(tmp_path)
+    build_report(tmp_path)
+    assert files(tmp_path) == first
+
+
+def test_limits_are_those_of_the_run_where_none_are_given(tmp_path: Path) -> None:
+    report = build_report(write_run(tmp_path, gates="rps>1", warmup_s=2.0))
+    assert report.summary["goodput"]["slo"] == {"ttft": 100.0, "tpot": 50.0}
+    assert [gate["text"] for gate in report.summary["gates"]] == ["rps>1"]
+    assert report.summary["window"]["seconds"] == pytest.approx(8)
+
+
+def test_other_limits_judge_the_same_records_anew(tmp_path: Path) -> None:
+    write_run(tmp_path, gates="rps>1", warmup_s=2.0)
+    report = build_report(tmp_path, slo="ttft=1s", gates="goodput>=99%", warmup_s=0.0)
+    assert report.summary["goodput"]["slo"] == {"ttft": 1000.0}
+    assert report.summary["goodput"]["ratio"] == 0.95
+    assert [gate["text"] for gate in report.summary["gates"]] == ["goodput>=99%"]
+    assert report.summary["window"]["seconds"] == pytest.approx(10)
+    assert report.exit_code == 1
+
+
+def test_an_empty_text_takes_a_limit_away(tmp_path: Path) -> None:
+    report = build_report(write_run(tmp_path, gates="rps>1000"), slo="", gates="")
+    assert report.summary["goodput"]["slo"] == {}
+    assert report.exit_code is None
+
+
+def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
+    made = [*records(), *records(bad=0)]
+    assert (
+        build_report(write_run(tmp_path, made), window="steady")
+        .summary["window"]["rule"]
+        .startswith("steady")
+    )
+
+
+def test_the_exit_code_says_what_is_wrong(tmp_path: Path) -> None:
+    blind = records(kernel_stamps=False, client_lag_ns=30_000_000)
+    assert build_report(write_run(tmp_path / "none")).exit_code is None
+    assert build_report(write_run(tmp_path / "held", gates="rps>1")).exit_code == 0
+    assert build_report(write_run(tmp_path / "broken", gates="rps>99")).exit_code == 1
+    assert build_report(write_run(tmp_path / "invalid", blind, require_valid=True)).exit_code == 3
+    incomplete = write_run(tmp_path / "incomplete", gates="rps>1", workers=lost_records(100, 1))
+    assert build_report(incomplete).exit_code == 2
+    assert build_report(incomplete, allow_incomplete=True).exit_code == 0
+
+
+def test_a_run_without_a_request_has_its_reports(tmp_path: Path) -> None:
+    report = build_report(write_run(tmp_path, [], gates="requests>0"))
+    assert report.exit_code == 1
+    assert report.summary["latency_ms"]["ttft"]["p50"] is None
+
+
+def test_text_that_is_no_limit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    before = files(write_run(tmp_path))
+    with pytest.raises(SloError, match="unknown metric"):
+        build_report(tmp_path, slo="tffd=1s")
+    with pytest.raises(GateError, match="unknown metric"):
+        build_report(tmp_path, gates="goodness>1")
+    assert files(tmp_path) == before
+
+
+def test_what_is_not_a_run_directory_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere"):
+        build_report(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match=r"manifest\.json"):
+        build_report(tmp_path)
+    (write_run(tmp_path / "run") / REQUESTS_FILE).write_bytes(b"PAR1 no more")
+    with pytest.raises(StoreError, match=r"requests\.parquet"):
+        build_report(tmp_path / "run")
+
+
+def test_reports_that_cannot_be_written_are_an_error_that_names_the_directory(tmp_path: Path) -> None:
+    (write_run(tmp_path / "run") / REPORT_MD_FILE).mkdir()
+    with pytest.raises(StoreError, match=r"the reports in '.*run' cannot be written: Is a directory"):
+        build_report(tmp_path / "run")

@@ -1,0 +1,130 @@
+"""The ``llm-locust`` command."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from report_cases import lost_records, write_run
+
+from llm_locust.cli import main
+from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, SUMMARY_FILE
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one line that the command says as it refuses with exit code 2."""
+    try:
+        code: object = main(argv)
+    except SystemExit as e:
+        code = e.code
+    said = capsys.readouterr()
+    assert code == 2
+    assert said.out == ""
+    assert said.err.endswith("\n")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_report_prints_the_run_and_writes_its_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "first")
+    assert main(["report", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("first\ntiny at http://127.0.0.1:8000\n")
+    assert str(run) in text
+    assert (run / SUMMARY_FILE).exists()
+
+
+def test_report_judges_by_the_limits_that_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(write_run(tmp_path))
+    assert main(["report", run, "--slo", "ttft=1s", "--gate", "goodput>=95%", "--warmup", "0s"]) == 0
+    assert main(["report", run, "--slo", "ttft=60ms", "--gate", "goodput>=95%", "--window", "steady"]) == 1
+    text = capsys.readouterr().out
+    assert "ttft ≤ 1,000 ms" in text
+    assert "ttft ≤ 60 ms" in text
+
+
+def test_missing_records_are_exit_code_2_unless_they_are_allowed(tmp_path: Path) -> None:
+    run = str(write_run(tmp_path, workers=lost_records(100, 3)))
+    assert main(["report", run]) == 2
+    assert main(["report", run, "--allow-incomplete"]) == 0
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nowhere' is not a directory" in refused(capsys, "report", str(tmp_path / "nowhere"))
+    assert "holds no manifest.json" in refused(capsys, "report", str(tmp_path))
+
+
+def test_broken_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path)
+    (run / REQUESTS_FILE).write_bytes(b"PAR1")
+    assert "requests.parquet' cannot be read" in refused(capsys, "report", str(run))
+    (run / MANIFEST_FILE).write_text("{")
+    assert "manifest.json' is not a manifest" in refused(capsys, "report", str(run))
+    (run / MANIFEST_FILE).write_text('{"schema": 99}')
+    assert "has schema 99" in refused(capsys, "report", str(run))
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "why"),
+    [
+        ("--slo", "ttft=fast", 'at character 6, "fast"'),
+        ("--slo", "ttfd=1s", 'did you mean "ttft"?'),
+        ("--gate", "goodput=95%", "write one of"),
+        ("--gate", "p99_tft<1s", 'did you mean "p99_ttft"?'),
+        ("--warmup", "30", "add one, as 30ms or 30s"),
+        ("--warmup", "soon", "not a duration"),
+        ("--window", "best", "invalid choice"),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_points_at_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, text: str, why: str
+) -> None:
+    assert why in refused(capsys, "report", str(write_run(tmp_path)), option, text)
+
+
+@pytest.mark.parametrize("argv", [(), ("reprot",), ("report",), ("report", "a", "--slow")])
+def test_wrong_arguments_are_one_line(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]) -> None:
+    assert refused(capsys, *argv).startswith("llm-locust")
+
+
+def test_the_simulator_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not a port" in refused(capsys, "sim", "--port", "99999")
+    assert "llm-locust sim: " in refused(capsys, "sim", "--faults", "nonsense=1%")
+
+
+def test_help_and_version_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, said in (
+        (["--version"], f"llm-locust {version('llm-locust')}"),
+        (["--help"], "simulated deployment"),
+        (["report", "--help"], "goodput>=95% p99_ttft<800ms"),
+        (["sim", "--help"], "--replicas"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(argv)
+        assert ended.value.code == 0
+        assert said in capsys.readouterr().out
+
+
+def test_a_report_needs_neither_the_simulator_nor_its_server_library(tmp_path: Path) -> None:
+    script = (
+        "import sys; from llm_locust.cli import main; main(sys.argv[1:]); "
+        "sys.exit(', '.join({'aiohttp', 'llm_locust.sim'} & set(sys.modules)) or 0)"
+    )
+    command = [sys.executable, "-c", script, "report", str(write_run(tmp_path))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "llm_locust", "report", str(write_run(tmp_path, gates="rps>99"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 1

@@ -1,0 +1,204 @@
+"""The report on a terminal and in a pipe."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_cases import lost_records, records, summary
+
+from llm_locust.record import Outcome
+from llm_locust.report.console import print_report
+
+RUN = Path("runs/first")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(summary: dict[str, Any], width: int = 80, run_dir: Path | None = RUN) -> str:
+    file = io.StringIO()
+    print_report(summary, run_dir, file, width)
+    return file.getvalue()
+
+
+def line_of(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def test_trust_comes_before_the_verdict_and_the_verdict_before_the_numbers() -> None:
+    text = printed(summary(gates="goodput>=50%"))
+    parts = ["Client", "Records", "Requests", "Gates", "Goodput", "Latency", "Throughput", "Tokens", "Errors"]
+    places = [text.index(f"\n{part}") for part in [*parts, "Name", "Replica", "Files"]]
+    assert places == sorted(places)
+
+
+def test_a_sound_run_states_its_soundness_in_a_line_each() -> None:
+    text = printed(summary())
+    assert line_of(text, "Client").startswith("Client      ok: kernel stamps · lag p99 0.02")
+    assert line_of(text, "Records") == "Records     complete: all 100 records of 1 worker"
+    assert "━" not in text
+
+
+def test_an_invalid_client_stands_in_a_box_with_its_reasons() -> None:
+    made = records(kernel_stamps=False, client_lag_ns=30_000_000)
+    text = printed(summary(made))
+    box = text[text.index("┏") : text.index("┛")]
+    assert "INVALID: the client, not the server, made these numbers" in box
+    assert "the client read 30 ms late (p99), the median ITL is 20 ms" in box
+
+
+def test_an_incomplete_run_stands_in_a_box_that_names_the_worker() -> None:
+    text = printed(summary(workers_expected=2, workers=lost_records(100, 7)))
+    box = text[text.index("┏") : text.index("┛")]
+    assert "INCOMPLETE" in box
+    assert "100 of 107 announced records came" in box
+    assert "1 of 2 workers seen, 1 lost" in box
+    assert "worker w1: lost, 7 records missing" in box
+
+
+def test_broken_gates_come_first_and_each_has_its_value_with_its_unit() -> None:
+    text = printed(summary(gates="p99_ttft<1s error_rate<1% rps>1"))
+    assert "1 of 3 gates broke" in text
+    rows = [line.split() for line in text.splitlines() if line.strip().startswith(("FAIL", "pass"))]
+    assert rows == [
+        ["FAIL", "error_rate<1%", "5.0", "%"],
+        ["pass", "p99_ttft<1s", "143", "ms"],
+        ["pass", "rps>1", "9.50"],
+    ]
+
+
+def test_a_gate_without_samples_fails_and_says_so() -> None:
+    text = " ".join(printed(summary([], gates="p99_ttft<1s")).split())
+    assert "FAIL p99_ttft<1s – no samples" in text
+
+
+def test_goodput_says_what_held_and_what_failed_first() -> None:
+    lines = printed(summary()).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("Goodput"))
+    assert lines[at] == "Goodput     51.0 % of 100 requests · 5.10 requests/s · 25.5 output tokens/s"
+    assert [line.split() for line in lines[at + 2 : at + 5]] == [
+        ["ttft", "≤", "100", "ms", "51.0", "%", "44"],
+        ["tpot", "≤", "50", "ms", "95.0", "%", "0"],
+        ["(did", "not", "end", "ok)", "5"],
+    ]
+
+
+def test_a_run_without_an_slo_is_not_judged() -> None:
+    assert "Goodput     not judged: no SLO was given" in printed(summary(slo=""))
+
+
+def test_latencies_are_in_milliseconds_with_their_n() -> None:
+    text = printed(summary())
+    assert line_of(text, "Latency, ms").split()[2:] == ["mean", "p50", "p90", "p95", "p99", "n"]
+    assert line_of(text, "TTFT").split() == ["TTFT", "97.0", "97.0", "135", "139", "~143", "95"]
+    assert line_of(text, "ITL").split()[-1] == "380"
+
+
+def test_a_percentile_of_too_few_samples_is_marked_and_the_mark_explained() -> None:
+    few, enough = printed(summary(records(ok=367, bad=0))), printed(summary(records(ok=368, bad=0)))
+    assert "~" in line_of(few, "TTFT")
+    assert "~ too few samples" in few
+    assert "~" not in enough
+    assert "~ too few samples" in printed(summary(records(ok=368, bad=0)), width=140)  # of p99.9
+
+
+def test_failures_stand_in_adjusted_percentiles_as_endless() -> None:
+    assert "failures as ∞: TTFT p50 99.5, p99 > max" in printed(summary())
+    assert "failures as ∞" not in printed(summary(records(bad=0)))
+
+
+def test_ttfo_is_shown_only_where_it_is_not_ttft() -> None:
+    assert "\nTTFO" not in printed(summary())
+    assert "\nTTFO" in printed(summary(records(first_answer_ns=90_000_000)))
+
+
+def test_only_an_open_loop_has_latencies_from_the_schedule() -> None:
+    closed, opened = printed(summary()), printed(summary(open_loop=True))
+    for label in ("TTFT from scheduled", "E2EL from scheduled", "Schedule delay"):
+        assert label not in closed
+        assert f"\n{label}" in opened
+
+
+def test_what_is_not_defined_is_a_dash_and_never_zero() -> None:
+    text = printed(summary([]))
+    for metric in ("TTFT", "TPOT", "ITL", "E2EL"):
+        assert line_of(text, metric).split() == [metric, *"–––––", "0"]
+
+
+def test_merged_events_are_remarked_on() -> None:
+    assert "tokens an event" not in printed(summary())
+    assert "1.20 tokens an event: an ITL is a gap between events" in printed(
+        summary(records(output_tokens=6))
+    )
+    assert "3.00 tokens an event: the stream was buffered" in printed(summary(records(output_tokens=15)))
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_line_is_wider_than_the_page(width: int) -> None:
+    made = records(error="word " * 100, output_tokens=6)
+    text = printed(summary(made, gates="goodput>=5% p99_ttft<1s", open_loop=True), width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_wide_page_has_more_columns() -> None:
+    assert "p99.9" not in line_of(printed(summary(), 80), "Latency, ms")
+    assert line_of(printed(summary(), 140), "Latency, ms").split()[2:6] == ["mean", "std", "min", "p50"]
+
+
+def test_a_figure_keeps_all_its_digits_even_where_the_page_is_too_narrow_for_them() -> None:
+    slow = summary()
+    slow["latency_ms"]["ttft"] |= dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), 1_234_567_890.0)
+    assert line_of(printed(slow), "TTFT").count("1,234,567,890") == 5
+
+
+def test_a_line_of_facts_is_broken_between_facts() -> None:
+    text = printed(summary(records(coalesced_reads=2)))
+    assert "ok: kernel stamps · lag p99 0.0200 ms · CPU 40.0 % ·\n            coalesced 40.0 %\n" in text
+
+
+def test_a_pipe_gets_plain_text_without_trailing_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    lines = printed(summary(gates="goodput>=99%")).splitlines()
+    assert not [line for line in lines if "\x1b" in line or line != line.rstrip()]
+
+
+def test_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    file = Terminal()
+    print_report(summary(), RUN, file, 80)
+    assert "\x1b[" in file.getvalue()
+
+
+def test_text_from_outside_cannot_style_break_or_reorder_a_line() -> None:
+    hostile = "[red]no[/red]\x1b[31m room\x1b[0m\r\nnext\x07 \u202egnp \ud800[link=x]y"
+    made = [*records(bad=0), *records(ok=0, bad=1)]
+    made += records(ok=1, bad=0, outcome=Outcome.API_ERROR, error=hostile.replace("\ud800", ""))
+    text = printed(summary(made, name=hostile, model=hostile), 140)
+    assert text.count("[red]no[/red] room next gnp [link=x]y") == 3
+    assert not [c for c in text if c != "\n" and not c.isprintable()]
+
+
+def test_an_output_without_unicode_gets_the_report_in_its_own_signs() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    print_report(summary(), RUN, file, 80)
+    assert b"ok: kernel stamps | lag p99" in raw.getvalue()
+    assert b"ttft <= 100 ms" in raw.getvalue()
+
+
+def test_many_kinds_of_failure_are_cut_and_counted() -> None:
+    made = [
+        record for i in range(25) for record in records(ok=1, bad=0, outcome=Outcome.INVALID, error=f"e{i}")
+    ]
+    text = printed(summary(made))
+    assert sum(line.startswith("invalid") for line in text.splitlines()) == 20
+    assert "5 more in summary.json" in text
+
+
+def test_the_files_are_named_where_there_is_a_run_directory() -> None:
+    assert "Files       runs/first\n            summary.json report.md" in printed(summary())
+    assert "Files" not in printed(summary(), run_dir=None)

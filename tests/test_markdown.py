@@ -1,0 +1,99 @@
+"""``report.md``, as a pull request shows it."""
+
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from report_cases import lost_records, records, summary
+
+from llm_locust.record import Outcome
+from llm_locust.report.markdown import markdown
+
+#: A bar that ends a cell: GFM takes one with a backslash for text, in code spans too.
+BAR = re.compile(r"(?<!\\)\|")
+
+
+def tables(text: str) -> list[list[str]]:
+    """The tables of a Markdown text, each as its lines."""
+    blocks = (block.split("\n") for block in text.split("\n\n"))
+    return [lines for lines in blocks if lines[0].startswith("|")]
+
+
+def table_of(text: str, head: str) -> list[list[str]]:
+    """The rows of the table whose first head is ``head``, as stripped cells."""
+    lines = next(lines for lines in tables(text) if lines[0].startswith(f"| {head}"))
+    return [[cell.strip() for cell in BAR.split(line)[1:-1]] for line in lines[2:]]
+
+
+def with_error(message: str) -> dict[str, Any]:
+    made = records(bad=0) + records(ok=1, bad=0, outcome=Outcome.INVALID, error="placeholder")
+    result = summary(made)
+    result["errors"][0]["message"] = message
+    return result
+
+
+def test_it_begins_with_the_run_and_says_first_whether_it_can_be_trusted() -> None:
+    blocks = markdown(summary()).split("\n\n")
+    assert blocks[0] == "## `first`"
+    assert blocks[1].startswith("`tiny at http://127.0.0.1:8000`  \n2026-11-")
+    assert blocks[2].startswith("**Client** ✅ ok: kernel stamps")
+    assert blocks[3] == "**Records** ✅ complete: all 100 records of 1 worker"
+
+
+def test_an_invalid_or_incomplete_run_is_an_alert() -> None:
+    made = records(kernel_stamps=False, client_lag_ns=30_000_000)
+    text = markdown(summary(made, workers=lost_records(100, 7)))
+    assert "> [!CAUTION]\n> **Client** INVALID:" in text
+    assert "> [!CAUTION]\n> **Records** INCOMPLETE:" in text
+    assert "> `worker w1: lost, 7 records missing`" in text
+
+
+def test_gates_are_marked_and_the_broken_ones_first() -> None:
+    text = markdown(summary(gates="p99_ttft<1s error_rate<1%"))
+    assert table_of(text, "Result") == [
+        ["❌ FAIL", "`error_rate<1%`", "5.0 %"],
+        ["✅ pass", "`p99_ttft<1s`", "143 ms"],
+    ]
+
+
+def test_every_table_has_as_many_cells_in_each_row_as_in_its_head() -> None:
+    text = markdown(summary(gates="goodput>=99%", open_loop=True))
+    heads = [lines[0].split("|")[1].strip() for lines in tables(text)]
+    assert heads == ["Result", "Limit", "Latency, ms", "Tokens a request", "Errors", "Name", "Replica"]
+    for lines in tables(text):
+        assert {len(BAR.findall(line)) for line in lines} == {len(BAR.findall(lines[0]))}
+
+
+def test_a_common_head_stands_before_each_of_its_columns() -> None:
+    assert "| TTFT ms p50 | TTFT ms p99 | TPOT ms p50 |" in markdown(summary())
+
+
+def test_details_are_folded_and_the_folds_are_closed() -> None:
+    text = markdown(summary())
+    folded = re.findall(r"<details><summary>([^<]*)</summary>\n\n\|", text)
+    assert folded == ["Tokens", "Errors", "By name", "Replicas"]
+    assert text.count("</details>") == len(folded)
+
+
+def test_text_from_outside_stands_in_code_spans() -> None:
+    message = "@team <script>alert(1)</script> **b** [x](http://y) #1"
+    assert table_of(markdown(with_error(message)), "Errors")[0][-1] == f"`{message}`"
+
+
+def test_backticks_cannot_end_a_code_span() -> None:
+    assert table_of(markdown(with_error("a `` b ` c")), "Errors")[0][-1] == "```a `` b ` c```"
+    assert table_of(markdown(with_error("`a`")), "Errors")[0][-1] == "`` `a` ``"
+
+
+@given(st.text(max_size=40))
+def test_no_error_text_breaks_its_table(message: str) -> None:
+    text = markdown(with_error(message))
+    lines = next(lines for lines in tables(text) if lines[0].startswith("| Errors"))
+    assert len(lines) == 3
+    assert len(BAR.findall(lines[2])) == len(BAR.findall(lines[0]))
+
+
+def test_an_empty_run_has_a_report_too() -> None:
+    rows = table_of(markdown(summary([])), "Latency, ms")
+    assert rows[0] == ["TTFT", *"–––––", "0"]

@@ -1,0 +1,343 @@
+"""summary.json as a whole: its keys, its numbers, and what they do not depend on."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from metrics_cases import ORIGIN_NS, batch, failed, manifest, request, requests
+
+from llm_locust.batch import RecordBatch
+from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.metrics.gates import GateError, parse_gates
+from llm_locust.metrics.latency import METRICS
+from llm_locust.metrics.slo import Slo, SloError
+from llm_locust.metrics.summary import exit_code, summarise
+from llm_locust.record import Outcome, RequestRecord, TokenSource
+
+CONTRACT: dict[str, set[str]] = {
+    "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},
+    "window": {"start", "end", "seconds", "rule"},
+    "requests": {"scheduled", "sent", "ok", "failed", "cancelled", "by_outcome"},
+    "latency_ms": set(METRICS),
+    "latency_ms_adjusted": set(METRICS),
+    "tokens": {"input", "output", "tokens_per_event", "source"},
+    "throughput": {
+        "requests_per_s",
+        "input_tokens_per_s",
+        "output_tokens_per_s",
+        "total_tokens_per_s",
+        "concurrency_mean",
+        "concurrency_peak",
+    },
+    "goodput": {"slo", "ratio", "requests_per_s", "output_tokens_per_s", "attainment", "first_failed"},
+    "client": {"verdict", "reasons", "timestamps", "lag_ms_p99", "cpu_percent_max", "coalesced_ratio"},
+    "completeness": {
+        "workers_expected",
+        "workers_seen",
+        "workers_lost",
+        "records_announced",
+        "records_received",
+        "complete",
+    },
+    **{key: set() for key in ("schema", "replicas", "fairness", "errors", "gates", "cost", "energy")},
+    **{key: set() for key in ("by_name", "by_class")},
+}
+STATISTICS = {"n", "mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99_9", "max"}
+
+
+def run_of(*records: RequestRecord, **fields: Any) -> dict[str, Any]:
+    return summarise(batch(*records), manifest(**fields))
+
+
+def undefined_or_plain(value: Any) -> bool:
+    """Whether JSON can hold it: finite floats, plain Python types."""
+    if isinstance(value, dict):
+        return all(type(k) is str and undefined_or_plain(v) for k, v in value.items())
+    if isinstance(value, list):
+        return all(map(undefined_or_plain, value))
+    return value is None or type(value) in (str, int, bool) or (type(value) is float and math.isfinite(value))
+
+
+@pytest.mark.parametrize("records", [[], [request(), failed(), request(replica="a", slo_class="fast")]])
+def test_every_key_of_the_contract_is_there(records: list[RequestRecord]) -> None:
+    summary = run_of(*records, slo="ttft=1s", gates="goodput>1%")
+    assert set(summary) == set(CONTRACT)
+    for key, names in CONTRACT.items():
+        assert not names or names <= set(summary[key]), key
+    for table in (summary["latency_ms"], summary["latency_ms_adjusted"]):
+        assert all(set(figures) >= STATISTICS for figures in table.values())
+    assert set(summary["requests"]["by_outcome"]) == {o.value for o in Outcome}
+    assert set(summary["tokens"]["source"]) == {s.value for s in TokenSource}
+
+
+def test_an_empty_run_has_zero_requests_and_no_latencies() -> None:
+    summary = run_of(slo="ttft=1s", gates="goodput>=0% requests>=0 error_rate<1%")
+    assert summary["requests"]["scheduled"] == 0
+    assert summary["requests"]["error_rate"] is None
+    assert summary["latency_ms"]["ttft"]["n"] == 0
+    assert summary["latency_ms"]["ttft"]["p99"] is None
+    assert summary["goodput"]["ratio"] is None
+    assert summary["throughput"]["requests_per_s"] == 0.0
+    assert [g["passed"] for g in summary["gates"]] == [False, True, False]
+    assert summary["replicas"] == summary["errors"] == []
+    assert summary["by_name"] == summary["by_class"] == {}
+
+
+@given(st.lists(requests(), max_size=8), st.sampled_from(["run", "steady"]))
+def test_any_run_is_json_without_nan(records: list[RequestRecord], window: str) -> None:
+    facts = manifest(slo="ttft=300ms tpot=100ms", gates="p99_ttft<1s", warmup_s=0.5, open_loop=True)
+    summary = summarise(batch(*records), facts, window=window)
+    assert undefined_or_plain(summary)
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+@given(st.lists(st.lists(requests(), max_size=4), min_size=1, max_size=4), st.randoms())
+def test_the_order_in_which_batches_came_changes_nothing(
+    workers: list[list[RequestRecord]], random: Any
+) -> None:
+    batches = [batch(*records, worker=f"w{i}") for i, records in enumerate(workers)]
+    shuffled = list(batches)
+    random.shuffle(shuffled)
+    facts = manifest(slo="ttft=300ms e2el=1s", open_loop=True)
+    assert summarise(RecordBatch.concat(shuffled), facts) == summarise(RecordBatch.concat(batches), facts)
+
+
+@given(st.lists(requests(), max_size=15), st.integers(0, 3))
+def test_the_counts_fit_together(records: list[RequestRecord], warmup_s: int) -> None:
+    summary = summarise(batch(*records), manifest(), warmup_s=float(warmup_s))
+    counts = summary["requests"]
+    assert counts["ok"] + counts["failed"] + counts["cancelled"] == counts["scheduled"]
+    assert sum(counts["by_outcome"].values()) == counts["scheduled"]
+    assert sum(e["count"] for e in summary["errors"]) == counts["failed"]
+    assert (
+        summary["latency_ms_adjusted"]["e2el"]["n"] == summary["latency_ms"]["e2el"]["n"] + counts["failed"]
+    )
+    for key in ("by_name", "by_class"):
+        parts = summary[key].values()
+        assert not parts or sum(p["requests"]["scheduled"] for p in parts) == counts["scheduled"]
+
+
+def frame(records: list[RequestRecord]) -> pd.DataFrame:
+    """The run in pandas, each latency written out anew."""
+    rows = []
+    for r in records:
+        at, sent = (r.scheduled_ns - ORIGIN_NS) / 1e9, ((r.sent_ns or 0) - ORIGIN_NS) / 1e9
+        arrivals = [a / 1e9 for a in r.arrivals_ns.tolist()]
+        first, last = (arrivals[0], arrivals[-1]) if arrivals else (math.nan, math.nan)
+        rows.append(
+            {
+                "name": r.name,
+                "outcome": r.outcome.value,
+                "at": at,
+                "ended": (r.ended_ns - ORIGIN_NS) / 1e9,
+                "ttft": first,
+                "e2el": last,
+                "tpot": (last - first) / (len(arrivals) - 1) if len(arrivals) > 1 else math.nan,
+                "ttft_scheduled": first + sent - at,
+                "tokens": sum(5 <= sent + a < 100 for a in arrivals),
+                "itl": np.diff(arrivals).tolist(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def a_run(n: int = 1500) -> list[RequestRecord]:
+    random = np.random.default_rng(11)
+    records = []
+    for i in range(n):
+        arrivals = tuple(np.cumsum(random.gamma(2.0, 0.02, size=random.integers(1, 30))).tolist())
+        record = request(
+            float(random.uniform(0, 110)),
+            arrivals,
+            late=float(random.gamma(1.0, 0.01)),
+            name="long" if i % 3 else "chat",
+        )
+        records.append(replace(record, outcome=Outcome.TIMEOUT) if i % 17 == 0 else record)
+    first = request(0.0, (0.01,))
+    return [first, *records]
+
+
+def test_a_run_gives_the_numbers_that_pandas_gives() -> None:
+    records = a_run()
+    summary = run_of(*records, stopped=100.0, warmup_s=5.0, slo="ttft=50ms tpot=45ms", open_loop=True)
+    df = frame(records)
+    inside = df[(df["at"] >= 5) & (df["at"] < 100)]
+    ok = inside[inside["outcome"] == "ok"]
+    assert summary["requests"]["ok"] == len(ok)
+    assert summary["requests"]["error_rate"] == pytest.approx(1 - len(ok) / len(inside))
+    for metric in ("ttft", "e2el", "tpot", "ttft_scheduled"):
+        assert_figures(summary["latency_ms"][metric], ok[metric].dropna() * 1e3)
+        assert_figures(
+            summary["by_name"]["chat"]["latency_ms"][metric], ok[ok["name"] == "chat"][metric].dropna() * 1e3
+        )
+    assert_figures(summary["latency_ms"]["itl"], ok["itl"].explode().dropna().astype(float) * 1e3)
+    ended_ok = df[(df["outcome"] == "ok") & (df["ended"] >= 5) & (df["ended"] < 100)]
+    assert summary["throughput"]["requests_per_s"] == pytest.approx(len(ended_ok) / 95)
+    assert summary["throughput"]["output_tokens_per_s"] == pytest.approx(df["tokens"].sum() / 95)
+    good = ok[(ok["ttft_scheduled"] <= 0.05) & ~(ok["tpot"] > 0.045)]
+    assert summary["goodput"]["ratio"] == pytest.approx(len(good) / len(inside))
+    assert summary["goodput"]["requests_per_s"] == pytest.approx(len(good) / 95)
+
+
+def assert_figures(figures: dict[str, Any], values: "pd.Series[float]") -> None:
+    assert figures["n"] == len(values)
+    assert figures["mean"] == pytest.approx(values.mean())
+    assert figures["std"] == pytest.approx(values.std(ddof=0))
+    for key, q in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99_9", 0.999), ("max", 1.0)):
+        assert figures[key] == pytest.approx(values.quantile(q))
+
+
+def test_trap_11_failures_have_no_latency_and_no_gate_passes_on_them() -> None:
+    summary = run_of(failed(), failed(1.0), gates="p99_ttft<10s p99_e2el<10s output_tps<1")
+    assert summary["latency_ms"]["e2el"]["p50"] is None
+    assert summary["latency_ms_adjusted"]["e2el"]["beyond"][-1] == "max"
+    assert [g["passed"] for g in summary["gates"]] == [False, False, True]
+
+
+def test_trap_12_a_server_that_rejects_most_has_little_goodput() -> None:
+    summary = run_of(request(), *(failed(i / 10) for i in range(9)), slo="ttft=1s")
+    assert summary["goodput"]["ratio"] == pytest.approx(0.1)
+
+
+def test_trap_13_percentiles_are_of_all_workers_together() -> None:
+    slow = batch(*(request(i / 100, (1.0,)) for i in range(10)), worker="slow")
+    fast = batch(*(request(i / 100, (0.104,)) for i in range(90)), worker="fast")
+    ttft = summarise(RecordBatch.concat([slow, fast]), manifest())["latency_ms"]["ttft"]
+    assert (ttft["p50"], ttft["p95"]) == pytest.approx((104, 1000))
+
+
+def test_trap_14_warm_up_and_drain_are_out_of_the_count_and_out_of_the_time() -> None:
+    steady = [request(float(i), (0.5,), late=0.0) for i in range(20)]
+    summary = run_of(*steady, stopped=15.0, warmup_s=5.0)
+    assert summary["window"]["seconds"] == pytest.approx(10.0)
+    assert summary["requests"]["scheduled"] == 10
+    assert summary["throughput"]["requests_per_s"] == pytest.approx(1.0)
+
+
+def test_trap_19_the_slo_of_an_open_loop_counts_from_the_schedule_unless_told_otherwise() -> None:
+    late = [request(float(i), (0.1, 0.2), late=5.0) for i in range(4)]
+    open_loop = {"open_loop": True, "slo": "ttft=1s"}
+    assert run_of(*late, **open_loop)["goodput"]["ratio"] == 0.0
+    assert run_of(*late, **open_loop, options={"slo_from": "sent"})["goodput"]["ratio"] == 1.0
+    assert run_of(*late, slo="ttft=1s")["goodput"]["ratio"] == 1.0
+    assert run_of(*late)["latency_ms"]["ttft_scheduled"]["p50"] == pytest.approx(5100)
+
+
+def test_what_is_given_stands_before_the_manifests_own() -> None:
+    facts = manifest(slo="ttft=1us", gates="goodput>=100%", warmup_s=9.0)
+    given = summarise(batch(request()), facts, slo=Slo(ttft_s=1.0), gates=parse_gates("rps>0"), warmup_s=0.0)
+    assert given["goodput"]["ratio"] == 1.0
+    assert [g["text"] for g in given["gates"]] == ["rps>0"]
+    assert given["requests"]["ok"] == 1
+    own = summarise(batch(request()), facts)
+    assert own["requests"]["ok"] == 0
+    assert own["window"]["seconds"] == pytest.approx(1.0)
+
+
+def test_by_class_is_there_only_where_classes_are() -> None:
+    assert run_of(request())["by_class"] == {}
+    assert set(run_of(request(), request(slo_class="fast"))["by_class"]) == {"", "fast"}
+    assert set(run_of(request())["by_name"]["chat"]) >= {"requests", "latency_ms", "throughput", "goodput"}
+
+
+def test_a_part_that_is_everything_says_what_the_whole_says() -> None:
+    summary = run_of(request(), failed(0.5), slo="ttft=1s")
+    part = summary["by_name"]["chat"]
+    assert part == {key: summary[key] for key in part}
+
+
+def test_readers_in_time_are_told_where_both_limits_are_given() -> None:
+    late = request(arrivals=(0.5, 0.9, 1.0, 1.1))
+    assert run_of(late, slo="ttft=500ms tpot=100ms")["goodput"]["on_time_ratio"] == 0.75
+    assert run_of(late, slo="ttft=500ms")["goodput"]["on_time_ratio"] is None
+
+
+def test_times_of_the_window_are_iso_and_of_the_run() -> None:
+    window = run_of(request(2.0), stopped=10.0)["window"]
+    assert window["end"] > window["start"]
+    assert window["start"].endswith("Z")
+    assert window["seconds"] == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"window": "all"}, ValueError, 'unknown window "all": write one of run, steady'),
+        ({"warmup_s": -1.0}, ValueError, "the warm-up is -1.0 s"),
+        ({"warmup_s": math.nan}, ValueError, "the warm-up is nan s"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        summarise(batch(request()), manifest(), **arguments)
+
+
+def test_bad_texts_of_a_manifest_are_errors_that_point_at_the_word() -> None:
+    with pytest.raises(SloError, match='"ttf"'):
+        run_of(slo="ttf=1s")
+    with pytest.raises(GateError, match='"rp"'):
+        run_of(gates="rp>1")
+    with pytest.raises(ValueError, match='slo_from is "start"'):
+        run_of(slo="ttft=1s", options={"slo_from": "start"})
+
+
+def workers(*facts: tuple[int | None, int, bool]) -> list[WorkerFacts]:
+    return [
+        WorkerFacts(id=f"w{i}", index=i, announced=announced, received=received, lost=lost)
+        for i, (announced, received, lost) in enumerate(facts)
+    ]
+
+
+def test_what_is_missing_is_told_by_worker() -> None:
+    summary = run_of(request(), workers=workers((3, 1, False), (0, 0, True)), workers_expected=3)
+    part = summary["completeness"]
+    assert part["complete"] is False
+    assert part["missing"] == {"w0": 2}
+    assert part["lost"] == ["w1"]
+    assert (part["workers_expected"], part["workers_seen"], part["workers_lost"]) == (3, 2, 1)
+    assert (part["records_announced"], part["records_received"]) == (3, 1)
+
+
+def test_records_that_the_master_had_and_the_run_has_not_are_missing_too() -> None:
+    facts = manifest(workers=workers((2, 2, False)))
+    assert summarise(batch(request()), facts)["completeness"]["complete"] is False
+    assert summarise(batch(request(), request()), facts)["completeness"]["complete"] is True
+
+
+WHOLE: dict[str, Any] = {"workers": workers((1, 1, False))}
+MISSING: dict[str, Any] = {"workers": workers((9, 1, False))}
+INVALID = request(clock_step_ns=10**9)
+
+
+@pytest.mark.parametrize(
+    ("record", "fields", "code"),
+    [
+        (request(), WHOLE, None),
+        (request(), {**WHOLE, "gates": "rps>0"}, 0),
+        (request(), {**WHOLE, "gates": "rps>0 rps>99"}, 1),
+        (request(), MISSING, 2),
+        (request(), {**MISSING, "gates": "rps>99"}, 2),
+        (INVALID, WHOLE, None),
+        (INVALID, {**WHOLE, "require_valid": True}, 3),
+        (INVALID, {**WHOLE, "require_valid": True, "gates": "rps>99"}, 3),
+        (INVALID, {**MISSING, "require_valid": True}, 2),
+    ],
+)
+def test_the_exit_code_is_missing_before_invalid_before_a_broken_gate(
+    record: RequestRecord, fields: dict[str, Any], code: int | None
+) -> None:
+    facts = manifest(**fields)
+    assert exit_code(summarise(batch(record), facts), facts) == code
+
+
+def test_missing_records_can_be_allowed() -> None:
+    facts: Manifest = manifest(**MISSING, gates="rps>0")
+    assert exit_code(summarise(batch(request()), facts), facts, allow_incomplete=True) == 0

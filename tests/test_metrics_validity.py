@@ -1,0 +1,127 @@
+"""What is held against the client."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from metrics_cases import columns, failed, manifest, request
+
+from llm_locust.manifest import WorkerFacts
+from llm_locust.metrics.validity import client_validity
+from llm_locust.record import RequestRecord
+
+
+def verdict(
+    *records: RequestRecord,
+    cpu: float | None = 10.0,
+    open_loop: bool = False,
+    itl: float | None = 20.0,
+    ttft: float | None = 50.0,
+) -> dict[str, Any]:
+    c = columns(*records)
+    workers = [
+        WorkerFacts(id=str(i), index=i, announced=0, received=0, cpu_percent_max=p)
+        for i, p in ((0, 1.0), (1, cpu))
+    ]
+    facts = manifest(open_loop=open_loop, workers=workers)
+    return client_validity(c, np.arange(len(c)), facts, itl_p50_ms=itl, ttft_p50_ms=ttft)
+
+
+def lagging(ms: float, **fields: Any) -> RequestRecord:
+    return request(client_lag_ns=round(ms * 1e6), **fields)
+
+
+def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
+    assert verdict(request(), request()) == {
+        "verdict": "ok",
+        "reasons": [],
+        "timestamps": "kernel",
+        "kernel_share": 1.0,
+        "lag_ms_p99": pytest.approx(0.02),
+        "schedule_delay_ms_p99": None,
+        "cpu_percent_max": 10.0,
+        "coalesced_ratio": 0.0,
+        "clock_steps": 0,
+    }
+
+
+def test_lag_under_kernel_stamps_is_no_part_of_latencies_and_only_makes_suspect() -> None:
+    assert verdict(lagging(19))["verdict"] == "ok"
+    assert verdict(lagging(21))["verdict"] == "suspect"
+    assert verdict(lagging(2000))["verdict"] == "suspect"
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "expected"), [(0.9, "ok"), (1.9, "ok"), (2.1, "suspect"), (20.1, "invalid")]
+)
+def test_lag_under_the_programs_stamps_is_in_every_latency(lag_ms: float, expected: str) -> None:
+    assert verdict(lagging(lag_ms, kernel_stamps=False))["verdict"] == expected
+
+
+def test_lag_of_less_than_a_millisecond_is_nothing_however_short_the_gaps() -> None:
+    assert verdict(lagging(0.9, kernel_stamps=False), itl=0.01)["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(("late_ms", "expected"), [(4, "ok"), (6, "suspect"), (26, "invalid")])
+def test_an_open_loop_that_sends_late_is_not_the_load_asked_for(late_ms: int, expected: str) -> None:
+    record = request(late=late_ms / 1000)
+    result = verdict(record, open_loop=True)
+    assert result["verdict"] == expected
+    assert result["schedule_delay_ms_p99"] == pytest.approx(late_ms)
+    assert verdict(record, open_loop=False)["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "kernel", "program"),
+    [(None, "ok", "ok"), (69, "ok", "ok"), (71, "ok", "suspect"), (91, "suspect", "invalid")],
+)
+def test_the_busiest_workers_core_counts(cpu: float | None, kernel: str, program: str) -> None:
+    assert verdict(request(), cpu=cpu)["verdict"] == kernel
+    assert verdict(request(kernel_stamps=False), cpu=cpu)["verdict"] == program
+
+
+def test_coalesced_reads_are_held_against_a_client_that_was_late_or_may_have_been() -> None:
+    merged: dict[str, Any] = {"reads": 10, "coalesced_reads": 3}
+    assert verdict(lagging(0.1, **merged))["verdict"] == "ok"
+    late = verdict(lagging(5, **merged))
+    assert late["verdict"] == "suspect"
+    assert late["coalesced_ratio"] == pytest.approx(0.3)
+    assert verdict(request(client_lag_ns=None, kernel_stamps=False, **merged))["verdict"] == "suspect"
+
+
+def test_trap_18_a_step_of_the_clock_is_told() -> None:
+    steady = [request() for _ in range(199)]
+    few = verdict(*steady, request(clock_step_ns=10**9))
+    assert (few["verdict"], few["clock_steps"]) == ("suspect", 1)
+    assert "during 1 of 200 requests" in few["reasons"][0]
+    assert verdict(*steady[:50], request(clock_step_ns=10**9))["verdict"] == "invalid"
+
+
+def test_the_worst_reason_comes_first_and_all_are_told() -> None:
+    result = verdict(lagging(5, kernel_stamps=False, reads=2, coalesced_reads=2), cpu=99)
+    assert result["verdict"] == "invalid"
+    assert "core" in result["reasons"][0]
+    assert len(result["reasons"]) == 3
+
+
+def test_stamps_of_two_sources_are_mixed_and_judged_as_the_weaker() -> None:
+    result = verdict(request(), lagging(5, kernel_stamps=False))
+    assert (result["timestamps"], result["kernel_share"]) == ("mixed", 0.5)
+    assert result["verdict"] == "suspect"
+
+
+def test_a_client_of_which_nothing_is_known_is_suspect() -> None:
+    blind = request(kernel_stamps=False, client_lag_ns=None)
+    c = columns(blind)
+    result = client_validity(c, np.array([0]), manifest(workers=[]), itl_p50_ms=20.0, ttft_p50_ms=50.0)
+    assert result["verdict"] == "suspect"
+    assert result["lag_ms_p99"] is None
+
+
+def test_failures_are_evidence_too() -> None:
+    assert verdict(request(), failed(client_lag_ns=10**9))["lag_ms_p99"] > 900
+
+
+def test_without_requests_there_is_no_evidence() -> None:
+    result = verdict(itl=None, ttft=None)
+    assert (result["verdict"], result["timestamps"], result["coalesced_ratio"]) == ("ok", None, None)
