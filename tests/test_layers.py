@@ -23,7 +23,7 @@ LEVELS: dict[str, int] = {
     "sim": 4,
     "swarm": 5,
     "cli": 6,
-    "__main__": 6,
+    "__main__": 7,
     "": 7,  # the package's public namespace
 }
 

@@ -33,7 +33,7 @@ def test_the_truth_is_one_to_one_with_what_clients_saw(tmp_path: Path) -> None:
                 assert answer.headers["X-Request-Id"] == f"id-{i}"
                 assert answer.headers["X-Served-By"] == entry["replica"]
                 assert len(answer.texts) == entry["output_tokens"] == len(entry["token_ns"]) == 3 + i % 5
-                assert (entry["status"], entry["fault"], entry["input_tokens"]) == (200, None, 4)
+                assert (entry["status"], entry["fault"], entry["input_tokens"]) == (200, None, 3)
                 assert (entry["complete"], entry["disconnected"]) == (True, False)
                 times = [
                     before_ns,
@@ -76,7 +76,7 @@ def test_usage_is_sent_in_the_forms_that_were_asked_for(tmp_path: Path) -> None:
                 stream_options={"include_usage": True, "continuous_usage_stats": True}
             )
             whole = await sim.chat(stream=False)
-            usage = {"prompt_tokens": 4, "total_tokens": 10, "completion_tokens": 6}
+            usage = {"prompt_tokens": 3, "total_tokens": 9, "completion_tokens": 6}
             assert [e for e in plain.events if "usage" in e] == []
             assert [e["usage"] for e in final.events if "usage" in e] == [usage]
             assert [e["usage"]["completion_tokens"] for e in continuous.events] == [0, 1, 2, 3, 4, 5, 6, 6]
@@ -164,7 +164,7 @@ def test_metrics_count_what_was_served(tmp_path: Path) -> None:
             for line in (
                 'generation_tokens_total{engine="0",model_name="sim"} 10',
                 'generation_tokens_total{engine="1",model_name="sim"} 5',
-                'prompt_tokens_total{engine="0",model_name="sim"} 8',
+                'prompt_tokens_total{engine="0",model_name="sim"} 6',
                 'request_success_total{engine="0",model_name="sim",finished_reason="length"} 2',
                 'time_to_first_token_seconds_count{engine="0",model_name="sim"} 2',
                 'num_requests_running{engine="0",model_name="sim"} 0',

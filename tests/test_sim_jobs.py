@@ -46,7 +46,7 @@ def test_the_same_seed_makes_the_same_job_and_another_one_does_not() -> None:
 
 
 def test_a_chat_without_a_bound_may_fill_the_context_and_a_completion_gets_sixteen() -> None:
-    assert job(ignore_eos=True).output_tokens == 1_000 - 2
+    assert job(ignore_eos=True).output_tokens == 1_000 - 1
     assert job(Endpoint.COMPLETIONS, prompt="x", ignore_eos=True).output_tokens == 16
 
 
@@ -54,7 +54,7 @@ def test_a_chat_without_a_bound_may_fill_the_context_and_a_completion_gets_sixte
     ("endpoint", "body", "tokens"),
     [
         (Endpoint.CHAT, {"messages": [{"role": "user", "content": "a b c d"}]}, 4),  # words
-        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "x" * 41}]}, 11),  # 4 characters
+        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "x" * 41}]}, 4),  # 12 letters
         (Endpoint.CHAT, {"messages": [{"role": "s", "content": "a"}, {"role": "user", "content": "b c"}]}, 3),
         (Endpoint.CHAT, {"messages": [{"content": [{"text": "a b"}, {"type": "image_url"}]}]}, 2),
         (Endpoint.CHAT, {"messages": [{"role": "user", "content": None}]}, 1),
@@ -65,7 +65,7 @@ def test_a_chat_without_a_bound_may_fill_the_context_and_a_completion_gets_sixte
         (Endpoint.RESPONSES, {"input": [{"role": "user", "content": "a b"}]}, 2),
     ],
 )  # fmt: skip
-def test_prompt_tokens_are_words_or_four_characters(
+def test_prompt_tokens_are_those_of_all_its_texts(
     endpoint: Endpoint, body: dict[str, Any], tokens: int
 ) -> None:
     assert job(endpoint, **body).prompt_tokens == tokens
@@ -80,7 +80,7 @@ def test_prompt_tokens_are_words_or_four_characters(
         ({"max_tokens": 0}, 400, "`$.max_tokens`"),
         ({"n": 2}, 400, "`$.n`"),
         ({"max_tokens": 2_000}, 400, "maximum context length is 1000 tokens. However, you requested 2000"),
-        ({"messages": [{"content": "x" * 8_000}]}, 400, "your prompt contains 2000 tokens"),
+        ({"messages": [{"content": "x " * 2_000}]}, 400, "your prompt contains 2000 tokens"),
     ],
 )
 def test_a_request_that_cannot_be_served_says_why(body: dict[str, Any], status: int, says: str) -> None:

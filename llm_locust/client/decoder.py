@@ -1,6 +1,4 @@
-"""The body of one response into a reply, in slices; knows nothing of time but which read came last."""
-
-import numpy as np
+"""The body of one response into a reply, in slices."""
 
 from llm_locust.client.exchange import Exchange
 from llm_locust.wire.reply import Endpoint, Reply, read_body, reply_reader
@@ -8,7 +6,7 @@ from llm_locust.wire.sse import SseDecoder, SseError
 
 
 class BodyDecoder:
-    """Decodes an exchange's body as it is handed over in slices; knows nothing of time."""
+    """Decodes an exchange's body as its slices come. With ``tapped`` their bytes are kept in ``tap``."""
 
     __slots__ = (
         "_body",
@@ -57,14 +55,17 @@ class BodyDecoder:
                 self.fault = str(e)
 
     def last_event_ns(self) -> int | None:
-        """The program's monotonic time of the last event so far; None before the first."""
+        """When the program had the last event so far (monotonic), or the last read where none are sent.
+
+        None before the first. Comments and other bytes that complete no event do not count: a proxy
+        keeps a dead stream alive with them.
+        """
         exchange = self._exchange
+        if not self.event_stream:
+            return exchange.last_read_ns
         exchange.drain()
         end = self._reader.last_event_end
-        if not self.event_stream or not end:
-            return None
-        read = int(np.searchsorted(exchange.read_ends(), end, side="left"))
-        return int(exchange.monotonic_ns()[read])
+        return exchange.event_ns(end) if end else None
 
     def body(self) -> bytes:
         """All bytes of an answer that is not an event stream."""
@@ -80,4 +81,4 @@ class BodyDecoder:
     @property
     def answered(self) -> bool:
         """The events so far make a whole answer."""
-        return self.event_stream and self._reader.finish().done
+        return self.event_stream and self._reader.done

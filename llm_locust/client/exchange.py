@@ -3,7 +3,11 @@
 No sockets and no waiting here: a connection hands every read over by :meth:`Exchange.on_read`.
 """
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
 
 import httptools
 import numpy as np
@@ -16,6 +20,9 @@ from llm_locust.client.errors import ResponseError
 #: so that neither memory nor the event loop is held by a long one.
 SLICE_PIECES = 512
 
+#: No answer of a language model comes near this; a body that does would fill the memory.
+MAX_BODY_BYTES = 256 << 20
+
 Stamp = list[tuple[int, int, bytes]]
 
 
@@ -27,8 +34,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body_base",
+        "_body_bytes",
         "_chunks",
+        "_folded_stamps",
         "_marks",
         "_mono",
         "_parser",
@@ -57,14 +65,15 @@ class Exchange:
         self.overrun = False  # bytes came after the response's end
         self.bytes_received = 0
         self._chunks: list[bytes] = []
-        self._marks: list[int] = []  # for each read, the number of body pieces so far in this slice
-        self._stamps: list[bytes] = []
-        self._mono: list[int] = []
-        self._body_base = 0
-        self._read_ends: list[NDArray[np.int64]] = []
+        self._marks: list[int] = []  # for each read of this slice, the number of body pieces after it
+        self._stamps: list[bytes] = []  # of this slice
+        self._folded_stamps = bytearray()
+        self._mono = array("q")
+        self._read_ends = array("q")
+        self._body_bytes = 0
         # The parser calls list.append itself: no Python frame for a body piece.
         self.on_body = self._chunks.append
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
 
     # -- called for every read ------------------------------------------------------------
 
@@ -72,21 +81,25 @@ class Exchange:
         """Take one read: its bytes, its control messages, and when the program had it.
 
         Raises:
-            ResponseError: the bytes are not HTTP.
+            ResponseError: the bytes are not HTTP, or are more than an answer can have.
         """
         self._stamps.append(ancillary[0][2] if ancillary else NO_STAMP)
         self._mono.append(monotonic_ns)
+        self.bytes_received += len(data)
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as e:
+            raise ResponseError(f"HTTP {self.status}: the server changed the protocol, unasked") from e
         except httptools.HttpParserError as e:
             if not self.complete:
                 raise ResponseError(f"not an HTTP/1.1 response: {e}") from e
             self.overrun = True
         finally:
             self._marks.append(len(self._chunks))
-        self.bytes_received += len(data)
         if len(self._chunks) > SLICE_PIECES and self.on_slice is not None:
             self.drain()
+            if self._body_bytes > MAX_BODY_BYTES:
+                raise ResponseError(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB")
 
     def on_eof(self) -> None:
         """The peer ended the connection. Completes a response that only the end delimits."""
@@ -96,34 +109,39 @@ class Exchange:
 
     def drain(self) -> None:
         """Hand the body that came since the last time to ``on_slice``."""
-        lengths = np.fromiter(map(len, self._chunks), dtype=np.int64, count=len(self._chunks))
-        ends = np.concatenate(([0], np.cumsum(lengths))) + self._body_base
-        self._read_ends.append(ends[self._marks])
-        self._body_base = int(ends[-1])
+        ends = list(accumulate(map(len, self._chunks), initial=self._body_bytes))
+        self._read_ends.extend([ends[mark] for mark in self._marks])
+        self._body_bytes = ends[-1]
+        self._folded_stamps += b"".join(self._stamps)
         body = b"".join(self._chunks)
         self._chunks.clear()
         self._marks.clear()
+        self._stamps.clear()
         if self.on_slice is not None and body:
             self.on_slice(body)
+
+    def release(self) -> None:
+        """No read follows. Parser and exchange hold each other: this saves the collector from finding out."""
+        self._parser = None
+        self.on_slice = None
 
     # -- parser callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         if self.complete:
-            self.overrun = True
+            raise ResponseError("a second response")  # ends the parse, so that no byte of it is taken
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        if self.status is None:  # else a trailer
+            self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        if self.complete:
-            return
         status = self._parser.get_status_code()
-        if status < 200:  # an interim response; the real one follows
+        if status < 200 and status != 101:  # an interim response; the real one follows
             self.headers.clear()
             return
         self.status = status
-        self.headers_at = len(self._stamps) - 1
+        self.headers_at = len(self._mono) - 1
         self.framed = (
             b"content-length" in self.headers
             or b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
@@ -131,7 +149,7 @@ class Exchange:
         )
 
     def on_message_complete(self) -> None:
-        if self.status is not None:
+        if self.status is not None and self.status != 101:
             self.complete = True
             self.reusable = self._parser.should_keep_alive()
 
@@ -144,20 +162,25 @@ class Exchange:
 
     def read_ends(self) -> NDArray[np.int64]:
         """For each read, how many bytes of the body were there after it; shape (reads,)."""
-        return np.concatenate(self._read_ends) if self._read_ends else np.empty(0, np.int64)
+        return np.array(self._read_ends, dtype=np.int64)
 
     def kernel_ns(self) -> NDArray[np.int64]:
         """For each read, the kernel's receive time (realtime, 0 where it gave none)."""
-        return decode_stamps(self._stamps) if self._stamps else np.empty(0, np.int64)
+        return decode_stamps(self._folded_stamps)
 
     def monotonic_ns(self) -> NDArray[np.int64]:
         """For each read, when the program had it."""
         return np.array(self._mono, dtype=np.int64)
 
+    def event_ns(self, end: int) -> int:
+        """When the program had the body's byte before offset ``end``, of the body that slices have taken."""
+        return self._mono[bisect_left(self._read_ends, end)]
+
+    @property
+    def last_read_ns(self) -> int | None:
+        """When the program had the last read; None before the first."""
+        return self._mono[-1] if self._mono else None
+
     @property
     def read_count(self) -> int:
         return len(self._mono)
-
-    @property
-    def last_read_monotonic_ns(self) -> int | None:
-        return self._mono[-1] if self._mono else None
