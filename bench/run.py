@@ -88,7 +88,9 @@ def run_cases(console: Console, cases: dict[str, Case]) -> tuple[list[Figures], 
             results.append(case(logs))
         except (BenchError, OSError, KeyError, ValueError) as e:
             failures[name] = f"{type(e).__name__}: {e}"
-            console.print(f"[red]{name} was not measured:[/] {failures[name]}", highlight=False)
+            console.print(
+                f"[red]{name} was not measured:[/] {failures[name]}", highlight=False, soft_wrap=True
+            )
     return results, failures
 
 
@@ -112,7 +114,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="shorter windows: noisier figures")
     parser.add_argument("--only", action="append", metavar="NAME", help="this case alone (repeatable)")
     options = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 190)
+    console = Console(width=None if sys.stdout.isatty() else 200)
     BUILD.mkdir(exist_ok=True)
     raise_file_limit()
     cases = all_cases(compile_c(console), options.quick)
@@ -124,7 +126,7 @@ def main() -> int:
     if results:
         print_figures(console, results)
     write_results(BUILD / "results.json", results, failures)
-    console.print(f"Written: {BUILD / 'results.json'}", highlight=False)
+    console.print(f"Written: {BUILD / 'results.json'}", highlight=False, soft_wrap=True)
     return 1 if failures or any(not m.met for f in results for m in marks_of(f)) else 0
 
 

@@ -84,6 +84,12 @@ def test_what_failed_first_is_first_in_time() -> None:
     assert result["first_failed"] == {"ttft": 1, "tpot": 1, "e2el": 1, OUTCOME: 1}
 
 
+@pytest.mark.parametrize(("tokens", "first"), [(6, "tpot"), (8, "e2el")])
+def test_a_pace_breaks_when_the_answer_takes_longer_than_its_tokens_may(tokens: int, first: str) -> None:
+    record = request(arrivals=(0.9, 3.0), output_tokens=tokens)  # due at 1.4 with 6 tokens, 1.6 with 8
+    assert of(record, slo=Slo(tpot_s=0.1, e2el_s=1.5))["first_failed"][first] == 1
+
+
 def test_without_an_slo_nothing_is_good_or_bad() -> None:
     result = goodput(None, columns(request()), np.array([0]), 10.0)
     assert result["ratio"] is None

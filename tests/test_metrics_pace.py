@@ -31,6 +31,10 @@ def test_of_an_event_with_many_tokens_only_the_first_can_be_late() -> None:
     assert ratio(request(arrivals=(0.5, 2.0), output_tokens=10)) == pytest.approx(0.9)
 
 
+def test_with_fewer_tokens_than_events_each_event_is_a_part_of_one() -> None:
+    assert ratio(request(arrivals=(0.5, 0.9, 1.0, 1.1), output_tokens=2)) == pytest.approx(0.25)
+
+
 def test_without_a_token_there_is_no_ratio() -> None:
     assert math.isnan(ratio(failed()))
     assert math.isnan(ratio(request(streamed=False)))

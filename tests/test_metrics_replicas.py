@@ -11,11 +11,15 @@ from llm_locust.metrics.replicas import fairness, jain, replicas
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.throughput import Credits
 from llm_locust.metrics.window import Window
+from llm_locust.record import Outcome
 
 
 def test_a_slow_replica_does_not_hide_in_the_pool() -> None:
     fast = [request(i / 10, (0.1, 0.2), replica="a") for i in range(8)]
-    slow = [request(0.5, (2.0, 2.5), replica="b"), failed(0.6, replica="b")]
+    slow = [
+        request(0.5, (2.0, 2.5), replica="b"),
+        request(0.6, (9.0,), outcome=Outcome.TRUNCATED, replica="b"),
+    ]
     c = columns(*fast, *slow, failed(0.1))
     values = per_request(c)
     judgement = judge(c, values, Slo(ttft_s=1.0), "sent")

@@ -7,46 +7,34 @@ that the peer has closed is found out before it is used again.
 """
 
 import _socket
+import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from socket import IPPROTO_TCP, TCP_INFO
 from typing import TYPE_CHECKING
 
 import gevent
 from gevent.hub import Waiter
 
 from llm_locust.client.clock import ANCILLARY_BYTES, ClockPair, read_clocks
-from llm_locust.client.errors import ClientError, ConnectionBrokenError, RequestTimeoutError
+from llm_locust.client.errors import ClientError, ConnectionBrokenError, ResponseError
 from llm_locust.client.exchange import Exchange
+from llm_locust.client.timeouts import Timeouts
+from llm_locust.client.tls import Tls, tls_reason
 
 if TYPE_CHECKING:
-    from gevent._types import _TimerWatcher as _Timer
+    from gevent._types import _IoWatcher, _TimerWatcher
+
+__all__ = ["Connection", "Timeouts"]
 
 _READ_SIZE = 65_536
 _EV_READ, _EV_WRITE = 1, 2
 
+_TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
+
 # struct tcp_info: eight single bytes, then 32-bit fields; tcpi_rtt (µs, smoothed) is the 16th of them.
 _TCP_INFO_RTT = slice(68, 72)
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Bounds of one request, seconds: wait for the first byte, gap between events, the whole."""
-
-    first_s: float = 60.0
-    gap_s: float = 30.0
-    total_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """A TLS session over memory buffers; the bytes themselves travel through the one socket."""
-
-    session: ssl.SSLObject
-    incoming: ssl.MemoryBIO
-    outgoing: ssl.MemoryBIO
 
 
 class Connection:
@@ -55,15 +43,17 @@ class Connection:
     __slots__ = (
         "_exchange",
         "_failure",
+        "_half_sent",
         "_hub",
         "_last_event_ns",
+        "_readable",
         "_sock",
         "_timeouts",
         "_timer",
         "_tls",
         "_waiter",
         "_wake_on_read",
-        "_watcher",
+        "_writable",
         "closed",
         "on_closed",
         "peer",
@@ -76,19 +66,21 @@ class Connection:
         self.used = False  # it has carried a request
         self.closed = False
         self.on_closed: Callable[[Connection], None] | None = None
+        self.sent: ClockPair | None = None  # when the last exchange began
         self._sock = sock
         self._tls = tls
         self._hub = gevent.get_hub()
         self._exchange: Exchange | None = None
+        self._half_sent = False  # the response was there before the request was handed over
         self._failure: ClientError | None = None
         self._waiter: Waiter[None] | None = None
         self._wake_on_read = False
-        self.sent: ClockPair | None = None  # when the exchange began; kept until the next one
         self._timeouts = Timeouts()
-        self._timer: _Timer | None = None
+        self._timer: _TimerWatcher | None = None
         self._last_event_ns: Callable[[], int | None] | None = None
-        self._watcher = self._hub.loop.io(sock.fileno(), _EV_READ)
-        self._watcher.start(self._on_readable)
+        self._writable: _IoWatcher | None = None
+        self._readable = self._hub.loop.io(sock.fileno(), _EV_READ)
+        self._readable.start(self._on_readable)
 
     # -- one exchange ---------------------------------------------------------------------
 
@@ -101,31 +93,27 @@ class Connection:
     ) -> None:
         """Start an exchange: stamp :attr:`sent` and hand the request's bytes to the socket.
 
+        A response that is complete before all are handed over (an early refusal) ends the sending.
+
         Args:
-            last_event_ns: the monotonic time of the last event so far, asked only when the gap bound
-                may have been passed; without it the last read counts.
+            last_event_ns: the monotonic time of the last event so far, None before the first. It is
+                asked only when a bound may have been passed; without it the last read counts.
 
         Raises:
             ClientError: the connection broke, or a bound was passed, before all was handed over.
         """
-        if self._tls is not None:
-            self._tls.session.write(request)
-            request = self._tls.outgoing.read()
-        self._exchange = exchange
-        self._timeouts = timeouts
-        self._last_event_ns = last_event_ns
-        self.used = True
+        self._exchange, self._timeouts, self._last_event_ns = exchange, timeouts, last_event_ns
+        self.used, self.sent = True, None
+        try:
+            wire = request if self._tls is None else self._tls.encrypt(request)
+        except ssl.SSLError as e:
+            self._break(tls_reason(e))
+            return
         self.sent = read_clocks()
         self._arm(min(timeouts.first_s, timeouts.total_s))
-        try:
-            done = self._sock.send(request)
-        except BlockingIOError:
-            done = 0
-        except OSError as e:
-            self._break(e.strerror or str(e))
-            return
-        if done < len(request):
-            self._send_rest(request[done:])
+        done = self._try_send(wire)
+        if done < len(wire):
+            self._send_rest(memoryview(wire)[done:])
 
     def wait_complete(self) -> None:
         """Wait until the response is whole.
@@ -151,95 +139,100 @@ class Connection:
 
     def finish(self) -> bool:
         """End the exchange. Gives whether the connection can carry another one; it is closed if not."""
-        exchange, self._exchange = self._exchange, None
+        exchange, self._exchange, self._last_event_ns = self._exchange, None, None
         self._disarm()
         if exchange is None or not exchange.complete or not exchange.reusable or exchange.overrun:
             self.close()
+        elif self._half_sent:
+            self.close()
         return not self.closed
 
-    @property
-    def usable(self) -> bool:
+    def poll(self) -> bool:
+        """Whether an idle connection can still be used: what the peer said meanwhile is read first."""
+        while not self.closed and self._on_readable():
+            pass
         return not self.closed and self._exchange is None
 
     def rtt_ns(self) -> int | None:
         """The kernel's smoothed round-trip time of this connection, None where it does not tell."""
+        if _TCP_INFO is None or self.closed:
+            return None
         try:
-            info = self._sock.getsockopt(IPPROTO_TCP, TCP_INFO, _TCP_INFO_RTT.stop)
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_RTT.stop)
         except OSError:
             return None
-        micros = int.from_bytes(info[_TCP_INFO_RTT], "little")
+        micros = int.from_bytes(info[_TCP_INFO_RTT], sys.byteorder)
         return micros * 1000 or None
 
     def close(self) -> None:
-        """Close the socket; a waiting exchange fails."""
+        """Close the socket; an exchange that is under way fails."""
         if self.closed:
             return
         self.closed = True
+        if self._exchange is not None and not self._exchange.complete and self._failure is None:
+            self._failure = ConnectionBrokenError(f"connection to {self.peer} was closed on this side")
+            self._wake()
         self._disarm()
-        self._watcher.stop()
-        self._watcher.close()
+        self._readable.stop()
+        self._readable.close()
+        if self._writable is not None:
+            self._writable.stop()
         self._sock.close()
         if self.on_closed is not None:
             self.on_closed(self)
 
     # -- in the hub -----------------------------------------------------------------------
 
-    def _on_readable(self) -> None:
+    def _on_readable(self) -> bool:
+        """Take one read. Gives whether there was one and the connection is still open."""
         try:
             data, ancillary, _, _ = self._sock.recvmsg(_READ_SIZE, ANCILLARY_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError as e:
             self._break(e.strerror or str(e))
-            return
+            return False
         now = time.monotonic_ns()
-        ended = not data
-        if self._tls is not None:
-            data, ended = self._decrypt(data)
         exchange = self._exchange
-        if exchange is None or exchange.complete:
-            if data or ended:  # the peer closed an idle connection, or spoke out of turn
-                self.close()
-            return
+        ended = not data
         try:
+            if self._tls is not None:
+                data, ended = self._tls.decrypt(data)
+            if exchange is None or exchange.complete:
+                if data or ended:  # the peer closed an idle connection, or spoke out of turn
+                    self.close()
+                return not self.closed
             if data:
                 exchange.on_read(data, ancillary, now)
             if ended:
                 exchange.on_eof()
+        except ssl.SSLError as e:
+            self._break(tls_reason(e))
+            return False
         except ClientError as e:
             self._fail(e)
-            return
+            return False
+        except Exception as e:  # a defect of ours must not leave the waiting greenlet to its time-out
+            self._fail(ResponseError(f"this client failed on the response: {e!r}"))
+            raise
         if exchange.complete or self._wake_on_read:
             self._wake()
         if ended and not exchange.complete:
             self._break("closed by the peer")
+        return not ended
 
     def _on_timer(self) -> None:
-        assert self.sent is not None
         exchange = self._exchange
-        if exchange is None:
+        if exchange is None or exchange.complete or self.sent is None:
             return
         now = time.monotonic_ns()
+        last_ns = exchange.last_read_ns if self._last_event_ns is None else self._last_event_ns()
         waited_s = (now - self.sent.monotonic_ns) * 1e-9
-        limits = self._timeouts
-        if waited_s >= limits.total_s:
-            self._fail(RequestTimeoutError(f"not complete within {limits.total_s:g} s (total)"))
-            return
-        last = exchange.last_read_monotonic_ns
-        if last is None:
-            if waited_s >= limits.first_s:
-                self._fail(RequestTimeoutError(f"no byte within {limits.first_s:g} s (first)"))
-                return
-            due_s = limits.first_s - waited_s
-        else:
-            if self._last_event_ns is not None:
-                last = self._last_event_ns() or last
-            silent_s = (now - last) * 1e-9
-            if silent_s >= limits.gap_s:
-                self._fail(RequestTimeoutError(f"no event for {limits.gap_s:g} s (gap)"))
-                return
-            due_s = limits.gap_s - silent_s
-        self._arm(min(due_s, limits.total_s - waited_s))
+        silent_s = None if last_ns is None else (now - last_ns) * 1e-9
+        try:
+            self._arm(self._timeouts.slack_s(waited_s, silent_s, heard=exchange.read_count > 0))
+        except ClientError as e:
+            self._fail(e)
 
     def _fail(self, error: ClientError) -> None:
         self._failure = error
@@ -255,7 +248,8 @@ class Connection:
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            # The greenlet runs from the loop, not from here: this callback ends first.
+            # The greenlet runs from the loop, not from here: this callback ends first. One that was
+            # killed meanwhile is no longer the waiter's, and is not switched to.
             self._hub.loop.run_callback(waiter.switch, None)
 
     # -- helpers --------------------------------------------------------------------------
@@ -272,45 +266,35 @@ class Connection:
         if self._failure is not None:
             raise self._failure
 
-    def _send_rest(self, rest: bytes) -> None:
+    def _send_rest(self, rest: memoryview) -> None:
         """The socket's buffer is full: go on as the peer takes bytes, unless it has answered already."""
         exchange = self._exchange
         assert exchange is not None
-        view = memoryview(rest)
-        watcher = self._hub.loop.io(self._sock.fileno(), _EV_WRITE)
-        watcher.start(self._wake)
+        if not self.closed:
+            self._writable = watcher = self._hub.loop.io(self._sock.fileno(), _EV_WRITE)
+            watcher.start(self._wake)
         try:
-            while view and not exchange.complete:
+            while rest and not exchange.complete:
                 self._wait()
-                try:
-                    view = view[self._sock.send(view) :]
-                except BlockingIOError:
-                    continue
-                except OSError as e:
-                    self._break(e.strerror or str(e))
+                rest = rest[self._try_send(rest) :]
         finally:
-            watcher.stop()
-            watcher.close()
+            self._half_sent = bool(rest)
+            if self._writable is not None:
+                self._writable.close()
+                self._writable = None
 
-    def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """Plain bytes out of a read, and whether the peer has ended the stream."""
-        assert self._tls is not None
-        tls = self._tls
-        if data:
-            tls.incoming.write(data)
-        else:
-            tls.incoming.write_eof()
-        parts: list[bytes] = []
-        ended = not data
+    def _try_send(self, data: bytes | memoryview) -> int:
+        """How many bytes the socket took. A peer that hung up may have answered before: that is read."""
         try:
-            while part := tls.session.read(_READ_SIZE):
-                parts.append(part)
-            ended = True
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError:  # an end without close_notify, or a broken record: no more bytes can be trusted
-            ended = True
-        return b"".join(parts), ended
+            return self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as e:
+            while self._on_readable():
+                pass
+            if not self.closed and self._exchange is not None and not self._exchange.complete:
+                self._break(e.strerror or str(e))
+            return 0
 
     def _arm(self, seconds: float) -> None:
         self._disarm()

@@ -52,6 +52,7 @@ class BodyDecoder:
             try:
                 self._reader.feed(self._sse.feed(body))
             except SseError as e:
+                self._reader.feed(e.events)
                 self.fault = str(e)
 
     def last_event_ns(self) -> int | None:

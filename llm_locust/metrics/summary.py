@@ -76,18 +76,21 @@ def summarise(
     everything = np.arange(len(c))
     population = measured.population(everything)
     whole = _part(measured, everything)
-    latency_ms = whole["latency_ms"]
-    counted = tokens(c, population.ok)
-    lags = {"itl_p50_ms": latency_ms["itl"]["p50"], "ttft_p50_ms": latency_ms["ttft"]["p50"]}
     per_replica = replicas(c, measured.values, measured.credits, measured.judgement)
+    by_class = _by(measured, c.slo_class, whole)
     summary = {
         "schema": SUMMARY_SCHEMA,
         "run": _run(manifest),
         "window": _window(measured.window),
         **whole,
-        "tokens": counted
-        | {"delivery": delivery(counted["tokens_per_event"], lags["itl_p50_ms"], latency_ms["tpot"]["p50"])},
-        "client": client_validity(c, population.judged, manifest, **lags),
+        "tokens": _tokens(c, population.ok, whole["latency_ms"]),
+        "client": client_validity(
+            c,
+            population.judged,
+            manifest,
+            itl_p50_ms=whole["latency_ms"]["itl"]["p50"],
+            ttft_p50_ms=whole["latency_ms"]["ttft"]["p50"],
+        ),
         "completeness": _completeness(manifest, len(batch)),
         "replicas": per_replica,
         "fairness": fairness(per_replica),
@@ -96,7 +99,7 @@ def summarise(
         "cost": {},
         "energy": {},
         "by_name": _by(measured, c.name, whole),
-        "by_class": _by(measured, c.slo_class, whole) if set(c.slo_class.names) - {""} else {},
+        "by_class": by_class if by_class.keys() - {""} else {},
     }
     return summary | {"gates": evaluate(gates, summary)}
 
@@ -187,6 +190,12 @@ def _requests(c: Columns, population: Population) -> dict[str, Any]:
         "error_rate": len(population.failed) / judged if judged else None,
         "by_outcome": {o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True)},
     }
+
+
+def _tokens(c: Columns, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
+    counted = tokens(c, ok)
+    came = delivery(counted["tokens_per_event"], latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"])
+    return counted | {"delivery": came}
 
 
 def _on_time(m: _Measured, ok: Rows) -> float | None:

@@ -1,10 +1,12 @@
 """The master's inbox: batches into one file, unread, each once, acknowledged when they are in it."""
 
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import gevent
 from gevent.event import Event
@@ -18,89 +20,111 @@ Acknowledge = Callable[[str, int], None]
 
 @dataclass(slots=True)
 class Inbox:
-    """What came from one worker."""
+    """What came from one worker, and is in the file."""
 
     seqs: set[int] = field(default_factory=set)
     rows: int = 0
     resent: int = 0
 
 
+class _Batch(NamedTuple):
+    worker: str
+    seq: int
+    rows: int
+    frame: bytes
+
+
 class Collector:
     """Appends frames to the run's file.
 
     Writing is done by gevent's thread pool, so that a slow disk does not hold the hub; an
-    acknowledgement follows the write.
+    acknowledgement follows the write. What could not be written is forgotten: its sender keeps it
+    and sends it again.
 
     Args:
         acknowledge: called with (worker, seq) when a batch is in the file, also for one that was
-            there before.
+            there before. It must not raise.
+
+    Raises:
+        OSError: the file cannot be made, or is there already.
     """
 
     def __init__(self, run: Path, acknowledge: Acknowledge) -> None:
         self.inboxes: dict[str, Inbox] = defaultdict(Inbox)
         self._acknowledge = acknowledge
-        self._file = (run / FRAMES_FILE).open("ab", buffering=0)
-        self._queue: list[tuple[str, int, int, bytes]] = []
+        self._path = run / FRAMES_FILE
+        self._file = self._path.open("xb", buffering=0)
+        self._size = 0  # of what is whole; bytes behind it are of a write that failed
+        self._queue: list[_Batch] = []
+        self._waiting: set[tuple[str, int]] = set()  # in the queue or being written
         self._work = Event()
         self._idle = Event()
         self._idle.set()
+        self._closed = False
         self._writer = gevent.spawn(self._write_loop)
 
     def accept(self, worker: str, seq: int, rows: int, frame: bytes) -> None:
-        """Take a batch; it is written and acknowledged soon."""
+        """Take a batch; it is written and acknowledged soon. After :meth:`close` it is refused."""
         inbox = self.inboxes[worker]
         if seq in inbox.seqs:
             inbox.resent += 1
             self._acknowledge(worker, seq)
-            return
-        if any(worker == w and seq == s for w, s, _, _ in self._queue):
+        elif (worker, seq) in self._waiting:
             inbox.resent += 1
-            return
-        self._queue.append((worker, seq, rows, frame))
-        self._idle.clear()
-        self._work.set()
+        elif self._closed:
+            logger.error(
+                "batch %d of worker %s (%d records) came too late: not in the run", seq, worker, rows
+            )
+        else:
+            self._waiting.add((worker, seq))
+            self._queue.append(_Batch(worker, seq, rows, frame))
+            self._idle.clear()
+            self._work.set()
 
     def close(self) -> None:
-        """Write what is queued and close the file."""
+        """Write what is queued and close the file.
+
+        Raises:
+            OSError: the bytes of a failed write could not be cut off, or the file not be closed.
+        """
+        if self._closed:
+            return
+        self._closed = True
         self._idle.wait()
         self._writer.kill()
-        self._file.close()
+        with self._file:
+            self._file.truncate(self._size)
 
     def _write_loop(self) -> None:
         pool = gevent.get_hub().threadpool
         while True:
             self._work.wait()
             self._work.clear()
-            batch = list(self._queue)
+            batches, self._queue = self._queue, []
             try:
-                pool.apply(self._append, (b"".join(frame for *_, frame in batch),))
+                pool.apply(self._append, (b"".join(b.frame for b in batches),))
             except OSError as e:
-                # Without an acknowledgement the workers keep the batches and send them again.
-                logger.error("%s cannot be written: %s", self._file.name, e)
-                self._queue = self._queue[len(batch) :]
-                self._settle()
-                continue
-            self._queue = self._queue[len(batch) :]
-            for worker, seq, rows, _ in batch:
-                inbox = self.inboxes[worker]
-                inbox.seqs.add(seq)
-                inbox.rows += rows
-                self._acknowledge(worker, seq)
-            self._settle()
+                logger.error("%s cannot be written, its batches will be sent again: %s", self._path, e)
+                self._waiting.difference_update((b.worker, b.seq) for b in batches)
+            else:
+                self._settle(batches)
+            if not self._queue:
+                self._idle.set()
 
-    def _settle(self) -> None:
-        if self._queue:
-            self._work.set()
-        else:
-            self._idle.set()
+    def _settle(self, batches: list[_Batch]) -> None:
+        for worker, seq, rows, _ in batches:
+            self._waiting.discard((worker, seq))
+            self.inboxes[worker].seqs.add(seq)
+            self.inboxes[worker].rows += rows
+        # Only now: an acknowledgement may switch to a greenlet that brings one of these batches again.
+        for batch in batches:
+            self._acknowledge(batch.worker, batch.seq)
 
     def _append(self, data: bytes) -> None:
-        """All of the data, or none: a partial write is cut off again before it is reported."""
-        start = self._file.tell()
+        """All of the data, or none: the next write goes over what a failed one has left."""
         view = memoryview(data)
-        try:
-            while view:
-                view = view[self._file.write(view) :]
-        except OSError:
-            self._file.truncate(start)
-            raise
+        at = self._size
+        while view:
+            done = os.pwrite(self._file.fileno(), view, at)
+            at, view = at + done, view[done:]
+        self._size = at

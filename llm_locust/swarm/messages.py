@@ -58,6 +58,7 @@ class RunInfo(TypedDict):
 
     id: str
     seed: int
-    model: str
+    host: str  # where the load goes
     base: str  # the API's path on the host
+    model: str
     salt: str  # makes this run's prompts differ from any other's

@@ -1,10 +1,12 @@
-"""Batches from a worker to the master: kept until acknowledged, sent again when that takes too long."""
+"""Batches on their way to the run's directory: kept until acknowledged, sent again when that takes long."""
 
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
+import gevent
 from gevent.event import Event
 
 from llm_locust.store import FrameHeader
@@ -23,10 +25,10 @@ class _Pending:
 
 
 class Shipper:
-    """The worker's outbox.
+    """The outbox of a process that has users.
 
     Args:
-        send: hands a message to Locust's channel; it may raise while the master cannot be reached.
+        send: hands a message over; it may raise while the other side cannot be reached.
     """
 
     def __init__(self, send: Callable[[BatchMessage], None]) -> None:
@@ -44,16 +46,20 @@ class Shipper:
         self._try(pending)
 
     def acknowledged(self, run: str, seq: int) -> None:
-        """The master has it: forget it. An acknowledgement that comes twice does nothing."""
-        self._pending.pop((run, seq), None)
-        if not self._pending:
-            self._empty.set()
+        """The batch is in the run's file: forget it. An acknowledgement that comes twice does nothing."""
+        self._forget((run, seq))
 
     def resend_overdue(self) -> None:
         now = time.monotonic()
         for pending in list(self._pending.values()):
-            if now - pending.sent_at > RESEND_AFTER_S:
+            if now - pending.sent_at >= RESEND_AFTER_S:
                 self._try(pending)
+
+    def resend_forever(self) -> NoReturn:
+        """:meth:`resend_overdue` every second: a greenlet's life."""
+        while True:
+            gevent.sleep(1.0)
+            self.resend_overdue()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until everything is acknowledged; gives whether it is."""
@@ -63,10 +69,24 @@ class Shipper:
             self.resend_overdue()
         return not self._pending
 
+    def abandon(self, run: str) -> int:
+        """Forget the run's batches, which nobody takes any more; gives the number of their records."""
+        rows = 0
+        for key, pending in list(self._pending.items()):
+            if key[0] == run:
+                rows += pending.message["rows"]
+                self._forget(key)
+        return rows
+
     @property
     def unsent(self) -> int:
         """Batches without an acknowledgement."""
         return len(self._pending)
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        self._pending.pop(key, None)
+        if not self._pending:
+            self._empty.set()
 
     def _try(self, pending: _Pending) -> None:
         pending.sent_at = time.monotonic()

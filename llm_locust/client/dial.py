@@ -1,0 +1,72 @@
+"""Making one connection: a socket with time stamps turned on, TLS where asked for."""
+
+import _socket
+import os
+import ssl
+from collections.abc import Callable
+from socket import AF_INET6, IPPROTO_TCP, SO_ERROR, SO_KEEPALIVE, SOCK_STREAM, SOL_SOCKET, TCP_NODELAY
+
+import gevent
+
+from llm_locust.client.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
+from llm_locust.client.connection import Connection
+from llm_locust.client.tls import Tls
+
+#: An address family and a socket address of it.
+Address = tuple[int, tuple[object, ...]]
+
+_EV_READ, _EV_WRITE = 1, 2
+
+
+def dial(address: Address, tls: Tls | None) -> Connection:
+    """A connection to this address (raises OSError, ``ssl.SSLError`` among them)."""
+    family, place = address
+    sock = _socket.socket(family, SOCK_STREAM, 0)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
+        if ANCILLARY_BYTES:
+            sock.setsockopt(SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        _connect(sock, place)
+        if tls is not None:
+            _shake_hands(sock, tls)
+    except BaseException:
+        sock.close()
+        raise
+    return Connection(sock, tls, address_text(address))
+
+
+def address_text(address: Address) -> str:
+    """``host:port``, with an IPv6 host in brackets."""
+    family, (host, port, *_) = address
+    return f"[{host}]:{port}" if family == AF_INET6 else f"{host}:{port}"
+
+
+def _connect(sock: _socket.socket, place: tuple[object, ...]) -> None:
+    try:
+        sock.connect(place)
+    except BlockingIOError:
+        _wait_for(sock, _EV_WRITE)
+        if error := sock.getsockopt(SOL_SOCKET, SO_ERROR):
+            raise OSError(error, os.strerror(error)) from None
+
+
+def _shake_hands(sock: _socket.socket, tls: Tls) -> None:
+    done = False
+    while not done:
+        try:
+            tls.session.do_handshake()
+            done = True
+        except ssl.SSLWantReadError:
+            pass
+        finally:  # the alert that tells the server why, too
+            _send_all(sock, tls.outgoing.read())
+        if not done:
+            tls.receive(_when_ready(sock, _EV_READ, lambda: sock.recv(16_384)))
+
+
+def _send_all(sock: _socket.socket, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[_when_ready(sock, _EV_WRITE, lambda rest=view: sock.send(rest)) :]

@@ -1,0 +1,88 @@
+"""A server's address as the user gives it."""
+
+from dataclasses import dataclass, replace
+from re import fullmatch, search
+from urllib.parse import SplitResult, quote, urlsplit
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class TargetError(ValueError):
+    """A host that is no URL that can be loaded; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server's address: scheme, host, port, and the path that its API starts with (``/v1``)."""
+
+    scheme: str
+    host: str
+    port: int
+    base: str
+
+    @classmethod
+    def parse(cls, url: str) -> "Target":
+        """``http://host:port`` with or without the API's version or another path prefix at its end.
+
+        A path that names a version (a segment such as ``v1``) is the base as it stands; any other is
+        a prefix in front of ``/v1``.
+
+        Raises:
+            TargetError: not an http(s) URL with a host.
+        """
+        url = url.strip()
+        parts, port = _split(url if "://" in url else f"http://{url}")
+        if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+            raise TargetError(
+                f"host {url!r} is not a URL such as http://localhost:8000 or https://example.org/v1"
+            )
+        base = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+        if not any(fullmatch(r"v\d+\w*", segment) for segment in base.split("/")):
+            base += "/v1"
+        return cls(
+            parts.scheme,
+            _ascii_host(parts.hostname),
+            _DEFAULT_PORTS[parts.scheme] if port is None else port,
+            base,
+        )
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the ``Host`` header has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.base}"
+
+    def with_base(self, base: str) -> "Target":
+        return replace(self, base=base)
+
+
+def _split(url: str) -> tuple[SplitResult, int | None]:
+    """The URL's parts and port. What may be a key is in no error text."""
+    if "@" in url or "?" in url or "#" in url:
+        shown = url.split("@")[-1].split("?")[0].split("#")[0]
+        raise TargetError(
+            f"host {shown!r}: leave user, query and fragment out of the URL; give keys by --api-key-env or "
+            "--header"
+        )
+    if search(r"[\s\x00-\x1f\x7f]", url):
+        raise TargetError(f"host {url!r} holds a space or a control character")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as e:
+        raise TargetError(f"host {url!r}: {e}") from e
+    if port == 0:
+        raise TargetError(f"host {url!r}: port 0 cannot be connected to")
+    return parts, port
+
+
+def _ascii_host(host: str) -> str:
+    """A name as DNS and the ``Host`` header have it."""
+    try:
+        return host if ":" in host else host.encode("idna").decode()
+    except UnicodeError as e:
+        raise TargetError(f"host {host!r} is not a name that DNS can have: {e}") from e

@@ -1,0 +1,102 @@
+"""TLS over memory buffers: the bytes themselves travel through a socket of ours, stamps and all."""
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llm_locust.client.target import TargetError
+
+_READ_SIZE = 65_536
+
+#: ``verify_code`` of a certificate whose authority is not known: itself, or at the end of its chain.
+_UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
+
+_ADVICE = {
+    "WRONG_VERSION_NUMBER": "the server does not speak TLS at this port; try http://",
+    "HTTP_REQUEST": "the server does not speak TLS at this port; try http://",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a certificate of the client; give --client-cert",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the server may ask for a certificate of the client (--client-cert)",
+}
+
+
+def tls_context(ca_cert: Path | None = None, client_cert: Path | None = None) -> ssl.SSLContext:
+    """Verify against the system's CAs, or against ``ca_cert`` alone; ``client_cert`` holds certificate
+    and key in one PEM file.
+
+    Raises:
+        TargetError: a file that cannot be read as PEM.
+    """
+    try:
+        context = ssl.create_default_context(cafile=None if ca_cert is None else str(ca_cert))
+    except (OSError, ssl.SSLError) as e:
+        raise TargetError(f"--ca-cert {str(ca_cert)!r} cannot be used: {e}") from e
+    if client_cert is not None:
+        try:
+            context.load_cert_chain(str(client_cert))
+        except (OSError, ssl.SSLError) as e:
+            raise TargetError(
+                f"--client-cert {str(client_cert)!r} cannot be used (PEM, certificate and key): {e}"
+            ) from e
+    return context
+
+
+def tls_reason(error: ssl.SSLError) -> str:
+    """What TLS did not like, in words, with what to do where that is known."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"certificate not accepted: {error.verify_message}"
+        unknown = error.verify_code in _UNKNOWN_AUTHORITY
+        return f"{text} (--ca-cert names an authority of your own)" if unknown else text
+    reason = error.reason or ""
+    words = reason.replace("_", " ").lower() or error.strerror or str(error)
+    return f"{words} ({_ADVICE[reason]})" if reason in _ADVICE else words
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """One session. Bytes in and out; it never touches a socket."""
+
+    session: ssl.SSLObject
+    incoming: ssl.MemoryBIO = field(repr=False)
+    outgoing: ssl.MemoryBIO = field(repr=False)
+
+    @classmethod
+    def to(cls, host: str, context: ssl.SSLContext) -> "Tls":
+        """A client's session with ``host``, not yet shaken hands."""
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        return cls(context.wrap_bio(incoming, outgoing, server_hostname=host), incoming, outgoing)
+
+    def receive(self, data: bytes) -> None:
+        """Bytes off the wire; none at its end."""
+        if data:
+            self.incoming.write(data)
+        else:
+            self.incoming.write_eof()
+
+    def encrypt(self, data: bytes) -> bytes:
+        """The wire's form of these bytes and of all that the session itself had to say (raises SSLError)."""
+        self.session.write(data)
+        return self.outgoing.read()
+
+    def decrypt(self, data: bytes) -> tuple[bytes, bool]:
+        """The plain bytes that a read off the wire completed, and whether the peer has ended the stream.
+
+        An end without close_notify is an end: many servers do so, and HTTP tells whether all came.
+
+        Raises:
+            ssl.SSLError: an alert, or bytes that are not TLS.
+        """
+        self.receive(data)
+        parts: list[bytes] = []
+        ended = not data
+        try:
+            while part := self.session.read(_READ_SIZE):
+                parts.append(part)
+            ended = True
+        except ssl.SSLWantReadError:
+            pass
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            ended = True
+        except ssl.SSLError:
+            if not parts:  # else they go first: the next read meets the same error
+                raise
+        return b"".join(parts), ended

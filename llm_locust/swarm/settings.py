@@ -1,0 +1,186 @@
+"""The options of a run as checked values."""
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from re import fullmatch
+from typing import Any, TypeVar
+
+from llm_locust.client.connection import Timeouts
+from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.slo import parse_duration, parse_slo
+from llm_locust.workload.body import parse_body
+from llm_locust.workload.dataset import load_dataset
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.plan import WorkloadSpec
+
+#: What the manifest keeps of the command line. Not --header: its values may be secrets.
+RECORDED_OPTIONS = (
+    "model", "input_tokens", "output_tokens", "dataset", "body", "slo", "gate", "warmup", "out", "seed",
+    "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
+    "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time", "stop_timeout",
+    "processes", "expect_workers",
+)  # fmt: skip
+
+#: RFC 9110's token.
+_HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+
+T = TypeVar("T")
+
+
+class UsageError(ValueError):
+    """Something that the user has to change before any load is sent. One line, for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of one run, parsed. ``text`` holds them as given, without secrets."""
+
+    model: str | None
+    workload: WorkloadSpec
+    slo: str
+    gates: str
+    warmup_s: float
+    out: Path | None
+    seed: int | None
+    timeouts: Timeouts
+    flush_timeout_s: float
+    replica_headers: tuple[str, ...]
+    headers: dict[str, str] = field(repr=False)
+    api_key: str | None = field(repr=False)
+    ca_cert: Path | None
+    client_cert: Path | None
+    require_valid: bool
+    allow_incomplete: bool
+    text: dict[str, Any]
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must not stand in any file, log or page: the API key, the values of all headers.
+
+        Of ``Authorization: Bearer TOKEN`` the token alone too. A text of under four characters would
+        blank out half of every message.
+        """
+        values = self.headers.values()
+        tokens = [v.split()[-1] for k, v in self.headers.items() if _carries_a_token(k) and v.strip()]
+        return tuple(s for s in (self.api_key, *values, *tokens) if s and len(s) >= 4)
+
+
+def parse_timeouts(text: str) -> Timeouts:
+    """``first=60s gap=30s total=600s``, any of the three; raises ValueError with the wrong word."""
+    bounds: dict[str, float] = {}
+    for word in text.replace(",", " ").split():
+        name, equals, value = word.partition("=")
+        if name not in ("first", "gap", "total") or not equals:
+            raise ValueError(f"{word!r} in {text!r}: use first=TIME, gap=TIME or total=TIME, such as gap=30s")
+        bounds[f"{name}_s"] = parse_duration(value)
+        if bounds[f"{name}_s"] <= 0:
+            raise ValueError(f"{word!r} in {text!r}: a bound must be longer than 0")
+    return Timeouts(**bounds)
+
+
+def parse_header(text: str) -> tuple[str, str]:
+    """``Name=value`` as a pair; raises ValueError, which never shows the value."""
+    name, equals, value = text.partition("=")
+    if not equals:  # the whole text may be a value
+        raise ValueError("a header has no '=': write NAME=VALUE")
+    if not fullmatch(_HEADER_NAME, name):
+        raise ValueError(
+            f"{name[:40]!r} is no header name: write NAME=VALUE, the name without spaces and colons"
+        )
+    if not _fits_a_header(value):
+        raise ValueError(f"the value of {name!r} holds a line break or a character that no header can hold")
+    return name, value
+
+
+def parse_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
+    """The options' values.
+
+    Raises:
+        UsageError: one that cannot be used; the text names the option and what is wrong with it.
+    """
+    try:
+        return _settings(options, environ)
+    except ValueError as e:  # settings that are fine alone and contradict each other
+        raise UsageError(str(e)) from e
+
+
+def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    text = {name: getattr(options, name, None) for name in RECORDED_OPTIONS}
+    header_pairs = [_parsed(parse_header, h, "--header") for h in options.header or []]
+    return Settings(
+        model=options.model or None,
+        workload=_workload(options),
+        slo=_text(parse_slo, options.slo, "--slo"),
+        gates=_text(parse_gates, options.gate, "--gate"),
+        warmup_s=_parsed(parse_duration, options.warmup or "0s", "--warmup"),
+        out=Path(options.out) if options.out else None,
+        seed=_seed(options.seed),
+        timeouts=_parsed(parse_timeouts, options.timeouts, "--timeouts"),
+        flush_timeout_s=_parsed(parse_duration, options.flush_timeout, "--flush-timeout"),
+        replica_headers=tuple(options.replica_header or ()),
+        headers=dict(header_pairs),
+        api_key=_api_key(options.api_key_env, environ),
+        ca_cert=Path(options.ca_cert) if options.ca_cert else None,
+        client_cert=Path(options.client_cert) if options.client_cert else None,
+        require_valid=bool(options.require_valid),
+        allow_incomplete=bool(options.allow_incomplete),
+        text=text,
+    )
+
+
+def _workload(options: argparse.Namespace) -> WorkloadSpec:
+    dataset = _parsed(load_dataset, options.dataset, "--dataset") if options.dataset else None
+    # A dataset brings its own prompts, and perhaps its own bounds of the answers.
+    default_input, default_output = (None, None) if dataset is not None else ("512", "128")
+    input_tokens = options.input_tokens or default_input
+    output_tokens = options.output_tokens or default_output
+    return WorkloadSpec(
+        input_tokens=_parsed(parse_lengths, input_tokens, "--input-tokens") if input_tokens else None,
+        output_tokens=_parsed(parse_lengths, output_tokens, "--output-tokens") if output_tokens else None,
+        dataset=dataset,
+        extra_body=_parsed(parse_body, options.body, "--body") if options.body else {},
+    )
+
+
+def _parsed(parse: Callable[[str], T], text: str, flag: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as e:
+        raise UsageError(f"{flag}: {e}") from e
+
+
+def _text(parse: Callable[[str], object], text: str | None, flag: str) -> str:
+    """The text as it is, having seen that it parses: the web UI's form has no such check."""
+    if text:
+        _parsed(parse, text, flag)
+    return text or ""
+
+
+def _api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
+    if not name:
+        return None
+    key = environ.get(name, "").strip()
+    if not key:
+        raise UsageError(f"--api-key-env: the environment variable {name!r} is not set, or empty")
+    if not _fits_a_header(key):
+        raise UsageError(
+            f"--api-key-env: the value of {name!r} holds a line break or a character that no header can hold"
+        )
+    return key
+
+
+def _fits_a_header(value: str) -> bool:
+    return all(" " <= c <= "\xff" and c != "\x7f" or c == "\t" for c in value)
+
+
+def _carries_a_token(header: str) -> bool:
+    return header.lower() in ("authorization", "proxy-authorization")
+
+
+def _seed(seed: int | None) -> int | None:
+    if seed is not None and seed < 0:
+        raise UsageError(f"--seed: {seed} is negative; give a whole number from 0")
+    return seed
