@@ -207,9 +207,7 @@ class RecordBatch:
 
     def labels(self, name: str) -> Labels:
         """A text column as codes and names; each name stands once."""
-        column = self.table.column(name).unify_dictionaries().combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = column.chunk(0) if column.num_chunks else pa.array([], type=_TEXT)
+        column = _one_chunk(self.table.column(name).unify_dictionaries())
         codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         return Labels(np.asarray(codes, dtype=np.int32), tuple(column.dictionary.to_pylist()))
 
@@ -218,12 +216,17 @@ class RecordBatch:
 
     def arrivals(self) -> Ragged:
         """The token events' arrivals of all requests, ns after each request's ``sent_ns``."""
-        column = self.table.column("arrivals_ns").combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = column.chunk(0) if column.num_chunks else pa.array([], type=column.type)
+        column = _one_chunk(self.table.column("arrivals_ns"))
         offsets = np.asarray(column.offsets.to_numpy(), dtype=np.int64)
         values = np.asarray(column.flatten().to_numpy(), dtype=np.int64)
         return Ragged(offsets - offsets[0], values)
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array; of a single chunk itself, because ``combine_chunks`` would copy it."""
+    if column.num_chunks == 0:
+        return pa.array([], type=column.type)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _plain(type_: Any) -> Any:

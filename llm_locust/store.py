@@ -88,7 +88,7 @@ def index_frames(path: Path) -> FrameIndex:
     with path.open("rb") as file:
         at = 0
         while at < size:
-            ref = _read_frame(file, path, at)
+            ref = _read_frame(file, path, at, size)
             if ref is None:
                 return FrameIndex(tuple(frames), at)
             frames.append(ref)
@@ -96,15 +96,15 @@ def index_frames(path: Path) -> FrameIndex:
     return FrameIndex(tuple(frames), None)
 
 
-def _read_frame(file: BinaryIO, path: Path, at: int) -> FrameRef | None:
+def _read_frame(file: BinaryIO, path: Path, at: int, size: int) -> FrameRef | None:
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size:
         return None
     magic, head_length, length, crc = _PREFIX.unpack(prefix)
-    if magic != _MAGIC:
+    if magic != _MAGIC or at + _PREFIX.size + head_length + length > size:
         return None
     head, payload = file.read(head_length), file.read(length)
-    if len(payload) < length or zlib.crc32(payload, zlib.crc32(head)) != crc:
+    if zlib.crc32(payload, zlib.crc32(head)) != crc:
         return None
     try:
         header = msgspec.json.decode(head, type=FrameHeader)
@@ -143,30 +143,40 @@ def compact(run: Path) -> int:
     """``batches.frames`` into ``requests.parquet``; gives the number of rows.
 
     Batches are read one by one, so that memory is bounded by a row group. The frames are removed
-    after the Parquet file is whole. Without a frames file the run has no requests: an empty file.
+    after the Parquet file is whole, but for a file with bytes that are no frame: it stays, as the only
+    place of what may lie behind them. Without a frames file the run has no requests: an empty file.
+
+    Raises:
+        BatchError: a whole frame holds no batch.
+        OSError: a file cannot be read or written.
     """
     frames_path = run / FRAMES_FILE
-    frames = unique_frames(index_frames(frames_path).frames) if frames_path.exists() else []
-    rows = write_requests(run / REQUESTS_FILE, (f.batch() for f in frames))
-    frames_path.unlink(missing_ok=True)
+    index = index_frames(frames_path) if frames_path.exists() else FrameIndex((), None)
+    rows = write_requests(run / REQUESTS_FILE, (f.batch() for f in unique_frames(index.frames)))
+    if index.torn_at is None:
+        frames_path.unlink(missing_ok=True)
     return rows
 
 
 def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
     """Write batches as one Parquet file, atomically; gives the number of rows."""
-    temporary = path.with_name(path.name + ".part")
+    temporary = _part(path)
     rows = 0
-    with pq.ParquetWriter(
-        temporary,
-        SCHEMA,
-        compression="zstd",
-        use_dictionary=[f.name for f in SCHEMA if pa.types.is_dictionary(f.type)],
-        column_encoding=dict.fromkeys(_PACKED_COLUMNS, "DELTA_BINARY_PACKED"),
-    ) as writer:
-        for group in _groups(batches):
-            writer.write_table(group.table, row_group_size=_ROWS_A_GROUP)
-            rows += len(group)
-    os.replace(temporary, path)
+    try:
+        with pq.ParquetWriter(
+            temporary,
+            SCHEMA,
+            compression="zstd",
+            use_dictionary=[f.name for f in SCHEMA if pa.types.is_dictionary(f.type)],
+            column_encoding=dict.fromkeys(_PACKED_COLUMNS, "DELTA_BINARY_PACKED"),
+        ) as writer:
+            for group in _groups(batches):
+                writer.write_table(group.table, row_group_size=_ROWS_A_GROUP)
+                rows += len(group)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     return rows
 
 
@@ -191,9 +201,11 @@ def read_requests(run: Path) -> RecordBatch:
     """
     path = _existing(run, REQUESTS_FILE)
     try:
-        return RecordBatch.from_table(pq.read_table(path))
+        # Not as a data set: a directory named key=value would be read as a column.
+        with pq.ParquetFile(path) as file:
+            return RecordBatch.from_table(file.read())
     except (pa.ArrowException, BatchError, OSError) as e:
-        reason = str(e).splitlines()[0]
+        reason = next(iter(str(e).splitlines()), type(e).__name__)
         raise StoreError(f"{str(path)!r} cannot be read as requests: {reason}") from e
 
 
@@ -228,9 +240,18 @@ def write_json(path: Path, value: object) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """A text file, atomically."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    temporary = _part(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _part(path: Path) -> Path:
+    """Where a file is written before it is whole: beside it, so that renaming is atomic."""
+    return path.with_name(path.name + ".part")
 
 
 def _existing(run: Path, name: str) -> Path:

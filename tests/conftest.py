@@ -5,7 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from scripted import ScriptedServer, TlsFiles, make_tls_files, scripted_server
+
+# A time limit per example finds nothing but a busy machine.
+settings.register_profile("no_deadline", deadline=None)
+settings.load_profile("no_deadline")
 
 
 @pytest.fixture(scope="session")

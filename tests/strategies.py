@@ -2,12 +2,7 @@
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
-
-# A time limit per example finds nothing but a busy machine.
-settings.register_profile("no_deadline", deadline=None)
-settings.load_profile("no_deadline")
 
 #: What makes event streams hard: line ends, field names, a BOM, characters that end a line elsewhere.
 _LINE_ENDS = [b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r", b"\r\n\r\n"]

@@ -314,7 +314,7 @@ def test_records_that_the_master_had_and_the_run_has_not_are_missing_too() -> No
 
 WHOLE: dict[str, Any] = {"workers": workers((1, 1, False))}
 MISSING: dict[str, Any] = {"workers": workers((9, 1, False))}
-INVALID = request(clock_step_ns=10**9)
+INVALID = request(kernel_stamps=False, client_lag_ns=10**9)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,16 @@ def test_every_walk_visits_the_whole_vocabulary_and_escapes_it_rightly(start: in
 
 
 @pytest.mark.parametrize(
-    ("text", "tokens"), [("", 0), ("a", 1), ("a b, c!", 5), ("internationalisation", 2), ("x" * 36, 3), ("12345", 2), ("東京へ", 3)]
+    ("text", "tokens"),
+    [
+        ("", 0),
+        ("a", 1),
+        ("a b, c!", 5),
+        ("internationalisation", 2),
+        ("x" * 36, 3),
+        ("12345", 2),
+        ("東京へ", 3),
+    ],
 )
 def test_tokens_are_counted_as_byte_pair_tokenizers_cut_english(text: str, tokens: int) -> None:
     assert count_tokens(text) == tokens

@@ -3,7 +3,7 @@
 import _socket
 import os
 import ssl
-from collections.abc import Callable
+from contextlib import suppress
 from socket import AF_INET6, IPPROTO_TCP, SO_ERROR, SO_KEEPALIVE, SOCK_STREAM, SOL_SOCKET, TCP_NODELAY
 
 import gevent
@@ -60,13 +60,29 @@ def _shake_hands(sock: _socket.socket, tls: Tls) -> None:
             done = True
         except ssl.SSLWantReadError:
             pass
-        finally:  # the alert that tells the server why, too
-            _send_all(sock, tls.outgoing.read())
+        except ssl.SSLError:
+            with suppress(OSError):  # the alert that tells the server why
+                sock.send(tls.outgoing.read())
+            raise
+        _send_all(sock, tls.outgoing.read())
         if not done:
-            tls.receive(_when_ready(sock, _EV_READ, lambda: sock.recv(16_384)))
+            _wait_for(sock, _EV_READ)
+            tls.receive(sock.recv(16_384))
 
 
 def _send_all(sock: _socket.socket, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[_when_ready(sock, _EV_WRITE, lambda rest=view: sock.send(rest)) :]
+        try:
+            view = view[sock.send(view) :]
+        except BlockingIOError:
+            _wait_for(sock, _EV_WRITE)
+
+
+def _wait_for(sock: _socket.socket, events: int) -> None:
+    hub = gevent.get_hub()
+    watcher = hub.loop.io(sock.fileno(), events)
+    try:
+        hub.wait(watcher)
+    finally:
+        watcher.close()

@@ -1,7 +1,6 @@
 """One API call from a prepared body to its record: send, wait, decode, classify."""
 
 import secrets as random_secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -125,12 +124,15 @@ class LiveCall:
 
     A pooled connection that turns out to be stale (it breaks before any byte of a response came) is
     replaced once, by a new one.
+
+    Args:
+        timeouts: bounds of this call; the client's where none are given.
     """
 
     __slots__ = (
         "_call",
         "_client",
-        "_connected_ns",
+        "_connected",
         "_connection",
         "_decoder",
         "_error",
@@ -138,16 +140,20 @@ class LiveCall:
         "_request",
         "_retries",
         "_reused",
-        "_started_ns",
+        "_started",
+        "_timeouts",
     )
 
-    def __init__(self, client: LlmClient, request: bytes, call: Call) -> None:
+    def __init__(
+        self, client: LlmClient, request: bytes, call: Call, timeouts: Timeouts | None = None
+    ) -> None:
         client.in_flight += 1
         self._client = client
         self._call = call
         self._request = request
-        self._started_ns = time.time_ns()
-        self._connected_ns: int | None = None
+        self._timeouts = timeouts or client.timeouts
+        self._started = read_clocks()
+        self._connected: ClockPair | None = None
         self._reused = False
         self._retries = 0
         self._connection: Connection | None = None
@@ -159,11 +165,8 @@ class LiveCall:
 
     def run_to_end(self) -> None:
         """Send, and wait until the response is whole or the call has failed; decode nothing yet."""
-        try:
-            self._open()
-            self._wait(Connection.wait_complete)
-        except ClientError as e:
-            self._error = e
+        with suppress(ClientError):
+            self._perform(Connection.wait_complete)
 
     def open(self, *, keep_body: bool = False) -> None:
         """Send, and wait for the response's headers (raises ClientError).
@@ -172,26 +175,20 @@ class LiveCall:
             keep_body: keep the body's bytes for :meth:`read`.
         """
         self._decoder.tapped = keep_body
-        try:
-            self._open()
-            self._wait(self._until_headers)
-        except ClientError as e:
-            self._error = e
-            raise
+        self._perform(self._until_headers)
 
     def read(self) -> bytes:
         """The body's bytes that have come since the last read; waits for some; empty at the end.
 
         For a call that was opened with :meth:`open` (raises ClientError).
         """
-        tap = self._decoder.tap
-        assert self._connection is not None
+        connection, tap = self._connection, self._decoder.tap
+        assert connection is not None
         try:
-            while not (self._exchange.pieces or tap or self._exchange.complete):
-                self._connection.wait_progress(lambda: self._exchange.pieces > 0)
+            connection.wait_progress(self._readable)
         except ClientError as e:
             self._error = e
-            if not (self._exchange.pieces or tap):
+            if not self._readable():
                 raise
         self._exchange.drain()
         body = b"".join(tap)
@@ -199,8 +196,9 @@ class LiveCall:
         return body
 
     def wait_end(self, patience_s: float) -> None:
-        """Wait at most this long for the response's last byte."""
-        assert self._connection is not None
+        """Wait at most this long for the response's last byte; not at all in the event loop itself."""
+        if self._connection is None or gevent.getcurrent() is gevent.get_hub():
+            return
         with gevent.Timeout(patience_s, _PatienceError), suppress(ClientError, _PatienceError):
             self._connection.wait_complete()
 
@@ -223,55 +221,63 @@ class LiveCall:
     def headers(self) -> dict[bytes, bytes]:
         return self._exchange.headers
 
-    def _open(self) -> None:
-        connection = self._client.pool.acquire()
-        self._reused = connection.used
-        self._begin(connection)
-
-    def _begin(self, connection: Connection) -> None:
-        self._connection = connection
-        self._connected_ns = self._started_ns if self._reused else time.time_ns()
-        connection.send(self._request, self._exchange, self._client.timeouts, self._decoder.last_event_ns)
-
-    def _wait(self, until: Callable[[Connection], None]) -> None:
-        assert self._connection is not None
+    def _perform(self, until: Callable[[Connection], None]) -> None:
+        """Send, and wait ``until`` the connection has what is wanted."""
+        pool = self._client.pool
         try:
-            until(self._connection)
-        except ConnectionBrokenError:
-            if not self._reused or self._exchange.read_count:
-                raise
-            self._connection.finish()
-            self._retries, self._reused = 1, False
-            self._begin(self._client.pool.open())
-            until(self._connection)
+            connection = pool.acquire()
+            self._reused = connection.used
+            try:
+                self._send(connection)
+                until(connection)
+            except ConnectionBrokenError:
+                if not self._reused or self._exchange.read_count:
+                    raise
+                connection.finish()
+                self._retries, self._reused = 1, False
+                connection = pool.open()
+                self._send(connection)
+                until(connection)
+        except ClientError as e:
+            self._error = e
+            raise
+
+    def _send(self, connection: Connection) -> None:
+        self._connection = connection
+        self._connected = self._started if self._reused else read_clocks()
+        connection.send(self._request, self._exchange, self._timeouts, self._decoder.last_event_ns)
 
     def _until_headers(self, connection: Connection) -> None:
         connection.wait_progress(lambda: self._exchange.headers_at is not None)
+
+    def _readable(self) -> bool:
+        return self._exchange.pieces > 0 or bool(self._decoder.tap)
 
     # -- the end --------------------------------------------------------------------------
 
     def conclude(self, *, cancelled: bool = False) -> Answer:
         """Hand the connection back, decode what is left, make the record, give it to the sink."""
         ended = read_clocks()
-        connection, sent, rtt_ns = self._connection, None, None
+        client, connection, sent, rtt_ns = self._client, self._connection, None, None
+        client.in_flight -= 1
         if connection is not None:
             sent, rtt_ns = connection.sent, connection.rtt_ns()
-            connection.finish()
-            self._client.pool.release(connection)
+            if connection.finish():
+                client.pool.release(connection)
         reply = self._decoder.finish()
+        self._exchange.release()
         answer = Answer(self._record(reply, sent, ended, rtt_ns, cancelled), reply)
-        self._client.in_flight -= 1
-        self._client.sink(answer)
+        client.sink(answer)
         return answer
 
     def _record(
         self, reply: Reply, sent: ClockPair | None, ended: ClockPair, rtt_ns: int | None, cancelled: bool
     ) -> RequestRecord:
-        call, exchange = self._call, self._exchange
+        call, exchange, started = self._call, self._exchange, self._started
         outcome, error = judge(exchange, self._error, reply, self._decoder, cancelled=cancelled)
-        times = read_times(exchange, sent or ended, ended)
+        times = read_times(exchange, started, ended)
         came = arrivals(reply.token_ends, exchange.read_ends(), times.at_ns)
-        sent_ns = None if sent is None else sent.realtime_ns
+        sent_ns = None if sent is None else times.place(sent)
         after_sent = came.at_ns - (sent_ns or 0)
         usage = reply.usage
         counted = usage.output_tokens if usage is not None else None
@@ -280,9 +286,9 @@ class LiveCall:
             name=call.name,
             outcome=outcome,
             scheduled_ns=call.scheduled_ns,
-            started_ns=self._started_ns,
-            ended_ns=ended.realtime_ns - (times.clock_step_ns or 0),
-            connected_ns=self._connected_ns,
+            started_ns=started.realtime_ns,
+            ended_ns=times.end_ns(exchange, ended),
+            connected_ns=None if self._connected is None else times.place(self._connected),
             sent_ns=sent_ns,
             headers_ns=None if exchange.headers_at is None else int(times.at_ns[exchange.headers_at]),
             arrivals_ns=after_sent,

@@ -43,19 +43,18 @@ class Gaps:
 
 def ttft(c: Columns) -> Floats:
     """First token event − sent."""
-    return np.where(c.streamed & ~c.stepped, c.first_event_s, np.nan)
+    return np.where(c.streamed, c.first_event_s, np.nan)
 
 
 def ttfo(c: Columns) -> Floats:
     """First token event that is not reasoning − sent."""
-    return np.where(c.streamed & ~c.stepped, c.first_answer_s, np.nan)
+    return np.where(c.streamed, c.first_answer_s, np.nan)
 
 
 def e2el(c: Columns) -> Floats:
     """Last token event − sent; the end of the answer where it was not streamed."""
     whole = ~c.streamed & c.ok & (c.events == 0)
-    end = np.where(whole, c.ended_s - c.sent_s, c.last_event_s)
-    return np.where(c.stepped, np.nan, end)
+    return np.where(whole, c.ended_s - c.sent_s, c.last_event_s)
 
 
 def tpot(c: Columns) -> Floats:
@@ -73,7 +72,7 @@ def user_tps(c: Columns) -> Floats:
 
 def schedule_delay(c: Columns) -> Floats:
     """sent − scheduled."""
-    return np.where(c.stepped, np.nan, c.sent_s - c.scheduled_s)
+    return c.sent_s - c.scheduled_s
 
 
 def ttft_scheduled(c: Columns) -> Floats:
@@ -88,7 +87,7 @@ def e2el_scheduled(c: Columns) -> Floats:
 
 def connect(c: Columns) -> Floats:
     """connected − started; not defined on a reused connection."""
-    return np.where(c.reused | c.stepped, np.nan, c.connected_s - c.started_s)
+    return np.where(c.reused, np.nan, c.connected_s - c.started_s)
 
 
 def rtt(c: Columns) -> Floats:
@@ -108,7 +107,7 @@ def itl(c: Columns, rows: Rows | None = None) -> Gaps:
         One list a row; ``values_s`` is the pooled population. Beside it some MiB are used.
     """
     rows = np.arange(len(c)) if rows is None else rows
-    counted = c.streamed[rows] & ~c.stepped[rows]
+    counted = c.streamed[rows]
     gaps = np.where(counted, np.maximum(c.events[rows] - 1, 0), 0)
     values = np.empty(int(gaps.sum()))
     filled = 0

@@ -22,7 +22,7 @@ def on_time_ratio(c: Columns, rows: Rows, ttft_limit_s: float, tpot_limit_s: flo
     slack, so that a token is late when its slack is above the TTFT limit and above all before it.
     """
     out = np.full(len(rows), np.nan)
-    usable = c.streamed & ~c.stepped & (c.events > 0) & (c.output_tokens > 0)
+    usable = c.streamed & (c.events > 0) & (c.output_tokens > 0)
     index = np.flatnonzero(usable[rows])
     filled = 0
     for part, lists in pieces(c.arrivals, rows[index]):

@@ -7,7 +7,8 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from llm_locust.swarm.master import LocalSide, MasterSide
+from llm_locust.swarm.local import LocalSide
+from llm_locust.swarm.master import MasterSide
 from llm_locust.swarm.options import add_arguments
 from llm_locust.swarm.worker import WorkerSide
 
@@ -19,9 +20,10 @@ _ATTRIBUTE = "llm_locust"
 
 
 def session_of(environment: Environment) -> "Session | None":
-    """The session of the run that this process takes part in; None on a master, and before a run."""
+    """The session that a new user joins; None on a master, before a run, and once the run is stopping."""
     side = vars(environment).get(_ATTRIBUTE)
-    return side.session if isinstance(side, WorkerSide | LocalSide) else None
+    session = side.session if isinstance(side, WorkerSide | LocalSide) else None
+    return None if session is None or session.stopping else session
 
 
 def _on_parser(parser: LocustArgumentParser, **_: object) -> None:

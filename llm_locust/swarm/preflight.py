@@ -1,17 +1,20 @@
 """What is checked before any load: the host answers, the model is there, the results have a place."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
+from locust import User
+from locust.env import Environment
 
 from llm_locust.client.errors import ClientError
 from llm_locust.client.pool import Target, TargetError
 from llm_locust.client.request import get
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
-from llm_locust.swarm.options import Settings, UsageError
 from llm_locust.swarm.session import make_pool, request_headers
+from llm_locust.swarm.settings import Settings, UsageError
 
 #: Every check together answers within this, or the server counts as unreachable.
 CHECK_TIMEOUT_S = 10.0
@@ -35,14 +38,37 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def check_target(host: str | None, settings: Settings) -> Endpoint:
+def host_of(environment: Environment) -> str:
+    """Where the load goes: ``-H`` or the web UI's form, else what the user classes say.
+
+    Raises:
+        UsageError: nobody says, or the classes do not agree.
+    """
+    hosts = dict.fromkeys(cls.host for cls in environment.user_classes if cls.host)
+    if environment.host:
+        return environment.host
+    if not hosts:
+        raise UsageError("no host: give -H http://HOST:PORT, or set host in the locustfile")
+    if len(hosts) > 1:
+        raise UsageError(f"the users have {len(hosts)} hosts, give one by -H: {', '.join(map(repr, hosts))}")
+    return next(iter(hosts))
+
+
+def check_workload(settings: Settings, user_classes: Iterable[type[User]]) -> None:
+    """See that the workload fits the endpoint of every user class that sends it (raises UsageError)."""
+    for endpoint in {e.value for cls in user_classes if (e := getattr(cls, "endpoint", None)) is not None}:
+        try:
+            replace(settings.workload, endpoint=endpoint)
+        except ValueError as e:
+            raise UsageError(str(e)) from e
+
+
+def check_target(host: str, settings: Settings) -> Endpoint:
     """Reach the server, list its models, choose one.
 
     Raises:
-        UsageError: no host, no answer, access refused, or a model that the server does not have.
+        UsageError: no answer, access refused, or a model that the server does not have.
     """
-    if not host:
-        raise UsageError("no host: give -H http://HOST:PORT, or set host in the locustfile")
     try:
         target = Target.parse(host)
         base, models = _list_models(target, settings)

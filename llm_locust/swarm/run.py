@@ -4,6 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -12,10 +13,10 @@ import gevent
 
 from llm_locust.manifest import Manifest, WorkerFacts
 from llm_locust.report.build import Report, build_report
-from llm_locust.store import compact, write_manifest
+from llm_locust.store import FRAMES_FILE, compact, write_manifest
 from llm_locust.swarm.collector import Collector
 from llm_locust.swarm.messages import CountsMessage, RunInfo
-from llm_locust.swarm.options import Settings
+from llm_locust.swarm.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -38,13 +39,13 @@ class Run:
     info: RunInfo
     name: str
     path: Path
-    host: str
     settings: Settings
     workers_expected: int
     collector: Collector
     started_ns: int = field(default_factory=time.time_ns)
     stopped_ns: int | None = None
     ended_ns: int | None = None
+    finishing: bool = False  # all records are in, or given up: the report is being made, or is there
     participants: dict[str, Participant] = field(default_factory=dict)
     report: Report | None = None
     failure: str | None = None  # why there is no report
@@ -69,7 +70,7 @@ class Run:
             started_ns=self.started_ns,
             stopped_ns=self.stopped_ns,
             ended_ns=self.ended_ns,
-            host=self.host,
+            host=self.info["host"],
             model=self.info["model"],
             seed=self.info["seed"],
             command=_command(self.settings),
@@ -83,17 +84,36 @@ class Run:
             workers=[self._facts(worker) for worker in sorted(self.participants, key=self._index)],
         )
 
+    @property
+    def patience_s(self) -> float:
+        """How long the last records are waited for once the users have stopped."""
+        return self.settings.flush_timeout_s + 5.0
+
     def finish(self) -> None:
         """Close the file, compact it, compute and write the report. Heavy work is off the hub."""
-        self.collector.close()
-        self.ended_ns = time.time_ns()
         try:
+            self.collector.close()
+            self.ended_ns = time.time_ns()
             self.report = gevent.get_hub().threadpool.apply(
                 _write_run, (self.path, self.manifest(), self.settings.allow_incomplete)
             )
+        except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
+            self._failed(e)
         except Exception as e:
-            self.failure = f"the report of {str(self.path)!r} could not be written: {e}"
-            logger.exception("%s; the records are kept there", self.failure)
+            self._failed(e)
+            logger.exception("this is a defect of llm-locust")
+
+    def discard(self) -> None:
+        """Of a run that did not come about nothing stays."""
+        with suppress(OSError):
+            self.collector.close()
+            (self.path / FRAMES_FILE).unlink()
+            self.path.rmdir()
+
+    def _failed(self, error: Exception) -> None:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        self.failure = f"the report of {str(self.path)!r} could not be written: {reason}"
+        logger.error("%s; the records that came are kept there", self.failure)
 
     def _index(self, worker: str) -> int:
         return self.participants[worker].index

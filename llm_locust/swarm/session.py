@@ -1,5 +1,6 @@
 """What the users of one process share during one run: connections, prompts, the recorder."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -11,12 +12,14 @@ from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.record import Outcome, RequestRecord
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.messages import RunInfo
-from llm_locust.swarm.options import Settings
 from llm_locust.swarm.recorder import Deliver, Recorder
+from llm_locust.swarm.settings import Settings
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.prompts import Prompt
+
+logger = logging.getLogger(__name__)
 
 
 class LlmRequestError(Exception):
@@ -26,9 +29,12 @@ class LlmRequestError(Exception):
 class Session:
     """One run in one process.
 
+    Attributes:
+        stopping: the run is being stopped: users that are at it may finish, no new one joins.
+        closed: no request may be sent any more.
+
     Args:
         run: what the master decided for all workers.
-        host: where the load goes.
         worker: this process's name in the records.
         worker_index: its place among ``worker_count``.
         deliver: takes the recorder's batches.
@@ -40,7 +46,6 @@ class Session:
         run: RunInfo,
         settings: Settings,
         *,
-        host: str,
         worker: str,
         worker_index: int,
         worker_count: int,
@@ -49,13 +54,14 @@ class Session:
         self.run = run
         self.settings = settings
         self.recorder = Recorder(run["id"], worker, deliver)
+        self.stopping = False
         self.closed = False
         self._environment = environment
         self._place = (worker_index, max(worker_count, worker_index + 1))
         self._users = count()
         self._workloads: dict[Endpoint, Workload] = {}
         self._templates: dict[Endpoint, BodyTemplate] = {}
-        target = Target.parse(host).with_base(run["base"])
+        target = Target.parse(run["host"]).with_base(run["base"])
         self.client = LlmClient(
             make_pool(target, settings),
             sink=self._finished,
@@ -84,16 +90,21 @@ class Session:
 
     def close(self) -> None:
         """No more requests: deliver the open batch, close the idle connections."""
-        self.closed = True
+        self.stopping = self.closed = True
         self.recorder.close_batch()
         self.client.pool.close()
 
     def _finished(self, answer: Answer) -> None:
         record = answer.record
+        if self.closed:
+            # Of a greenlet that its user left behind. The worker has said its last word on the run,
+            # which counted this request as in flight.
+            logger.warning("request %s ended after its run: not recorded", record.request_id)
+            return
         self.recorder.add(record)
-        events.llm_request.fire(record=record)
         if record.outcome is not Outcome.CANCELLED:
             self._report_to_locust(record)
+        events.llm_request.fire(record=record)
 
     def _report_to_locust(self, record: RequestRecord) -> None:
         """One request event a request, so that Locust's own statistics stay true.

@@ -173,7 +173,7 @@ def _api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def _fits_a_header(value: str) -> bool:
-    return all(" " <= c <= "\xff" and c != "\x7f" or c == "\t" for c in value)
+    return all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in value)
 
 
 def _carries_a_token(header: str) -> bool:

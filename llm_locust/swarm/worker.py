@@ -21,9 +21,9 @@ from llm_locust.swarm.messages import (
     RefusedMessage,
     RunInfo,
 )
-from llm_locust.swarm.options import UsageError, parse_settings
 from llm_locust.swarm.recorder import Deliver
 from llm_locust.swarm.session import Session
+from llm_locust.swarm.settings import UsageError, parse_settings
 from llm_locust.swarm.shipping import Shipper
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class UserSide:
         Raises:
             UsageError: its settings cannot be used in this process.
         """
+        self.close()
         index, workers = self._place()
         self._process.cpu_percent()
         self._cpu_percent_max = None
@@ -70,7 +71,6 @@ class UserSide:
                 self.environment,
                 run,
                 parse_settings(options),
-                host=self.environment.host or "",
                 worker=self.worker,
                 worker_index=index,
                 worker_count=workers,
@@ -91,6 +91,11 @@ class UserSide:
             unsent=unsent,
             cpu_percent_max=self._cpu_percent_max,
         )
+
+    def admit_no_more(self) -> None:
+        """The run is being stopped: a user that is spawned from here on does nothing."""
+        if self.session is not None:
+            self.session.stopping = True
 
     def close(self) -> None:
         """End the session; its users must have stopped."""
@@ -121,15 +126,17 @@ class WorkerSide:
         self._runner = runner
         self._shipper = Shipper(lambda m: runner.send_message(messages.BATCH, dict(m)))
         self._users = UserSide(environment, runner.client_id, self._place, self._shipper.deliver)
-        self._done: set[str] = set()
+        self._over: set[str] = set()  # runs that must not begin here (again)
+        self._done: set[str] = set()  # runs of which this worker has said its last word
         runner.register_message(messages.ACK, self._on_ack)
         runner.register_message(messages.FLUSH, self._on_flush, concurrent=True)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
-        events.test_stop.add_listener(self._on_test_stop)
+        events.test_stopping.add_listener(lambda **_: self._users.admit_no_more())
+        events.test_stop.add_listener(lambda **_: self._users.close())
         events.report_to_master.add_listener(self._on_report)
         events.quitting.add_listener(self._on_quitting)
-        gevent.spawn(self._resend)
+        gevent.spawn(self._shipper.resend_forever)
 
     @property
     def session(self) -> Session | None:
@@ -141,10 +148,14 @@ class WorkerSide:
         return max(self._runner.worker_index, 0), int(expected)
 
     def _on_test_start(self, **_: object) -> None:
-        run: RunInfo | None = getattr(self._environment.parsed_options, "llm_run", None)
-        if run is None:
+        options = self._environment.parsed_options
+        if not hasattr(options, "llm_run"):
             logger.error("the master does not load llm_locust: nothing will be recorded or sent")
             return
+        assert options is not None
+        run: RunInfo | None = options.llm_run
+        if run is None or run["id"] in self._over:
+            return  # a ramp of users that went on while its run was stopped
         try:
             self._users.begin(run)
         except UsageError as e:
@@ -152,31 +163,34 @@ class WorkerSide:
             refusal = RefusedMessage(run=run["id"], reason=f"worker {os.uname().nodename}: {e}")
             self._runner.send_message(messages.REFUSED, dict(refusal))
 
-    def _on_test_stop(self, **_: object) -> None:
-        self._users.close()
-
     def _on_ack(self, msg: Received[AckMessage], **_: object) -> None:
         self._shipper.acknowledged(msg.data["run"], msg.data["seq"])
 
     def _on_flush(self, msg: Received[FlushMessage], **_: object) -> None:
-        if self.session is None or self.session.run["id"] != msg.data["run"]:
-            return
-        self._runner.stop()  # the users end as --stop-timeout says
-        self._flush()
-
-    def _flush(self) -> None:
-        """Send all of the run and say that it was all; the master waits for this word."""
+        run = msg.data["run"]
+        self._over.add(run)
         session = self.session
-        if session is None:
-            return
+        if session is not None and session.run["id"] == run:
+            self._runner.stop()  # the users end as --stop-timeout says
+            self._flush(session)
+        else:  # this worker had no part in it
+            nothing = CountsMessage(run=run, finished=0, in_flight=0, unsent=0, cpu_percent_max=None)
+            self._runner.send_message(messages.DONE, dict(nothing))
+
+    def _flush(self, session: Session) -> None:
+        """Send all of the run and say that it was all; the master waits for this word."""
         self._users.close()
+        run = session.run["id"]
         # Once Locust has ended the greenlet that receives, no acknowledgement can come: do not wait for one.
         receives = len(self._runner.greenlet) > 0
-        self._shipper.flush(session.settings.flush_timeout_s if receives else 0.0)
+        timeout_s = session.settings.flush_timeout_s
+        if receives and not self._shipper.flush(timeout_s):
+            logger.error("batches of run %s were not acknowledged within %g s", run, timeout_s)
         counts = self._users.counts(self._shipper.unsent)
         assert counts is not None
-        self._done.add(counts["run"])
+        self._done.add(run)
         self._runner.send_message(messages.DONE, dict(counts))
+        self._shipper.abandon(run)
 
     def _on_report(self, data: dict[str, object], **_: object) -> None:
         counts = self._users.counts(self._shipper.unsent)
@@ -188,11 +202,8 @@ class WorkerSide:
 
         Runs before Locust's own listener, while messages still come and go.
         """
-        if self.session is not None and self.session.run["id"] not in self._done:
+        session = self.session
+        if session is not None and session.run["id"] not in self._done:
+            self._over.add(session.run["id"])
             self._runner.stop()
-            self._flush()
-
-    def _resend(self) -> None:
-        while True:
-            gevent.sleep(1.0)
-            self._shipper.resend_overdue()
+            self._flush(session)

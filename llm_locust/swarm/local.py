@@ -1,0 +1,66 @@
+"""A process that is all in one: users, records and run directory."""
+
+import gevent
+from locust.env import Environment
+from locust.runners import LocalRunner
+
+from llm_locust.swarm.messages import BatchMessage
+from llm_locust.swarm.run_side import RunSide
+from llm_locust.swarm.session import Session
+from llm_locust.swarm.settings import UsageError
+from llm_locust.swarm.shipping import Shipper
+from llm_locust.swarm.worker import UserSide
+
+
+class LocalSide:
+    """The user's side and the run's side in one process, a batch handed over as between two.
+
+    So a batch that the disk did not take is kept and tried again here too.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        runner = environment.runner
+        assert isinstance(runner, LocalRunner)
+        self._shipper = Shipper(self._hand_over)
+        self._users = UserSide(environment, runner.client_id, lambda: (0, 1), self._shipper.deliver)
+        self._runs = RunSide(environment, lambda run, _, seq: self._shipper.acknowledged(run, seq))
+        events = environment.events
+        events.test_start.add_listener(self._on_test_start)
+        events.test_stopping.add_listener(self._on_test_stopping)
+        events.test_stop.add_listener(self._on_test_stop)
+        events.quitting.add_listener(lambda **_: self._runs.on_quitting(runner.stop))
+        events.quit.add_listener(lambda **_: self._runs.print_once())
+        gevent.spawn(self._shipper.resend_forever)
+        self._runs.check()
+
+    @property
+    def session(self) -> Session | None:
+        return self._users.session
+
+    def _on_test_start(self, **_: object) -> None:
+        run = self._runs.begin(workers=1)
+        run.heard(self._users.worker, 0)
+        try:
+            self._users.begin(run.info)
+        except UsageError as e:
+            self._runs.abandon(str(e))
+
+    def _hand_over(self, message: BatchMessage) -> None:
+        run = self._runs.run
+        if run is not None and run.info["id"] == message["run"]:
+            run.collector.accept(self._users.worker, message["seq"], message["rows"], message["frame"])
+
+    def _on_test_stopping(self, **_: object) -> None:
+        self._users.admit_no_more()
+        if self._runs.run is not None:
+            self._runs.run.stopped()
+
+    def _on_test_stop(self, **_: object) -> None:
+        run = self._runs.run
+        if run is None or run.finishing:
+            return
+        self._users.close()
+        self._shipper.flush(run.settings.flush_timeout_s)
+        run.heard(self._users.worker, 0, self._users.counts(self._shipper.unsent)).done = True
+        self._shipper.abandon(run.info["id"])
+        self._runs.finish()

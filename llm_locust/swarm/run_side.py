@@ -1,0 +1,200 @@
+"""What a process with the run directory does alike, whether its users are here or elsewhere."""
+
+import logging
+import secrets
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import gevent
+import psutil
+from locust.env import Environment
+
+from llm_locust.report.console import print_report
+from llm_locust.swarm.collector import Collector
+from llm_locust.swarm.messages import RunInfo
+from llm_locust.swarm.preflight import check_run_dir, check_target, check_workload, choose_run_dir, host_of
+from llm_locust.swarm.run import Run, wait_until
+from llm_locust.swarm.settings import Settings, UsageError, parse_settings
+
+logger = logging.getLogger(__name__)
+
+EXIT_USAGE = 2
+
+
+class RunSide:
+    """Begins runs, ends them, sets the exit code.
+
+    Args:
+        acknowledge: called with (run, worker, seq) when a batch is in the run's file.
+    """
+
+    def __init__(self, environment: Environment, acknowledge: Callable[[str, str, int], None]) -> None:
+        self.environment = environment
+        self.run: Run | None = None
+        self._acknowledge = acknowledge
+        self._refused = False  # the last run that was asked for could not be done
+        self._finishing: gevent.Greenlet[[Run], None] | None = None
+        self._runs = 0
+        self._printed: Run | None = None
+        assert environment.parsed_options is not None
+        self._options = environment.parsed_options
+        # Every worker looks for it in the options that it gets: its absence would say that the
+        # master does not load this package.
+        self._options.llm_run = None
+
+    @property
+    def headless(self) -> bool:
+        return bool(self._options.headless)
+
+    def check(self) -> None:
+        """Before any load: what cannot work ends the process, with one line.
+
+        A server that does not answer is only said where a person can still change the host in the web UI.
+        """
+        at_once = self.headless or self._options.autostart
+        try:
+            settings = self._settings()
+            check_run_dir(settings)
+        except UsageError as e:
+            leave(e)
+        try:
+            if at_once or self.environment.host:
+                check_target(host_of(self.environment), settings)
+        except UsageError as e:
+            if at_once:
+                leave(e)
+            logger.warning("%s", e)
+
+    def begin(self, workers: int) -> Run:
+        """Begin a run.
+
+        Raises:
+            gevent.GreenletExit: it cannot be done. The reason is said; the greenlet that was about to
+                start users ends, so that no worker hears of it.
+        """
+        self._join_finishing()
+        self.run, self._refused, self._options.llm_run = None, False, None
+        try:
+            self.run = self._new_run(workers)
+        except (UsageError, OSError) as e:
+            self.refuse(str(e))
+            raise gevent.GreenletExit from e
+        logger.info("run %s writes to %s", self.run.info["id"], self.run.path)
+        return self.run
+
+    def refuse(self, reason: str) -> None:
+        """The run cannot be done: say why, once; stop the load; a process without a web UI ends."""
+        if self._refused:
+            return
+        self._refused = True
+        logger.error("%s", reason)
+        runner = self.environment.runner
+        assert runner is not None
+        gevent.spawn(runner.quit if self.headless else runner.stop)
+
+    def abandon(self, reason: str) -> NoReturn:
+        """Refuse the run that has just begun, before its first user (raises as :meth:`begin`)."""
+        run, self.run, self._options.llm_run = self.run, None, None
+        if run is not None:
+            run.discard()
+        self.refuse(reason)
+        raise gevent.GreenletExit
+
+    def finish(self) -> None:
+        """All records are in, or waited for in vain: make the report in the background, once."""
+        run = self.run
+        if run is not None and not run.finishing:
+            run.stopped()
+            run.finishing = True
+            self._finishing = gevent.spawn(self._finish, run)
+
+    def on_quitting(self, stop_load: Callable[[], None]) -> None:
+        """The process ends: stop what still runs, wait for the report, set the exit code.
+
+        Args:
+            stop_load: ends the load and returns when all its records are in.
+        """
+        run = self.run
+        if run is not None and run.stopped_ns is None:
+            stop_load()
+        elif run is not None:  # another greenlet is stopping it: with --stop-timeout that takes time
+            stop_timeout_s = float(self.environment.stop_timeout or 0)
+            wait_until(lambda: run.finishing, stop_timeout_s + run.patience_s)
+        self.finish()
+        self._join_finishing()
+        if self.environment.process_exit_code is None:
+            self.environment.process_exit_code = self._exit_code()
+
+    def print_once(self) -> None:
+        """The report on the terminal; after Locust's own tables in a headless run."""
+        run = self.run
+        if run is None or run.report is None or run is self._printed:
+            return
+        self._printed = run
+        print_report(run.report.summary, run.path, sys.stdout)
+        sys.stdout.flush()
+
+    def _exit_code(self) -> int | None:
+        """Of the last run that was asked for; None leaves it to Locust."""
+        if self._refused:
+            return EXIT_USAGE
+        if self.run is None:
+            return None
+        return EXIT_USAGE if self.run.report is None else self.run.report.exit_code
+
+    def _finish(self, run: Run) -> None:
+        run.finish()
+        if not self.headless:
+            self.print_once()
+
+    def _join_finishing(self) -> None:
+        if self._finishing is not None:
+            self._finishing.join()
+
+    def _settings(self) -> Settings:
+        settings = parse_settings(self._options)
+        check_workload(settings, self.environment.user_classes)
+        return settings
+
+    def _new_run(self, workers: int) -> Run:
+        settings = self._settings()
+        host = host_of(self.environment)
+        found = check_target(host, settings)
+        started = datetime.now()
+        name = Path((self.environment.parsed_locustfiles or ["locust"])[0]).stem
+        path = choose_run_dir(settings, name, started, again=self._runs > 0)
+        info = RunInfo(
+            id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
+            seed=secrets.randbelow(2**31) if settings.seed is None else settings.seed,
+            host=host,
+            base=found.base,
+            model=found.model,
+            salt=secrets.token_hex(4),
+        )
+        collector = Collector(path, partial(self._acknowledge, info["id"]))
+        self._runs += 1
+        # Travels to every worker with the first spawn message, and to those that join later.
+        self._options.llm_run = info
+        return Run(
+            info=info,
+            name=settings.out.name if settings.out is not None else name,
+            path=path,
+            settings=settings,
+            workers_expected=workers,
+            collector=collector,
+        )
+
+
+def leave(error: UsageError) -> NoReturn:
+    """End this process for a usage error, and the workers that ``--processes`` made of it.
+
+    Without a master those would wait on.
+    """
+    print(f"llm-locust: error: {error}", file=sys.stderr, flush=True)
+    for child in psutil.Process().children():
+        child.terminate()
+    raise SystemExit(EXIT_USAGE)
