@@ -148,7 +148,7 @@ static void histogram_add(Histogram *h, int64_t late_ns) {
 
 static uint64_t histogram_quantile(const Histogram *h, double q) {
     uint64_t rank = (uint64_t)(q * (double)(h->n - 1)), seen = 0;
-    for (uint64_t us = 0; us < LATENESS_MAX_US; us++)
+    for (uint64_t us = 0; us < LATENESS_MAX_US - 1; us++)
         if ((seen += h->count[us]) > rank) return us;
     return h->max_us;
 }

@@ -81,6 +81,36 @@ def encode_frame(header: FrameHeader, payload: bytes) -> bytes:
     return b"".join((_PREFIX.pack(_MAGIC, len(head), len(payload), crc), head, payload))
 
 
+class FrameLog:
+    """A new file that frames are appended to, each call's whole or not at all.
+
+    Raises:
+        OSError: the file cannot be made, or is there already.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("xb", buffering=0)
+        self._size = 0  # of what is whole; bytes behind it are left of a write that failed
+
+    def append(self, frames: bytes) -> None:
+        """Write frames behind the last whole ones, over what a failed write has left.
+
+        Raises:
+            OSError: they could not be written.
+        """
+        view, at = memoryview(frames), self._size
+        while view:
+            done = os.pwrite(self._file.fileno(), view, at)
+            view, at = view[done:], at + done
+        self._size = at
+
+    def close(self) -> None:
+        """Cut off what a failed write has left and close the file (raises OSError)."""
+        with self._file:
+            self._file.truncate(self._size)
+
+
 def index_frames(path: Path) -> FrameIndex:
     """Every whole frame of the file, in file order; it stops at the first one that is not whole."""
     frames: list[FrameRef] = []
@@ -171,7 +201,7 @@ def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
             column_encoding=dict.fromkeys(_PACKED_COLUMNS, "DELTA_BINARY_PACKED"),
         ) as writer:
             for group in _groups(batches):
-                writer.write_table(group.table, row_group_size=_ROWS_A_GROUP)
+                writer.write_table(group.table, row_group_size=max(1, len(group)))
                 rows += len(group)
         os.replace(temporary, path)
     except BaseException:

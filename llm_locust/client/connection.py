@@ -110,7 +110,7 @@ class Connection:
             self._break(tls_reason(e))
             return
         self.sent = read_clocks()
-        self._arm(min(timeouts.first_s, timeouts.total_s))
+        self._arm(timeouts.slack_s(0.0, None, heard=False))
         done = self._try_send(wire)
         if done < len(wire):
             self._send_rest(memoryview(wire)[done:])
@@ -141,9 +141,8 @@ class Connection:
         """End the exchange. Gives whether the connection can carry another one; it is closed if not."""
         exchange, self._exchange, self._last_event_ns = self._exchange, None, None
         self._disarm()
-        if exchange is None or not exchange.complete or not exchange.reusable or exchange.overrun:
-            self.close()
-        elif self._half_sent:
+        whole = exchange is not None and exchange.complete and not exchange.overrun
+        if exchange is None or not whole or not exchange.reusable or self._half_sent:
             self.close()
         return not self.closed
 

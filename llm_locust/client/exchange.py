@@ -36,6 +36,7 @@ class Exchange:
     __slots__ = (
         "_body_bytes",
         "_chunks",
+        "_folded_mono",
         "_folded_stamps",
         "_marks",
         "_mono",
@@ -44,6 +45,7 @@ class Exchange:
         "_stamps",
         "bytes_received",
         "complete",
+        "completed_at",
         "framed",
         "headers",
         "headers_at",
@@ -60,6 +62,7 @@ class Exchange:
         self.headers: dict[bytes, bytes] = {}
         self.headers_at: int | None = None  # the read that completed the headers
         self.complete = False
+        self.completed_at: int | None = None  # the read that completed the response, if one did
         self.reusable = False
         self.framed = False  # the body's end is told by its length or chunks, not by the connection's end
         self.overrun = False  # bytes came after the response's end
@@ -67,8 +70,9 @@ class Exchange:
         self._chunks: list[bytes] = []
         self._marks: list[int] = []  # for each read of this slice, the number of body pieces after it
         self._stamps: list[bytes] = []  # of this slice
+        self._mono: list[int] = []  # of this slice
         self._folded_stamps = bytearray()
-        self._mono = array("q")
+        self._folded_mono = array("q")
         self._read_ends = array("q")
         self._body_bytes = 0
         # The parser calls list.append itself: no Python frame for a body piece.
@@ -110,13 +114,15 @@ class Exchange:
     def drain(self) -> None:
         """Hand the body that came since the last time to ``on_slice``."""
         ends = list(accumulate(map(len, self._chunks), initial=self._body_bytes))
-        self._read_ends.extend([ends[mark] for mark in self._marks])
+        self._read_ends += array("q", [ends[mark] for mark in self._marks])
         self._body_bytes = ends[-1]
         self._folded_stamps += b"".join(self._stamps)
+        self._folded_mono += array("q", self._mono)
         body = b"".join(self._chunks)
         self._chunks.clear()
         self._marks.clear()
         self._stamps.clear()
+        self._mono.clear()
         if self.on_slice is not None and body:
             self.on_slice(body)
 
@@ -141,7 +147,7 @@ class Exchange:
             self.headers.clear()
             return
         self.status = status
-        self.headers_at = len(self._mono) - 1
+        self.headers_at = self.read_count - 1
         self.framed = (
             b"content-length" in self.headers
             or b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
@@ -151,6 +157,7 @@ class Exchange:
     def on_message_complete(self) -> None:
         if self.status is not None and self.status != 101:
             self.complete = True
+            self.completed_at = self.read_count - 1
             self.reusable = self._parser.should_keep_alive()
 
     # -- what the reads tell --------------------------------------------------------------
@@ -159,6 +166,21 @@ class Exchange:
     def pieces(self) -> int:
         """Body pieces that no slice has taken yet."""
         return len(self._chunks)
+
+    @property
+    def read_count(self) -> int:
+        return len(self._folded_mono) + len(self._mono)
+
+    @property
+    def last_read_ns(self) -> int | None:
+        """When the program had the last read (monotonic); None before the first."""
+        return self._mono[-1] if self._mono else self._folded_mono[-1] if self._folded_mono else None
+
+    # The following know the reads up to the last drain.
+
+    def event_ns(self, end: int) -> int:
+        """When the program had the body's byte before offset ``end``."""
+        return self._folded_mono[bisect_left(self._read_ends, end)]
 
     def read_ends(self) -> NDArray[np.int64]:
         """For each read, how many bytes of the body were there after it; shape (reads,)."""
@@ -170,17 +192,4 @@ class Exchange:
 
     def monotonic_ns(self) -> NDArray[np.int64]:
         """For each read, when the program had it."""
-        return np.array(self._mono, dtype=np.int64)
-
-    def event_ns(self, end: int) -> int:
-        """When the program had the body's byte before offset ``end``, of the body that slices have taken."""
-        return self._mono[bisect_left(self._read_ends, end)]
-
-    @property
-    def last_read_ns(self) -> int | None:
-        """When the program had the last read; None before the first."""
-        return self._mono[-1] if self._mono else None
-
-    @property
-    def read_count(self) -> int:
-        return len(self._mono)
+        return np.array(self._folded_mono, dtype=np.int64)

@@ -55,23 +55,27 @@ class MeasuredTransport(httpx2.BaseTransport):
         self._new_call = new_call
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        target = self._client.pool.target
+        if (request.url.scheme, request.url.netloc.decode()) != (target.scheme, target.authority):
+            raise httpx2.UnsupportedProtocol(
+                f"this transport speaks with {target.url} only, not with {request.url}", request=request
+            )
         body = request.read()
-        path = request.url.raw_path
         own_id = request.headers.get("x-request-id")
         call = self._new_call(own_id or self._client.new_request_id(), self._endpoint(request), _fields(body))
-        head = _head(request, path, call.request_id, len(body), self._client.pool.target.authority)
-        live = LiveCall(self._client, head + body, call)
-        stream = MeasuredStream(live, request)
+        head = _head(request, request.url.raw_path, call.request_id, len(body), target.authority)
+        bounds = self._client.timeouts.within(request.extensions.get("timeout", {}).get("read"))
+        live = LiveCall(self._client, head + body, call, bounds)
         try:
             live.open(keep_body=True)
         except ClientError as e:
-            stream.close()
+            live.conclude()
             raise _as_httpx(e, request) from e
         except BaseException:
             live.conclude(cancelled=True)
             raise
-        headers = [*live.headers.items()]
-        return httpx2.Response(live.status, headers=headers, stream=stream, request=request)
+        stream = MeasuredStream(live, request)
+        return httpx2.Response(live.status, headers=[*live.headers.items()], stream=stream, request=request)
 
     def _endpoint(self, request: httpx2.Request) -> Endpoint | None:
         if request.method != "POST":
@@ -93,20 +97,26 @@ class MeasuredStream(httpx2.SyncByteStream):
             while piece := self._live.read():
                 yield piece
         except ClientError as e:
-            self._conclude(cancelled=False)
             raise _as_httpx(e, self._request) from e
-        self._conclude(cancelled=False)
+        finally:
+            self.close()
 
     def close(self) -> None:
-        if not self._concluded:
-            if self._live.answered:
+        """The call is over: whole, failed, or left by its reader, which makes it cancelled."""
+        try:
+            if not self._concluded and self._live.answered and not self._live.ended:
                 self._live.wait_end(_END_PATIENCE_S)
-            self._conclude(cancelled=not self._live.ended)
+        finally:
+            self._conclude()
 
-    def _conclude(self, *, cancelled: bool) -> None:
+    def __del__(self) -> None:
+        """A response that was neither read nor closed was sent all the same: it has its record."""
+        self._conclude()
+
+    def _conclude(self) -> None:
         if not self._concluded:
             self._concluded = True
-            self._live.conclude(cancelled=cancelled)
+            self._live.conclude(cancelled=not self._live.ended)
 
 
 def _fields(body: bytes) -> RequestFields:

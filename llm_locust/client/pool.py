@@ -66,16 +66,15 @@ class Pool:
             connection.close()
 
     def open(self) -> Connection:
-        """A new connection to the next address that accepts one.
+        """A new connection to the next address that accepts one. Each has an equal share of the time.
 
         Raises:
             ConnectError: none does, within the connect time-out.
         """
-        deadline = time.monotonic() + self._connect_timeout_s
         addresses = self._in_turn(self._resolve())
+        share_s = self._connect_timeout_s / len(addresses)
         failures: dict[Address, str] = {}
-        for tried, address in enumerate(addresses):
-            share_s = (deadline - time.monotonic()) / (len(addresses) - tried)
+        for address in addresses:
             try:
                 connection = self._dial(address, share_s)
             except ssl.SSLError as e:
@@ -91,7 +90,7 @@ class Pool:
     def _dial(self, address: Address, timeout_s: float) -> Connection:
         """As :func:`dial`, within a time: TimeoutError, an OSError, when that is over."""
         tls = None if self._tls is None else Tls.to(self.target.host, self._tls)
-        with gevent.Timeout(max(timeout_s, 0.001), TimeoutError(f"no answer within {timeout_s:.3g} s")):
+        with gevent.Timeout(timeout_s, TimeoutError(f"no answer within {timeout_s:.3g} s")):
             connection = dial(address, tls)
         connection.on_closed = self._dropped
         return connection

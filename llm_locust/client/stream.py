@@ -3,55 +3,23 @@
 import secrets as random_secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
+from re import ASCII, fullmatch, search
 
 import gevent
 
 from llm_locust.client.clock import ClockPair, read_clocks
-from llm_locust.client.connection import Connection, Timeouts
+from llm_locust.client.connection import Connection
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.errors import ClientError, ConnectionBrokenError
 from llm_locust.client.exchange import Exchange
 from llm_locust.client.outcome import error_text, judge
 from llm_locust.client.pool import Pool
-from llm_locust.client.timing import arrivals, read_times
-from llm_locust.record import RequestRecord, TokenSource
-from llm_locust.wire.reply import Endpoint, Reply
+from llm_locust.client.recording import REPLICA_HEADERS, Answer, Call, Link, record_of, replica_of
+from llm_locust.client.timeouts import Timeouts
+from llm_locust.client.timing import Moments, timeline
 
-#: Response headers that name the replica, asked in this order after the user's own.
-REPLICA_HEADERS = (
-    "x-served-by",
-    "x-upstream",
-    "x-backend-server",
-    "x-litellm-model-api-base",
-    "x-envoy-upstream-host",
-    "x-inference-pod",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What the caller knows of a request before it is sent; it goes into the record as it is."""
-
-    request_id: str
-    name: str
-    scheduled_ns: int
-    endpoint: Endpoint | None = Endpoint.CHAT  # None: not a generation; only its status is judged
-    slo_class: str = ""
-    model: str = ""
-    streamed: bool = True
-    user: int | None = None
-    asked_input_tokens: int | None = None
-    asked_output_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A finished call: its record, and what the server said."""
-
-    record: RequestRecord
-    reply: Reply
+__all__ = ["Answer", "Call", "LiveCall", "LlmClient"]
 
 
 class _PatienceError(BaseException):
@@ -258,76 +226,34 @@ class LiveCall:
     def conclude(self, *, cancelled: bool = False) -> Answer:
         """Hand the connection back, decode what is left, make the record, give it to the sink."""
         ended = read_clocks()
-        client, connection, sent, rtt_ns = self._client, self._connection, None, None
+        client, exchange, connection = self._client, self._exchange, self._connection
         client.in_flight -= 1
+        sent, peer, rtt_ns = None, None, None
         if connection is not None:
-            sent, rtt_ns = connection.sent, connection.rtt_ns()
+            sent, peer, rtt_ns = connection.sent, connection.peer, connection.rtt_ns()
             if connection.finish():
                 client.pool.release(connection)
         reply = self._decoder.finish()
-        self._exchange.release()
-        answer = Answer(self._record(reply, sent, ended, rtt_ns, cancelled), reply)
+        exchange.release()
+        outcome, error = judge(exchange, self._error, reply, self._decoder, cancelled=cancelled)
+        moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=ended)
+        record = record_of(
+            self._call,
+            exchange,
+            reply,
+            (outcome, error_text(error, client.secrets)),
+            timeline(exchange, reply.token_ends, moments),
+            Link(
+                peer=peer,
+                reused=self._reused,
+                retries=self._retries,
+                rtt_ns=rtt_ns,
+                replica=replica_of(exchange.headers, client.replica_headers),
+            ),
+        )
+        answer = Answer(record, reply)
         client.sink(answer)
         return answer
-
-    def _record(
-        self, reply: Reply, sent: ClockPair | None, ended: ClockPair, rtt_ns: int | None, cancelled: bool
-    ) -> RequestRecord:
-        call, exchange, started = self._call, self._exchange, self._started
-        outcome, error = judge(exchange, self._error, reply, self._decoder, cancelled=cancelled)
-        times = read_times(exchange, started, ended)
-        came = arrivals(reply.token_ends, exchange.read_ends(), times.at_ns)
-        sent_ns = None if sent is None else times.place(sent)
-        after_sent = came.at_ns - (sent_ns or 0)
-        usage = reply.usage
-        counted = usage.output_tokens if usage is not None else None
-        return RequestRecord(
-            request_id=call.request_id,
-            name=call.name,
-            outcome=outcome,
-            scheduled_ns=call.scheduled_ns,
-            started_ns=started.realtime_ns,
-            ended_ns=times.end_ns(exchange, ended),
-            connected_ns=None if self._connected is None else times.place(self._connected),
-            sent_ns=sent_ns,
-            headers_ns=None if exchange.headers_at is None else int(times.at_ns[exchange.headers_at]),
-            arrivals_ns=after_sent,
-            first_answer_ns=None if reply.first_answer is None else int(after_sent[reply.first_answer]),
-            slo_class=call.slo_class,
-            endpoint="other" if call.endpoint is None else call.endpoint.value,
-            model=call.model or reply.model or "",
-            streamed=call.streamed,
-            user=call.user,
-            status=exchange.status,
-            error=error_text(error, self._client.secrets),
-            finish_reason=reply.finish_reason,
-            input_tokens=usage.input_tokens if usage is not None else None,
-            cached_tokens=usage.cached_tokens if usage is not None else None,
-            output_tokens=len(after_sent) if counted is None else counted,
-            reasoning_tokens=usage.reasoning_tokens if usage is not None else None,
-            token_source=TokenSource.EVENTS if counted is None else TokenSource.USAGE,
-            asked_input_tokens=call.asked_input_tokens,
-            asked_output_tokens=call.asked_output_tokens,
-            output_chars=reply.output_chars if len(after_sent) else None,
-            replica=self._replica(),
-            peer=None if self._connection is None else self._connection.peer,
-            reused=self._reused,
-            retries=self._retries,
-            kernel_stamps=times.kernel,
-            client_lag_ns=times.client_lag_ns,
-            clock_step_ns=times.clock_step_ns,
-            rtt_ns=rtt_ns,
-            reads=exchange.read_count,
-            coalesced_reads=came.coalesced,
-            bytes_received=exchange.bytes_received,
-        )
-
-    def _replica(self) -> str | None:
-        headers = self._exchange.headers
-        for name in self._client.replica_headers:
-            if name in headers:
-                return headers[name].decode("latin-1")
-        return None
 
 
 def _fixed_head(authority: str, headers: Mapping[str, str]) -> bytes:
@@ -340,7 +266,9 @@ def _fixed_head(authority: str, headers: Mapping[str, str]) -> bytes:
         "content-type": ("Content-Type", "application/json"),
     }
     for name, value in headers.items():
-        if set("\r\n\0") & set(name + value):
-            raise ValueError(f"header {name!r} holds a line break or a null character")
+        if not fullmatch(r"[!#$%&'*+.^_`|~\w-]+", name, ASCII) or search(r"[\x00-\x08\n-\x1f\x7f]", value):
+            raise ValueError(f"header {name!r}: its name or value holds a character that HTTP does not allow")
+        if not value.isascii():
+            raise ValueError(f"header {name!r}: its value holds a character that is not ASCII")
         lines[name.lower()] = (name, value)
-    return "".join(f"{name}: {value}\r\n" for name, value in lines.values()).encode("latin-1")
+    return "".join(f"{name}: {value}\r\n" for name, value in lines.values()).encode()

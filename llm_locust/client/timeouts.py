@@ -25,7 +25,7 @@ class Timeouts:
         return Timeouts(min(self.first_s, bound_s), min(self.gap_s, bound_s), self.total_s)
 
     def slack_s(self, waited_s: float, silent_s: float | None, *, heard: bool) -> float:
-        """How long it takes at least until a bound is passed.
+        """How long it takes at least until a bound can be passed, whatever comes meanwhile.
 
         Args:
             waited_s: time since the request was sent.
@@ -39,7 +39,7 @@ class Timeouts:
             raise RequestTimeoutError(f"not complete within {self.total_s:g} s (total)")
         slack_s = self.first_s - waited_s if silent_s is None else self.gap_s - silent_s
         if slack_s > 0:
-            return min(slack_s, self.total_s - waited_s)
+            return min(slack_s, self.gap_s, self.total_s - waited_s)  # an event may come now: a gap follows
         if silent_s is not None:
             raise RequestTimeoutError(f"no event for {self.gap_s:g} s (gap)")
         raise RequestTimeoutError(f"no {'event' if heard else 'byte'} within {self.first_s:g} s (first)")

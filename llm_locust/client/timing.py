@@ -14,9 +14,9 @@ from llm_locust.client.exchange import Exchange
 class ReadTimes:
     """When the reads of one response came.
 
-    ``at_ns`` (reads,) is realtime: the kernel's stamp, or the program's own reading where there
-    is none, or everywhere if realtime was stepped during the request (then all times are the
-    sending time plus monotonic differences, so that the step changes no duration).
+    ``at_ns`` (reads,) is realtime and non-decreasing: the kernel's stamp, or the program's own
+    reading where there is none, or everywhere if realtime was stepped during the request (then all
+    times are the starting time plus monotonic differences, so that the step changes no duration).
     """
 
     at_ns: NDArray[np.int64]
@@ -25,17 +25,22 @@ class ReadTimes:
     clock_step_ns: int | None
 
 
-def read_times(exchange: Exchange, sent: ClockPair, ended: ClockPair) -> ReadTimes:
-    program = exchange.monotonic_ns() + sent.offset_ns
-    stamps = exchange.kernel_ns()
-    step = clock_step_ns(sent, ended)
-    stamped = stamps > 0
+def read_times(
+    kernel_ns: NDArray[np.int64], monotonic_ns: NDArray[np.int64], started: ClockPair, ended: ClockPair
+) -> ReadTimes:
+    """Args: kernel_ns (reads,) realtime, 0 where the kernel gave no stamp; monotonic_ns (reads,)."""
+    program = monotonic_ns + started.offset_ns
+    step = clock_step_ns(started, ended)
+    stamped = kernel_ns > 0
     if step is not None or not stamped.any():
         return ReadTimes(program, False, None, step)
-    lag = int((program - stamps)[stamped].max())
+    lag = max(0, int((program - kernel_ns)[stamped].max()))
     if stamped.all():
-        return ReadTimes(stamps, True, lag, None)
-    return ReadTimes(np.where(stamped, stamps, program), False, lag, None)
+        return ReadTimes(kernel_ns, True, lag, None)
+    # The kernel begins to stamp a moment after it is first asked to. A read without a stamp came no
+    # later than the next one with a stamp, however late the program was.
+    mixed = np.where(stamped, kernel_ns, program)
+    return ReadTimes(np.minimum.accumulate(mixed[::-1])[::-1], False, lag, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +65,55 @@ def arrivals(token_ends: Sequence[int], read_ends: NDArray[np.int64], at_ns: NDA
     shared = read[1:] == read[:-1]
     coalesced = int(shared[:1].sum() + (shared[1:] & ~shared[:-1]).sum())
     return Arrivals(at_ns[read], coalesced)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """The clocks as they were read while a call went on. None: it did not get so far."""
+
+    started: ClockPair
+    connected: ClockPair | None
+    sent: ClockPair | None
+    ended: ClockPair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """All times of one request, realtime nanoseconds of one clock; ``arrivals_ns`` after ``sent_ns``."""
+
+    started_ns: int
+    connected_ns: int | None
+    sent_ns: int | None
+    headers_ns: int | None
+    arrivals_ns: NDArray[np.int64]
+    ended_ns: int
+    reads: ReadTimes
+    coalesced: int
+
+
+def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) -> Timeline:
+    """The times of a call whose body was drained.
+
+    A response that a read completed ended with that read, however late the program came to it.
+    """
+    reads = read_times(exchange.kernel_ns(), exchange.monotonic_ns(), moments.started, moments.ended)
+    came = arrivals(token_ends, exchange.read_ends(), reads.at_ns)
+
+    def placed(moment: ClockPair) -> int:
+        """Realtime of a moment, of the clock as it was when the call started."""
+        stepped = reads.clock_step_ns is not None
+        return moment.monotonic_ns + moments.started.offset_ns if stepped else moment.realtime_ns
+
+    connected_ns = None if moments.connected is None else placed(moments.connected)
+    sent_ns = None if moments.sent is None else placed(moments.sent)
+    at = exchange.completed_at
+    return Timeline(
+        started_ns=moments.started.realtime_ns,
+        connected_ns=connected_ns,
+        sent_ns=sent_ns,
+        headers_ns=None if exchange.headers_at is None else int(reads.at_ns[exchange.headers_at]),
+        arrivals_ns=came.at_ns - (sent_ns or 0),
+        ended_ns=placed(moments.ended) if at is None else int(reads.at_ns[at]),
+        reads=reads,
+        coalesced=came.coalesced,
+    )

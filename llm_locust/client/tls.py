@@ -14,8 +14,9 @@ _UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
 _ADVICE = {
     "WRONG_VERSION_NUMBER": "the server does not speak TLS at this port; try http://",
     "HTTP_REQUEST": "the server does not speak TLS at this port; try http://",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a certificate of the client; give --client-cert",
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the server may ask for a certificate of the client (--client-cert)",
+    "UNEXPECTED_EOF_WHILE_READING": "the server hung up; if it does not speak TLS at this port, try http://",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the server asks for a client's certificate; give --client-cert",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "the server may ask for a client's certificate; give --client-cert",
 }
 
 
@@ -51,13 +52,14 @@ def tls_reason(error: ssl.SSLError) -> str:
     return f"{words} ({_ADVICE[reason]})" if reason in _ADVICE else words
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tls:
     """One session. Bytes in and out; it never touches a socket."""
 
     session: ssl.SSLObject
     incoming: ssl.MemoryBIO = field(repr=False)
     outgoing: ssl.MemoryBIO = field(repr=False)
+    _broken: ssl.SSLError | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def to(cls, host: str, context: ssl.SSLContext) -> "Tls":
@@ -85,6 +87,8 @@ class Tls:
         Raises:
             ssl.SSLError: an alert, or bytes that are not TLS.
         """
+        if self._broken is not None:
+            raise self._broken
         self.receive(data)
         parts: list[bytes] = []
         ended = not data
@@ -96,7 +100,8 @@ class Tls:
             pass
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             ended = True
-        except ssl.SSLError:
-            if not parts:  # else they go first: the next read meets the same error
+        except ssl.SSLError as e:
+            self._broken = e
+            if not parts:  # else they go first, and the next read, if only of the end, meets the error
                 raise
         return b"".join(parts), ended

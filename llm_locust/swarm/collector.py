@@ -1,17 +1,16 @@
 """The master's inbox: batches into one file, unread, each once, acknowledged when they are in it."""
 
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import gevent
 from gevent.event import Event
 
-from llm_locust.store import FRAMES_FILE
+from llm_locust.store import FrameLog
+from llm_locust.swarm.offload import off_the_hub
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ class _Batch(NamedTuple):
 
 
 class Collector:
-    """Appends frames to the run's file.
+    """Appends frames to the run's log of them, which it owns.
 
     Writing is done by gevent's thread pool, so that a slow disk does not hold the hub; an
     acknowledgement follows the write. What could not be written is forgotten: its sender keeps it
@@ -44,17 +43,12 @@ class Collector:
     Args:
         acknowledge: called with (worker, seq) when a batch is in the file, also for one that was
             there before. It must not raise.
-
-    Raises:
-        OSError: the file cannot be made, or is there already.
     """
 
-    def __init__(self, run: Path, acknowledge: Acknowledge) -> None:
+    def __init__(self, log: FrameLog, acknowledge: Acknowledge) -> None:
         self.inboxes: dict[str, Inbox] = defaultdict(Inbox)
         self._acknowledge = acknowledge
-        self._path = run / FRAMES_FILE
-        self._file = self._path.open("xb", buffering=0)
-        self._size = 0  # of what is whole; bytes behind it are of a write that failed
+        self._log = log
         self._queue: list[_Batch] = []
         self._waiting: set[tuple[str, int]] = set()  # in the queue or being written
         self._work = Event()
@@ -81,6 +75,10 @@ class Collector:
             self._idle.clear()
             self._work.set()
 
+    def settle(self) -> None:
+        """Wait until what was taken is in the file, or could not be written."""
+        self._idle.wait()
+
     def close(self) -> None:
         """Write what is queued and close the file.
 
@@ -90,21 +88,19 @@ class Collector:
         if self._closed:
             return
         self._closed = True
-        self._idle.wait()
+        self.settle()
         self._writer.kill()
-        with self._file:
-            self._file.truncate(self._size)
+        self._log.close()
 
     def _write_loop(self) -> None:
-        pool = gevent.get_hub().threadpool
         while True:
             self._work.wait()
             self._work.clear()
             batches, self._queue = self._queue, []
             try:
-                pool.apply(self._append, (b"".join(b.frame for b in batches),))
+                off_the_hub(self._log.append, b"".join(b.frame for b in batches))
             except OSError as e:
-                logger.error("%s cannot be written, its batches will be sent again: %s", self._path, e)
+                logger.error("%s: a write failed, its batches will be sent again: %s", self._log.path, e)
                 self._waiting.difference_update((b.worker, b.seq) for b in batches)
             else:
                 self._settle(batches)
@@ -119,12 +115,3 @@ class Collector:
         # Only now: an acknowledgement may switch to a greenlet that brings one of these batches again.
         for batch in batches:
             self._acknowledge(batch.worker, batch.seq)
-
-    def _append(self, data: bytes) -> None:
-        """All of the data, or none: the next write goes over what a failed one has left."""
-        view = memoryview(data)
-        at = self._size
-        while view:
-            done = os.pwrite(self._file.fileno(), view, at)
-            at, view = at + done, view[done:]
-        self._size = at

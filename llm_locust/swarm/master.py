@@ -68,10 +68,14 @@ class MasterSide:
         run.collector.accept(msg.node_id, msg.data["seq"], msg.data["rows"], msg.data["frame"])
 
     def _acknowledge(self, run: str, worker: str, seq: int) -> None:
+        # One that gets lost does no harm: the worker sends the batch again, and is answered then.
+        self._send(messages.ACK, AckMessage(run=run, seq=seq), worker)
+
+    def _send(self, kind: str, data: AckMessage | FlushMessage, worker: str) -> None:
         try:
-            self._runner.send_message(messages.ACK, dict(AckMessage(run=run, seq=seq)), worker)
-        except RPCError as e:  # the worker sends the batch again, and is answered then
-            logger.warning("batch %d of worker %s could not be acknowledged: %s", seq, worker, e)
+            self._runner.send_message(kind, dict(data), worker)
+        except RPCError as e:
+            logger.warning("worker %s could not be sent %s: %s", worker, kind, e)
 
     def _on_done(self, msg: Received[CountsMessage], **_: object) -> None:
         run = self._current(msg.data["run"])
@@ -95,7 +99,8 @@ class MasterSide:
         run.stopped()
         # No ramp or shape may spawn users from here on; Locust sets the same state right after.
         self._runner.update_state(STATE_STOPPING)
-        self._runner.send_message(messages.FLUSH, dict(FlushMessage(run=run.info["id"])))
+        for client in self._runner.clients.all:
+            self._send(messages.FLUSH, FlushMessage(run=run.info["id"]), client.id)
         patience_s = float(self._environment.stop_timeout or 0) + run.patience_s
         if not wait_until(lambda: not self._awaited(run), patience_s):
             logger.error("no last word within %g s from: %s", patience_s, ", ".join(self._awaited(run)))

@@ -1,6 +1,8 @@
 """A Locust user with a genuine OpenAI client."""
 
+import gc
 import time
+from weakref import WeakSet
 
 import httpx2
 from locust.env import Environment
@@ -20,8 +22,11 @@ class OpenAIUser(LlmUser):
 
     ``self.client`` is an ``openai.OpenAI`` whose transport is ours: each request is a
     :class:`~llm_locust.record.RequestRecord` by the kernel's stamps, however late the code that
-    iterates the stream is. It never retries by itself. A stream that is left before its end is
-    ``cancelled``.
+    iterates the stream is. It never retries by itself.
+
+    A stream that is left before its end is ``cancelled``: at once where it is closed (``with``, or
+    ``stream.close()``), when the user sends its next request where it is merely dropped, by the
+    end of the run at the latest.
 
     ::
 
@@ -40,6 +45,7 @@ class OpenAIUser(LlmUser):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self._client: OpenAI | None = None
+        self._answers: WeakSet[httpx2.Response] = WeakSet()
 
     @property
     def model(self) -> str:
@@ -56,9 +62,24 @@ class OpenAIUser(LlmUser):
                 api_key=session.settings.api_key or _NO_KEY,
                 default_headers=session.settings.headers,
                 max_retries=0,
-                http_client=httpx2.Client(transport=transport, trust_env=False, follow_redirects=False),
+                http_client=httpx2.Client(
+                    transport=transport,
+                    trust_env=False,
+                    follow_redirects=False,
+                    event_hooks={"request": [self._on_request], "response": [self._on_response]},
+                ),
             )
         return self._client
+
+    def _on_request(self, _: httpx2.Request) -> None:
+        if any(not answer.is_closed for answer in self._answers):
+            # The SDK's stream and its iterator hold each other: once dropped it stays open until the
+            # collector finds it. What the user still holds stays as it is.
+            gc.collect()
+
+    def _on_response(self, answer: httpx2.Response) -> None:
+        self._answers.add(answer)
+        self.session.answers.add(answer)
 
     def _new_call(self, request_id: str, endpoint: Endpoint | None, fields: RequestFields) -> Call:
         return Call(

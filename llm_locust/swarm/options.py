@@ -7,8 +7,8 @@ from typing import Any
 from locust.argument_parser import LocustArgumentParser
 
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.metrics.slo import parse_duration, parse_slo
-from llm_locust.swarm.settings import parse_header, parse_timeouts
+from llm_locust.metrics.slo import parse_slo
+from llm_locust.swarm.settings import parse_header, parse_time, parse_timeouts
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths import parse_lengths
 
@@ -81,13 +81,13 @@ def add_arguments(parser: LocustArgumentParser) -> None:
         ui=True,
         type=checked(parse_gates),
         metavar="GATES",
-        help='limits for the run: "goodput>=95%% p99_ttft<800ms error_rate<1%%"; '
+        help='limits for the run, such as "goodput>=0.95 p99_ttft<800ms output_tps>2000"; '
         "a broken one gives exit code 1",
     )
     add(
         "--warmup",
         ui=True,
-        type=checked(parse_duration),
+        type=checked(parse_time),
         default="0s",
         metavar="TIME",
         help="left out of the measured window, such as 30s (default 0s)",
@@ -105,7 +105,7 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     )
     add(
         "--flush-timeout",
-        type=checked(parse_duration),
+        type=checked(parse_time),
         default="30s",
         metavar="TIME",
         help="how long the workers' last records are waited for (default 30s)",

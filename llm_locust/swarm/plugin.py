@@ -1,7 +1,9 @@
 """What ``import llm_locust`` in a locustfile adds to Locust: options, and a side for each process."""
 
+import signal
 from typing import TYPE_CHECKING
 
+import gevent
 import locust
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -30,7 +32,15 @@ def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
     add_arguments(parser)
 
 
+def _interrupt_main() -> None:
+    gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
+
+
 def _on_init(environment: Environment, **_: object) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Python's own handler raises in whatever greenlet is running: the one that stops the load, for
+        # one, which then never ends it. This one raises where Locust expects it, and only there.
+        gevent.signal_handler(signal.SIGINT, _interrupt_main)
     runner = environment.runner
     side: WorkerSide | MasterSide | LocalSide
     if isinstance(runner, WorkerRunner):

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-from locust import User
-from locust.env import Environment
 
 from llm_locust.client.errors import ClientError
 from llm_locust.client.pool import Target, TargetError
@@ -15,6 +14,10 @@ from llm_locust.client.request import get
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
+
+if TYPE_CHECKING:
+    from locust import User
+    from locust.env import Environment
 
 #: Every check together answers within this, or the server counts as unreachable.
 CHECK_TIMEOUT_S = 10.0
@@ -38,7 +41,7 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def host_of(environment: Environment) -> str:
+def host_of(environment: "Environment") -> str:
     """Where the load goes: ``-H`` or the web UI's form, else what the user classes say.
 
     Raises:
@@ -54,7 +57,7 @@ def host_of(environment: Environment) -> str:
     return next(iter(hosts))
 
 
-def check_workload(settings: Settings, user_classes: Iterable[type[User]]) -> None:
+def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> None:
     """See that the workload fits the endpoint of every user class that sends it (raises UsageError)."""
     for endpoint in {e.value for cls in user_classes if (e := getattr(cls, "endpoint", None)) is not None}:
         try:

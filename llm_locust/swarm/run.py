@@ -16,6 +16,7 @@ from llm_locust.report.build import Report, build_report
 from llm_locust.store import FRAMES_FILE, compact, write_manifest
 from llm_locust.swarm.collector import Collector
 from llm_locust.swarm.messages import CountsMessage, RunInfo
+from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -94,9 +95,7 @@ class Run:
         try:
             self.collector.close()
             self.ended_ns = time.time_ns()
-            self.report = gevent.get_hub().threadpool.apply(
-                _write_run, (self.path, self.manifest(), self.settings.allow_incomplete)
-            )
+            self.report = off_the_hub(_write_run, self.path, self.manifest(), self.settings.allow_incomplete)
         except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
             self._failed(e)
         except Exception as e:

@@ -14,6 +14,7 @@ import psutil
 from locust.env import Environment
 
 from llm_locust.report.console import print_report
+from llm_locust.store import FRAMES_FILE, FrameLog
 from llm_locust.swarm.collector import Collector
 from llm_locust.swarm.messages import RunInfo
 from llm_locust.swarm.preflight import check_run_dir, check_target, check_workload, choose_run_dir, host_of
@@ -175,7 +176,7 @@ class RunSide:
             model=found.model,
             salt=secrets.token_hex(4),
         )
-        collector = Collector(path, partial(self._acknowledge, info["id"]))
+        collector = Collector(FrameLog(path / FRAMES_FILE), partial(self._acknowledge, info["id"]))
         self._runs += 1
         # Travels to every worker with the first spawn message, and to those that join later.
         self._options.llm_run = info

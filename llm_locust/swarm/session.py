@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from typing import Protocol
+from weakref import WeakSet
 
 from locust.env import Environment
 
@@ -22,6 +24,12 @@ from llm_locust.workload.prompts import Prompt
 logger = logging.getLogger(__name__)
 
 
+class Closable(Protocol):
+    """An answer that a user may leave open."""
+
+    def close(self) -> None: ...
+
+
 class LlmRequestError(Exception):
     """A request that failed, as Locust's failure table shows it."""
 
@@ -32,6 +40,7 @@ class Session:
     Attributes:
         stopping: the run is being stopped: users that are at it may finish, no new one joins.
         closed: no request may be sent any more.
+        answers: those that users may have left open; closed, and so recorded, at the end.
 
     Args:
         run: what the master decided for all workers.
@@ -56,6 +65,8 @@ class Session:
         self.recorder = Recorder(run["id"], worker, deliver)
         self.stopping = False
         self.closed = False
+        self._left_behind = 0
+        self.answers: WeakSet[Closable] = WeakSet()
         self._environment = environment
         self._place = (worker_index, max(worker_count, worker_index + 1))
         self._users = count()
@@ -88,9 +99,18 @@ class Session:
             self._templates[endpoint] = spec.body_template(self.run["model"])
         return self._templates[endpoint]
 
+    @property
+    def in_flight(self) -> int:
+        """Requests under way; once closed those that were under way then, which get no record."""
+        return self._left_behind if self.closed else self.client.in_flight
+
     def close(self) -> None:
         """No more requests: deliver the open batch, close the idle connections."""
-        self.stopping = self.closed = True
+        self.stopping = True
+        for answer in list(self.answers):
+            answer.close()
+        self.closed = True
+        self._left_behind = self.client.in_flight
         self.recorder.close_batch()
         self.client.pool.close()
 

@@ -68,6 +68,14 @@ class Settings:
         return tuple(s for s in (self.api_key, *values, *tokens) if s and len(s) >= 4)
 
 
+def parse_time(text: str) -> float:
+    """A duration such as ``30s`` in seconds; raises ValueError, which names the text."""
+    try:
+        return parse_duration(text)
+    except ValueError as e:
+        raise ValueError(f"{text!r}: {e}") from e
+
+
 def parse_timeouts(text: str) -> Timeouts:
     """``first=60s gap=30s total=600s``, any of the three; raises ValueError with the wrong word."""
     bounds: dict[str, float] = {}
@@ -75,7 +83,7 @@ def parse_timeouts(text: str) -> Timeouts:
         name, equals, value = word.partition("=")
         if name not in ("first", "gap", "total") or not equals:
             raise ValueError(f"{word!r} in {text!r}: use first=TIME, gap=TIME or total=TIME, such as gap=30s")
-        bounds[f"{name}_s"] = parse_duration(value)
+        bounds[f"{name}_s"] = parse_time(value)
         if bounds[f"{name}_s"] <= 0:
             raise ValueError(f"{word!r} in {text!r}: a bound must be longer than 0")
     return Timeouts(**bounds)
@@ -115,11 +123,11 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         workload=_workload(options),
         slo=_text(parse_slo, options.slo, "--slo"),
         gates=_text(parse_gates, options.gate, "--gate"),
-        warmup_s=_parsed(parse_duration, options.warmup or "0s", "--warmup"),
+        warmup_s=_parsed(parse_time, options.warmup or "0s", "--warmup"),
         out=Path(options.out) if options.out else None,
         seed=_seed(options.seed),
         timeouts=_parsed(parse_timeouts, options.timeouts, "--timeouts"),
-        flush_timeout_s=_parsed(parse_duration, options.flush_timeout, "--flush-timeout"),
+        flush_timeout_s=_parsed(parse_time, options.flush_timeout, "--flush-timeout"),
         replica_headers=tuple(options.replica_header or ()),
         headers=dict(header_pairs),
         api_key=_api_key(options.api_key_env, environ),

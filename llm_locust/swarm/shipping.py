@@ -31,8 +31,9 @@ class Shipper:
         send: hands a message over; it may raise while the other side cannot be reached.
     """
 
-    def __init__(self, send: Callable[[BatchMessage], None]) -> None:
+    def __init__(self, send: Callable[[BatchMessage], None], resend_after_s: float = RESEND_AFTER_S) -> None:
         self._send = send
+        self._resend_after_s = resend_after_s
         self._pending: dict[tuple[str, int], _Pending] = {}
         self._empty = Event()
         self._empty.set()
@@ -52,7 +53,7 @@ class Shipper:
     def resend_overdue(self) -> None:
         now = time.monotonic()
         for pending in list(self._pending.values()):
-            if now - pending.sent_at >= RESEND_AFTER_S:
+            if now - pending.sent_at >= self._resend_after_s:
                 self._try(pending)
 
     def resend_forever(self) -> NoReturn:
@@ -65,7 +66,7 @@ class Shipper:
         """Wait until everything is acknowledged; gives whether it is."""
         deadline = time.monotonic() + timeout_s
         while self._pending and (left_s := deadline - time.monotonic()) > 0:
-            self._empty.wait(min(left_s, RESEND_AFTER_S))
+            self._empty.wait(min(left_s, self._resend_after_s))
             self.resend_overdue()
         return not self._pending
 

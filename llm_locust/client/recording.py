@@ -1,0 +1,109 @@
+"""A finished call as a record."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from llm_locust.client.exchange import Exchange
+from llm_locust.client.outcome import Verdict
+from llm_locust.client.timing import Timeline
+from llm_locust.record import RequestRecord, TokenSource
+from llm_locust.wire.reply import Endpoint, Reply
+
+#: Response headers that name the replica, asked in this order after the user's own.
+REPLICA_HEADERS = (
+    "x-served-by",
+    "x-upstream",
+    "x-backend-server",
+    "x-litellm-model-api-base",
+    "x-envoy-upstream-host",
+    "x-inference-pod",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What the caller knows of a request before it is sent; it goes into the record as it is."""
+
+    request_id: str
+    name: str
+    scheduled_ns: int
+    endpoint: Endpoint | None = Endpoint.CHAT  # None: not a generation; only its status is judged
+    slo_class: str = ""
+    model: str = ""
+    streamed: bool = True
+    user: int | None = None
+    asked_input_tokens: int | None = None
+    asked_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished call: its record, and what the server said."""
+
+    record: RequestRecord
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What carried the request. Fields as in the record."""
+
+    peer: str | None = None
+    reused: bool = False
+    retries: int = 0
+    rtt_ns: int | None = None
+    replica: str | None = None
+
+
+def record_of(
+    call: Call, exchange: Exchange, reply: Reply, verdict: Verdict, times: Timeline, link: Link
+) -> RequestRecord:
+    """All that is known of a finished call."""
+    arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
+    counted = None if usage is None else usage.output_tokens
+    outcome, error = verdict
+    return RequestRecord(
+        request_id=call.request_id,
+        name=call.name,
+        outcome=outcome,
+        scheduled_ns=call.scheduled_ns,
+        started_ns=times.started_ns,
+        ended_ns=times.ended_ns,
+        connected_ns=times.connected_ns,
+        sent_ns=times.sent_ns,
+        headers_ns=times.headers_ns,
+        arrivals_ns=arrivals,
+        first_answer_ns=None if first is None else int(arrivals[first]),
+        slo_class=call.slo_class,
+        endpoint="other" if call.endpoint is None else call.endpoint.value,
+        model=call.model or reply.model or "",
+        streamed=call.streamed,
+        user=call.user,
+        status=exchange.status,
+        error=error,
+        finish_reason=reply.finish_reason,
+        input_tokens=None if usage is None else usage.input_tokens,
+        cached_tokens=None if usage is None else usage.cached_tokens,
+        output_tokens=len(arrivals) if counted is None else counted,
+        reasoning_tokens=None if usage is None else usage.reasoning_tokens,
+        token_source=TokenSource.EVENTS if counted is None else TokenSource.USAGE,
+        asked_input_tokens=call.asked_input_tokens,
+        asked_output_tokens=call.asked_output_tokens,
+        output_chars=reply.output_chars if len(arrivals) else None,
+        replica=link.replica,
+        peer=link.peer,
+        reused=link.reused,
+        retries=link.retries,
+        kernel_stamps=times.reads.kernel,
+        client_lag_ns=times.reads.client_lag_ns,
+        clock_step_ns=times.reads.clock_step_ns,
+        rtt_ns=link.rtt_ns,
+        reads=exchange.read_count,
+        coalesced_reads=times.coalesced,
+        bytes_received=exchange.bytes_received,
+    )
+
+
+def replica_of(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | None:
+    """The value of the first of these headers (lower-case names) that the response has."""
+    return next((headers[name].decode("latin-1") for name in names if name in headers), None)

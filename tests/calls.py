@@ -1,0 +1,95 @@
+"""What the tests of the client share: calls, usual answers, and kernel stamps turned on."""
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import gevent
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from scripted import Script, chat_chunk, chunk, last_chunk, response_head, sse, write
+
+from llm_locust.client.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
+from llm_locust.client.pool import Pool, Target
+from llm_locust.client.stream import Answer, Call, LlmClient
+from llm_locust.record import RequestRecord
+
+MS = 1_000_000
+
+#: Status line and headers of a chunked stream.
+HEAD = response_head()
+
+
+def token(text: str = "t") -> bytes:
+    """One token event."""
+    return sse(chat_chunk(text))
+
+
+def stop() -> bytes:
+    """The events that end a whole answer."""
+    return sse(chat_chunk(finish_reason="stop")) + sse("[DONE]")
+
+
+#: A whole streamed answer of one token, at once.
+GOOD = write(0, HEAD + chunk(token() + stop()) + last_chunk())
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A client, and every answer that its sink got."""
+
+    client: LlmClient
+    answers: list[Answer] = field(default_factory=list)
+
+    def ask(
+        self, script: Script | None, *, path: str = "/chat/completions", pad: int = 0, **of: Any
+    ) -> Answer:
+        """One call that the server answers by the script. ``pad`` makes the body larger by so many bytes."""
+        body = {"script": list(script)} if script is not None else {}
+        return self.client.post(path, msgspec.json.encode(body | {"pad": "p" * pad}), self.call(**of))
+
+    def spawn(self, script: Script, **of: Any) -> "gevent.Greenlet[..., Answer]":
+        return gevent.spawn(self.ask, script, **of)
+
+    def call(self, **of: Any) -> Call:
+        return Call(request_id=self.client.new_request_id(), name="test", scheduled_ns=1, **of)
+
+
+@contextmanager
+def caller(
+    url: str, *, tls: ssl.SSLContext | None = None, connect_timeout_s: float = 5, **of: Any
+) -> Iterator[Caller]:
+    """A client of the server at ``url``; ``of`` are further arguments of :class:`LlmClient`."""
+    pool = Pool(Target.parse(url), tls=tls, connect_timeout_s=connect_timeout_s)
+    answers: list[Answer] = []
+    try:
+        yield Caller(LlmClient(pool, sink=answers.append, **of), answers)
+    finally:
+        pool.close()
+
+
+@contextmanager
+def kernel_stamping() -> Iterator[None]:
+    """While it lasts every received packet is stamped.
+
+    The kernel turns stamps on some time after a first socket has asked for them, and off after the last.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        asker.settimeout(5)
+        asker.bind(("127.0.0.1", 0))
+        asker.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        stamped = not ANCILLARY_BYTES
+        while not stamped:
+            asker.sendto(b"x", asker.getsockname())
+            stamped = bool(asker.recvmsg(1, ANCILLARY_BYTES)[1])
+        yield
+
+
+def arrived_ns(record: RequestRecord) -> NDArray[np.int64]:
+    """When each token event came, realtime."""
+    assert record.sent_ns is not None
+    return record.sent_ns + record.arrivals_ns

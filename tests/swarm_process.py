@@ -1,0 +1,268 @@
+"""Whole runs in processes of their own: Locust on one side, a simulated deployment on the other."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+from typing import Any
+
+import psutil
+
+from llm_locust.batch import RecordBatch
+from llm_locust.manifest import Manifest
+from llm_locust.store import read_manifest, read_requests
+
+LOCUSTFILES = Path(__file__).parent.parent / "locustfiles"
+CHAT = LOCUSTFILES / "chat.py"
+
+#: Every wait ends after this: a machine may be busy, a test must not hang.
+PATIENCE_S = 30.0
+
+#: What Locust itself says on stderr, whatever happens: its log below WARNING.
+_OWN_LOG = re.compile(r"\[[-0-9 :,]+\] \S+/(INFO|DEBUG)/")
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+    """Poll a condition of another process (TimeoutError, which says ``what`` did not come)."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """A process in a session of its own, its stderr read line by line, its stdout in a file."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environ: Mapping[str, str] | None = None,
+        stdout: str = "stdout",
+    ) -> None:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
+        self.command = command
+        self._stdout = folder / stdout
+        with self._stdout.open("wb") as file:
+            self._popen = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=inherited | {"COLUMNS": "200"} | dict(environ or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def stderr(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def stdout(self) -> str:
+        return self._stdout.read_text()
+
+    @property
+    def said(self) -> list[str]:
+        """The lines on stderr that are not Locust's own log below WARNING."""
+        return [line for line in self.lines if line.strip() and not _OWN_LOG.match(line)]
+
+    def wait_for(self, pattern: str, count: int = 1) -> None:
+        """Wait until ``count`` lines on stderr match (TimeoutError, with all that was said, if not)."""
+
+        def seen() -> bool:
+            return sum(bool(re.search(pattern, line)) for line in self.lines) >= count
+
+        with self._news:
+            self._news.wait_for(lambda: seen() or self._ended, PATIENCE_S)
+        if not seen():
+            raise TimeoutError(f"{pattern!r} was not said {count} times:\n{self.stderr}\n{self.stdout}")
+
+    def exit_code(self) -> int:
+        """Wait for the end (TimeoutError, with all that was said, if it does not come)."""
+        try:
+            code = self._popen.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"does not end:\n{self.stderr}") from None
+        self._reader.join(PATIENCE_S)
+        return code
+
+    def signal(self, number: Signals) -> None:
+        self._popen.send_signal(number)
+
+    def signal_group(self, number: Signals) -> None:
+        """As a terminal does: to the process and all its children."""
+        os.killpg(self.pid, number)
+
+    def children(self) -> list[int]:
+        return [child.pid for child in psutil.Process(self.pid).children()]
+
+    def left_over(self) -> list[str]:
+        """Processes of this one's session that still run, itself apart."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if process.pid != self.pid and os.getsid(process.pid) == self.pid:
+                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
+        return found
+
+    def end(self) -> None:
+        """Kill what still runs of it."""
+        if self._popen.poll() is None or self.left_over():
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, SIGKILL)
+        self._popen.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        if self._popen.stderr is not None:
+            self._popen.stderr.close()
+
+    def _read(self) -> None:
+        assert self._popen.stderr is not None
+        for line in self._popen.stderr:
+            with self._news:
+                self.lines.append(line.rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A simulated deployment: where it listens, and what it saw."""
+
+    url: str
+    truth: Path
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The requests that are over, in the order of their ends."""
+        return [json.loads(line) for line in self.truth.read_text().splitlines()]
+
+    def wait_entries(self, count: int) -> None:
+        wait_until(lambda: len(self.entries()) >= count, f"{count} requests at the simulation")
+
+
+@contextmanager
+def simulation(folder: Path, *options: str) -> Iterator[Simulation]:
+    """A deployment whose steps take 5 ms, on a free port. ``options`` are the command's own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    truth = folder / "truth.jsonl"
+    command = [sys.executable, "-m", "llm_locust.sim", "--port", "0", "--truth", str(truth)]
+    fast = ["--ttft-base", "5ms", "--step-base", "5ms"]
+    process = Process([*command, *fast, *options], folder, stdout="sim.out")
+    try:
+        wait_until(lambda: "listening on " in process.stdout, "the simulation's first word")
+        url = process.stdout.split("listening on ")[1].split()[0]
+        yield Simulation(url.removesuffix("/v1"), truth)
+        process.signal(SIGTERM)
+        process.exit_code()
+    finally:
+        process.end()
+
+
+@contextmanager
+def locust(
+    folder: Path,
+    *options: str,
+    locustfile: Path = CHAT,
+    environ: Mapping[str, str] | None = None,
+    stdout: str = "stdout",
+    largest_file_kib: int | None = None,
+) -> Iterator[Process]:
+    """One ``locust`` command, ended with the block. A limited size of files stands for a full disk."""
+    command = [sys.executable, "-m", "locust", "-f", str(locustfile), *options]
+    if largest_file_kib is not None:
+        command = ["bash", "-c", f'ulimit -f {largest_file_kib}; exec "$@"', "bash", *command]
+    process = Process(command, folder, environ, stdout)
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def forked(workers: int) -> list[str]:
+    """``--processes``, on a port of its own."""
+    port = str(free_port())
+    return ["--processes", str(workers), "--master-bind-port", port, "--master-port", port]
+
+
+@contextmanager
+def swarm(
+    folder: Path, workers: int, *options: str, locustfile: Path = CHAT
+) -> Iterator[tuple[Process, list[Process]]]:
+    """A master and its workers, each started by its own command as on hosts of their own."""
+    port = str(free_port())
+    with ExitStack() as stack:
+        as_master = ["--master", "--expect-workers", str(workers), "--master-bind-port", port]
+        master = stack.enter_context(locust(folder, *as_master, *options, locustfile=locustfile))
+        as_worker = ["--worker", "--master-host", "127.0.0.1", "--master-port", port]
+        each = [
+            stack.enter_context(locust(folder, *as_worker, locustfile=locustfile, stdout=f"worker-{i}"))
+            for i in range(workers)
+        ]
+        yield master, each
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A run directory, read."""
+
+    path: Path
+    manifest: Manifest
+    requests: RecordBatch
+    summary: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "Result":
+        summary = json.loads((path / "summary.json").read_text())
+        return cls(path, read_manifest(path), read_requests(path), summary)
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The records by request id, which no two share."""
+        rows = self.requests.table.to_pylist()
+        by_id = {row["request_id"]: row for row in rows}
+        assert len(by_id) == len(rows), "a request was recorded twice"
+        return by_id
+
+
+def in_parallel(
+    folder: Path, scenarios: Mapping[str, Callable[[Path], Any]], at_once: int = 4
+) -> dict[str, Any]:
+    """Run each scenario in a folder of its own; gives what they give, by name."""
+
+    def run(name: str) -> Any:
+        place = folder / name
+        place.mkdir()
+        return scenarios[name](place)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return dict(zip(scenarios, pool.map(run, scenarios), strict=True))

@@ -1,0 +1,177 @@
+"""Records as columns: nothing is lost, nothing is made up."""
+
+import math
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from record_strategies import record, records
+
+from llm_locust.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.record import RequestRecord
+
+many = st.lists(records(), max_size=5)
+
+
+def as_values(made: RequestRecord) -> dict[str, Any]:
+    """A record as a row of the table has it, but for the worker."""
+    values = {field.name: getattr(made, field.name) for field in fields(made)}
+    values["class"] = values.pop("slo_class")
+    values["arrivals_ns"] = made.arrivals_ns.tolist()
+    return values
+
+
+def rows(batch: RecordBatch) -> list[dict[str, Any]]:
+    kept: list[dict[str, Any]] = batch.table.to_pylist()
+    return kept
+
+
+@given(records())
+def test_every_field_of_a_record_has_its_column_and_comes_back(made: RequestRecord) -> None:
+    (row,) = rows(RecordBatch.from_records([made], "w1"))
+    assert row.pop("worker") == "w1"
+    assert row == as_values(made)
+
+
+@given(many)
+def test_bytes_give_the_batch_back(made: list[RequestRecord]) -> None:
+    batch = RecordBatch.from_records(made, "w1")
+    back = RecordBatch.from_bytes(batch.to_bytes())
+    assert rows(back) == rows(batch)
+    assert back.table.schema.equals(SCHEMA)
+
+
+@given(many, st.data())
+def test_bytes_that_were_cut_or_spoiled_are_an_error_or_a_batch_and_nothing_else(
+    made: list[RequestRecord], data: st.DataObject
+) -> None:
+    whole = RecordBatch.from_records(made, "w1").to_bytes()
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    with suppress(BatchError):
+        assert len(RecordBatch.from_bytes(cut)) <= len(made)
+
+
+def test_bytes_of_something_else_are_an_error_that_says_so() -> None:
+    with pytest.raises(BatchError, match="not a whole Arrow stream"):
+        RecordBatch.from_bytes(b"LLB1 and so on")
+
+
+@given(many, many)
+def test_concatenation_has_all_rows_in_order(first: list[RequestRecord], second: list[RequestRecord]) -> None:
+    one, two = RecordBatch.from_records(first, "w1"), RecordBatch.from_records(second, "w2")
+    both = RecordBatch.concat([one, RecordBatch.empty(), two])
+    assert rows(both) == rows(one) + rows(two)
+    assert both.arrivals().values.tolist() == [ns for r in first + second for ns in r.arrivals_ns.tolist()]
+
+
+def test_nothing_concatenated_is_an_empty_batch() -> None:
+    assert len(RecordBatch.concat([])) == 0
+    assert RecordBatch.concat([]).arrivals().offsets.tolist() == [0]
+
+
+@given(st.lists(records(), min_size=1, max_size=5), st.data())
+def test_taken_rows_are_those_rows(made: list[RequestRecord], data: st.DataObject) -> None:
+    batch = RecordBatch.from_records(made, "w1")
+    places = data.draw(st.lists(st.integers(0, len(made) - 1), max_size=8))
+    taken = batch.take(np.array(places, dtype=np.int64))
+    assert rows(taken) == [rows(batch)[i] for i in places]
+    ragged = taken.arrivals()
+    assert np.diff(ragged.offsets).tolist() == [len(made[i].arrivals_ns) for i in places]
+    assert ragged.values.tolist() == [ns for i in places for ns in made[i].arrivals_ns.tolist()]
+
+
+@given(st.lists(st.tuples(records(), st.booleans()), max_size=5))
+def test_filtered_rows_are_those_rows(made: list[tuple[RequestRecord, bool]]) -> None:
+    batch = RecordBatch.from_records([r for r, _ in made], "w1")
+    kept = batch.filter(np.array([keep for _, keep in made], dtype=np.bool_))
+    assert rows(kept) == [row for row, (_, keep) in zip(rows(batch), made, strict=True) if keep]
+    assert kept.arrivals().values.tolist() == [
+        ns for r, keep in made if keep for ns in r.arrivals_ns.tolist()
+    ]
+
+
+@given(st.lists(records(), max_size=5))
+def test_labels_are_the_texts_each_once_and_minus_one_is_null(made: list[RequestRecord]) -> None:
+    labels = RecordBatch.from_records(made, "w1").labels("replica")
+    assert [None if code < 0 else labels.names[code] for code in labels.codes] == [r.replica for r in made]
+    assert len(set(labels.names)) == len(labels.names)
+
+
+@given(st.lists(records(), max_size=3), st.lists(records(), max_size=3))
+def test_labels_of_a_concatenation_share_one_list_of_names(
+    first: list[RequestRecord], second: list[RequestRecord]
+) -> None:
+    both = RecordBatch.concat([RecordBatch.from_records(part, "w1") for part in (first, second)])
+    labels = both.labels("name")
+    assert [labels.names[code] for code in labels.codes] == [r.name for r in first + second]
+    assert len(set(labels.names)) == len(labels.names)
+
+
+def test_a_null_is_nan_in_floats_and_seconds_and_never_zero() -> None:
+    made = [replace(record(1), status=None, sent_ns=None), replace(record(2), status=200, sent_ns=5)]
+    batch = RecordBatch.from_records(made, "w1")
+    assert math.isnan(batch.floats("status")[0])
+    assert batch.floats("status")[1] == 200
+    assert math.isnan(batch.seconds("sent_ns", 3)[0])
+    assert batch.seconds("sent_ns", 3)[1] == pytest.approx(2e-9)
+
+
+def test_a_column_with_a_null_has_no_integers() -> None:
+    batch = RecordBatch.from_records([record(1)], "w1")
+    with pytest.raises(ValueError, match="'status' has 1 nulls"):
+        batch.ints("status")
+    assert batch.ints("reads").tolist() == [1]
+
+
+def test_seconds_keep_single_nanoseconds_of_todays_clock() -> None:
+    now_ns = 1_795_000_000_123_456_789
+    batch = RecordBatch.from_records([replace(record(1), scheduled_ns=now_ns + 1)], "w1")
+    assert batch.seconds("scheduled_ns", now_ns)[0] == pytest.approx(1e-9, rel=1e-6)
+
+
+@given(many)
+def test_bools_and_texts_are_the_fields(made: list[RequestRecord]) -> None:
+    batch = RecordBatch.from_records(made, "w1")
+    assert batch.bools("streamed").tolist() == [r.streamed for r in made]
+    assert batch.texts("error") == [r.error for r in made]
+    assert batch.texts("outcome") == [r.outcome.value for r in made]
+
+
+def test_a_table_in_another_order_with_more_columns_is_put_right() -> None:
+    table = RecordBatch.from_records([record(7)], "w1").table
+    mixed = table.select(table.column_names[::-1]).append_column("more", pa.array([1]))
+    assert rows(RecordBatch.from_table(mixed)) == table.to_pylist()
+
+
+def test_a_table_without_a_column_is_refused_with_its_name() -> None:
+    table = RecordBatch.from_records([record(7)], "w1").table
+    with pytest.raises(BatchError, match="columns are missing: worker, outcome"):
+        RecordBatch.from_table(table.drop_columns(["outcome", "worker"]))
+
+
+def test_a_table_with_a_column_of_another_type_is_refused() -> None:
+    table = RecordBatch.from_records([record(7)], "w1").table
+    place = table.column_names.index("status")
+    wrong = table.set_column(place, "status", pa.array(["two hundred"]))
+    with pytest.raises(BatchError, match="not of schema version 1"):
+        RecordBatch.from_table(wrong)
+
+
+def test_a_table_with_a_null_where_none_may_be_is_refused() -> None:
+    table = RecordBatch.from_records([record(7)], "w1").table
+    place = table.column_names.index("scheduled_ns")
+    wrong = table.set_column(place, "scheduled_ns", pa.array([None], type=pa.int64()))
+    with pytest.raises(BatchError):
+        RecordBatch.from_table(wrong)
+
+
+def test_an_empty_batch_has_every_column() -> None:
+    RecordBatch.warm_up()
+    assert RecordBatch.empty().table.schema.equals(SCHEMA)
+    assert RecordBatch.empty().floats("status").tolist() == []
+    assert RecordBatch.empty().labels("outcome").codes.tolist() == []

@@ -1,0 +1,177 @@
+"""One response's bytes, however they are split into reads."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import chunk, last_chunk
+
+import llm_locust.client.exchange as exchange_module
+from llm_locust.client.errors import ResponseError
+from llm_locust.client.exchange import SLICE_PIECES, Exchange
+
+OK = b"HTTP/1.1 200 OK\r\n"
+WHOLE = OK + b"Content-Length: 2\r\n\r\nok"
+
+
+def fed(reads: Sequence[bytes], *, ended: bool = False) -> tuple[Exchange, bytes]:
+    """An exchange after these reads (at 1 ns, 2 ns, ...), and its body."""
+    exchange, slices = Exchange(), list[bytes]()
+    exchange.on_slice = slices.append
+    for at_ns, data in enumerate(reads, start=1):
+        exchange.on_read(data, [], at_ns)
+    if ended:
+        exchange.on_eof()
+    exchange.drain()
+    return exchange, b"".join(slices)
+
+
+def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
+    """The data in pieces, none of them empty."""
+    edges = [0, *sorted({p % len(data) for p in places} - {0}), len(data)]
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> tuple[bytes, bytes, bool]:
+    """The bytes of a response, its body, and whether the connection's end delimits it."""
+    body = draw(st.binary(max_size=60))
+    interim = draw(
+        st.sampled_from([b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\n"])
+    )
+    head = interim + OK + b"X-Served-By: r1\r\n"
+    match draw(st.sampled_from(["length", "chunked", "end"])):
+        case "length":
+            return head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body), body, False
+        case "chunked":
+            pieces = cut(body, draw(st.lists(st.integers(0, 100), max_size=5))) if body else []
+            end = draw(st.sampled_from([last_chunk(), b"0;ext=1\r\nX-Served-By: trailer\r\n\r\n"]))
+            framed = b"".join(map(chunk, pieces)) + end
+            return head + b"Transfer-Encoding: chunked\r\n\r\n" + framed, body, False
+        case _:
+            return head + b"\r\n" + body, body, True
+
+
+@given(response=responses(), places=st.lists(st.integers(0, 300), max_size=12))
+def test_any_split_gives_the_same_response(response: tuple[bytes, bytes, bool], places: list[int]) -> None:
+    data, body, until_end = response
+    exchange, got = fed(cut(data, places), ended=until_end)
+    assert (got, exchange.complete, exchange.status) == (body, True, 200)
+    assert exchange.headers[b"x-served-by"] == b"r1"
+    assert b"link" not in exchange.headers
+    assert exchange.bytes_received == len(data)
+    assert exchange.reusable is not until_end
+    assert not exchange.overrun
+
+
+@given(response=responses(), places=st.lists(st.integers(0, 300), max_size=12))
+def test_read_ends_are_the_body_that_was_there_after_each_read(
+    response: tuple[bytes, bytes, bool], places: list[int]
+) -> None:
+    reads = cut(response[0], places)
+    exchange, _ = fed(reads)
+    after = [len(fed(reads[: n + 1])[1]) for n in range(len(reads))]
+    assert exchange.read_ends().tolist() == after
+    assert exchange.read_count == len(reads)
+    assert exchange.monotonic_ns().tolist() == list(range(1, len(reads) + 1))
+
+
+@given(response=responses(), places=st.lists(st.integers(0, 300), max_size=12))
+def test_it_is_complete_with_the_read_of_its_last_byte_and_no_sooner(
+    response: tuple[bytes, bytes, bool], places: list[int]
+) -> None:
+    data, _, until_end = response
+    reads = cut(data, places)
+    exchange, _ = fed(reads)
+    assert exchange.complete is not until_end
+    assert exchange.completed_at == (None if until_end else len(reads) - 1)
+    assert not fed([data[:-1]], ended=True)[0].complete or until_end
+
+
+@given(
+    response=responses().filter(lambda r: not r[2]),
+    extra=st.sampled_from([WHOLE, b"HTTP/1.1 500 No\r\n\r\nbody", b"garbage", b"\0"]),
+    places=st.lists(st.integers(0, 300), max_size=6),
+)
+def test_bytes_after_the_end_are_noticed_and_taken_for_no_part_of_it(
+    response: tuple[bytes, bytes, bool], extra: bytes, places: list[int]
+) -> None:
+    *before, last = cut(response[0], places)
+    exchange, got = fed([*before, last + extra])
+    assert (got, exchange.status, exchange.overrun) == (response[1], 200, True)
+
+
+@given(st.binary(max_size=200), st.booleans(), st.lists(st.integers(0, 300), max_size=3))
+def test_garbage_raises_nothing_but_a_response_error(
+    data: bytes, after_head: bool, places: list[int]
+) -> None:
+    exchange = Exchange()
+    with suppress(ResponseError):
+        for part in cut(
+            (OK + b"Transfer-Encoding: chunked\r\n\r\n" if after_head else b"") + b"\0" + data, places
+        ):
+            exchange.on_read(part, [], 1)
+    exchange.on_eof()
+    exchange.drain()
+    assert not exchange.complete
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"HTTP/9.9 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n"])
+def test_what_is_not_http_is_said(data: bytes) -> None:
+    with pytest.raises(ResponseError, match=r"not an HTTP/1\.1 response: "):
+        fed([data])
+
+
+@pytest.mark.parametrize(
+    ("head", "ended", "complete", "reusable"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", False, True, True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", False, True, False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", False, True, False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n", False, True, True),
+        (b"HTTP/1.0 200 OK\r\n\r\n", False, False, False),
+        (b"HTTP/1.0 200 OK\r\n\r\n", True, True, False),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", False, True, True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", True, False, False),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", True, False, False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n", True, False, False),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", True, False, False),
+    ],
+)
+def test_what_ends_a_response_and_what_keeps_the_connection(
+    head: bytes, ended: bool, complete: bool, reusable: bool
+) -> None:
+    exchange, _ = fed([head], ended=ended)
+    assert (exchange.complete, exchange.reusable) == (complete, reusable)
+
+
+def test_an_unasked_change_of_protocol_is_a_response_error() -> None:
+    with pytest.raises(ResponseError, match="HTTP 101: the server changed the protocol"):
+        fed([b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\nxx"])
+
+
+def test_a_long_body_is_handed_on_in_slices() -> None:
+    pieces = [b"%d;" % n for n in range(3 * SLICE_PIECES)]
+    exchange, slices = Exchange(), list[bytes]()
+    exchange.on_slice = slices.append
+    exchange.on_read(OK + b"Transfer-Encoding: chunked\r\n\r\n", [], 1)
+    for n, piece in enumerate(pieces):
+        exchange.on_read(chunk(piece), [], n + 2)
+        assert exchange.pieces <= SLICE_PIECES
+    assert len(slices) == 2
+    exchange.drain()
+    assert b"".join(slices) == b"".join(pieces)
+    ends = exchange.read_ends()
+    assert (len(ends), ends[0], ends[-1]) == (len(pieces) + 1, 0, len(b"".join(pieces)))
+    assert exchange.event_ns(len(pieces[0])) == 2
+    assert exchange.event_ns(int(ends[-1])) == exchange.last_read_ns == len(pieces) + 1
+
+
+def test_a_body_without_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "MAX_BODY_BYTES", 1 << 20)
+    flood = chunk(b"x" * 4096) * (SLICE_PIECES + 1)
+    with pytest.raises(ResponseError, match="larger than 1 MiB"):
+        fed([OK + b"Transfer-Encoding: chunked\r\n\r\n" + flood])

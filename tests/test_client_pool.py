@@ -1,0 +1,345 @@
+"""Addresses, and the connections to them."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gevent
+import gevent.socket
+import pytest
+from calls import caller
+from scripted import ScriptedServer, Step, json_response, refusing_port, scripted_server, silent_port, write
+
+import llm_locust.client.pool as pool_module
+from llm_locust.client.errors import ClientError, ConnectError
+from llm_locust.client.pool import Pool, Target, TargetError
+from llm_locust.client.request import get
+
+OK = json_response({"ok": True})
+
+
+@contextmanager
+def pool_of(url: str, connect_timeout_s: float = 5) -> Iterator[Pool]:
+    pool = Pool(Target.parse(url), connect_timeout_s=connect_timeout_s)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+class FakeResolver:
+    """Answers with the addresses of its list; counts how often it was asked."""
+
+    def __init__(self, *hosts: str, slow_s: float = 0) -> None:
+        self.hosts = list(hosts)
+        self.asked = 0
+        self._slow_s = slow_s
+
+    def __call__(self, host: str, port: int, *_: Any) -> list[tuple[Any, ...]]:
+        self.asked += 1
+        if self._slow_s:
+            gevent.sleep(self._slow_s)
+        if not self.hosts:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (h, port, 0, 0))
+            if ":" in h
+            else (socket.AF_INET, socket.SOCK_STREAM, 6, "", (h, port))
+            for h in self.hosts
+        ]
+
+
+Resolve = Callable[..., FakeResolver]
+
+
+@pytest.fixture
+def resolve(monkeypatch: pytest.MonkeyPatch) -> Resolve:
+    """Makes every name stand for the given addresses."""
+
+    def install(*hosts: str, slow_s: float = 0) -> FakeResolver:
+        resolver = FakeResolver(*hosts, slow_s=slow_s)
+        monkeypatch.setattr(gevent.socket, "getaddrinfo", resolver)
+        return resolver
+
+    return install
+
+
+def opened(pool: Pool) -> str:
+    """Where the next new connection goes."""
+    connection = pool.open()
+    connection.close()
+    return connection.peer
+
+
+# Targets
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "authority"),
+    [
+        ("http://localhost:8000", Target("http", "localhost", 8000, "/v1"), "localhost:8000"),
+        ("localhost:8000", Target("http", "localhost", 8000, "/v1"), "localhost:8000"),
+        (" http://h/ ", Target("http", "h", 80, "/v1"), "h"),
+        ("https://example.org/v1", Target("https", "example.org", 443, "/v1"), "example.org"),
+        ("https://example.org:443/v1/", Target("https", "example.org", 443, "/v1"), "example.org"),
+        ("http://h:443", Target("http", "h", 443, "/v1"), "h:443"),
+        ("http://h/gateway/a", Target("http", "h", 80, "/gateway/a/v1"), "h"),
+        ("http://h/v2/openai", Target("http", "h", 80, "/v2/openai"), "h"),
+        ("http://h/openai/v1beta", Target("http", "h", 80, "/openai/v1beta"), "h"),
+        ("http://h/vault", Target("http", "h", 80, "/vault/v1"), "h"),
+        ("http://[::1]:8000", Target("http", "::1", 8000, "/v1"), "[::1]:8000"),
+        ("HTTP://Host", Target("http", "host", 80, "/v1"), "host"),
+        ("http://bücher.example/ü", Target("http", "xn--bcher-kva.example", 80, "/%C3%BC/v1"), None),
+    ],
+)
+def test_a_url_is_taken_with_or_without_the_apis_path(
+    url: str, target: Target, authority: str | None
+) -> None:
+    assert Target.parse(url) == target
+    assert authority is None or target.authority == authority
+    assert Target.parse(target.url) == target
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("", "is not a URL such as"),
+        ("ftp://h", "host 'ftp://h' is not a URL such as"),
+        ("http://", "host 'http://' is not a URL"),
+        ("http://h:port", "host 'http://h:port': Port could not be cast"),
+        ("http://h:70000", "Port out of range"),
+        ("http://h:0", "port 0"),
+        ("http://[::1", "Invalid IPv6 URL"),
+        ("http://h/a b", "holds a space"),
+        ("http://h\r\nX: y", "control character"),
+        ("http://a..b", "host 'a..b' is not a name that DNS can have"),
+        ("http://" + "a" * 64, "not a name that DNS can have"),
+    ],
+)
+def test_what_is_no_url_is_said_with_its_value(url: str, text: str) -> None:
+    with pytest.raises(TargetError) as refused:
+        Target.parse(url)
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://me:geheim@h", "ftp://me:geheim@h", "http://h/?key=geheim", "http://h#geheim"]
+)
+def test_a_key_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(TargetError, match="--api-key-env") as refused:
+        Target.parse(url)
+    assert "geheim" not in str(refused.value)
+
+
+# Several addresses
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[int]:
+    """A port that is served at 127.0.0.1 and at 127.0.0.2."""
+    with scripted_server() as first, scripted_server(host="127.0.0.2", port=first.port):
+        yield first.port
+
+
+def test_each_new_connection_takes_the_next_address(resolve: Resolve, two_hosts: int) -> None:
+    resolver = resolve("127.0.0.1", "127.0.0.2")
+    with pool_of(f"http://name:{two_hosts}") as pool:
+        peers = [opened(pool) for _ in range(4)]
+    assert peers == [f"127.0.0.{n}:{two_hosts}" for n in (1, 2, 1, 2)]
+    assert resolver.asked == 1
+
+
+@pytest.mark.parametrize("dead", ["::1", "127.0.0.3"])
+def test_an_address_that_refuses_is_left_out_until_the_name_is_resolved_again(
+    resolve: Resolve, two_hosts: int, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve(dead, "127.0.0.1", "127.0.0.2")
+    with pool_of(f"http://localhost:{two_hosts}") as pool:
+        assert {opened(pool) for _ in range(6)} == {f"127.0.0.{n}:{two_hosts}" for n in (1, 2)}
+        assert all(dead not in address for _, address in pool._addresses)
+        monkeypatch.setattr(pool, "_resolve_at", 0)
+        resolve("127.0.0.2")
+        assert {opened(pool) for _ in range(2)} == {f"127.0.0.2:{two_hosts}"}
+
+
+def test_two_that_open_at_once_do_not_take_each_others_turn(resolve: Resolve, two_hosts: int) -> None:
+    resolve("127.0.0.3", "127.0.0.1")  # the first refuses; with one shared turn both would meet it twice
+    with pool_of(f"http://name:{two_hosts}") as pool:
+        jobs = [gevent.spawn(opened, pool) for _ in range(8)]
+        assert {job.get(timeout=5) for job in jobs} == {f"127.0.0.1:{two_hosts}"}
+
+
+def test_a_silent_address_takes_its_share_of_the_time_only(resolve: Resolve) -> None:
+    resolve("127.0.0.1", "127.0.0.2")
+    with (
+        silent_port() as port,
+        scripted_server(host="127.0.0.2", port=port),
+        pool_of(f"http://name:{port}", connect_timeout_s=0.2) as pool,
+    ):
+        assert [opened(pool) for _ in range(2)] == [f"127.0.0.2:{port}"] * 2
+
+
+def test_a_name_is_asked_for_once_by_all_who_wait(resolve: Resolve, two_hosts: int) -> None:
+    resolver = resolve("127.0.0.1", slow_s=0.02)
+    with pool_of(f"http://name:{two_hosts}") as pool:
+        gevent.joinall([gevent.spawn(opened, pool) for _ in range(20)], raise_error=True)
+    assert resolver.asked == 1
+
+
+def test_known_addresses_serve_while_the_resolver_fails(
+    resolve: Resolve, two_hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve("127.0.0.1")
+    with pool_of(f"http://name:{two_hosts}") as pool:
+        assert opened(pool)
+        monkeypatch.setattr(pool, "_resolve_at", 0)
+        resolver = resolve()
+        assert [opened(pool) for _ in range(2)] == [f"127.0.0.1:{two_hosts}"] * 2
+        assert resolver.asked == 1
+
+
+def test_ipv6_is_spoken() -> None:
+    with (
+        scripted_server(host="::1") as server,
+        caller(server.url) as ask,
+    ):
+        record = ask.ask([write(0, OK)], streamed=False).record
+        assert (record.status, record.peer) == (200, f"[::1]:{server.port}")
+        assert server.wait_ended(1)[0].header("Host") == f"[::1]:{server.port}"
+
+
+# No connection
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_refused_connection_names_the_address(host: str) -> None:
+    literal = f"[{host}]" if ":" in host else host
+    with refusing_port(host) as port, pool_of(f"http://{literal}:{port}") as pool:
+        with pytest.raises(ConnectError) as refused:
+            pool.acquire()
+        assert str(refused.value) == (
+            f"cannot connect to {literal}:{port}: Connection refused ({literal}:{port})"
+        )
+
+
+def test_all_addresses_that_refused_are_named_and_asked_for_again_soon(
+    resolve: Resolve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "RESOLVE_AFTER_FAILURE_S", 0)
+    resolver = resolve("127.0.0.3", "::1")
+    with refusing_port() as port, pool_of(f"http://name:{port}") as pool:
+        for _ in range(2):
+            with pytest.raises(ConnectError) as refused:
+                pool.acquire()
+            for part in (f"name:{port}", f"127.0.0.3:{port}", f"[::1]:{port}", "Connection refused"):
+                assert part in str(refused.value)
+    assert resolver.asked == 2
+
+
+def test_a_name_without_address_is_said(resolve: Resolve) -> None:
+    resolve()
+    with pool_of("http://nowhere.invalid") as pool, pytest.raises(ConnectError) as refused:
+        pool.open()
+    assert str(refused.value) == "host 'nowhere.invalid' cannot be resolved: Name or service not known"
+
+
+def test_connecting_has_a_bound() -> None:
+    began = time.monotonic()
+    with (
+        silent_port() as port,
+        pool_of(f"http://127.0.0.1:{port}", connect_timeout_s=0.05) as pool,
+        pytest.raises(ConnectError, match=rf"127\.0\.0\.1:{port}: no answer within 0\.05 s"),
+    ):
+        pool.open()
+    assert 0.05 <= time.monotonic() - began < 2
+
+
+def test_resolving_has_the_same_bound(resolve: Resolve) -> None:
+    resolve("127.0.0.1", slow_s=30)
+    refused = pytest.raises(ConnectError, match=r"cannot be resolved: no answer within 0\.05 s")
+    with pool_of("http://name", connect_timeout_s=0.05) as pool, refused:
+        pool.open()
+
+
+def test_a_users_own_timeout_passes_through() -> None:
+    class OwnError(Exception):
+        pass
+
+    with (
+        silent_port() as port,
+        pool_of(f"http://127.0.0.1:{port}") as pool,
+        pytest.raises(OwnError),
+        gevent.Timeout(0.02, OwnError),
+    ):
+        pool.open()
+
+
+# Idle connections
+
+
+def test_the_connection_used_last_is_taken_first(server: ScriptedServer) -> None:
+    with caller(server.url) as ask:
+        jobs = [ask.spawn([write(10, OK)], streamed=False) for _ in range(3)]
+        gevent.joinall(jobs, timeout=5)
+        for _ in range(3):
+            ask.ask([write(0, OK)], streamed=False)
+        late = server.wait_ended(6)[3:]
+    assert len({r.connection for r in late}) == 1
+    assert [r.number for r in late] == [2, 3, 4]
+
+
+def test_an_end_that_came_while_the_program_was_busy_is_noticed_before_the_connection_is_used(
+    server: ScriptedServer,
+) -> None:
+    with caller(server.url) as ask:
+        ask.ask([write(0, OK), Step(at_ms=1, close=True)], streamed=False)
+        server.wait_closed(1)  # blocks this process, and so the event loop
+        record = ask.ask([write(0, OK)], streamed=False).record
+    assert (record.status, record.reused, record.retries) == (200, False, 0)
+
+
+def test_what_a_server_says_out_of_turn_is_no_answer_to_the_next_request(server: ScriptedServer) -> None:
+    late = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
+    with caller(server.url) as ask:
+        ask.ask([write(0, OK), write(1, late)], streamed=False)
+        server.wait_ended(1)
+        record = ask.ask([write(0, OK)], streamed=False).record
+    assert (record.status, record.reused, record.retries) == (200, False, 0)
+
+
+def test_a_closed_pool_keeps_no_connection(server: ScriptedServer) -> None:
+    with caller(server.url) as ask:
+        job = ask.spawn([write(30, OK)], streamed=False)
+        ask.ask([write(0, OK)], streamed=False)
+        ask.client.pool.close()
+        assert job.get(timeout=5).record.status == 200
+        server.wait_closed(2)
+
+
+# A plain GET
+
+
+def test_a_plain_get_gives_status_and_body() -> None:
+    routes = {"/health": [write(0, json_response({"up": 1}, 503))]}
+    with scripted_server(routes=routes) as server, pool_of(server.url) as pool:
+        assert get(pool, "/health", {"X-Own": "1"}, 5) == (503, b'{"up":1}')
+        (served,) = server.wait_ended(1)
+        assert (served.method, served.header("X-Own")) == ("GET", "1")
+        server.wait_closed(1)
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ([Step(stall=True)], "not complete within 0.05 s"),
+        ([write(0, "no http")], "not an HTTP/1.1 response"),
+        ([Step(close=True)], "closed by the peer"),
+    ],
+)
+def test_a_plain_get_that_fails_says_why(script: list[Step], text: str) -> None:
+    with scripted_server(routes={"*": script}) as server, pool_of(server.url) as pool:
+        with pytest.raises(ClientError, match=text):
+            get(pool, "/health", {}, 0.05)
+        server.wait_closed(1)

@@ -1,0 +1,290 @@
+"""Streams of known bytes and times: when their tokens came, what bounds them, what giving up leaves."""
+
+import time
+from collections.abc import Iterator
+
+import gevent
+import gevent.server
+import numpy as np
+import pytest
+from calls import HEAD, MS, Caller, arrived_ns, caller, kernel_stamping, stop, token
+from scripted import (
+    Script,
+    ScriptedServer,
+    Step,
+    chunk,
+    json_response,
+    last_chunk,
+    response_head,
+    silent_port,
+    stream_script,
+    usage_counts,
+    write,
+)
+from scripted.raw import best_of
+
+from llm_locust.client.exchange import SLICE_PIECES
+from llm_locust.client.timeouts import Timeouts
+from llm_locust.record import Outcome, RequestRecord, TokenSource
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _stamps() -> Iterator[None]:
+    with kernel_stamping():
+        yield
+
+
+@pytest.fixture
+def ask(server: ScriptedServer) -> Iterator[Caller]:
+    with caller(server.url) as found:
+        yield found
+    assert found.client.in_flight == 0
+
+
+# Times
+
+
+@pytest.mark.parametrize(("ttft_ms", "gap_ms", "tokens"), [(50, 20, 10), (5, 2, 50)])
+def test_token_times_are_those_at_which_the_server_wrote(
+    server: ScriptedServer, ask: Caller, ttft_ms: float, gap_ms: float, tokens: int
+) -> None:
+    script = stream_script(ttft_ms=ttft_ms, gap_ms=gap_ms, tokens=tokens)
+
+    def worst_ms() -> float:
+        server.forget()
+        record = ask.ask(script).record
+        (served,) = server.wait_ended(1)
+        assert (record.outcome, len(record.arrivals_ns)) == (Outcome.OK, tokens)
+        assert record.kernel_stamps
+        head, *written, tail = served.write_ns
+        transit_ns = arrived_ns(record) - np.array(written)
+        assert transit_ns.min() >= 0, "no token is known before it was written"
+        assert record.sent_ns is not None
+        assert record.headers_ns is not None
+        assert record.started_ns <= record.sent_ns <= served.received_ns
+        edges_ns = [record.headers_ns - head, record.ended_ns - tail]
+        assert min(edges_ns) >= 0
+        return float(max(*transit_ns, *edges_ns)) / MS
+
+    assert best_of(6, worst_ms, 0.3) < 0.3
+
+
+def test_a_busy_client_still_knows_when_the_token_came_and_says_how_late_it_was(
+    server: ScriptedServer, ask: Caller
+) -> None:
+    script = stream_script(ttft_ms=40, gap_ms=60, tokens=2)
+    ask.ask(script)
+
+    def keep_the_loop() -> None:
+        gevent.sleep(0.03)
+        until = time.monotonic() + 0.03
+        while time.monotonic() < until:
+            pass
+
+    def error_ms() -> float:
+        server.forget()
+        gevent.spawn(keep_the_loop)
+        record = ask.ask(script).record
+        if (record.client_lag_ns or 0) < 5 * MS:
+            return float("inf")  # the token did not come while the loop was kept
+        return abs(float(arrived_ns(record)[0] - server.wait_ended(1)[0].write_ns[1])) / MS
+
+    assert best_of(5, error_ms, 0.3) < 0.3
+
+
+def test_an_event_that_is_split_came_with_its_last_byte(server: ScriptedServer, ask: Caller) -> None:
+    script = stream_script(ttft_ms=20, gap_ms=20, tokens=5, split=30, split_ms=8)
+
+    def worst_ms() -> float:
+        server.forget()
+        record = ask.ask(script).record
+        written = server.wait_ended(1)[0].write_ns[2:-1:2]
+        transit_ns = arrived_ns(record) - np.array(written)
+        assert transit_ns.min() >= 0
+        return float(transit_ns.max()) / MS
+
+    assert best_of(5, worst_ms, 0.3) < 0.3
+
+
+def test_events_of_one_read_share_its_time_and_are_counted(ask: Caller) -> None:
+    together = write(20, chunk(token("a") + token("b")) + chunk(token("c")))
+    script = [write(0, response_head()), together, write(30, chunk(token("d") + stop()) + last_chunk())]
+    record = ask.ask(script).record
+    first, second, third, fourth = record.arrivals_ns
+    assert first == second == third < fourth
+    assert (record.coalesced_reads, record.outcome) == (1, Outcome.OK)
+
+
+def test_the_rest_of_the_times_and_counts_is_told(server: ScriptedServer, ask: Caller) -> None:
+    script = stream_script(ttft_ms=5, gap_ms=1, tokens=5, reasoning=2, headers={"X-Served-By": "r7"})
+    ask.ask(script)
+    record = ask.ask(script, slo_class="gold", model="m", user=3, asked_output_tokens=9).record
+    assert record.first_answer_ns == record.arrivals_ns[2]
+    assert (record.input_tokens, record.output_tokens, record.token_source) == (7, 5, TokenSource.USAGE)
+    assert (record.finish_reason, record.output_chars, record.status) == ("stop", 15, 200)
+    assert (record.slo_class, record.model, record.user, record.asked_output_tokens) == ("gold", "m", 3, 9)
+    assert (record.replica, record.peer, record.endpoint) == ("r7", f"127.0.0.1:{server.port}", "chat")
+    assert (record.reused, record.connected_ns) == (True, record.started_ns)
+    assert record.rtt_ns is not None
+    assert 0 < record.rtt_ns < 50 * MS
+    assert record.reads >= 5
+    assert record.bytes_received == sum(len(step.data or b"") for step in script)
+    assert (record.clock_step_ns, record.error) == (None, None)
+
+
+def test_without_usage_tokens_are_counted_by_events(ask: Caller) -> None:
+    record = ask.ask(stream_script(ttft_ms=1, gap_ms=1, tokens=4, usage=False)).record
+    assert (record.output_tokens, record.token_source, record.input_tokens) == (4, TokenSource.EVENTS, None)
+
+
+# Bodies
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 100_000])
+def test_chunk_and_write_boundaries_may_lie_anywhere(ask: Caller, size: int) -> None:
+    body = token("ä€😀") + token("b") + stop()
+    chunked = b"".join(chunk(body[i : i + 5]) for i in range(0, len(body), 5)) + last_chunk()
+    data = response_head() + chunked
+    answer = ask.ask([write(0, data[i : i + size]) for i in range(0, len(data), size)])
+    assert (answer.record.outcome, answer.reply.text) == (Outcome.OK, "ä€😀b")
+    assert len(answer.record.arrivals_ns) == 2
+
+
+def test_a_stream_may_have_a_length(server: ScriptedServer, ask: Caller) -> None:
+    body = token() + stop()
+    script = [write(0, response_head(content_length=len(body))), write(1, body)]
+    assert [ask.ask(script).record.outcome for _ in range(2)] == [Outcome.OK] * 2
+    assert len(server.connections()) == 1
+
+
+@pytest.mark.parametrize(
+    ("rest", "outcome"), [(stop(), Outcome.OK), (b"", Outcome.TRUNCATED), (b"data: {", Outcome.TRUNCATED)]
+)
+def test_a_body_may_last_until_the_connections_end(ask: Caller, rest: bytes, outcome: Outcome) -> None:
+    script = [write(0, response_head(chunked=False)), write(1, token() + rest), Step(close=True)]
+    record = ask.ask(script).record
+    assert (record.outcome, len(record.arrivals_ns)) == (outcome, 1)
+
+
+def test_a_long_answer_is_decoded_in_slices_and_keeps_all_times(server: ScriptedServer, ask: Caller) -> None:
+    tokens = 3 * SLICE_PIECES
+    script = [write(0, response_head())]
+    script += [
+        write(1 + k // 100, b"".join(chunk(token()) for _ in range(100))) for k in range(0, tokens, 100)
+    ]
+    script += [write(None, chunk(stop()) + last_chunk())]
+    answer = ask.ask(script)
+    came = -(-tokens // 100) * 100
+    assert (answer.record.outcome, len(answer.record.arrivals_ns)) == (Outcome.OK, came)
+    assert len(answer.reply.text) == came
+    written = np.repeat(server.wait_ended(1)[0].write_ns[1:-1], 100)
+    assert (arrived_ns(answer.record) >= written).all()
+
+
+def test_an_answer_that_is_not_streamed_is_one_token_event(ask: Caller) -> None:
+    message = {"role": "assistant", "content": "all of it"}
+    choices = [{"index": 0, "message": message, "finish_reason": "length"}]
+    body = json_response({"model": "m", "choices": choices, "usage": usage_counts(3, 4)})
+    answer = ask.ask([write(0, body[:40]), write(10, body[40:])], streamed=False)
+    record = answer.record
+    assert (record.outcome, answer.reply.text, record.output_tokens) == (Outcome.OK, "all of it", 4)
+    assert (record.streamed, len(record.arrivals_ns)) == (False, 1)
+    assert record.arrivals_ns[0] >= 10 * MS
+
+
+# Time-outs
+
+
+def timed_out(server: ScriptedServer, script: Script, **bounds: float) -> tuple[RequestRecord, float]:
+    """The record of a call under these bounds, and how long it took in seconds."""
+    with caller(server.url, timeouts=Timeouts(**bounds)) as ask:
+        began = time.monotonic()
+        record = ask.ask(script).record
+        assert ask.client.in_flight == 0
+        server.wait_closed(1)
+    return record, time.monotonic() - began
+
+
+JSON = response_head(content_length=8, content_type="application/json")
+COMMENTS = [write(10 * k, chunk(b": keep-alive\n\n")) for k in range(1, 300)]
+
+
+@pytest.mark.parametrize(
+    ("script", "bounds", "tokens", "error"),
+    [
+        ([Step(stall=True)], {"first_s": 0.05}, 0, "no byte within 0.05 s (first)"),
+        ([write(0, HEAD), *COMMENTS], {"first_s": 0.1}, 0, "no event within 0.1 s (first)"),
+        (
+            [write(0, HEAD + chunk(token())), Step(stall=True)],
+            {"gap_s": 0.05},
+            1,
+            "no event for 0.05 s (gap)",
+        ),
+        ([write(0, HEAD + chunk(token())), *COMMENTS], {"gap_s": 0.1}, 1, "no event for 0.1 s (gap)"),
+        (
+            stream_script(ttft_ms=0, gap_ms=20, tokens=300),
+            {"total_s": 0.1},
+            5,
+            "not complete within 0.1 s (total)",
+        ),
+        ([write(0, JSON + b"{"), Step(stall=True)], {"gap_s": 0.05}, 0, "no event for 0.05 s (gap)"),
+    ],
+    ids=["first", "first, comments", "gap", "gap, comments", "total", "gap of a plain body"],
+)
+def test_a_silence_is_bounded(
+    server: ScriptedServer, script: Script, bounds: dict[str, float], tokens: int, error: str
+) -> None:
+    record, took_s = timed_out(server, script, **bounds)
+    assert (record.outcome, record.error) == (Outcome.TIMEOUT, error)
+    assert tokens <= len(record.arrivals_ns) <= tokens + 1
+    bound_s = next(iter(bounds.values()))
+    assert bound_s <= took_s < bound_s + 1
+    assert (record.ended_ns - record.started_ns) * 1e-9 >= bound_s
+
+
+def test_headers_that_come_at_once_do_not_end_the_wait_for_the_first_token(server: ScriptedServer) -> None:
+    script = stream_script(head_ms=0, ttft_ms=120, gap_ms=1, tokens=3)
+    script[0] = write(0, HEAD)  # no role delta, which would be the first event
+    with caller(server.url, timeouts=Timeouts(first_s=5, gap_s=0.06, total_s=5)) as ask:
+        assert ask.ask(script).record.outcome is Outcome.OK
+
+
+def test_a_connection_that_is_never_accepted_is_bounded() -> None:
+    with silent_port() as port, caller(f"http://127.0.0.1:{port}", connect_timeout_s=0.05) as ask:
+        record = ask.ask([]).record
+    assert record.outcome is Outcome.CONNECT_ERROR
+    assert "no answer within 0.05 s" in (record.error or "")
+
+
+# Giving up
+
+
+def test_a_killed_user_leaves_a_cancelled_record_with_the_tokens_that_came(
+    server: ScriptedServer, ask: Caller
+) -> None:
+    job = ask.spawn(stream_script(ttft_ms=10, gap_ms=20, tokens=500))
+    gevent.sleep(0.1)
+    killed_ns = time.time_ns()
+    job.kill()
+    (answer,) = ask.answers
+    record = answer.record
+    assert (record.outcome, record.error) == (Outcome.CANCELLED, "given up before its end")
+    assert 1 <= len(record.arrivals_ns) <= 6
+    assert 0 <= record.ended_ns - killed_ns < 50 * MS
+    assert server.wait_closed(1)[0].closed_by == "client"
+
+
+def test_giving_up_while_connecting_is_cancelled_and_nothing_was_sent() -> None:
+    with silent_port() as port, caller(f"http://127.0.0.1:{port}") as ask:
+        job = ask.spawn([])
+        gevent.sleep(0.02)
+        job.kill()
+        (answer,) = ask.answers
+        assert (answer.record.outcome, answer.record.sent_ns) == (Outcome.CANCELLED, None)
+        assert ask.client.in_flight == 0
+
+
+def test_a_users_own_timeout_cancels_and_passes_through(ask: Caller) -> None:
+    with pytest.raises(gevent.Timeout), gevent.Timeout(0.05):
+        ask.ask([Step(stall=True)])
+    assert [a.record.outcome for a in ask.answers] == [Outcome.CANCELLED]

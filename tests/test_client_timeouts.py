@@ -1,0 +1,40 @@
+"""The three bounds of a request."""
+
+import pytest
+
+from llm_locust.client.errors import RequestTimeoutError
+from llm_locust.client.timeouts import Timeouts
+
+BOUNDS = Timeouts(first_s=60, gap_s=5, total_s=100)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "silent_s", "slack_s"),
+    [(0, None, 5), (59, None, 1), (59, 0, 5), (70, 4, 1), (98, 0, 2), (0, 0, 5)],
+)
+def test_the_next_bound_is_told(waited_s: float, silent_s: float | None, slack_s: float) -> None:
+    assert BOUNDS.slack_s(waited_s, silent_s, heard=True) == slack_s
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "silent_s", "heard", "text"),
+    [
+        (60, None, False, "no byte within 60 s (first)"),
+        (60, None, True, "no event within 60 s (first)"),
+        (20, 5, True, "no event for 5 s (gap)"),
+        (100, 0, True, "not complete within 100 s (total)"),
+        (100, None, False, "not complete within 100 s (total)"),
+    ],
+)
+def test_a_bound_that_was_passed_is_named(
+    waited_s: float, silent_s: float | None, heard: bool, text: str
+) -> None:
+    with pytest.raises(RequestTimeoutError) as passed:
+        BOUNDS.slack_s(waited_s, silent_s, heard=heard)
+    assert str(passed.value) == text
+
+
+def test_a_bound_on_every_silence_tightens_and_never_loosens() -> None:
+    assert BOUNDS.within(10) == Timeouts(first_s=10, gap_s=5, total_s=100)
+    assert BOUNDS.within(1) == Timeouts(first_s=1, gap_s=1, total_s=100)
+    assert BOUNDS.within(600) == BOUNDS.within(None) == BOUNDS

@@ -1,0 +1,329 @@
+"""The run directory: what is whole stays whole, and what is not is said."""
+
+import json
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from record_strategies import record
+
+from llm_locust.batch import BatchError, RecordBatch
+from llm_locust.manifest import MANIFEST_SCHEMA, Manifest, WorkerFacts
+from llm_locust.store import (
+    FRAMES_FILE,
+    MANIFEST_FILE,
+    REQUESTS_FILE,
+    FrameHeader,
+    FrameLog,
+    StoreError,
+    compact,
+    create_run_dir,
+    encode_frame,
+    holds_a_run,
+    index_frames,
+    read_manifest,
+    read_requests,
+    unique_frames,
+    write_json,
+    write_manifest,
+    write_requests,
+    write_text,
+)
+
+payloads = st.lists(st.binary(max_size=30), max_size=6)
+
+
+def frame(seq: int, numbers: range = range(1), worker: str = "w1") -> bytes:
+    """A frame with the records of these numbers."""
+    batch = RecordBatch.from_records([record(number) for number in numbers], worker)
+    return encode_frame(FrameHeader("run", worker, seq, len(numbers)), batch.to_bytes())
+
+
+def frames_of(each: list[bytes]) -> list[bytes]:
+    return [encode_frame(FrameHeader("run", "w", seq, 1), payload) for seq, payload in enumerate(each)]
+
+
+def read_back(path: Path) -> list[bytes]:
+    data = path.read_bytes()
+    return [data[f.offset : f.offset + f.length] for f in index_frames(path).frames]
+
+
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """No file of this process may grow over ``size`` bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+# -- frames ---------------------------------------------------------------------------------
+
+
+@given(payloads)
+def test_frames_come_back_in_order_with_their_headers(
+    tmp_path_factory: pytest.TempPathFactory, each: list[bytes]
+) -> None:
+    path = tmp_path_factory.mktemp("frames") / FRAMES_FILE
+    path.write_bytes(b"".join(frames_of(each)))
+    index = index_frames(path)
+    assert read_back(path) == each
+    assert [f.header for f in index.frames] == [FrameHeader("run", "w", seq, 1) for seq in range(len(each))]
+    assert index.torn_at is None
+
+
+def test_a_file_cut_at_any_byte_gives_every_whole_frame_before_it(tmp_path: Path) -> None:
+    each = [b"first", b"", b"the third"]
+    frames = frames_of(each)
+    whole = b"".join(frames)
+    ends = [0, len(frames[0]), len(frames[0]) + len(frames[1]), len(whole)]
+    path = tmp_path / FRAMES_FILE
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        count = sum(end <= cut for end in ends[1:])
+        assert read_back(path) == each[:count]
+        assert index_frames(path).torn_at == (None if cut in ends else ends[count])
+
+
+def test_a_byte_changed_anywhere_ends_the_index_at_its_frame(tmp_path: Path) -> None:
+    frames = frames_of([b"first", b"second"])
+    whole = b"".join(frames)
+    path = tmp_path / FRAMES_FILE
+    for place in range(len(whole)):
+        spoiled = bytearray(whole)
+        spoiled[place] ^= 0x10
+        path.write_bytes(spoiled)
+        torn_at = 0 if place < len(frames[0]) else len(frames[0])
+        assert index_frames(path).torn_at == torn_at
+        assert read_back(path) == [b"first"][: 0 if torn_at == 0 else 1]
+
+
+def test_a_frame_that_says_it_is_longer_than_the_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / FRAMES_FILE
+    path.write_bytes(b"LLB1" + b"\xff" * 12 + b"x" * 40)
+    assert index_frames(path).torn_at == 0
+
+
+def test_duplicates_in_any_order_give_the_same_frames(tmp_path: Path) -> None:
+    mixed = [frame(1, worker="b"), frame(0, worker="b"), frame(0, worker="a"), frame(1, worker="b")]
+    orders = []
+    for number, order in enumerate((mixed, mixed[::-1], mixed + mixed)):
+        path = tmp_path / str(number)
+        path.write_bytes(b"".join(order))
+        unique = unique_frames(index_frames(path).frames)
+        orders.append([(f.header.worker, f.header.seq) for f in unique])
+    assert orders == [[("a", 0), ("b", 0), ("b", 1)]] * 3
+
+
+# -- the log of frames ----------------------------------------------------------------------
+
+
+def test_a_log_holds_what_was_appended(tmp_path: Path) -> None:
+    log = FrameLog(tmp_path / FRAMES_FILE)
+    for data in frames_of([b"one", b"two"]):
+        log.append(data)
+    log.close()
+    assert read_back(tmp_path / FRAMES_FILE) == [b"one", b"two"]
+
+
+def test_a_write_that_fails_midway_leaves_only_whole_frames(tmp_path: Path) -> None:
+    """The kernel takes a part of the bytes, then says that the file is too large."""
+    path = tmp_path / FRAMES_FILE
+    log = FrameLog(path)
+    small, large, last = frames_of([b"small", b"x" * 3_000_000, b"last"])
+    log.append(small)
+    with files_limited_to(2_000_000), pytest.raises(OSError, match="File too large"):
+        log.append(large)
+    assert path.stat().st_size > len(small)
+    with files_limited_to(1_000_000), pytest.raises(OSError, match="File too large"):
+        log.append(large)
+    log.append(last)
+    log.close()
+    assert path.read_bytes() == small + last
+
+
+def test_what_a_failed_write_left_is_cut_off_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / FRAMES_FILE
+    log = FrameLog(path)
+    small, large = frames_of([b"small", b"x" * 3_000_000])
+    log.append(small)
+    with files_limited_to(2_000_000), pytest.raises(OSError, match="File too large"):
+        log.append(large)
+    log.close()
+    assert path.read_bytes() == small
+
+
+def test_a_log_never_goes_over_an_older_one(tmp_path: Path) -> None:
+    (tmp_path / FRAMES_FILE).write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        FrameLog(tmp_path / FRAMES_FILE)
+    assert (tmp_path / FRAMES_FILE).read_bytes() == b"precious"
+
+
+# -- compaction -----------------------------------------------------------------------------
+
+
+def test_compaction_keeps_each_batch_once_and_removes_the_frames(tmp_path: Path) -> None:
+    parts = [frame(1, range(10, 13)), frame(0, range(10)), frame(1, range(10, 13)), frame(0, range(20), "w2")]
+    (tmp_path / FRAMES_FILE).write_bytes(b"".join(parts))
+    assert compact(tmp_path) == 33
+    assert read_requests(tmp_path).ints("reads").tolist() == [*range(13), *range(20)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [REQUESTS_FILE]
+
+
+def test_a_run_without_frames_has_no_requests(tmp_path: Path) -> None:
+    assert compact(tmp_path) == 0
+    assert len(read_requests(tmp_path)) == 0
+
+
+def test_a_torn_file_gives_what_is_whole_and_stays(tmp_path: Path) -> None:
+    (tmp_path / FRAMES_FILE).write_bytes(frame(0, range(5)) + frame(1, range(5, 9))[:-1])
+    assert compact(tmp_path) == 5
+    assert (tmp_path / FRAMES_FILE).exists()
+
+
+def test_a_batch_that_cannot_be_read_keeps_the_frames_and_leaves_no_half_file(tmp_path: Path) -> None:
+    good, bad = frame(0), encode_frame(FrameHeader("run", "w", 1, 1), b"no batch")
+    (tmp_path / FRAMES_FILE).write_bytes(good + bad)
+    with pytest.raises(BatchError):
+        compact(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [FRAMES_FILE]
+
+
+def test_many_batches_become_row_groups_without_loss(tmp_path: Path) -> None:
+    batch = RecordBatch.from_records([record(number) for number in range(5_000)], "w1")
+    assert write_requests(tmp_path / REQUESTS_FILE, [batch] * 15) == 75_000
+    assert pq.ParquetFile(tmp_path / REQUESTS_FILE).num_row_groups == 2
+    assert len(read_requests(tmp_path)) == 75_000
+
+
+# -- reading --------------------------------------------------------------------------------
+
+
+def test_a_directory_named_like_a_column_changes_nothing(tmp_path: Path) -> None:
+    run = create_run_dir(tmp_path / "model=llama" / "reads=9")
+    write_requests(run / REQUESTS_FILE, [RecordBatch.from_records([record(3)], "w1")])
+    assert read_requests(run).ints("reads").tolist() == [3]
+
+
+@pytest.mark.parametrize("read", [read_manifest, read_requests])
+def test_a_directory_that_is_none_or_holds_no_run_is_said(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError, match="nowhere' is not a directory: name a run directory"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match="is it a run directory whose run has ended"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"not parquet at all", b"\0" * 100])
+def test_requests_that_are_no_parquet_are_said_in_one_line(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / REQUESTS_FILE).write_bytes(content)
+    with pytest.raises(StoreError, match=r"requests\.parquet' cannot be read as requests: .") as error:
+        read_requests(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_parquet_file_cut_anywhere_is_said(tmp_path: Path) -> None:
+    path = tmp_path / REQUESTS_FILE
+    write_requests(path, [RecordBatch.from_records([record(1)], "w1")])
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 97):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(StoreError, match="cannot be read as requests"):
+            read_requests(tmp_path)
+
+
+def test_parquet_of_something_else_is_said(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / REQUESTS_FILE)
+    with pytest.raises(StoreError, match="columns are missing: request_id, worker"):
+        read_requests(tmp_path)
+
+
+MANIFEST = Manifest(
+    id="a",
+    name="first",
+    started_ns=1,
+    command=["locust", "-H", "http://x"],
+    options={"slo": "ttft=1s", "num_users": 3, "replica_header": ["x"]},
+    workers=[WorkerFacts(id="w", index=0, announced=None, received=3, cpu_percent_max=1.5)],
+)
+
+
+def test_a_manifest_comes_back(tmp_path: Path) -> None:
+    write_manifest(tmp_path, MANIFEST)
+    assert read_manifest(tmp_path) == MANIFEST
+
+
+def test_a_manifest_of_an_older_program_lacks_fields_and_of_this_one_may_have_more(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_FILE).write_text('{"id": "a", "name": "b", "started_ns": 1, "more": [1]}')
+    assert read_manifest(tmp_path) == Manifest(id="a", name="b", started_ns=1)
+
+
+def test_a_manifest_of_a_later_schema_says_what_to_do(tmp_path: Path) -> None:
+    write_manifest(tmp_path, replace(MANIFEST, schema=MANIFEST_SCHEMA + 1))
+    with pytest.raises(
+        StoreError, match=r"has schema 2, this version reads up to 1: use the llm-locust that"
+    ):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b'{"id": 1}', b"\xff\xfe", b'{"schema": "two"}', b'{"id": "a"}']
+)
+def test_what_is_no_manifest_is_said(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_FILE).write_bytes(content)
+    with pytest.raises(StoreError, match=r"manifest\.json' is not a manifest: "):
+        read_manifest(tmp_path)
+
+
+# -- writing --------------------------------------------------------------------------------
+
+
+def test_a_directory_with_any_part_of_a_run_holds_one(tmp_path: Path) -> None:
+    for name in (MANIFEST_FILE, REQUESTS_FILE, FRAMES_FILE):
+        run = create_run_dir(tmp_path / name)
+        assert not holds_a_run(run)
+        (run / name).touch()
+        assert holds_a_run(run)
+
+
+def test_a_directory_is_made_with_those_above_it_and_left_empty(tmp_path: Path) -> None:
+    run = create_run_dir(tmp_path / "a" / "b")
+    assert list(run.iterdir()) == []
+    assert create_run_dir(run) == run
+
+
+def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="file/run' cannot be written: Not a directory"):
+        create_run_dir(tmp_path / "file" / "run")
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    write_text(path, "old")
+    with files_limited_to(1_000_000), pytest.raises(OSError, match="File too large"):
+        write_text(path, "new" * 1_000_000)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["report.md"]
+    write_text(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_json_is_pretty_and_nan_is_null(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"a": [1, None], "b": float("nan")})
+    text = (tmp_path / "x.json").read_text()
+    assert json.loads(text) == {"a": [1, None], "b": None}
+    assert text.startswith('{\n  "a": [')
+    assert text.endswith("}\n")

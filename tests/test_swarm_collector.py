@@ -1,0 +1,231 @@
+"""From workers' records to the run's file, over a channel that loses, repeats and delays."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from record_strategies import record
+
+from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, encode_frame, index_frames, unique_frames
+from llm_locust.swarm.collector import Collector
+from llm_locust.swarm.messages import BatchMessage
+from llm_locust.swarm.recorder import Recorder
+from llm_locust.swarm.shipping import Shipper
+
+
+class FlakyLog(FrameLog):
+    """A log on a disk that is full at times: then a part of the bytes is written, and that is an error."""
+
+    full = False
+
+    def append(self, frames: bytes) -> None:
+        if self.full:
+            with self.path.open("r+b") as file:
+                file.seek(self._size)
+                file.write(frames[: len(frames) // 2])
+            raise OSError(28, "No space left on device")
+        super().append(frames)
+
+
+class Swarm:
+    """Workers and a master; what is between them moves only when the test says so."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.path = folder / FRAMES_FILE
+        self.log = FlakyLog(self.path)
+        self.batches: list[tuple[str, BatchMessage]] = []
+        self.acks: list[tuple[str, int]] = []
+        self.collector = Collector(self.log, lambda worker, seq: self.acks.append((worker, seq)))
+        self.shippers: dict[str, Shipper] = {}
+        self.recorders: dict[str, Recorder] = {}
+        self.made = 0
+        for number in range(workers):
+            self._add_worker(f"w{number}")
+
+    def _add_worker(self, name: str) -> None:
+        shipper = Shipper(lambda message: self.batches.append((name, message)), resend_after_s=0)
+        self.shippers[name] = shipper
+        self.recorders[name] = Recorder("run", name, shipper.deliver)
+
+    def record(self, worker: str) -> None:
+        self.recorders[worker].add(record(self.made))
+        self.made += 1
+
+    def batch(self, worker: str) -> None:
+        self.record(worker)
+        self.recorders[worker].close_batch()
+
+    def deliver(self, place: int, *, again: bool = False) -> None:
+        """A batch arrives at the master, whichever; it may arrive again later."""
+        if self.batches:
+            worker, message = self.batches[place % len(self.batches)]
+            if not again:
+                del self.batches[place % len(self.batches)]
+            self.collector.accept(worker, message["seq"], message["rows"], message["frame"])
+
+    def land(self, place: int) -> None:
+        self.deliver(place)
+        self.collector.settle()
+
+    def lose(self, place: int) -> None:
+        if self.batches:
+            del self.batches[place % len(self.batches)]
+
+    def acknowledge(self, place: int, *, lost: bool = False) -> None:
+        if self.acks:
+            worker, seq = self.acks.pop(place % len(self.acks))
+            if not lost:
+                self.shippers[worker].acknowledged("run", seq)
+
+    def drain(self) -> None:
+        """The end of a run: everything is sent until everything is acknowledged."""
+        self.log.full = False
+        for recorder in self.recorders.values():
+            recorder.close_batch()
+        for _ in range(50):
+            while self.batches:
+                self.deliver(0)
+            self.collector.settle()
+            while self.acks:
+                self.acknowledge(0)
+            if not any(shipper.unsent for shipper in self.shippers.values()):
+                return
+            for shipper in self.shippers.values():
+                shipper.resend_overdue()
+        raise AssertionError("what is unsent does not become less")
+
+
+PLACES = st.integers(0, 30)
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["record", "batch", "batch", "resend"]), st.integers(0, 1)),
+    st.tuples(st.sampled_from(["deliver", "land", "repeat", "lose", "acknowledge", "lose ack"]), PLACES),
+    st.tuples(st.sampled_from(["disk full", "disk fine", "settle"]), st.just(0)),
+)
+
+
+@settings(max_examples=200)
+@given(steps=st.lists(STEPS, max_size=60))
+def test_whatever_is_lost_repeated_or_delayed_the_file_has_each_record_once(
+    steps: list[tuple[str, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    swarm = Swarm(tmp_path_factory.mktemp("swarm"), workers=2)
+    act: dict[str, Callable[[int], object]] = {
+        "record": lambda n: swarm.record(f"w{n}"),
+        "batch": lambda n: swarm.batch(f"w{n}"),
+        "resend": lambda n: swarm.shippers[f"w{n}"].resend_overdue(),
+        "deliver": swarm.deliver,
+        "land": swarm.land,
+        "repeat": lambda n: swarm.deliver(n, again=True),
+        "lose": swarm.lose,
+        "acknowledge": swarm.acknowledge,
+        "lose ack": lambda n: swarm.acknowledge(n, lost=True),
+        "disk full": lambda _: setattr(swarm.log, "full", True),
+        "disk fine": lambda _: setattr(swarm.log, "full", False),
+        "settle": lambda _: swarm.collector.settle(),
+    }
+    for step, number in steps:
+        act[step](number)
+    swarm.drain()
+    swarm.collector.close()
+
+    index = index_frames(swarm.path)
+    assert index.torn_at is None
+    assert len(unique_frames(index.frames)) == len(index.frames), "a batch was written twice"
+    kept = [n for f in index.frames for n in f.batch().ints("reads").tolist()]
+    assert sorted(kept) == list(range(swarm.made))
+    for name, recorder in swarm.recorders.items():
+        assert swarm.collector.inboxes[name].rows == recorder.finished
+        assert swarm.collector.inboxes[name].seqs == set(range(recorder.batches))
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[Swarm]:
+    swarm = Swarm(tmp_path, workers=1)
+    yield swarm
+    swarm.collector.close()
+
+
+def frame(seq: int) -> bytes:
+    return encode_frame(FrameHeader("run", "w0", seq, 1), b"payload")
+
+
+def test_a_batch_is_acknowledged_after_it_is_written(swarm: Swarm) -> None:
+    swarm.collector.accept("w0", 0, 1, frame(0))
+    assert swarm.acks == []
+    swarm.collector.settle()
+    assert swarm.acks == [("w0", 0)]
+    assert swarm.path.read_bytes() == frame(0)
+
+
+def test_a_write_that_fails_is_said_and_not_acknowledged(
+    swarm: Swarm, caplog: pytest.LogCaptureFixture
+) -> None:
+    swarm.log.full = True
+    swarm.collector.accept("w0", 0, 1, frame(0))
+    swarm.collector.settle()
+    assert swarm.acks == []
+    assert "No space left on device" in caplog.text
+    assert str(swarm.path) in caplog.text
+    swarm.log.full = False
+    swarm.collector.accept("w0", 0, 1, frame(0))
+    swarm.collector.settle()
+    assert swarm.acks == [("w0", 0)]
+    assert swarm.collector.inboxes["w0"].resent == 0
+
+
+def test_a_batch_that_comes_again_is_counted_and_acknowledged_again_but_not_written(swarm: Swarm) -> None:
+    swarm.collector.accept("w0", 0, 3, frame(0))
+    swarm.collector.accept("w0", 0, 3, frame(0))
+    swarm.collector.settle()
+    swarm.collector.accept("w0", 0, 3, frame(0))
+    assert swarm.acks == [("w0", 0), ("w0", 0)]
+    assert swarm.collector.inboxes["w0"].resent == 2
+    assert swarm.collector.inboxes["w0"].rows == 3
+    assert swarm.path.read_bytes() == frame(0)
+
+
+def test_a_batch_that_comes_again_while_others_are_acknowledged_is_not_written_twice(tmp_path: Path) -> None:
+    """Sending an acknowledgement may switch to the greenlet that receives."""
+    collector: Collector
+    acked: list[int] = []
+
+    def acknowledge(worker: str, seq: int) -> None:
+        acked.append(seq)
+        if acked == [0]:
+            collector.accept("w0", 1, 1, frame(1))
+
+    collector = Collector(FrameLog(tmp_path / FRAMES_FILE), acknowledge)
+    collector.accept("w0", 0, 1, frame(0))
+    collector.accept("w0", 1, 1, frame(1))
+    collector.close()
+    assert (tmp_path / FRAMES_FILE).read_bytes() == frame(0) + frame(1)
+
+
+def test_closing_writes_what_is_queued(swarm: Swarm) -> None:
+    for seq in range(5):
+        swarm.collector.accept("w0", seq, 1, frame(seq))
+    swarm.collector.close()
+    assert swarm.path.read_bytes() == b"".join(map(frame, range(5)))
+    assert len(swarm.acks) == 5
+
+
+def test_a_batch_after_the_end_is_refused_without_an_acknowledgement_and_said(
+    swarm: Swarm, caplog: pytest.LogCaptureFixture
+) -> None:
+    swarm.collector.accept("w0", 0, 1, frame(0))
+    swarm.collector.close()
+    swarm.collector.accept("w0", 1, 7, frame(1))
+    swarm.collector.settle()
+    assert swarm.acks == [("w0", 0)]
+    assert "batch 1 of worker w0 (7 records) came too late" in caplog.text
+    swarm.collector.accept("w0", 0, 1, frame(0))
+    assert swarm.acks == [("w0", 0), ("w0", 0)], "it is in the file: its worker may forget it"
+
+
+def test_a_thousand_batches_at_once_are_taken_quickly(swarm: Swarm) -> None:
+    for seq in range(20_000):
+        swarm.collector.accept("w0", seq, 1, b"")
+    swarm.collector.close()
+    assert len(swarm.acks) == 20_000

@@ -1,0 +1,380 @@
+"""However a run ends, its report is written, and its records are what the server saw."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm_process import (
+    Process,
+    Result,
+    Simulation,
+    forked,
+    in_parallel,
+    locust,
+    simulation,
+    swarm,
+    wait_until,
+)
+
+from llm_locust.store import FRAMES_FILE, index_frames
+
+#: Answers of about 0.2 s each.
+USUAL = (
+    *("--headless", "-u", "8", "-r", "100", "--out", "run", "--body", '{"ignore_eos": true}'),
+    *("--input-tokens", "10", "--output-tokens", "40"),
+)
+
+
+#: A load with an end of its own, and users that bring their host.
+SHAPE = """
+from locust import LoadTestShape, task
+
+from llm_locust import ChatUser
+
+
+class Stairs(LoadTestShape):
+    def tick(self):
+        seconds = self.get_run_time()
+        return (4, 100) if seconds < 1 else (8, 100) if seconds < 2 else None
+
+
+class Chat(ChatUser):
+    host = "{url}"
+
+    @task
+    def ask_one(self):
+        self.chat()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    code: int
+    process: Process
+    result: Result
+    truth: list[dict[str, Any]]
+    took_s: float  # from the signal, or the run's end, to the process's
+    left_over: list[str]
+
+    @property
+    def outcomes(self) -> set[str]:
+        return {str(outcome) for outcome in self.result.requests.texts("outcome")}
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    code: int
+    process: Process
+    path: Path
+    left_over: list[str]
+
+
+def _ended(process: Process, sim: Simulation, folder: Path) -> Ended:
+    since = time.monotonic()
+    code = process.exit_code()
+    took_s = time.monotonic() - since
+    # The server may still be about to learn of the clients that left.
+    result = Result.read(folder / "run")
+    cancelled = sum(outcome == "cancelled" for outcome in result.requests.texts("outcome"))
+    wait_until(lambda: len(sim.entries()) >= len(result.requests) - cancelled, "the truth log's last entries")
+    return Ended(code, process, result, sim.entries(), took_s, process.left_over())
+
+
+def _forked_and_signalled(number: signal.Signals, *, group: bool = False) -> Callable[[Path], Ended]:
+    def run(folder: Path) -> Ended:
+        with simulation(folder) as sim, locust(folder, *USUAL, *forked(2), "-H", sim.url) as master:
+            sim.wait_entries(20)
+            master.signal_group(number) if group else master.signal(number)
+            return _ended(master, sim, folder)
+
+    return run
+
+
+def _one_process_signalled(number: signal.Signals) -> Callable[[Path], Ended]:
+    def run(folder: Path) -> Ended:
+        with simulation(folder) as sim, locust(folder, *USUAL, "-H", sim.url) as process:
+            sim.wait_entries(20)
+            process.signal(number)
+            return _ended(process, sim, folder)
+
+    return run
+
+
+def _one_worker_ended(folder: Path) -> Ended:
+    """One of two workers is told to end in the middle of the run; the other goes on."""
+    with simulation(folder) as sim, swarm(folder, 2, *USUAL, "-t", "4s", "-H", sim.url) as (master, workers):
+        sim.wait_entries(20)
+        workers[0].signal(signal.SIGTERM)
+        workers[0].exit_code()
+        sim.wait_entries(len(sim.entries()) + 10)
+        master.wait_for("limit reached")
+        return _ended(master, sim, folder)
+
+
+def _last_worker_ended(folder: Path) -> Ended:
+    with simulation(folder) as sim, swarm(folder, 1, *USUAL, "-t", "60s", "-H", sim.url) as (master, workers):
+        sim.wait_entries(20)
+        workers[0].signal(signal.SIGTERM)
+        return _ended(master, sim, folder)
+
+
+def _workers_in(frames: Path) -> set[str]:
+    return {f.header.worker for f in index_frames(frames).frames} if frames.exists() else set()
+
+
+def _one_worker_killed(*options: str) -> Callable[[Path], Ended]:
+    """One of two workers dies after its first interval; the run's end comes before it is missed."""
+
+    def run(folder: Path) -> Ended:
+        with (
+            simulation(folder) as sim,
+            locust(folder, *USUAL, *forked(2), "-t", "6s", "-H", sim.url, *options) as master,
+        ):
+            frames = folder / "run" / FRAMES_FILE
+            wait_until(lambda: len(_workers_in(frames)) == 2, "the first interval's batches")
+            sim.wait_entries(len(sim.entries()) + 10)
+            os.kill(master.children()[0], signal.SIGKILL)
+            master.wait_for("limit reached")
+            return _ended(master, sim, folder)
+
+    return run
+
+
+def _in_the_ramp(folder: Path) -> Ended:
+    """The run's time is over while users are still being spawned, and those that are there may finish."""
+    with simulation(folder) as sim:
+        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--stop-timeout", "20", "--output-tokens", "300"]
+        with locust(folder, *USUAL, *ramp, *forked(2), "-H", sim.url) as master:
+            master.wait_for("limit reached")
+            return _ended(master, sim, folder)
+
+
+def _in_the_ramp_alone(folder: Path) -> Ended:
+    with simulation(folder) as sim:
+        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--stop-timeout", "20", "--output-tokens", "300"]
+        with locust(folder, *USUAL, *ramp, "-H", sim.url) as process:
+            process.wait_for("limit reached")
+            return _ended(process, sim, folder)
+
+
+def _signalled_in_the_drain(number: signal.Signals, *of: str) -> Callable[[Path], Ended]:
+    """A signal comes while users finish what they began before the run's end."""
+
+    def run(folder: Path) -> Ended:
+        drain = ["-t", "1s", "--stop-timeout", "20", "--output-tokens", "500"]
+        with simulation(folder) as sim, locust(folder, *USUAL, *drain, *of, "-H", sim.url) as process:
+            process.wait_for("limit reached")
+            process.signal(number)
+            return _ended(process, sim, folder)
+
+    return run
+
+
+def _shape(folder: Path) -> Ended:
+    with simulation(folder) as sim:
+        locustfile = folder / "shape.py"
+        locustfile.write_text(SHAPE.replace("{url}", sim.url))
+        options = ["--headless", "--out", "run", "--output-tokens", "40", "--body", '{"ignore_eos": true}']
+        with locust(folder, *options, *forked(2), locustfile=locustfile) as master:
+            master.wait_for("Shape test stopping")
+            return _ended(master, sim, folder)
+
+
+def _joined_late(folder: Path) -> Ended:
+    """A second worker joins in the middle of the run."""
+    with simulation(folder) as sim, swarm(folder, 1, *USUAL, "-t", "4s", "-H", sim.url) as (master, workers):
+        sim.wait_entries(5)
+        port = workers[0].command[-1]
+        with locust(folder, "--worker", "--master-port", port, stdout="late") as late:
+            master.wait_for("2 workers connected")
+            ended = _ended(master, sim, folder)
+            late.exit_code()
+            return ended
+
+
+def _disk_full(largest_file_kib: int, *topology: str) -> Callable[[Path], Unwritten]:
+    """The run's files cannot grow to the size that its records need."""
+
+    def run(folder: Path) -> Unwritten:
+        options = [*USUAL, *topology, "-u", "60", "-t", "2s", "--flush-timeout", "1s"]
+        with (
+            simulation(folder) as sim,
+            locust(folder, *options, "-H", sim.url, largest_file_kib=largest_file_kib) as process,
+        ):
+            code = process.exit_code()
+            return Unwritten(code, process, folder / "run", process.left_over())
+
+    return run
+
+
+FULL_DISKS = {
+    "no room for records": _disk_full(64),
+    "no room for records, forked": _disk_full(64, *forked(2)),
+    "no room for anything": _disk_full(1),
+}
+
+SCENARIOS: dict[str, Callable[[Path], Ended]] = {
+    "a worker killed": _one_worker_killed(),
+    "a worker killed, allowed": _one_worker_killed("--allow-incomplete", "--gate", "error_rate<50%"),
+    "Ctrl-C to the master": _forked_and_signalled(signal.SIGINT),
+    "Ctrl-C to all": _forked_and_signalled(signal.SIGINT, group=True),
+    "SIGTERM to the master": _forked_and_signalled(signal.SIGTERM),
+    "SIGTERM to all": _forked_and_signalled(signal.SIGTERM, group=True),
+    "Ctrl-C to one process": _one_process_signalled(signal.SIGINT),
+    "SIGTERM to one process": _one_process_signalled(signal.SIGTERM),
+    "SIGTERM to one worker": _one_worker_ended,
+    "SIGTERM to the last worker": _last_worker_ended,
+    "end in the ramp": _in_the_ramp,
+    "end in the ramp, alone": _in_the_ramp_alone,
+    "Ctrl-C in the drain": _signalled_in_the_drain(signal.SIGINT, *forked(2)),
+    "SIGTERM in the drain": _signalled_in_the_drain(signal.SIGTERM, *forked(2)),
+    "SIGTERM in the drain, alone": _signalled_in_the_drain(signal.SIGTERM),
+    "a worker that joins late": _joined_late,
+    "end of a shape": _shape,
+}
+
+KILLED = [name for name in SCENARIOS if "killed" in name]
+WHOLE = [name for name in SCENARIOS if name not in KILLED]
+DRAINED = [name for name in SCENARIOS if "drain" in name or "ramp" in name]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    return in_parallel(tmp_path_factory.mktemp("stops"), SCENARIOS, at_once=4)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_request_that_the_server_saw_is_recorded(name: str, runs: dict[str, Ended]) -> None:
+    run = runs[name]
+    rows = run.result.rows()
+    seen = {entry["request_id"] for entry in run.truth}
+    assert len(seen) >= 8
+    assert seen <= rows.keys()
+    # A request that was cancelled as it was sent may not have reached the server.
+    assert {rows[request_id]["outcome"] for request_id in rows.keys() - seen} <= {"cancelled"}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_run_is_complete(name: str, runs: dict[str, Ended]) -> None:
+    run = runs[name]
+    assert run.result.manifest.complete, run.process.stderr
+    assert run.result.manifest.workers_lost == 0
+    assert run.result.summary["completeness"]["complete"] is True
+    assert run.code == 0, run.process.stderr
+    assert "Records     complete" in run.process.stdout
+
+
+@pytest.mark.parametrize("name", list(SCENARIOS))
+def test_nothing_is_left_running_and_nothing_went_wrong_unseen(name: str, runs: dict[str, Ended]) -> None:
+    run = runs[name]
+    assert run.left_over == []
+    assert "Traceback" not in run.process.stderr
+    assert run.process.stdout.count("Latency, ms") == 1
+    assert run.took_s < 20
+
+
+@pytest.mark.parametrize("name", [name for name in WHOLE if name not in DRAINED])
+def test_without_a_stop_timeout_what_is_under_way_is_cancelled_and_recorded(
+    name: str, runs: dict[str, Ended]
+) -> None:
+    run = runs[name]
+    rows = run.result.rows()
+    assert run.outcomes == {"ok", "cancelled"}
+    left = {entry["request_id"] for entry in run.truth if entry["disconnected"]}
+    assert {rows[request_id]["outcome"] for request_id in left} == {"cancelled"}
+
+
+@pytest.mark.parametrize("name", DRAINED)
+def test_with_a_stop_timeout_requests_finish_and_none_is_cancelled(name: str, runs: dict[str, Ended]) -> None:
+    run = runs[name]
+    assert run.outcomes == {"ok"}
+    stopped_ns = run.result.manifest.stopped_ns
+    assert stopped_ns is not None
+    rows = run.result.rows().values()
+    assert any(row["ended_ns"] > stopped_ns for row in rows)
+    # Nobody begins after the end but for users that were between two requests in that instant.
+    assert all(row["started_ns"] < stopped_ns + 500_000_000 for row in rows)
+
+
+def test_a_worker_that_is_told_to_end_is_not_lost_and_the_other_goes_on(runs: dict[str, Ended]) -> None:
+    run = runs["SIGTERM to one worker"]
+    first, second = run.result.manifest.workers
+    assert not first.lost
+    assert not second.lost
+    assert first.received > 0
+    assert second.received > 0
+
+
+def test_a_worker_that_joins_late_takes_part(runs: dict[str, Ended]) -> None:
+    run = runs["a worker that joins late"]
+    assert len(run.result.manifest.workers) == 2
+    assert all(worker.received > 0 for worker in run.result.manifest.workers)
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_worker_that_was_killed_is_named_and_the_other_ones_records_are_all_there(
+    name: str, runs: dict[str, Ended]
+) -> None:
+    run = runs[name]
+    (lost,) = [worker for worker in run.result.manifest.workers if worker.lost]
+    (other,) = [worker for worker in run.result.manifest.workers if not worker.lost]
+    assert run.result.summary["completeness"]["lost"] == [lost.id]
+    assert run.result.summary["completeness"]["complete"] is False
+    assert lost.id in run.process.stdout
+    rows = run.result.rows()
+    mine = {request_id.partition("-")[0] for request_id, row in rows.items() if row["worker"] == other.id}
+    seen = [e["request_id"] for e in run.truth if e["request_id"].partition("-")[0] in mine]
+    assert len(seen) > 10
+    assert set(seen) <= rows.keys()
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_a_worker_that_was_killed_loses_no_more_than_an_interval(name: str, runs: dict[str, Ended]) -> None:
+    run = runs[name]
+    rows = run.result.rows()
+    missing = [entry["received_ns"] for entry in run.truth if entry["request_id"] not in rows]
+    assert missing
+    assert min(missing) > max(missing) - 3.5e9
+
+
+def test_missing_records_give_exit_code_2_unless_that_is_allowed(runs: dict[str, Ended]) -> None:
+    assert runs["a worker killed"].code == 2
+    assert runs["a worker killed, allowed"].code == 0
+
+
+@pytest.fixture(scope="module")
+def unwritten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Unwritten]:
+    return in_parallel(tmp_path_factory.mktemp("full"), FULL_DISKS)
+
+
+@pytest.mark.parametrize("name", list(FULL_DISKS))
+def test_a_full_disk_gives_exit_code_2_and_says_why_without_a_traceback(
+    name: str, unwritten: dict[str, Unwritten]
+) -> None:
+    run = unwritten[name]
+    assert run.code == 2
+    assert "a write failed, its batches will be sent again: [Errno 27] File too large" in run.process.stderr
+    assert "Traceback" not in run.process.stderr
+    assert run.left_over == []
+
+
+@pytest.mark.parametrize("name", ["no room for records", "no room for records, forked"])
+def test_records_that_found_no_room_are_missing_in_the_report(
+    name: str, unwritten: dict[str, Unwritten]
+) -> None:
+    result = Result.read(unwritten[name].path)
+    assert result.summary["completeness"]["complete"] is False
+    assert sum(worker.missing for worker in result.manifest.workers) > 10
+    assert result.manifest.workers_lost == 0
+
+
+def test_a_report_that_cannot_be_written_is_said_in_one_line(unwritten: dict[str, Unwritten]) -> None:
+    lines = [line for line in unwritten["no room for anything"].process.said if "the report of" in line]
+    assert len(lines) == 1
+    assert "'run' could not be written: [Errno 27] File too large" in lines[0]
+    assert "the records that came are kept there" in lines[0]
