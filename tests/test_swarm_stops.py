@@ -186,26 +186,36 @@ def _shape(folder: Path) -> Ended:
 
 
 def _joined_late(folder: Path) -> Ended:
-    """A second worker joins in the middle of the run."""
-    with simulation(folder) as sim, swarm(folder, 1, *USUAL, "-t", "4s", "-H", sim.url) as (master, workers):
-        sim.wait_entries(5)
+    """A second worker joins in the middle of the run, which ends before that one's first report."""
+    with simulation(folder) as sim, swarm(folder, 1, *USUAL, "-H", sim.url) as (master, workers):
+        # Before that Locust gives a worker that joins no users.
+        master.wait_for(r"All users spawned|Spawning is complete")
         port = workers[0].command[-1]
         with locust(folder, "--worker", "--master-port", port, stdout="late") as late:
             master.wait_for("2 workers connected")
+            wait_until(lambda: len(_senders(sim)) == 2, "the second worker's requests")
+            master.signal(signal.SIGINT)
             ended = _ended(master, sim, folder)
             late.exit_code()
             return ended
+
+
+def _senders(sim: Simulation) -> set[str]:
+    """What begins the request ids of each worker."""
+    return {entry["request_id"].partition("-")[0] for entry in sim.entries()}
 
 
 def _disk_full(largest_file_kib: int, *topology: str) -> Callable[[Path], Unwritten]:
     """The run's files cannot grow to the size that its records need."""
 
     def run(folder: Path) -> Unwritten:
-        options = [*USUAL, *topology, "-u", "60", "-t", "2s", "--flush-timeout", "1s"]
+        options = [*USUAL, *topology, "-u", "40", "--output-tokens", "60", "--flush-timeout", "1s"]
         with (
             simulation(folder) as sim,
             locust(folder, *options, "-H", sim.url, largest_file_kib=largest_file_kib) as process,
         ):
+            sim.wait_entries(200)  # some 150 KB of records
+            process.signal(signal.SIGTERM)
             code = process.exit_code()
             return Unwritten(code, process, folder / "run", process.left_over())
 
@@ -297,8 +307,15 @@ def test_with_a_stop_timeout_requests_finish_and_none_is_cancelled(name: str, ru
     assert stopped_ns is not None
     rows = run.result.rows().values()
     assert any(row["ended_ns"] > stopped_ns for row in rows)
-    # Nobody begins after the end but for users that were between two requests in that instant.
-    assert all(row["started_ns"] < stopped_ns + 500_000_000 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["end in the ramp", "end in the ramp, alone"])
+def test_users_that_the_ramp_brings_after_the_runs_end_send_nothing(
+    name: str, runs: dict[str, Ended]
+) -> None:
+    """60 users were asked for, 12 a second, in a run of 2 seconds."""
+    users = {(row["worker"], row["user"]) for row in runs[name].result.rows().values()}
+    assert 10 < len(users) < 45
 
 
 def test_a_worker_that_is_told_to_end_is_not_lost_and_the_other_goes_on(runs: dict[str, Ended]) -> None:

@@ -100,6 +100,8 @@ class MasterSide:
         # No ramp or shape may spawn users from here on; Locust sets the same state right after.
         self._runner.update_state(STATE_STOPPING)
         for client in self._runner.clients.all:
+            if client.state != STATE_MISSING:  # one that has just joined may not have been heard of yet
+                run.heard(client.id, self._runner.get_worker_index(client.id))
             self._send(messages.FLUSH, FlushMessage(run=run.info["id"]), client.id)
         patience_s = float(self._environment.stop_timeout or 0) + run.patience_s
         if not wait_until(lambda: not self._awaited(run), patience_s):

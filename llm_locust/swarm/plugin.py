@@ -1,9 +1,7 @@
 """What ``import llm_locust`` in a locustfile adds to Locust: options, and a side for each process."""
 
-import signal
 from typing import TYPE_CHECKING
 
-import gevent
 import locust
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -12,6 +10,7 @@ from locust.runners import MasterRunner, WorkerRunner
 from llm_locust.swarm.local import LocalSide
 from llm_locust.swarm.master import MasterSide
 from llm_locust.swarm.options import add_arguments
+from llm_locust.swarm.signals import interrupt_main_only, leave_once
 from llm_locust.swarm.worker import WorkerSide
 
 if TYPE_CHECKING:
@@ -32,15 +31,8 @@ def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
     add_arguments(parser)
 
 
-def _interrupt_main() -> None:
-    gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
-
-
 def _on_init(environment: Environment, **_: object) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # Python's own handler raises in whatever greenlet is running: the one that stops the load, for
-        # one, which then never ends it. This one raises where Locust expects it, and only there.
-        gevent.signal_handler(signal.SIGINT, _interrupt_main)
+    interrupt_main_only()
     runner = environment.runner
     side: WorkerSide | MasterSide | LocalSide
     if isinstance(runner, WorkerRunner):
@@ -50,6 +42,7 @@ def _on_init(environment: Environment, **_: object) -> None:
     else:
         side = LocalSide(environment)
     setattr(environment, _ATTRIBUTE, side)
+    leave_once(environment)
 
 
 locust.events.init_command_line_parser.add_listener(_on_parser)

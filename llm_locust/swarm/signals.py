@@ -1,0 +1,39 @@
+"""How a Locust process is interrupted and leaves, made safe for the last words of a run."""
+
+import signal
+
+import gevent
+from greenlet import greenlet
+from locust.env import Environment
+
+
+def interrupt_main_only() -> None:
+    """Let Ctrl-C raise where Locust expects it, in the main greenlet.
+
+    Python's own handler raises in whatever greenlet is running: the one that stops the load, for one,
+    which then never ends it. A handler that the user has installed stays.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        gevent.signal_handler(signal.SIGINT, _interrupt_main)
+
+
+def leave_once(environment: Environment) -> None:
+    """Let one greenlet at a time shut the process down. To be called after all other listeners are added.
+
+    On SIGTERM Locust shuts down in a greenlet of its own, and, as that ends the runner, once more in
+    the main one: the one would exit under the other's feet.
+    """
+    leaving: list[greenlet] = []
+
+    def wait_for_the_first(**_: object) -> None:
+        leaving.append(gevent.getcurrent())
+        first = leaving[0]
+        # Its SystemExit is thrown into the main greenlet, out of this wait.
+        while first is not gevent.getcurrent() and not first.dead:
+            gevent.sleep(0.05)
+
+    environment.events.quitting.add_listener(wait_for_the_first)
+
+
+def _interrupt_main() -> None:
+    gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
