@@ -16,8 +16,8 @@ from llm_locust.record import Outcome, RequestRecord
 
 SCHEMA_VERSION = 1
 
-#: Rows that are worked on at a time: with 100 tokens each, 50 MiB of arrivals.
-PART_ROWS = 1 << 16
+#: Rows that are worked on at a time: with 100 tokens each, 13 MB of arrivals.
+PART_ROWS = 1 << 14
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 

@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.batch import PART_ROWS, SCHEMA, BatchError, RecordBatch
 from llm_locust.manifest import MANIFEST_SCHEMA, Manifest
 
 MANIFEST_FILE = "manifest.json"
@@ -205,7 +205,7 @@ class StoredRequests:
         return self.rows
 
     def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
-        """One part for each row group, so that memory is bounded by the largest one.
+        """Parts of at most ``PART_ROWS`` rows: memory is bounded by them, not by the row groups.
 
         Raises:
             StoreError: the file cannot be read, or is of another schema.
@@ -215,10 +215,12 @@ class StoredRequests:
         with _reading(self.path), pq.ParquetFile(self.path) as file:
             # All of the schema, so that a file is refused whichever columns are asked for.
             RecordBatch.from_table(file.schema_arrow.empty_table())
-            if not file.num_row_groups:
+            if not self.rows:
                 yield RecordBatch.from_table(RecordBatch.empty().table, columns)
+            # Group by group: asked for all at once, the reader keeps the bytes of those it has read.
             for group in range(file.num_row_groups):
-                yield RecordBatch.from_table(file.read_row_group(group, columns=list(columns)), columns)
+                for batch in file.iter_batches(PART_ROWS, row_groups=[group], columns=list(columns)):
+                    yield RecordBatch.from_table(pa.Table.from_batches([batch]), columns)
         # What decoding took goes back to the system: the caller's arrays need it now.
         pa.default_memory_pool().release_unused()
 
@@ -235,7 +237,7 @@ def open_requests(run: Path) -> StoredRequests:
 
 
 def iter_requests(run: Path) -> Iterator[RecordBatch]:
-    """The requests of a run directory, one batch for each row group: at least one, maybe empty.
+    """The requests of a run directory in batches of at most ``PART_ROWS``: one at least, maybe empty.
 
     Raises:
         StoreError: no such file, a file that is not Parquet, or one of another schema.

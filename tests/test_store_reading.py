@@ -12,6 +12,7 @@ from report_cases import records, write_run
 from llm_locust import store
 from llm_locust.batch import SCHEMA, RecordBatch
 from llm_locust.metrics.summary import summarise
+from llm_locust.record import RequestRecord
 from llm_locust.store import (
     REQUESTS_FILE,
     StoreError,
@@ -29,12 +30,21 @@ def write_groups(run: Path, *groups: RecordBatch) -> None:
             writer.write_table(group.table)
 
 
-def test_row_groups_come_one_by_one_and_are_all_requests(tmp_path: Path) -> None:
-    groups = [batch(request(name="a"), failed(name="b")), batch(request(name="b"))]
-    write_groups(tmp_path, *groups)
-    assert [len(part) for part in iter_requests(tmp_path)] == [2, 1]
-    assert len(open_requests(tmp_path)) == 3
-    rows = [part.table.to_pylist() for part in iter_requests(tmp_path)]
+def failing(name: str) -> RequestRecord:
+    return failed(name=name)
+
+
+def test_parts_are_small_and_are_all_requests_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PART_ROWS", 2)
+    names = ["a", "b", "b", "c", "a"]
+    write_groups(tmp_path, batch(*(request(name=n) for n in names[:3])), batch(*map(failing, names[3:])))
+    parts = list(iter_requests(tmp_path))
+    assert max(map(len, parts)) == 2
+    assert len(open_requests(tmp_path)) == 5
+    assert [name for part in parts for name in part.texts("name")] == names
+    rows = [part.table.to_pylist() for part in parts]
     assert list(chain(*rows)) == read_requests(tmp_path).table.to_pylist()
 
 
@@ -47,7 +57,7 @@ def test_only_the_columns_that_are_asked_for_are_there(tmp_path: Path) -> None:
 def test_parts_can_be_asked_for_again(tmp_path: Path) -> None:
     write_groups(tmp_path, batch(request()), batch(request()))
     stored = open_requests(tmp_path)
-    assert len(list(stored.parts())) == len(list(stored.parts())) == 2
+    assert [sum(map(len, stored.parts())) for _ in range(2)] == [2, 2]
 
 
 def test_a_run_without_requests_has_one_empty_part(tmp_path: Path) -> None:
@@ -59,7 +69,7 @@ def test_a_run_without_requests_has_one_empty_part(tmp_path: Path) -> None:
 def test_the_summary_of_stored_requests_is_that_of_the_same_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_ROWS_A_GROUP", 7)
+    monkeypatch.setattr(store, "PART_ROWS", 7)
     write_run(tmp_path, records())
     assert len(list(iter_requests(tmp_path))) > 10
     facts = read_manifest(tmp_path)

@@ -40,7 +40,7 @@ def build_report(
 ) -> Report:
     """Compute a run's summary and write ``summary.json``, ``report.md`` and ``timeseries.csv``.
 
-    The requests are read row group by row group: memory grows by some 250 bytes a request, however
+    The requests are read part by part: memory grows by some 250 bytes a request, however
     many tokens each of them had. What is not given is the manifest's. Each file is replaced as a whole.
 
     Args:
