@@ -4,9 +4,9 @@ A :class:`RecordBatch` wraps one Arrow table of the fixed :data:`SCHEMA`. Arrow'
 the only "undefined": the numpy accessors turn them into NaN, never into 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from llm_locust.record import Outcome, RequestRecord
 
 SCHEMA_VERSION = 1
+
+#: Rows that are worked on at a time: with 100 tokens each, 13 MB of arrivals.
+PART_ROWS = 1 << 14
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -136,17 +139,18 @@ class RecordBatch:
         return cls(pa.concat_tables(tables).unify_dictionaries().combine_chunks())
 
     @classmethod
-    def from_table(cls, table: pa.Table) -> "RecordBatch":
-        """A batch out of a table read from elsewhere, its columns put into the schema's order.
+    def from_table(cls, table: pa.Table, columns: Sequence[str] = SCHEMA.names) -> "RecordBatch":
+        """A batch out of a table read from elsewhere: its ``columns``, in that order.
 
         Raises:
             BatchError: a column is missing, or is of another type.
         """
-        missing = [name for name in SCHEMA.names if name not in table.column_names]
+        missing = [name for name in columns if name not in table.column_names]
         if missing:
             raise BatchError(f"columns are missing: {', '.join(missing)}")
+        schema = pa.schema([SCHEMA.field(name) for name in columns], SCHEMA.metadata)
         try:
-            return cls(table.select(SCHEMA.names).cast(SCHEMA).unify_dictionaries().combine_chunks())
+            return cls(table.select(columns).cast(schema).unify_dictionaries().combine_chunks())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError) as e:
             raise BatchError(f"columns are not of schema version {SCHEMA_VERSION}: {e}") from e
 
@@ -174,6 +178,12 @@ class RecordBatch:
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
+
+    def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator["RecordBatch"]:
+        """The rows in parts of at most :data:`PART_ROWS`, without a copy; see :class:`Requests`."""
+        table = self.table.select(columns)
+        for start in range(0, max(1, len(self)), PART_ROWS):
+            yield RecordBatch(table.slice(start, PART_ROWS))
 
     def take(self, rows: NDArray[np.int64]) -> "RecordBatch":
         return RecordBatch(self.table.take(pa.array(rows)).combine_chunks())
@@ -220,6 +230,20 @@ class RecordBatch:
         offsets = np.asarray(column.offsets.to_numpy(), dtype=np.int64)
         values = np.asarray(column.flatten().to_numpy(), dtype=np.int64)
         return Ragged(offsets - offsets[0], values)
+
+
+class Requests(Protocol):
+    """All requests of a run, in memory (:class:`RecordBatch`) or read when they are asked for."""
+
+    def __len__(self) -> int: ...
+
+    def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
+        """All rows in order, part by part; at least one part, which may be empty.
+
+        The parts hold ``columns`` alone. Each call begins anew. However rows are cut into parts,
+        what is computed of them is the same.
+        """
+        ...
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

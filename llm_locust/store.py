@@ -12,7 +12,8 @@ the cut.
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,7 +22,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.batch import PART_ROWS, SCHEMA, BatchError, RecordBatch
 from llm_locust.manifest import MANIFEST_SCHEMA, Manifest
 
 MANIFEST_FILE = "manifest.json"
@@ -223,17 +224,72 @@ def _groups(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
         yield RecordBatch.concat(waiting)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRequests:
+    """The requests of a run directory, read part by part (:class:`~llm_locust.batch.Requests`)."""
+
+    path: Path
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
+        """Parts of at most ``PART_ROWS`` rows: memory is bounded by them, not by the row groups.
+
+        Raises:
+            StoreError: the file cannot be read, or is of another schema.
+        """
+        # Not as a data set: a directory named key=value would be read as a column, and its
+        # read-ahead holds several row groups.
+        with _reading(self.path), pq.ParquetFile(self.path) as file:
+            # All of the schema, so that a file is refused whichever columns are asked for.
+            RecordBatch.from_table(file.schema_arrow.empty_table())
+            if not self.rows:
+                yield RecordBatch.from_table(RecordBatch.empty().table, columns)
+            # Group by group: asked for all at once, the reader keeps the bytes of those it has read.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(PART_ROWS, row_groups=[group], columns=list(columns)):
+                    yield RecordBatch.from_table(pa.Table.from_batches([batch]), columns)
+        # What decoding took goes back to the system: the caller's arrays need it now.
+        pa.default_memory_pool().release_unused()
+
+
+def open_requests(run: Path) -> StoredRequests:
+    """The requests of a run directory, of which nothing but their number is read yet.
+
+    Raises:
+        StoreError: no such file, or one that is not Parquet.
+    """
+    path = _existing(run, REQUESTS_FILE)
+    with _reading(path):
+        return StoredRequests(path, pq.read_metadata(path).num_rows)
+
+
+def iter_requests(run: Path) -> Iterator[RecordBatch]:
+    """The requests of a run directory in batches of at most ``PART_ROWS``: one at least, maybe empty.
+
+    Raises:
+        StoreError: no such file, a file that is not Parquet, or one of another schema.
+    """
+    return open_requests(run).parts()
+
+
 def read_requests(run: Path) -> RecordBatch:
-    """All requests of a run directory.
+    """All requests of a run directory, in memory as a whole: see :func:`open_requests` for large runs.
 
     Raises:
         StoreError: no such file, a file that is not Parquet, or one of another schema.
     """
     path = _existing(run, REQUESTS_FILE)
+    with _reading(path), pq.ParquetFile(path) as file:
+        return RecordBatch.from_table(file.read())
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        # Not as a data set: a directory named key=value would be read as a column.
-        with pq.ParquetFile(path) as file:
-            return RecordBatch.from_table(file.read())
+        yield
     except (pa.ArrowException, BatchError, OSError) as e:
         reason = next(iter(str(e).splitlines()), type(e).__name__)
         raise StoreError(f"{str(path)!r} cannot be read as requests: {reason}") from e

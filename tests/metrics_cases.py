@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from llm_locust.batch import RecordBatch
 from llm_locust.manifest import Manifest, WorkerFacts
-from llm_locust.metrics.columns import Columns
+from llm_locust.metrics.columns import Part
 from llm_locust.record import Outcome, RequestRecord, TokenSource
 
 ORIGIN_NS = 1_795_000_000_000_000_000
@@ -60,8 +60,8 @@ def batch(*records: RequestRecord, worker: str = "w1") -> RecordBatch:
     return RecordBatch.from_records(records, worker)
 
 
-def columns(*records: RequestRecord) -> Columns:
-    return Columns.from_batch(batch(*records), ORIGIN_NS)
+def columns(*records: RequestRecord) -> Part:
+    return Part.from_batch(batch(*records), ORIGIN_NS)
 
 
 def manifest(stopped: float | None = 10.0, **fields: Any) -> Manifest:

@@ -4,7 +4,7 @@ import numpy as np
 from metrics_cases import ORIGIN_NS, batch, columns, failed, request
 
 from llm_locust.batch import RecordBatch
-from llm_locust.metrics.columns import OUTCOMES, SOURCES, Columns, groups
+from llm_locust.metrics.columns import OUTCOMES, SOURCES, Part, groups
 from llm_locust.record import Outcome, TokenSource
 
 
@@ -19,7 +19,7 @@ def test_times_are_seconds_after_the_origin_and_unknown_ones_nan() -> None:
 
 
 def test_an_empty_batch_gives_empty_columns() -> None:
-    c = Columns.from_batch(RecordBatch.empty(), ORIGIN_NS)
+    c = Part.from_batch(RecordBatch.empty(), ORIGIN_NS)
     assert len(c) == 0
     assert c.events.tolist() == []
     assert c.last_event_s.tolist() == []
@@ -56,7 +56,7 @@ def test_groups_are_sorted_and_leave_out_rows_without_a_text() -> None:
 
 
 def test_arrivals_are_lists_by_row() -> None:
-    c = Columns.from_batch(batch(request(arrivals=(0.1, 0.2)), failed(), request(arrivals=(0.3,))), ORIGIN_NS)
+    c = Part.from_batch(batch(request(arrivals=(0.1, 0.2)), failed(), request(arrivals=(0.3,))), ORIGIN_NS)
     assert c.events.tolist() == [2, 0, 1]
     assert c.arrivals.offsets.tolist() == [0, 2, 2, 3]
     assert c.arrivals.values.tolist() == [100_000_000, 200_000_000, 300_000_000]

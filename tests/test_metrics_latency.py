@@ -11,7 +11,7 @@ from metrics_cases import batch, columns, failed, request, requests
 
 from llm_locust.batch import RecordBatch
 from llm_locust.metrics import latency
-from llm_locust.metrics.columns import Columns
+from llm_locust.metrics.columns import Part
 from llm_locust.metrics.latency import METRICS, per_request, summarise_latency
 from llm_locust.record import Outcome, RequestRecord
 
@@ -132,7 +132,7 @@ def test_columns_give_what_each_request_gives_alone(records: list[RequestRecord]
 @given(st.lists(st.lists(requests(), max_size=5), max_size=4))
 def test_itl_of_merged_workers_are_all_their_gaps(workers: list[list[RequestRecord]]) -> None:
     batches = [batch(*records, worker=f"w{i}") for i, records in enumerate(workers)]
-    pooled = latency.itl(Columns.from_batch(RecordBatch.concat(batches), 0)).values_s
+    pooled = latency.itl(Part.from_batch(RecordBatch.concat(batches), 0)).values_s
     single = [
         (b - a) / 1e9
         for records in workers

@@ -17,32 +17,86 @@ from llm_locust.record import Outcome, TokenSource
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Counts = NDArray[np.int32]
 
 OUTCOMES = tuple(Outcome)
 SOURCES = tuple(TokenSource)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Requests as arrays of shape (rows,).
+#: The columns of a batch that :class:`Times` and :class:`Part` are made of.
+TIME_COLUMNS = ("scheduled_ns", "sent_ns", "ended_ns")
+PART_COLUMNS = (
+    *TIME_COLUMNS,
+    "started_ns",
+    "connected_ns",
+    "first_answer_ns",
+    "arrivals_ns",
+    "outcome",
+    "status",
+    "error",
+    "input_tokens",
+    "output_tokens",
+    "output_chars",
+    "token_source",
+    "streamed",
+    "reused",
+    "kernel_stamps",
+    "clock_step_ns",
+    "client_lag_ns",
+    "rtt_ns",
+    "reads",
+    "coalesced_reads",
+    "name",
+    "class",
+    "replica",
+)
 
-    ``outcome`` and ``source`` are indices into :data:`OUTCOMES` and :data:`SOURCES`.
-    ``arrivals`` stays in nanoseconds after ``sent``: it is the batch's own memory, not a copy.
-    ``output_tokens`` is n of docs/metrics.md: where the record has no count, the number of token
-    events of a streamed answer. ``stepped`` marks requests whose clock was set on the way.
-    """
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """When requests were scheduled, sent and ended: all that a window is found by."""
 
     origin_ns: int
     scheduled_s: Floats
+    sent_s: Floats
+    ended_s: Floats
+
+    @classmethod
+    def of(cls, batch: RecordBatch, origin_ns: int) -> "Times":
+        return cls(
+            origin_ns=origin_ns,
+            scheduled_s=batch.seconds("scheduled_ns", origin_ns),
+            sent_s=batch.seconds("sent_ns", origin_ns),
+            ended_s=batch.seconds("ended_ns", origin_ns),
+        )
+
+    def __len__(self) -> int:
+        return len(self.scheduled_s)
+
+    def after_origin_s(self, at_ns: int) -> float:
+        """A wall-clock time on the axis of these columns; equal times give equal floats."""
+        return (at_ns - self.origin_ns) * 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns(Times):
+    """Requests as arrays of shape (rows,): some 140 bytes each, however many tokens they had.
+
+    ``outcome`` and ``source`` are indices into :data:`OUTCOMES` and :data:`SOURCES`; ``status`` is
+    -1 where there is none. ``events`` is the number of token events, ``first_event_s`` and
+    ``last_event_s`` are in seconds after sent. ``output_tokens`` is n of docs/metrics.md: where the
+    record has no count, the number of token events of a streamed answer. ``stepped`` marks requests
+    whose clock was set on the way.
+    """
+
     started_s: Floats
     connected_s: Floats
-    sent_s: Floats
-    headers_s: Floats
-    ended_s: Floats
     first_answer_s: Floats  # after sent
-    arrivals: Ragged  # ns after sent
+    events: Counts
+    first_event_s: Floats
+    last_event_s: Floats
     outcome: NDArray[np.int8]
-    status: Floats
+    status: NDArray[np.int16]
     input_tokens: Floats
     output_tokens: Floats
     output_chars: Floats
@@ -53,16 +107,39 @@ class Columns:
     stepped: Mask
     client_lag_s: Floats
     rtt_s: Floats
-    reads: NDArray[np.int64]
-    coalesced_reads: NDArray[np.int64]
+    reads: Counts
+    coalesced_reads: Counts
     name: Labels
     slo_class: Labels
     replica: Labels
     error: Labels
 
+    @property
+    def ok(self) -> Mask:
+        return np.equal(self.outcome, OUTCOMES.index(Outcome.OK))
+
+    @property
+    def cancelled(self) -> Mask:
+        return np.equal(self.outcome, OUTCOMES.index(Outcome.CANCELLED))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Columns):
+    """Columns with the token arrivals of each request, in nanoseconds after its ``sent``.
+
+    The arrivals are the batch's own memory, not a copy. Of a large run they are only ever there
+    for a part: see :mod:`llm_locust.metrics.measured`.
+    """
+
+    arrivals: Ragged
+
     @classmethod
-    def from_batch(cls, batch: RecordBatch, origin_ns: int) -> "Columns":
-        """All rows of ``batch``. Choose an ``origin_ns`` near the run: its start."""
+    def from_batch(cls, batch: RecordBatch, origin_ns: int) -> "Part":
+        """All rows of ``batch``, which has at least :data:`PART_COLUMNS`.
+
+        Choose an ``origin_ns`` near the run: its start.
+        """
+        times = Times.of(batch, origin_ns)
         arrivals = batch.arrivals()
         streamed = batch.bools("streamed")
         events = lengths(arrivals)
@@ -71,16 +148,18 @@ class Columns:
         source = _codes(batch.labels("token_source"), SOURCES)
         return cls(
             origin_ns=origin_ns,
-            scheduled_s=batch.seconds("scheduled_ns", origin_ns),
+            scheduled_s=times.scheduled_s,
+            sent_s=times.sent_s,
+            ended_s=times.ended_s,
             started_s=batch.seconds("started_ns", origin_ns),
             connected_s=batch.seconds("connected_ns", origin_ns),
-            sent_s=batch.seconds("sent_ns", origin_ns),
-            headers_s=batch.seconds("headers_ns", origin_ns),
-            ended_s=batch.seconds("ended_ns", origin_ns),
             first_answer_s=batch.floats("first_answer_ns") * 1e-9,
             arrivals=arrivals,
+            events=events.astype(np.int32),
+            first_event_s=_event_s(arrivals, arrivals.offsets[:-1]),
+            last_event_s=_event_s(arrivals, arrivals.offsets[1:] - 1),
             outcome=_codes(batch.labels("outcome"), OUTCOMES),
-            status=batch.floats("status"),
+            status=np.nan_to_num(batch.floats("status"), nan=-1).astype(np.int16),
             input_tokens=batch.floats("input_tokens"),
             output_tokens=np.where(counted, events, tokens),
             output_chars=batch.floats("output_chars"),
@@ -91,49 +170,13 @@ class Columns:
             stepped=~np.isnan(batch.floats("clock_step_ns")),
             client_lag_s=batch.floats("client_lag_ns") * 1e-9,
             rtt_s=batch.floats("rtt_ns") * 1e-9,
-            reads=batch.ints("reads"),
-            coalesced_reads=batch.ints("coalesced_reads"),
+            reads=batch.ints("reads").astype(np.int32),
+            coalesced_reads=batch.ints("coalesced_reads").astype(np.int32),
             name=batch.labels("name"),
             slo_class=batch.labels("class"),
             replica=batch.labels("replica"),
             error=batch.labels("error"),
         )
-
-    def __len__(self) -> int:
-        return len(self.scheduled_s)
-
-    @property
-    def events(self) -> NDArray[np.int64]:
-        """The number of token events of each request."""
-        return lengths(self.arrivals)
-
-    @property
-    def ok(self) -> Mask:
-        return np.equal(self.outcome, OUTCOMES.index(Outcome.OK))
-
-    @property
-    def cancelled(self) -> Mask:
-        return np.equal(self.outcome, OUTCOMES.index(Outcome.CANCELLED))
-
-    @property
-    def first_event_s(self) -> Floats:
-        """The first token event, in seconds after sent; NaN without one."""
-        return self._event_s(self.arrivals.offsets[:-1])
-
-    @property
-    def last_event_s(self) -> Floats:
-        """The last token event, in seconds after sent; NaN without one."""
-        return self._event_s(self.arrivals.offsets[1:] - 1)
-
-    def after_origin_s(self, at_ns: int) -> float:
-        """A wall-clock time on the axis of these columns; equal times give equal floats."""
-        return (at_ns - self.origin_ns) * 1e-9
-
-    def _event_s(self, index: NDArray[np.int64]) -> Floats:
-        out = np.full(len(self), np.nan)
-        has = self.events > 0
-        out[has] = self.arrivals.values[index[has]] * 1e-9
-        return out
 
 
 def groups(labels: Labels) -> Iterator[tuple[str, Rows]]:
@@ -150,3 +193,11 @@ def _codes(labels: Labels, members: tuple[str, ...]) -> NDArray[np.int8]:
     """The labels as indices into ``members``; every row has one."""
     index = np.array([members.index(name) for name in labels.names], dtype=np.int8)
     return index[labels.codes] if len(labels.codes) else np.empty(0, np.int8)
+
+
+def _event_s(arrivals: Ragged, index: Rows) -> Floats:
+    """The arrival at ``index`` of each request that has one, in seconds; NaN for the others."""
+    out = np.full(len(index), np.nan)
+    has = lengths(arrivals) > 0
+    out[has] = arrivals.values[index[has]] * 1e-9
+    return out

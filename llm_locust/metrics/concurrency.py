@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.columns import Floats, Rows, Times
+
+_SLICE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,7 @@ class Spans:
     ends_s: Floats
 
     @classmethod
-    def of(cls, c: Columns, rows: Rows | None = None) -> "Spans":
+    def of(cls, c: Times, rows: Rows | None = None) -> "Spans":
         """Those of ``rows`` (all without it) that were sent, whatever became of them."""
         sent_s = c.sent_s if rows is None else c.sent_s[rows]
         ended_s = c.ended_s if rows is None else c.ended_s[rows]
@@ -29,15 +31,20 @@ class Spans:
 
     def peak(self, start_s: float, end_s: float) -> int:
         """The most at one time in [start, end). One that ends does not meet one sent at that instant."""
-        inside = self.starts_s[self.starts_s < end_s]
-        begun = np.arange(1, len(inside) + 1)
-        over = np.searchsorted(self.ends_s, np.maximum(inside, start_s), side="right")
-        return int(np.max(begun - over, initial=0))
+        most = 0
+        for first in range(0, int(np.searchsorted(self.starts_s, end_s)), _SLICE):
+            inside = self.starts_s[first : first + _SLICE]
+            inside = inside[inside < end_s]
+            begun = first + np.arange(1, len(inside) + 1)
+            over = np.searchsorted(self.ends_s, np.maximum(inside, start_s), side="right")
+            most = max(most, int((begun - over).max()))
+        return most
 
 
 def _elapsed(times_s: Floats, edges_s: Floats) -> Floats:
     """Sum over all times before each edge of edge − time."""
     before = np.searchsorted(times_s, edges_s)
-    total = np.concatenate([[0.0], np.cumsum(times_s)])
+    total = np.zeros(len(times_s) + 1)
+    np.cumsum(times_s, out=total[1:])
     area: Floats = before * edges_s - total[before]
     return area

@@ -22,8 +22,7 @@ def failures(c: Columns, failed: Rows) -> list[dict[str, Any]]:
     ``first`` and ``last`` are when such requests ended. Beyond :data:`MOST_KINDS` kinds one entry
     with the outcome ``other`` counts the rest, so that the counts add up to all failures.
     """
-    status = np.nan_to_num(c.status[failed], nan=-1).astype(np.int64)
-    keys = np.stack([c.outcome[failed].astype(np.int64), status, c.error.codes[failed].astype(np.int64)])
+    keys = np.stack([column[failed].astype(np.int64) for column in (c.outcome, c.status, c.error.codes)])
     kinds, kind, counts = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
     ended_s = c.ended_s[failed]
     first, last = np.full(len(counts), np.inf), np.full(len(counts), -np.inf)

@@ -1,5 +1,6 @@
 """Which requests were good, and how many of all that were asked for."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ class Judgement:
     first_failed: NDArray[np.int8]
 
 
-def judge(c: Columns, values: dict[str, Floats], slo: Slo, measured_from: MeasuredFrom) -> Judgement:
+def judge(c: Columns, values: Mapping[str, Floats], slo: Slo, measured_from: MeasuredFrom) -> Judgement:
     """Hold every request against ``slo``.
 
     Args:
@@ -100,13 +101,13 @@ def goodput(judgement: Judgement | None, c: Columns, judged: Rows, seconds: floa
     }
 
 
-def _measured(values: dict[str, Floats], metric: str, measured_from: MeasuredFrom) -> Floats:
+def _measured(values: Mapping[str, Floats], metric: str, measured_from: MeasuredFrom) -> Floats:
     late = measured_from == "scheduled" and metric in _FROM_EITHER
     return values[metric] + values["schedule_delay"] if late else values[metric]
 
 
 def _moment_s(
-    c: Columns, values: dict[str, Floats], metric: str, limit_s: float, measured_from: MeasuredFrom
+    c: Columns, values: Mapping[str, Floats], metric: str, limit_s: float, measured_from: MeasuredFrom
 ) -> Floats:
     """When a limit breaks, in seconds after sent.
 

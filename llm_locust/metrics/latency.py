@@ -6,16 +6,17 @@ request during which the wall clock was set has no durations: nobody can tell wh
 were before the step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.percentiles import ordered, summarise_ascending
-from llm_locust.metrics.ragged import offsets_of, pieces
+from llm_locust.metrics.columns import Columns, Floats, Part, Rows
+from llm_locust.metrics.gaps import gap_pieces
+from llm_locust.metrics.percentiles import Ascending, ordered, summarise_ascending
+from llm_locust.metrics.ragged import offsets_of
 
 #: Every latency of a summary, in the order of its tables.
 METRICS = (
@@ -59,8 +60,8 @@ def e2el(c: Columns) -> Floats:
 
 def tpot(c: Columns) -> Floats:
     """(e2el − ttft) / (n − 1); not defined for n < 2."""
-    steps = np.where(c.output_tokens >= 2, c.output_tokens - 1, np.nan)
-    pace: Floats = (c.last_event_s - ttft(c)) / steps
+    pace: Floats = c.last_event_s - ttft(c)
+    pace /= np.where(c.output_tokens >= 2, c.output_tokens - 1, np.nan)
     return pace
 
 
@@ -100,38 +101,57 @@ def client_lag(c: Columns) -> Floats:
     return c.client_lag_s
 
 
-def itl(c: Columns, rows: Rows | None = None) -> Gaps:
+def itl(c: Part, rows: Rows | None = None) -> Gaps:
     """Gaps between successive token events of ``rows`` (all without it), a list for each.
 
     Returns:
         One list a row; ``values_s`` is the pooled population. Beside it some MiB are used.
     """
     rows = np.arange(len(c)) if rows is None else rows
-    counted = c.streamed[rows]
-    gaps = np.where(counted, np.maximum(c.events[rows] - 1, 0), 0)
+    gaps = np.where(c.streamed[rows], np.maximum(c.events[rows] - 1, 0), 0)
     values = np.empty(int(gaps.sum()))
     filled = 0
-    for _, part in pieces(c.arrivals, rows[gaps > 0]):
-        inner = np.delete(np.diff(part.values), part.offsets[1:-1] - 1)
+    for inner in gap_pieces(c, rows[gaps > 0]):
         np.multiply(inner, 1e-9, out=values[filled : filled + len(inner)])
         filled += len(inner)
     return Gaps(offsets_of(gaps), values)
 
 
-def per_request(c: Columns) -> dict[str, Floats]:
-    """Every metric of :data:`METRICS` that is one number a request (all but ``itl``)."""
-    return {
-        "ttft": ttft(c),
-        "ttfo": ttfo(c),
-        "tpot": tpot(c),
-        "e2el": e2el(c),
-        "ttft_scheduled": ttft_scheduled(c),
-        "e2el_scheduled": e2el_scheduled(c),
-        "schedule_delay": schedule_delay(c),
-        "connect": connect(c),
-        "rtt": rtt(c),
-        "client_lag": client_lag(c),
-    }
+_PER_REQUEST: dict[str, Callable[[Columns], Floats]] = {
+    "ttft": ttft,
+    "ttfo": ttfo,
+    "tpot": tpot,
+    "e2el": e2el,
+    "ttft_scheduled": ttft_scheduled,
+    "e2el_scheduled": e2el_scheduled,
+    "schedule_delay": schedule_delay,
+    "connect": connect,
+    "rtt": rtt,
+    "client_lag": client_lag,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PerRequest(Mapping[str, Floats]):
+    """Every metric of :data:`METRICS` that is one number a request (all but ``itl``).
+
+    Each is computed anew when it is asked for: all of them would take more memory than the columns.
+    """
+
+    columns: Columns
+
+    def __getitem__(self, metric: str) -> Floats:
+        return _PER_REQUEST[metric](self.columns)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PER_REQUEST)
+
+    def __len__(self) -> int:
+        return len(_PER_REQUEST)
+
+
+def per_request(c: Columns) -> Mapping[str, Floats]:
+    return PerRequest(c)
 
 
 def summarise_latency(values_s: Floats, failed: int = 0) -> dict[str, Any]:
@@ -147,21 +167,30 @@ def summarise_latency(values_s: Floats, failed: int = 0) -> dict[str, Any]:
     return summarise_ascending(ordered(values_s), failed, scale=1e3)
 
 
-def latency_tables(
-    c: Columns, values: Mapping[str, Floats], ok: Rows, failed: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Plain and adjusted figures of every metric for one population.
+@dataclass(frozen=True, slots=True)
+class Measurable:
+    """Whose latencies a table is of: the requests ``ok``, the number ``failed``, and their gaps."""
+
+    ok: Rows
+    failed: int
+    gaps: Callable[[], Floats | Ascending]  # in ascending order; called once, when it is their turn
+
+
+Tables = tuple[dict[str, Any], dict[str, Any]]
+
+
+def latency_tables(values: Mapping[str, Floats], populations: Sequence[Measurable]) -> list[Tables]:
+    """Plain and adjusted figures of every metric, for each population.
 
     The plain ones are of the requests ``ok`` alone. The adjusted ones add +∞ once for each
     ``failed`` request, in ``itl`` too; a failed request's own times enter neither.
     """
-    plain, adjusted = {}, {}
+    tables: list[Tables] = [({}, {}) for _ in populations]
     for metric in METRICS:
-        if metric == "itl":
-            ascending = itl(c, ok).values_s
-            ascending.sort()  # in place: a copy of all gaps would be the run's largest array
-        else:
-            ascending = ordered(values[metric][ok])
-        plain[metric] = summarise_ascending(ascending, scale=1e3)
-        adjusted[metric] = summarise_ascending(ascending, failed, scale=1e3)
-    return plain, adjusted
+        # Metric by metric, so that the values of one at a time are there.
+        of_all = None if metric == "itl" else values[metric]
+        for (plain, adjusted), population in zip(tables, populations, strict=True):
+            ascending = population.gaps() if of_all is None else ordered(of_all[population.ok])
+            plain[metric] = summarise_ascending(ascending, scale=1e3)
+            adjusted[metric] = summarise_ascending(ascending, population.failed, scale=1e3)
+    return tables

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.columns import Floats, Part, Rows
 from llm_locust.metrics.ragged import lengths, pieces
 
 #: A token further behind its deadline than this (24 min) is no later for it: it keeps the
@@ -10,7 +10,7 @@ from llm_locust.metrics.ragged import lengths, pieces
 _LATEST_NS = 1 << 40
 
 
-def on_time_ratio(c: Columns, rows: Rows, ttft_limit_s: float, tpot_limit_s: float) -> Floats:
+def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float) -> Floats:
     """The share of each request's tokens that came by their deadline, shape (len(rows),).
 
     Token k is due at sent + TTFT limit + k × TPOT limit; when one is late, the deadlines behind it

@@ -6,7 +6,7 @@ result does not depend on the order in which workers delivered.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,20 @@ from llm_locust.metrics.columns import Floats
 PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 
 _CONFIDENCE = 0.95
+
+
+class Ascending(Protocol):
+    """Samples in ascending order that are no array: the one at each rank, and their moments."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rank: int, /) -> float: ...
+
+    def moments(self) -> tuple[float, float]:
+        """Mean and standard deviation, as :func:`moments` of all samples would give them."""
+        ...
+
+
 _SLICE = 1 << 20
 
 
@@ -25,7 +39,7 @@ def ordered(values: Floats) -> Floats:
     return out[: np.searchsorted(out, np.nan)]
 
 
-def percentile(ascending: Floats, percent: float, infinite: int = 0) -> float:
+def percentile(ascending: Floats | Ascending, percent: float, infinite: int = 0) -> float:
     """numpy's ``linear`` percentile of ``ascending`` followed by ``infinite`` times +∞.
 
     Returns:
@@ -77,7 +91,7 @@ def needed_n(percent: float) -> int:
     return math.ceil(math.log((1 - _CONFIDENCE) / 2) / math.log(percent / 100))
 
 
-def interval(ascending: Floats, percent: float, infinite: int = 0) -> tuple[float, float] | None:
+def interval(ascending: Floats | Ascending, percent: float, infinite: int = 0) -> tuple[float, float] | None:
     """The 95 % interval of a percentile; its ends are samples (+∞ among the infinite ones)."""
     ranks = interval_ranks(len(ascending) + infinite, percent)
     if ranks is None:
@@ -99,7 +113,10 @@ def moments(ascending: Floats) -> tuple[float, float]:
 
 
 def summarise_ascending(
-    ascending: Floats, infinite: int = 0, scale: float = 1.0, places: Mapping[str, float] = PERCENTILES
+    ascending: Floats | Ascending,
+    infinite: int = 0,
+    scale: float = 1.0,
+    places: Mapping[str, float] = PERCENTILES,
 ) -> dict[str, Any]:
     """n, mean, std, min, percentiles, max, ``ci95`` and ``beyond`` of samples times ``scale``.
 
@@ -108,7 +125,7 @@ def summarise_ascending(
     percentile ``[low, high]``, an end being None where it falls on +∞; the whole is None where n
     is too small for an interval.
     """
-    mean, std = moments(ascending) if not infinite else (math.nan, math.nan)
+    mean, std = (math.nan, math.nan) if infinite else _moments(ascending)
     n = len(ascending) + infinite
     ranks = {"min": 0.0, **places, "max": 100.0}
     statistics = {key: percentile(ascending, percent, infinite) for key, percent in ranks.items()}
@@ -120,6 +137,10 @@ def summarise_ascending(
         "ci95": {key: ends and [_scaled(end, scale) for end in ends] for key, ends in intervals.items()},
         "beyond": [key for key, value in statistics.items() if math.isinf(value)],
     }
+
+
+def _moments(ascending: Floats | Ascending) -> tuple[float, float]:
+    return moments(ascending) if isinstance(ascending, np.ndarray) else ascending.moments()
 
 
 def _scaled(value: float, scale: float) -> float | None:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from llm_locust.batch import Ragged
 
-#: Values that one piece holds at most; its temporaries stay at some tens of MiB.
-PIECE = 1 << 21
+#: Values that one piece holds at most: its temporaries, 2 MiB each, stay near the processor.
+PIECE = 1 << 18
 
 
 def lengths(ragged: Ragged) -> NDArray[np.int64]:

@@ -1,5 +1,6 @@
 """The deployment's replicas side by side, and how evenly they were used."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from llm_locust.metrics.window import Population
 
 
 def replicas(
-    c: Columns, values: dict[str, Floats], credits: Credits, judgement: Judgement | None
+    c: Columns, values: Mapping[str, Floats], credits: Credits, judgement: Judgement | None
 ) -> list[dict[str, Any]]:
     """One entry a replica that answered, by name.
 
@@ -22,10 +23,11 @@ def replicas(
     scheduled = credits.window.scheduled(c)
     found = [(name, rows, Population.of(c, scheduled, rows)) for name, rows in groups(c.replica)]
     known = sum(len(population.judged) for _, _, population in found)
+    ttfts, tpots = values["ttft"], values["tpot"]
     entries = []
     for name, rows, population in found:
         judged = population.judged
-        ttft = summarise_latency(values["ttft"][population.ok])
+        ttft = summarise_latency(ttfts[population.ok])
         seconds = credits.window.seconds
         entries.append(
             {
@@ -34,7 +36,7 @@ def replicas(
                 "share": len(judged) / known if known else None,
                 "ttft_p50_ms": ttft["p50"],
                 "ttft_p99_ms": ttft["p99"],
-                "tpot_p50_ms": summarise_latency(values["tpot"][population.ok])["p50"],
+                "tpot_p50_ms": summarise_latency(tpots[population.ok])["p50"],
                 "output_tokens_per_s": rate_per_s(
                     credits.output_tokens[rows], credits.finished[rows], seconds
                 ),

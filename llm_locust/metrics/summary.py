@@ -4,25 +4,28 @@ Its keys are a contract. Values are plain Python; what is not defined is None.
 """
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
-from llm_locust.batch import Labels, RecordBatch
+from llm_locust.batch import Labels, Requests
 from llm_locust.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows, groups
 from llm_locust.metrics.failures import failures, iso
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
-from llm_locust.metrics.goodput import Judgement, MeasuredFrom, goodput, judge
-from llm_locust.metrics.latency import latency_tables, per_request
-from llm_locust.metrics.pace import on_time_ratio
+from llm_locust.metrics.goodput import goodput
+from llm_locust.metrics.latency import Measurable, latency_tables
+from llm_locust.metrics.measured import Measured, measure
+from llm_locust.metrics.percentiles import Ascending
 from llm_locust.metrics.replicas import fairness, replicas
 from llm_locust.metrics.slo import Slo, parse_slo
-from llm_locust.metrics.throughput import Credits, throughput
+from llm_locust.metrics.throughput import throughput
 from llm_locust.metrics.tokens import delivery, tokens
 from llm_locust.metrics.validity import client_validity
-from llm_locust.metrics.window import Population, Window, run_window, steady_window
+from llm_locust.metrics.window import Population, Window
 
 SUMMARY_SCHEMA = 1
 
@@ -30,24 +33,15 @@ WINDOWS = ("run", "steady")
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
-    """Each request measured once; every part of the summary takes its rows out of this."""
+class _Group:
+    """Requests that a part of the summary is of, and what gives their gaps."""
 
-    c: Columns
-    values: dict[str, Floats]
-    credits: Credits
-    judgement: Judgement | None
-
-    @property
-    def window(self) -> Window:
-        return self.credits.window
-
-    def population(self, rows: Rows) -> Population:
-        return Population.of(self.c, self.window.scheduled(self.c), rows)
+    rows: Rows
+    gaps: Callable[[], Floats | Ascending]
 
 
 def summarise(
-    batch: RecordBatch,
+    requests: Requests,
     manifest: Manifest,
     *,
     slo: Slo | None = None,
@@ -62,6 +56,7 @@ def summarise(
     scheduled, a closed one from sent.
 
     Args:
+        requests: a batch, or requests that are read part by part and never are in memory as a whole.
         window: ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
 
     Raises:
@@ -71,13 +66,13 @@ def summarise(
     slo = parse_slo(manifest.slo) if slo is None else slo
     gates = parse_gates(manifest.gates) if gates is None else gates
     warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
-    measured = _measure(batch, manifest, slo, _chosen_window(window, warmup_s), warmup_s)
+    measured = measure(requests, manifest, slo, _chosen_window(window, warmup_s), warmup_s)
     c = measured.c
     everything = np.arange(len(c))
+    (whole,) = _parts(measured, [_Group(everything, measured.gaps.ascending)])
+    by_name, by_class = _by(measured, "name", whole), _by(measured, "slo_class", whole)
     population = measured.population(everything)
-    whole = _part(measured, everything)
     per_replica = replicas(c, measured.values, measured.credits, measured.judgement)
-    by_class = _by(measured, c.slo_class, whole)
     summary = {
         "schema": SUMMARY_SCHEMA,
         "run": _run(manifest),
@@ -91,14 +86,14 @@ def summarise(
             itl_p50_ms=whole["latency_ms"]["itl"]["p50"],
             ttft_p50_ms=whole["latency_ms"]["ttft"]["p50"],
         ),
-        "completeness": _completeness(manifest, len(batch)),
+        "completeness": _completeness(manifest, len(c)),
         "replicas": per_replica,
         "fairness": fairness(per_replica),
         "errors": failures(c, population.failed),
         "gates": [],
         "cost": {},
         "energy": {},
-        "by_name": _by(measured, c.name, whole),
+        "by_name": by_name,
         "by_class": by_class if by_class.keys() - {""} else {},
     }
     return summary | {"gates": evaluate(gates, summary)}
@@ -129,51 +124,47 @@ def _chosen_window(window: str, warmup_s: float) -> str:
     return window
 
 
-def _measure(batch: RecordBatch, manifest: Manifest, slo: Slo, window: str, warmup_s: float) -> _Measured:
-    # The first scheduled request as origin: seconds stay small, and so exact, whatever clock ran.
-    origin_ns = int(batch.ints("scheduled_ns").min()) if len(batch) else manifest.started_ns
-    c = Columns.from_batch(batch, origin_ns)
-    span = run_window(c, manifest, warmup_s)
-    if window == "steady":
-        span = steady_window(c, span)
-    values = per_request(c)
-    judgement = judge(c, values, slo, _measured_from(manifest)) if slo else None
-    return _Measured(c, values, Credits.of(c, span), judgement)
+def _parts(m: Measured, groups_: Sequence[_Group]) -> list[dict[str, Any]]:
+    """requests, latency_ms, latency_ms_adjusted, throughput and goodput of each group."""
+    populations = [m.population(group.rows) for group in groups_]
+    tables = latency_tables(
+        m.values,
+        [
+            Measurable(population.ok, len(population.failed), group.gaps)
+            for population, group in zip(populations, groups_, strict=True)
+        ],
+    )
+    return [
+        {
+            "requests": _requests(m.c, population),
+            **_latencies(plain, adjusted, m.gaps.relative_error),
+            "throughput": throughput(m.c, m.credits, group.rows),
+            "goodput": goodput(m.judgement, m.c, population.judged, m.window.seconds)
+            | {"on_time_ratio": _on_time(m, population.ok)},
+        }
+        for group, population, (plain, adjusted) in zip(groups_, populations, tables, strict=True)
+    ]
 
 
-def _measured_from(manifest: Manifest) -> MeasuredFrom:
-    chosen = manifest.options.get("slo_from") or ("scheduled" if manifest.open_loop else "sent")
-    if chosen == "scheduled":
-        return "scheduled"
-    if chosen == "sent":
-        return "sent"
-    raise ValueError(f'slo_from is "{chosen}": write sent or scheduled')
-
-
-def _part(m: _Measured, rows: Rows) -> dict[str, Any]:
-    """requests, latency_ms, latency_ms_adjusted, throughput and goodput of some requests."""
-    population = m.population(rows)
-    plain, adjusted = latency_tables(m.c, m.values, population.ok, len(population.failed))
+def _latencies(plain: dict[str, Any], adjusted: dict[str, Any], itl_error: float) -> dict[str, Any]:
+    """Both tables; what is told of ``itl`` may be off by this share of it."""
     return {
-        "requests": _requests(m.c, population),
-        "latency_ms": plain,
-        "latency_ms_adjusted": adjusted,
-        "throughput": throughput(m.c, m.credits, rows),
-        "goodput": goodput(m.judgement, m.c, population.judged, m.window.seconds)
-        | {"on_time_ratio": _on_time(m, population.ok)},
+        key: table | {"itl": table["itl"] | {"relative_error": itl_error}}
+        for key, table in (("latency_ms", plain), ("latency_ms_adjusted", adjusted))
     }
 
 
-def _by(m: _Measured, labels: Labels, whole: dict[str, Any]) -> dict[str, Any]:
-    """The same parts for each text of a column; a text that all requests have costs nothing more."""
-
-    def part(rows: Rows) -> dict[str, Any]:
-        if len(rows) < len(m.c):
-            return _part(m, rows)
+def _by(m: Measured, by: Literal["name", "slo_class"], whole: dict[str, Any]) -> dict[str, Any]:
+    """The same parts for each name or class; a text that all requests have costs nothing more."""
+    labels: Labels = getattr(m.c, by)
+    texts, found = [], []
+    for text, rows in groups(labels):
+        texts.append(text)
+        found.append(_Group(rows, partial(m.gaps.ascending, **{by: text})))
+    if len(texts) == 1 and len(found[0].rows) == len(m.c):
         keys = ("requests", "latency_ms", "latency_ms_adjusted", "throughput", "goodput")
-        return copy.deepcopy({key: whole[key] for key in keys})
-
-    return {text: part(rows) for text, rows in groups(labels)}
+        return {texts[0]: copy.deepcopy({key: whole[key] for key in keys})}
+    return dict(zip(texts, _parts(m, found), strict=True))
 
 
 def _requests(c: Columns, population: Population) -> dict[str, Any]:
@@ -198,12 +189,11 @@ def _tokens(c: Columns, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
     return counted | {"delivery": came}
 
 
-def _on_time(m: _Measured, ok: Rows) -> float | None:
+def _on_time(m: Measured, ok: Rows) -> float | None:
     """Mean share of tokens in time over the ok requests; None unless ttft and tpot have limits."""
-    limits = m.judgement.slo.limits if m.judgement else {}
-    if not {"ttft", "tpot"} <= limits.keys():
+    if m.on_time is None:
         return None
-    shares = on_time_ratio(m.c, ok, limits["ttft"], limits["tpot"])
+    shares = m.on_time[ok]
     return _mean(shares[~np.isnan(shares)])
 
 

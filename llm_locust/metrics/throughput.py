@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.ragged import pieces
 from llm_locust.metrics.window import Window
@@ -26,7 +26,7 @@ class Credits:
     output_chars: Floats
 
     @classmethod
-    def of(cls, c: Columns, window: Window) -> "Credits":
+    def of(cls, c: Part, window: Window) -> "Credits":
         share = arrived_share(c, window)
         begun = np.where(c.events > 0, c.sent_s + c.first_event_s, c.ended_s)
         begins_inside = (begun >= window.start_s(c)) & (begun < window.end_s(c))
@@ -41,7 +41,7 @@ class Credits:
         )
 
 
-def arrived_share(c: Columns, window: Window) -> Floats:
+def arrived_share(c: Part, window: Window) -> Floats:
     """The share of each request's token events that arrived inside the window, shape (rows,).
 
     All events of a request weigh the same: its n tokens are spread over them evenly. An answer

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_locust.manifest import Manifest
-from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
 from llm_locust.metrics.concurrency import Spans
 
 #: Concurrency is compared with its plateau as the mean over this many equal parts of the run:
@@ -26,17 +26,17 @@ class Window:
     def seconds(self) -> float:
         return (self.end_ns - self.start_ns) * 1e-9
 
-    def start_s(self, c: Columns) -> float:
+    def start_s(self, c: Times) -> float:
         return c.after_origin_s(self.start_ns)
 
-    def end_s(self, c: Columns) -> float:
+    def end_s(self, c: Times) -> float:
         return c.after_origin_s(self.end_ns)
 
-    def scheduled(self, c: Columns) -> Mask:
+    def scheduled(self, c: Times) -> Mask:
         """The requests scheduled inside."""
         return (c.scheduled_s >= self.start_s(c)) & (c.scheduled_s < self.end_s(c))
 
-    def ended(self, c: Columns) -> Mask:
+    def ended(self, c: Times) -> Mask:
         """The requests that ended inside."""
         return (c.ended_s >= self.start_s(c)) & (c.ended_s < self.end_s(c))
 
@@ -59,14 +59,20 @@ class Population:
     @property
     def judged(self) -> Rows:
         """ok and failed: what error rate and goodput are shares of."""
-        return np.sort(np.concatenate([self.ok, self.failed]))
+        return _ascending(self.ok, self.failed)
 
     @property
     def all(self) -> Rows:
-        return np.sort(np.concatenate([self.ok, self.failed, self.cancelled]))
+        return _ascending(self.ok, self.failed, self.cancelled)
 
 
-def run_window(c: Columns, manifest: Manifest, warmup_s: float) -> Window:
+def _ascending(*some: Rows) -> Rows:
+    rows = np.concatenate(some)
+    rows.sort()
+    return rows
+
+
+def run_window(c: Times, manifest: Manifest, warmup_s: float) -> Window:
     """The run without its warm-up and without the drain after the stop.
 
     From the first scheduled request (the start of the run, without any) + ``warmup_s`` to the
@@ -87,7 +93,7 @@ def run_window(c: Columns, manifest: Manifest, warmup_s: float) -> Window:
     return Window(start_ns, max(start_ns, end_ns), f"run: first scheduled request{warmup} to {end}")
 
 
-def steady_window(c: Columns, run: Window) -> Window:
+def steady_window(c: Times, run: Window) -> Window:
     """The longest span of ``run`` in which concurrency stays within 10 % of its plateau.
 
     Concurrency is its mean over each of :data:`STEADY_PARTS` equal parts of ``run``. The plateau is

@@ -14,8 +14,8 @@ from llm_locust.store import (
     SUMMARY_FILE,
     TIMESERIES_FILE,
     StoreError,
+    open_requests,
     read_manifest,
-    read_requests,
     write_json,
     write_text,
 )
@@ -40,7 +40,8 @@ def build_report(
 ) -> Report:
     """Compute a run's summary and write ``summary.json``, ``report.md`` and ``timeseries.csv``.
 
-    What is not given is the manifest's. Each file is replaced as a whole.
+    The requests are read part by part: memory grows by some 250 bytes a request, however
+    many tokens each of them had. What is not given is the manifest's. Each file is replaced as a whole.
 
     Args:
         run: a run directory with its manifest and requests.
@@ -53,7 +54,7 @@ def build_report(
         SloError, GateError: a text is no SLO or no gates.
         ValueError: another window, or a negative warm-up.
     """
-    manifest, requests = read_manifest(run), read_requests(run)
+    manifest, requests = read_manifest(run), open_requests(run)
     summary = summarise(
         requests,
         manifest,
@@ -62,8 +63,9 @@ def build_report(
         warmup_s=warmup_s,
         window=window,
     )
+    seconds = timeseries_csv(requests, manifest)
     try:
-        write_text(run / TIMESERIES_FILE, timeseries_csv(requests, manifest))
+        write_text(run / TIMESERIES_FILE, seconds)
         write_text(run / REPORT_MD_FILE, markdown(summary))
         write_json(run / SUMMARY_FILE, summary)
     except OSError as e:

@@ -11,62 +11,75 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from llm_locust.batch import RecordBatch
+from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
-from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.columns import PART_COLUMNS, Columns, Floats, Part, Rows
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.latency import e2el, tpot, ttft
 from llm_locust.metrics.percentiles import PERCENTILES, ordered, percentile
 from llm_locust.metrics.ragged import pieces
+from llm_locust.metrics.whole import Whole
 
 #: Room for a soak of a week; a clock that is years off must not make a row for each second of them.
 MOST_SECONDS = 8 * 86_400
 
 _SHOWN = ("p50", "p99")
 
+_ENDS = ("started_ns", "ended_ns")
 
-def timeseries_csv(batch: RecordBatch, manifest: Manifest) -> str:
+
+def timeseries_csv(requests: Requests, manifest: Manifest) -> str:
     """The whole run, warm-up and drain too, as CSV text with a head line."""
     sink = io.BytesIO()
     pa_csv.write_csv(
-        timeseries(Columns.from_batch(batch, manifest.started_ns)),
+        timeseries(requests, manifest.started_ns),
         sink,
         pa_csv.WriteOptions(quoting_style="none", quoting_header="none"),
     )
     return sink.getvalue().decode()
 
 
-def timeseries(c: Columns) -> pa.Table:
-    """One row for each second [k, k + 1) after the columns' origin, to the one of the last end.
+def timeseries(requests: Requests, origin_ns: int) -> pa.Table:
+    """One row for each second [k, k + 1) after ``origin_ns``, to the one of the last end.
 
     ``time`` is the second's start. ``input_tokens`` are credited at the first token event,
     ``output_tokens`` evenly to a request's token events; an answer without
     events counts as a whole at its end. Rows below 0 are of workers whose clock is behind; what lies beyond
     :data:`MOST_SECONDS` rows is left out.
     """
-    axis = _axis(c)
+    axis = _axis(requests, origin_ns)
+    whole = Whole(Columns, len(requests))
+    output_tokens = np.zeros(len(axis))
+    for batch in requests.parts(PART_COLUMNS):
+        part = Part.from_batch(batch, origin_ns)
+        whole.add(part, len(part))
+        output_tokens += _output_tokens(part, axis)
+    c = whole.value()
     ended = {"ok": c.ok, "failed": ~c.ok & ~c.cancelled, "cancelled": c.cancelled}
-    origin_ms = c.origin_ns // 1_000_000
     return pa.table(
         {
             "second": pa.array(axis),
-            "time": pa.array(origin_ms + 1000 * axis, pa.timestamp("ms", "UTC")),
+            "time": pa.array(origin_ns // 1_000_000 + 1000 * axis, pa.timestamp("ms", "UTC")),
             "started": _rounded(_sums(axis, c.started_s)),
             **{name: _rounded(_sums(axis, c.ended_s[rows])) for name, rows in ended.items()},
             "input_tokens": _rounded(_input_tokens(c, axis)),
-            "output_tokens": _rounded(_output_tokens(c, axis)),
+            "output_tokens": _rounded(output_tokens),
             "concurrency": _rounded(_concurrency(c, axis)),
             **{name: _rounded(values) for name, values in _latencies(c, axis).items()},
         }
     )
 
 
-def _axis(c: Columns) -> Rows:
+def _axis(requests: Requests, origin_ns: int) -> Rows:
     """The whole seconds that the run touches."""
-    if not len(c):
+    if not len(requests):
         return np.empty(0, np.int64)
-    first = min(0, int(np.floor(c.started_s.min())))
-    last = int(np.floor(max(c.ended_s.max(), c.started_s.max())))
+    firsts, lasts = [], []
+    for batch in requests.parts(_ENDS):
+        started_s, ended_s = (batch.seconds(column, origin_ns) for column in _ENDS)
+        firsts.append(np.min(started_s, initial=0.0))
+        lasts.append(np.max([started_s, ended_s], initial=-np.inf))
+    first, last = int(np.floor(min(firsts))), int(np.floor(max(lasts)))
     return np.arange(first, min(last, first + MOST_SECONDS - 1) + 1)
 
 
@@ -89,7 +102,7 @@ def _input_tokens(c: Columns, axis: Rows) -> Floats:
     return _sums(axis, begun_s, c.input_tokens)
 
 
-def _output_tokens(c: Columns, axis: Rows) -> Floats:
+def _output_tokens(c: Part, axis: Rows) -> Floats:
     whole = c.events == 0
     total = _sums(axis, c.ended_s[whole], c.output_tokens[whole])
     streamed = np.flatnonzero((c.events > 0) & ~np.isnan(c.sent_s))

@@ -1,0 +1,117 @@
+"""Each request measured once, part by part: the token arrivals are never all in memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from llm_locust.batch import Requests
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.columns import PART_COLUMNS, TIME_COLUMNS, Columns, Floats, Part, Rows, Times
+from llm_locust.metrics.gaps import PooledGaps
+from llm_locust.metrics.goodput import Judgement, MeasuredFrom, judge
+from llm_locust.metrics.latency import per_request
+from llm_locust.metrics.pace import on_time_ratio
+from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.throughput import Credits
+from llm_locust.metrics.whole import Whole
+from llm_locust.metrics.window import Population, Window, run_window, steady_window
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All requests of a run and what they are worth; every part of a summary takes its rows out of this.
+
+    ``on_time`` is each ok request's share of tokens in time, None where the SLO does not say what
+    that is. ``gaps`` are those of the ok requests that were scheduled in the window.
+    """
+
+    c: Columns
+    credits: Credits
+    judgement: Judgement | None
+    on_time: Floats | None
+    gaps: PooledGaps = field(repr=False)
+
+    @property
+    def window(self) -> Window:
+        return self.credits.window
+
+    @property
+    def values(self) -> Mapping[str, Floats]:
+        return per_request(self.c)
+
+    def population(self, rows: Rows) -> Population:
+        return Population.of(self.c, self.window.scheduled(self.c), rows)
+
+
+def measure(requests: Requests, manifest: Manifest, slo: Slo, window: str, warmup_s: float) -> Measured:
+    """Find the window by the times alone, then measure every part in it.
+
+    Args:
+        window: ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
+
+    Raises:
+        ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
+    """
+    measured_from = _measured_from(manifest)
+    origin_ns = _origin_ns(requests, manifest)
+    span = _window(requests, origin_ns, manifest, window, warmup_s)
+    columns, credits = Whole(Columns, len(requests)), Whole(Credits, len(requests))
+    judgements, on_time = Whole(Judgement, len(requests)), Whole(_OnTime, len(requests))
+    gaps = PooledGaps()
+    for batch in requests.parts(PART_COLUMNS):
+        part = Part.from_batch(batch, origin_ns)
+        ok = Population.of(part, span.scheduled(part), np.arange(len(part))).ok
+        columns.add(part, len(part))
+        credits.add(Credits.of(part, span), len(part))
+        if slo:
+            judgements.add(judge(part, per_request(part), slo, measured_from), len(part))
+        if _has_pace(slo):
+            on_time.add(_OnTime.of(part, ok, slo.limits), len(part))
+        gaps.add(part, ok)
+    return Measured(
+        columns.value(),
+        credits.value(),
+        judgements.value() if slo else None,
+        on_time.value().share if _has_pace(slo) else None,
+        gaps,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _OnTime:
+    share: Floats
+
+    @classmethod
+    def of(cls, c: Part, ok: Rows, limits: Mapping[str, float]) -> "_OnTime":
+        share = np.full(len(c), np.nan)
+        share[ok] = on_time_ratio(c, ok, limits["ttft"], limits["tpot"])
+        return cls(share)
+
+
+def _has_pace(slo: Slo) -> bool:
+    return {"ttft", "tpot"} <= slo.limits.keys()
+
+
+def _origin_ns(requests: Requests, manifest: Manifest) -> int:
+    """The first scheduled request: seconds stay small, and so exact, whatever clock ran."""
+    parts = (batch.ints("scheduled_ns") for batch in requests.parts(["scheduled_ns"]))
+    return min((int(part.min()) for part in parts if len(part)), default=manifest.started_ns)
+
+
+def _window(requests: Requests, origin_ns: int, manifest: Manifest, window: str, warmup_s: float) -> Window:
+    whole = Whole(Times, len(requests))
+    for batch in requests.parts(TIME_COLUMNS):
+        whole.add(Times.of(batch, origin_ns), len(batch))
+    times = whole.value()
+    span = run_window(times, manifest, warmup_s)
+    return steady_window(times, span) if window == "steady" else span
+
+
+def _measured_from(manifest: Manifest) -> MeasuredFrom:
+    chosen = manifest.options.get("slo_from") or ("scheduled" if manifest.open_loop else "sent")
+    if chosen == "scheduled":
+        return "scheduled"
+    if chosen == "sent":
+        return "sent"
+    raise ValueError(f'slo_from is "{chosen}": write sent or scheduled')

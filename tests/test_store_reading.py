@@ -1,0 +1,94 @@
+"""The requests of a run directory, read part by part."""
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from metrics_cases import batch, failed, request
+from report_cases import records, write_run
+
+from llm_locust import store
+from llm_locust.batch import SCHEMA, RecordBatch
+from llm_locust.metrics.summary import summarise
+from llm_locust.record import RequestRecord
+from llm_locust.store import (
+    REQUESTS_FILE,
+    StoreError,
+    iter_requests,
+    open_requests,
+    read_manifest,
+    read_requests,
+    write_requests,
+)
+
+
+def write_groups(run: Path, *groups: RecordBatch) -> None:
+    with pq.ParquetWriter(run / REQUESTS_FILE, SCHEMA) as writer:
+        for group in groups:
+            writer.write_table(group.table)
+
+
+def failing(name: str) -> RequestRecord:
+    return failed(name=name)
+
+
+def test_parts_are_small_and_are_all_requests_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PART_ROWS", 2)
+    names = ["a", "b", "b", "c", "a"]
+    write_groups(tmp_path, batch(*(request(name=n) for n in names[:3])), batch(*map(failing, names[3:])))
+    parts = list(iter_requests(tmp_path))
+    assert max(map(len, parts)) == 2
+    assert len(open_requests(tmp_path)) == 5
+    assert [name for part in parts for name in part.texts("name")] == names
+    rows = [part.table.to_pylist() for part in parts]
+    assert list(chain(*rows)) == read_requests(tmp_path).table.to_pylist()
+
+
+def test_only_the_columns_that_are_asked_for_are_there(tmp_path: Path) -> None:
+    write_groups(tmp_path, batch(request()))
+    (part,) = open_requests(tmp_path).parts(["sent_ns", "name"])
+    assert part.table.column_names == ["sent_ns", "name"]
+
+
+def test_parts_can_be_asked_for_again(tmp_path: Path) -> None:
+    write_groups(tmp_path, batch(request()), batch(request()))
+    stored = open_requests(tmp_path)
+    assert [sum(map(len, stored.parts())) for _ in range(2)] == [2, 2]
+
+
+def test_a_run_without_requests_has_one_empty_part(tmp_path: Path) -> None:
+    write_requests(tmp_path / REQUESTS_FILE, [])
+    (part,) = open_requests(tmp_path).parts(["sent_ns"])
+    assert (len(part), part.table.column_names) == (0, ["sent_ns"])
+
+
+def test_the_summary_of_stored_requests_is_that_of_the_same_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PART_ROWS", 7)
+    write_run(tmp_path, records())
+    assert len(list(iter_requests(tmp_path))) > 10
+    facts = read_manifest(tmp_path)
+    assert summarise(open_requests(tmp_path), facts) == summarise(read_requests(tmp_path), facts)
+
+
+def test_a_file_of_another_schema_is_refused_whichever_columns_are_asked_for(tmp_path: Path) -> None:
+    pq.write_table(batch(request()).table.drop_columns(["rtt_ns"]), tmp_path / REQUESTS_FILE)
+    with pytest.raises(StoreError, match="columns are missing: rtt_ns"):
+        list(open_requests(tmp_path).parts(["sent_ns"]))
+
+
+def test_a_file_that_is_cut_or_broken_midway_is_refused_by_its_name(tmp_path: Path) -> None:
+    write_groups(tmp_path, batch(request(arrivals=tuple(np.arange(0.0, 9.0, 0.001)))))
+    path = tmp_path / REQUESTS_FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    with pytest.raises(StoreError, match=r"requests\.parquet"):
+        open_requests(tmp_path)
+    path.write_bytes(whole[:4] + b"\xff" * 400 + whole[404:])
+    with pytest.raises(StoreError, match=r"requests\.parquet"):
+        list(iter_requests(tmp_path))
