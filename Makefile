@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-e2e bench clean
+.PHONY: help demo test test-e2e bench bench-report clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -22,6 +22,9 @@ test-e2e: $(VENV)/.test .venv-e2e/.installed  ## a real server: transformers ser
 
 bench: $(VENV)/.test  ## CPU per token and truth of the client, beside others, in one run
 	$(BIN)/python bench/run.py
+
+bench-report: $(VENV)/.test  ## how long a report of many requests takes, and how much memory
+	$(BIN)/python bench/report.py
 
 clean:  ## everything that was made, but runs/
 	rm -rf $(VENV) .venv-e2e build dist *.egg-info bench/build

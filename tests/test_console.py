@@ -202,3 +202,10 @@ def test_many_kinds_of_failure_are_cut_and_counted() -> None:
 def test_the_files_are_named_where_there_is_a_run_directory() -> None:
     assert "Files       runs/first\n            summary.json report.md" in printed(summary())
     assert "Files" not in printed(summary(), run_dir=None)
+
+
+def test_percentiles_from_buckets_state_their_error() -> None:
+    made = summary()
+    assert "counted in buckets" not in printed(made)
+    made["latency_ms"]["itl"]["relative_error"] = 0.0005
+    assert "ITL percentiles within 0.05 % (counted in buckets)" in printed(made)

@@ -226,3 +226,15 @@ def test_a_specs_template_has_what_the_spec_says() -> None:
         b'"max_output_tokens":3',
     ):
         assert part in encoded
+
+
+def test_lengths_for_prompts_of_ones_own_are_reproducible_and_apart_from_the_workloads() -> None:
+    spec = WorkloadSpec(output_tokens=parse_lengths("uniform:1,100000"))
+
+    def own(user: int) -> list[int | None]:
+        return list(islice(Workload(spec, 7, 0, 2, "salt").output_lengths(user), 50))
+
+    drawn = [p.asked_output_tokens for p in islice(Workload(spec, 7, 0, 2, "salt").prompts(3), 50)]
+    assert own(3) == own(3)
+    assert own(3) != own(4)
+    assert own(3) != drawn

@@ -65,6 +65,7 @@ def latency(summary: Part) -> Section:
     notes = [
         *_adjusted(summary),
         *_network(part),
+        *_approximate(part.get("itl") or {}),
         *_too_few([stats for _, stats in shown]),
     ]
     return Section("Latency", table=Table(columns, rows), notes=tuple(notes))
@@ -88,6 +89,14 @@ def _has_too_few(stats: Part, key: str) -> bool:
     """Whether a percentile stands without its interval: its n cannot bound it."""
     intervals = stats.get("ci95") or {}
     return stats.get(key) is not None and key in intervals and intervals[key] is None
+
+
+def _approximate(itl: Part) -> Iterator[Line]:
+    """The stated error of ITL percentiles, where the gaps were too many to be kept."""
+    if itl.get("relative_error"):
+        yield Line(
+            f"ITL percentiles within {percent(itl['relative_error'])} (counted in buckets)", Tone.FAINT
+        )
 
 
 def _too_few(shown: list[Part]) -> Iterator[Line]:

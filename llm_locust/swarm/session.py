@@ -1,7 +1,6 @@
 """What the users of one process share during one run: connections, prompts, the recorder."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -19,7 +18,6 @@ from llm_locust.swarm.settings import Settings
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.plan import Workload
-from llm_locust.workload.prompts import Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -86,12 +84,12 @@ class Session:
         """A number that no other user of this process has."""
         return next(self._users)
 
-    def prompts(self, endpoint: Endpoint, user: int) -> Iterator[Prompt]:
-        """The prompts of one user for one endpoint, without end."""
+    def workload(self, endpoint: Endpoint) -> Workload:
+        """This worker's part of what is sent to one endpoint."""
         if endpoint not in self._workloads:
             spec = replace(self.settings.workload, endpoint=endpoint.value)
             self._workloads[endpoint] = Workload(spec, self.run["seed"], *self._place, self.run["salt"])
-        return self._workloads[endpoint].prompts(user)
+        return self._workloads[endpoint]
 
     def template(self, endpoint: Endpoint) -> BodyTemplate:
         if endpoint not in self._templates:

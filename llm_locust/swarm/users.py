@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from locust import User
@@ -50,22 +51,31 @@ class PromptUser(LlmUser):
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self._prompts: Iterator[Prompt] | None = None
+        self._output_lengths: Iterator[int | None] | None = None
 
     def next_prompt(self) -> Prompt:
         """The next prompt of this user's workload."""
         if self._prompts is None:
-            self._prompts = self.session.prompts(self.endpoint, self.number)
+            self._prompts = self.session.workload(self.endpoint).prompts(self.number)
         return next(self._prompts)
+
+    def bounded(self, prompt: Prompt) -> Prompt:
+        """A prompt of one's own with the answer's length that the workload asks for, if it has none."""
+        if prompt.asked_output_tokens is not None:
+            return prompt
+        if self._output_lengths is None:
+            self._output_lengths = self.session.workload(self.endpoint).output_lengths(self.number)
+        return replace(prompt, asked_output_tokens=next(self._output_lengths))
 
     def ask(self, prompt: Prompt | None = None, *, name: str | None = None) -> Answer:
         """Send one prompt (default: the workload's next), wait for the whole answer, record it.
 
+        A prompt without a bound of its answer's length gets one from ``--output-tokens``.
         A request that fails is told by ``answer.record.outcome``; nothing is raised.
         """
         session = self.session
         scheduled_ns = time.time_ns()
-        if prompt is None:
-            prompt = self.next_prompt()
+        prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
         template = session.template(self.endpoint)
         call = Call(
             request_id=session.client.new_request_id(),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import gevent
 import psutil
 from locust.env import Environment
-from locust.runners import WorkerRunner
+from locust.runners import STATE_INIT, WorkerRunner
 
 from llm_locust.batch import RecordBatch
 from llm_locust.client.clock import hold_stamping
@@ -156,6 +156,9 @@ class WorkerSide:
         events.report_to_master.add_listener(self._on_report)
         events.quitting.add_listener(self._on_quitting)
         gevent.spawn(self._shipper.resend_forever)
+        if runner.worker_state != STATE_INIT:
+            # It joined in the middle of a run, and was told to spawn before anybody listened.
+            self._on_test_start()
 
     @property
     def session(self) -> Session | None:

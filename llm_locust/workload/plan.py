@@ -130,6 +130,10 @@ class Workload:
             return self._lines
         return self._synthetic(user)
 
+    def output_lengths(self, user: int) -> Iterator[int | None]:
+        """Asked output lengths for prompts that a user brings itself, drawn apart from :meth:`prompts`."""
+        return self._outputs(self._generator(user, 1))
+
     def _synthetic(self, user: int) -> Iterator[Prompt]:
         assert self._corpus is not None
         rng = self._generator(user)
