@@ -12,15 +12,17 @@ from llm_locust.client.polling import PollLimiter
 
 INTERVAL_S = 0.005
 
-Limit = Callable[[int], PollLimiter]
+SLOW_S, FAST_S = 10 * INTERVAL_S, 9 * INTERVAL_S  # the usual gap in a stream
+
+Limit = Callable[..., PollLimiter]
 
 
 @pytest.fixture
 def limit() -> Iterator[Limit]:
     made: list[PollLimiter] = []
 
-    def make(calls: int) -> PollLimiter:
-        made.append(PollLimiter(lambda: calls, interval_s=INTERVAL_S, busy=10))
+    def make(calls: int, gap_s: float = SLOW_S) -> PollLimiter:
+        made.append(PollLimiter(lambda: calls, lambda: gap_s, interval_s=INTERVAL_S, busy=10))
         return made[-1]
 
     yield make
@@ -58,6 +60,12 @@ def test_with_few_calls_under_way_the_loop_polls_as_it_likes(limit: Limit) -> No
     assert polls_within(20 * INTERVAL_S) > 200
 
 
+@pytest.mark.parametrize("gap_s", [FAST_S, float("nan")])
+def test_where_events_of_a_stream_come_fast_or_nobody_knows_no_read_waits(limit: Limit, gap_s: float) -> None:
+    limit(10, gap_s)
+    assert polls_within(20 * INTERVAL_S) > 200
+
+
 def test_an_event_after_a_silence_is_not_delayed(limit: Limit) -> None:
     limit(10)
     gevent.sleep(3 * INTERVAL_S)
@@ -69,6 +77,6 @@ def test_an_event_after_a_silence_is_not_delayed(limit: Limit) -> None:
 
 
 def test_a_closed_limiter_limits_nothing(limit: Limit) -> None:
-    limiter = PollLimiter(lambda: 99, interval_s=INTERVAL_S, busy=10)
+    limiter = PollLimiter(lambda: 99, lambda: SLOW_S, interval_s=INTERVAL_S, busy=10)
     limiter.close()
     assert polls_within(20 * INTERVAL_S) > 200

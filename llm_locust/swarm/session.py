@@ -1,6 +1,7 @@
 """What the users of one process share during one run: connections, prompts, the recorder."""
 
 import logging
+import math
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -38,6 +39,7 @@ class Session:
     Attributes:
         stopping: the run is being stopped: users that are at it may finish, no new one joins.
         closed: no request may be sent any more.
+        event_gap_s: the usual time between two reads of one call; NaN before the first.
         answers: those that users may have left open; closed, and so recorded, at the end.
 
     Args:
@@ -63,6 +65,7 @@ class Session:
         self.recorder = Recorder(run["id"], worker, deliver)
         self.stopping = False
         self.closed = False
+        self.event_gap_s = math.nan
         self._left_behind = 0
         self.answers: WeakSet[Closable] = WeakSet()
         self._environment = environment
@@ -114,6 +117,7 @@ class Session:
 
     def _finished(self, answer: Answer) -> None:
         record = answer.record
+        self._note_gap(record)
         if self.closed:
             # Of a greenlet that its user left behind. The worker has said its last word on the run,
             # which counted this request as in flight.
@@ -123,6 +127,13 @@ class Session:
         if record.outcome is not Outcome.CANCELLED:
             self._report_to_locust(record)
         events.llm_request.fire(record=record)
+
+    def _note_gap(self, record: RequestRecord) -> None:
+        """Keep the usual time between two reads of one call: a mean that forgets over some 20 calls."""
+        if record.sent_ns is not None and record.reads > 1:
+            gap_s = (record.ended_ns - record.sent_ns) * 1e-9 / record.reads
+            known = not math.isnan(self.event_gap_s)
+            self.event_gap_s = self.event_gap_s + 0.05 * (gap_s - self.event_gap_s) if known else gap_s
 
     def _report_to_locust(self, record: RequestRecord) -> None:
         """One request event a request, so that Locust's own statistics stay true.
