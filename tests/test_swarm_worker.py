@@ -1,0 +1,49 @@
+"""What a worker process does to keep its event loop free. (Locust patches the process that imports it.)"""
+
+import subprocess
+import sys
+
+REMEMBERED = """
+from locust import argument_parser
+
+original, built = argument_parser.default_args_dict, []
+
+def build():
+    built.append(1)
+    return original()
+
+argument_parser.default_args_dict = build
+from llm_locust.swarm.worker import remember_default_arguments
+
+remember_default_arguments()
+remember_default_arguments()
+assert [argument_parser.default_args_dict() for _ in range(3)] == [original()] * 3
+assert len(built) == 1, len(built)
+"""
+
+COLLECTED = """
+import gc
+import locust
+from llm_locust.swarm.worker import keep_collections_short
+
+before = gc.get_threshold()
+keep_collections_short()
+assert gc.get_freeze_count() > 10_000, gc.get_freeze_count()
+assert len(gc.get_objects()) < 1_000, len(gc.get_objects())
+assert gc.get_threshold() > before
+"""
+
+
+def run(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_names_of_locusts_own_arguments_are_worked_out_once() -> None:
+    run(REMEMBERED)
+
+
+def test_what_lives_at_a_runs_start_is_not_looked_at_by_the_collector_again() -> None:
+    run(COLLECTED)
