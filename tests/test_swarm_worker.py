@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+from swarm_process import forked, locust, simulation
 
 REMEMBERED = """
 from locust import argument_parser
@@ -47,3 +50,41 @@ def test_the_names_of_locusts_own_arguments_are_worked_out_once() -> None:
 
 def test_what_lives_at_a_runs_start_is_not_looked_at_by_the_collector_again() -> None:
     run(COLLECTED)
+
+
+DRAWING = """
+import random
+from pathlib import Path
+
+from locust import task
+
+from llm_locust import ChatUser
+
+
+class Drawing(ChatUser):
+    @task
+    def draw(self):
+        if self.number == 0 and not hasattr(self, "drawn"):
+            self.drawn = random.random()
+            with Path("drawn.txt").open("a") as file:
+                file.write(f"{self.drawn}\\n")
+        self.chat()
+"""
+
+
+def drawn(folder: Path, url: str) -> set[str]:
+    """What each of two forked workers draws first from Python's own generator, with one seed."""
+    folder.mkdir()
+    path = folder / "locustfile.py"
+    path.write_text(DRAWING)
+    options = ["--headless", "-u", "4", "-r", "100", "-t", "2s", "--seed", "5", "-H", url, "--out", "run"]
+    with locust(folder, *options, "--output-tokens", "5", *forked(2), locustfile=path) as process:
+        assert process.exit_code() == 0
+    return set((folder / "drawn.txt").read_text().split())
+
+
+def test_trap_33_forked_workers_draw_apart_and_one_seed_gives_the_same_draws(tmp_path: Path) -> None:
+    with simulation(tmp_path / "sim") as sim:
+        first, second = (drawn(tmp_path / name, sim.url) for name in ("first", "second"))
+    assert len(first) == 2
+    assert first == second
