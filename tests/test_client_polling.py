@@ -1,5 +1,6 @@
 """The event loop's pause between two polls."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -8,21 +9,19 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from llm_locust.client.polling import PollLimiter
+from llm_locust.client.polling import BUSY_CALLS, PollLimiter, pause_s
 
-INTERVAL_S = 0.005
+PAUSE_S = 0.005
 
-SLOW_S, FAST_S = 10 * INTERVAL_S, 9 * INTERVAL_S  # the usual gap in a stream
-
-Limit = Callable[..., PollLimiter]
+Limit = Callable[[float], PollLimiter]
 
 
 @pytest.fixture
 def limit() -> Iterator[Limit]:
     made: list[PollLimiter] = []
 
-    def make(calls: int, gap_s: float = SLOW_S) -> PollLimiter:
-        made.append(PollLimiter(lambda: calls, lambda: gap_s, interval_s=INTERVAL_S, busy=10))
+    def make(pause_s: float) -> PollLimiter:
+        made.append(PollLimiter(lambda: pause_s))
         return made[-1]
 
     yield make
@@ -50,33 +49,43 @@ def polls_within(seconds: float) -> int:
     return polls
 
 
-def test_a_busy_loop_polls_at_most_once_an_interval(limit: Limit) -> None:
-    limit(10)
-    assert 1 < polls_within(20 * INTERVAL_S) <= 22
+@pytest.mark.parametrize(
+    ("calls", "gap_s", "pause"),
+    [
+        (BUSY_CALLS, 0.010, 0.0005),  # a twentieth of the gap
+        (BUSY_CALLS, 0.020, 0.001),
+        (BUSY_CALLS, 1.0, 0.001),  # never longer
+        (BUSY_CALLS, 0.002, 0.0),  # fast streams: each event has its own read
+        (BUSY_CALLS, math.nan, 0.0),
+        (BUSY_CALLS - 1, 0.020, 0.0),
+    ],
+)
+def test_the_pause_is_a_twentieth_of_the_gap_where_calls_are_many(
+    calls: int, gap_s: float, pause: float
+) -> None:
+    assert pause_s(calls, gap_s) == pytest.approx(pause)
 
 
-def test_with_few_calls_under_way_the_loop_polls_as_it_likes(limit: Limit) -> None:
-    limit(9)
-    assert polls_within(20 * INTERVAL_S) > 200
+def test_a_busy_loop_polls_at_most_once_a_pause(limit: Limit) -> None:
+    limit(PAUSE_S)
+    assert 1 < polls_within(20 * PAUSE_S) <= 22
 
 
-@pytest.mark.parametrize("gap_s", [FAST_S, float("nan")])
-def test_where_events_of_a_stream_come_fast_or_nobody_knows_no_read_waits(limit: Limit, gap_s: float) -> None:
-    limit(10, gap_s)
-    assert polls_within(20 * INTERVAL_S) > 200
+def test_without_a_pause_the_loop_polls_as_it_likes(limit: Limit) -> None:
+    limit(0.0)
+    assert polls_within(20 * PAUSE_S) > 200
 
 
 def test_an_event_after_a_silence_is_not_delayed(limit: Limit) -> None:
-    limit(10)
-    gevent.sleep(3 * INTERVAL_S)
+    limit(PAUSE_S)
+    gevent.sleep(3 * PAUSE_S)
     event = Event()
     gevent.get_hub().loop.run_callback(event.set)
     begin = time.monotonic()
     event.wait()
-    assert time.monotonic() - begin < INTERVAL_S
+    assert time.monotonic() - begin < PAUSE_S
 
 
 def test_a_closed_limiter_limits_nothing(limit: Limit) -> None:
-    limiter = PollLimiter(lambda: 99, lambda: SLOW_S, interval_s=INTERVAL_S, busy=10)
-    limiter.close()
-    assert polls_within(20 * INTERVAL_S) > 200
+    limit(PAUSE_S).close()
+    assert polls_within(20 * PAUSE_S) > 200

@@ -43,6 +43,7 @@ class Pool:
         self._resolve_at = 0.0
         self._resolving = RLock()
         self._turn = 0
+        self.dialling = 0  # connections that are being made now
 
     def acquire(self) -> Connection:
         """An idle connection, the one used last, else a new one (raises ConnectError)."""
@@ -90,8 +91,12 @@ class Pool:
     def _dial(self, address: Address, timeout_s: float) -> Connection:
         """As :func:`dial`, within a time: TimeoutError, an OSError, when that is over."""
         tls = None if self._tls is None else Tls.to(self.target.host, self._tls)
-        with gevent.Timeout(timeout_s, TimeoutError(f"no answer within {timeout_s:.3g} s")):
-            connection = dial(address, tls)
+        self.dialling += 1
+        try:
+            with gevent.Timeout(timeout_s, TimeoutError(f"no answer within {timeout_s:.3g} s")):
+                connection = dial(address, tls)
+        finally:
+            self.dialling -= 1
         connection.on_closed = self._dropped
         return connection
 

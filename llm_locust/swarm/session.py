@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from locust.env import Environment
 
+from llm_locust.client.polling import pause_s
 from llm_locust.client.pool import Pool, Target, tls_context
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.record import Outcome, RequestRecord
@@ -104,6 +105,15 @@ class Session:
     def in_flight(self) -> int:
         """Requests under way; once closed those that were under way then, which get no record."""
         return self._left_behind if self.closed else self.client.in_flight
+
+    @property
+    def poll_pause_s(self) -> float:
+        """How long the event loop may wait before it looks for bytes again.
+
+        Not at all while a connection is being made: that time is told by the program, not by the kernel.
+        """
+        client = self.client
+        return 0.0 if client.pool.dialling else pause_s(client.in_flight, self.event_gap_s)
 
     def close(self) -> None:
         """No more requests: deliver the open batch, close the idle connections."""

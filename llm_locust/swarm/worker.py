@@ -3,7 +3,6 @@
 import functools
 import gc
 import logging
-import math
 import os
 import random
 from collections.abc import Callable
@@ -78,10 +77,7 @@ class UserSide:
         RecordBatch.warm_up()
         keep_collections_short()
         environment.events.spawning_complete.add_listener(lambda **_: keep_collections_short())
-        self._polling = PollLimiter(
-            lambda: 0 if self.session is None else self.session.in_flight,
-            lambda: math.nan if self.session is None else self.session.event_gap_s,
-        )
+        self._polling = PollLimiter(lambda: 0.0 if self.session is None else self.session.poll_pause_s)
         self._stamping = hold_stamping()
         self._process = psutil.Process()
         self._cpu_percent_max: float | None = None
