@@ -1,6 +1,5 @@
 """What the tests of the client share: calls, usual answers, and kernel stamps turned on."""
 
-import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scripted import Script, chat_chunk, chunk, last_chunk, response_head, sse, write
 
-from llm_locust.client.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
 from llm_locust.client.pool import Pool, Target
 from llm_locust.client.stream import Answer, Call, LlmClient
 from llm_locust.record import RequestRecord
@@ -70,23 +68,6 @@ def caller(
         yield Caller(LlmClient(pool, sink=answers.append, **of), answers)
     finally:
         pool.close()
-
-
-@contextmanager
-def kernel_stamping() -> Iterator[None]:
-    """While it lasts every received packet is stamped.
-
-    The kernel turns stamps on some time after a first socket has asked for them, and off after the last.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        asker.settimeout(5)
-        asker.bind(("127.0.0.1", 0))
-        asker.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        stamped = not ANCILLARY_BYTES
-        while not stamped:
-            asker.sendto(b"x", asker.getsockname())
-            stamped = bool(asker.recvmsg(1, ANCILLARY_BYTES)[1])
-        yield
 
 
 def arrived_ns(record: RequestRecord) -> NDArray[np.int64]:

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import settings
 from scripted import ScriptedServer, TlsFiles, make_tls_files, scripted_server
 
+from llm_locust.client.clock import ANCILLARY_BYTES, hold_stamping
+
 # A time limit per example finds nothing but a busy machine.
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
@@ -46,3 +48,20 @@ def tls_server(_tls_server_process: ScriptedServer) -> ScriptedServer:
     """The same over TLS, with the certificates of ``tls_files``."""
     _tls_server_process.forget()
     return _tls_server_process
+
+
+@pytest.fixture(scope="session")
+def kernel_stamping() -> Iterator[None]:
+    """While it lasts every received packet is stamped: the kernel begins some time after it is asked."""
+    asker = hold_stamping()
+    if asker is None:
+        yield
+        return
+    with asker:
+        asker.settimeout(5)
+        asker.bind(("127.0.0.1", 0))
+        stamped = False
+        while not stamped:
+            asker.sendto(b"x", asker.getsockname())
+            stamped = bool(asker.recvmsg(1, ANCILLARY_BYTES)[1])
+        yield

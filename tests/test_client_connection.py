@@ -8,7 +8,7 @@ from typing import Any
 import gevent
 import gevent.server
 import pytest
-from calls import GOOD, HEAD, MS, Caller, arrived_ns, caller, kernel_stamping, stop, token
+from calls import GOOD, HEAD, MS, Caller, arrived_ns, caller, stop, token
 from scripted import (
     RefuseBy,
     ScriptedServer,
@@ -32,11 +32,7 @@ from llm_locust.client.pool import Pool
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.record import Outcome
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _stamps() -> Iterator[None]:
-    with kernel_stamping():
-        yield
+pytestmark = pytest.mark.usefixtures("kernel_stamping")
 
 
 @pytest.fixture

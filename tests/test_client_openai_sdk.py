@@ -9,7 +9,6 @@ import gevent
 import httpx2
 import openai
 import pytest
-from calls import kernel_stamping
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
 from scripted import (
@@ -83,10 +82,7 @@ class Sdk:
         return record
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _stamps() -> Iterator[None]:
-    with kernel_stamping():
-        yield
+pytestmark = pytest.mark.usefixtures("kernel_stamping")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import gevent
 import gevent.server
 import numpy as np
 import pytest
-from calls import HEAD, MS, Caller, arrived_ns, caller, kernel_stamping, stop, token
+from calls import HEAD, MS, Caller, arrived_ns, caller, stop, token
 from scripted import (
     Script,
     ScriptedServer,
@@ -27,11 +27,7 @@ from llm_locust.client.exchange import SLICE_PIECES
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.record import Outcome, RequestRecord, TokenSource
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _stamps() -> Iterator[None]:
-    with kernel_stamping():
-        yield
+pytestmark = pytest.mark.usefixtures("kernel_stamping")
 
 
 @pytest.fixture

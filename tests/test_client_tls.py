@@ -9,7 +9,7 @@ from typing import Any
 import gevent.server
 import numpy as np
 import pytest
-from calls import Caller, caller, kernel_stamping
+from calls import Caller, caller
 from scripted import (
     ScriptedServer,
     Step,
@@ -33,10 +33,7 @@ BODY = sse(chat_chunk("t")) + sse(chat_chunk(finish_reason="stop")) + sse("[DONE
 GOOD = write(0, response_head() + chunk(BODY) + last_chunk())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _stamps() -> Iterator[None]:
-    with kernel_stamping():
-        yield
+pytestmark = pytest.mark.usefixtures("kernel_stamping")
 
 
 @pytest.fixture
