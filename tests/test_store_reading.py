@@ -9,7 +9,6 @@ import pytest
 from metrics_cases import batch, failed, request
 from report_cases import records, write_run
 
-from llm_locust import store
 from llm_locust.batch import SCHEMA, RecordBatch
 from llm_locust.metrics.summary import summarise
 from llm_locust.record import RequestRecord
@@ -22,6 +21,7 @@ from llm_locust.store import (
     read_requests,
     write_requests,
 )
+from llm_locust.store import requests as stored
 
 
 def write_groups(run: Path, *groups: RecordBatch) -> None:
@@ -37,7 +37,7 @@ def failing(name: str) -> RequestRecord:
 def test_parts_are_small_and_are_all_requests_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "PART_ROWS", 2)
+    monkeypatch.setattr(stored, "PART_ROWS", 2)
     names = ["a", "b", "b", "c", "a"]
     write_groups(tmp_path, batch(*(request(name=n) for n in names[:3])), batch(*map(failing, names[3:])))
     parts = list(iter_requests(tmp_path))
@@ -69,7 +69,7 @@ def test_a_run_without_requests_has_one_empty_part(tmp_path: Path) -> None:
 def test_the_summary_of_stored_requests_is_that_of_the_same_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "PART_ROWS", 7)
+    monkeypatch.setattr(stored, "PART_ROWS", 7)
     write_run(tmp_path, records())
     assert len(list(iter_requests(tmp_path))) > 10
     facts = read_manifest(tmp_path)

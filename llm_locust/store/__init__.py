@@ -1,0 +1,80 @@
+"""The run directory: frames of record batches on the way, Parquet and JSON in the end."""
+
+from llm_locust.store.files import (
+    FRAMES_FILE as FRAMES_FILE,
+)
+from llm_locust.store.files import (
+    MANIFEST_FILE as MANIFEST_FILE,
+)
+from llm_locust.store.files import (
+    REPORT_MD_FILE as REPORT_MD_FILE,
+)
+from llm_locust.store.files import (
+    REQUESTS_FILE as REQUESTS_FILE,
+)
+from llm_locust.store.files import (
+    SUMMARY_FILE as SUMMARY_FILE,
+)
+from llm_locust.store.files import (
+    TIMESERIES_FILE as TIMESERIES_FILE,
+)
+from llm_locust.store.files import (
+    StoreError as StoreError,
+)
+from llm_locust.store.files import (
+    create_run_dir as create_run_dir,
+)
+from llm_locust.store.files import (
+    holds_a_run as holds_a_run,
+)
+from llm_locust.store.files import (
+    read_manifest as read_manifest,
+)
+from llm_locust.store.files import (
+    write_json as write_json,
+)
+from llm_locust.store.files import (
+    write_manifest as write_manifest,
+)
+from llm_locust.store.files import (
+    write_text as write_text,
+)
+from llm_locust.store.frames import (
+    FrameHeader as FrameHeader,
+)
+from llm_locust.store.frames import (
+    FrameIndex as FrameIndex,
+)
+from llm_locust.store.frames import (
+    FrameLog as FrameLog,
+)
+from llm_locust.store.frames import (
+    FrameRef as FrameRef,
+)
+from llm_locust.store.frames import (
+    encode_frame as encode_frame,
+)
+from llm_locust.store.frames import (
+    index_frames as index_frames,
+)
+from llm_locust.store.frames import (
+    unique_frames as unique_frames,
+)
+from llm_locust.store.requests import (
+    StoredRequests as StoredRequests,
+)
+from llm_locust.store.requests import (
+    compact as compact,
+)
+from llm_locust.store.requests import (
+    iter_requests as iter_requests,
+)
+from llm_locust.store.requests import (
+    open_requests as open_requests,
+)
+from llm_locust.store.requests import (
+    read_requests as read_requests,
+)
+from llm_locust.store.requests import (
+    write_requests as write_requests,
+)

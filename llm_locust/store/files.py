@@ -1,0 +1,94 @@
+"""The run directory's files: where they are, and how JSON and text are written into them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llm_locust.manifest import MANIFEST_SCHEMA, Manifest
+
+MANIFEST_FILE = "manifest.json"
+REQUESTS_FILE = "requests.parquet"
+SUMMARY_FILE = "summary.json"
+REPORT_MD_FILE = "report.md"
+TIMESERIES_FILE = "timeseries.csv"
+FRAMES_FILE = "batches.frames"
+
+
+class StoreError(ValueError):
+    """A run directory or file that cannot be used; the text names it and says what to do."""
+
+
+def create_run_dir(path: Path) -> Path:
+    """Make the run directory and see that it can be written.
+
+    Raises:
+        StoreError: it exists and holds another run, or it cannot be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".write-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as e:
+        raise StoreError(f"the run directory {str(path)!r} cannot be written: {e.strerror or e}") from e
+    return path
+
+
+def holds_a_run(path: Path) -> bool:
+    return any((path / name).exists() for name in (MANIFEST_FILE, REQUESTS_FILE, FRAMES_FILE))
+
+
+def read_manifest(run: Path) -> Manifest:
+    """The manifest of a run directory.
+
+    Raises:
+        StoreError: it is missing, is not JSON of a manifest, or comes from a later version.
+    """
+    path = existing_file(run, MANIFEST_FILE)
+    try:
+        data = path.read_bytes()
+        schema = msgspec.json.decode(data, type=dict[str, Any]).get("schema")
+        if isinstance(schema, int) and schema > MANIFEST_SCHEMA:
+            raise StoreError(
+                f"{str(path)!r} has schema {schema}, this version reads up to {MANIFEST_SCHEMA}: "
+                "use the llm-locust that wrote it, or a later one"
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as e:
+        raise StoreError(f"{str(path)!r} is not a manifest: {e}") from e
+
+
+def write_manifest(run: Path, manifest: Manifest) -> None:
+    write_json(run / MANIFEST_FILE, manifest)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Pretty JSON, atomically: a reader sees the old file or the new one."""
+    write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, atomically."""
+    temporary = part_of(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is written before it is whole: beside it, so that renaming is atomic."""
+    return path.with_name(path.name + ".part")
+
+
+def existing_file(run: Path, name: str) -> Path:
+    if not run.is_dir():
+        raise StoreError(f"{str(run)!r} is not a directory: name a run directory, such as runs/demo")
+    path = run / name
+    if not path.exists():
+        raise StoreError(f"{str(run)!r} holds no {name}: is it a run directory whose run has ended?")
+    return path

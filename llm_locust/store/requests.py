@@ -1,0 +1,144 @@
+"""The requests of a run as one Parquet file: written from batches, read part by part."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from llm_locust.batch import PART_ROWS, SCHEMA, BatchError, RecordBatch
+from llm_locust.store.files import FRAMES_FILE, REQUESTS_FILE, StoreError, existing_file, part_of
+from llm_locust.store.frames import FrameIndex, index_frames, unique_frames
+
+_ROWS_A_GROUP = 65_536
+
+#: Near-sorted times, whose differences are small: packed as deltas, an arrival takes about 4 bytes.
+_PACKED_COLUMNS = ("arrivals_ns.list.item", "scheduled_ns", "started_ns", "sent_ns", "ended_ns")
+
+
+def compact(run: Path) -> int:
+    """``batches.frames`` into ``requests.parquet``; gives the number of rows.
+
+    Batches are read one by one, so that memory is bounded by a row group. The frames are removed
+    after the Parquet file is whole, but for a file with bytes that are no frame: it stays, as the only
+    place of what may lie behind them. Without a frames file the run has no requests: an empty file.
+
+    Raises:
+        BatchError: a whole frame holds no batch.
+        OSError: a file cannot be read or written.
+    """
+    frames_path = run / FRAMES_FILE
+    index = index_frames(frames_path) if frames_path.exists() else FrameIndex((), None)
+    rows = write_requests(run / REQUESTS_FILE, (f.batch() for f in unique_frames(index.frames)))
+    if index.torn_at is None:
+        frames_path.unlink(missing_ok=True)
+    return rows
+
+
+def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
+    """Write batches as one Parquet file, atomically; gives the number of rows."""
+    temporary = part_of(path)
+    rows = 0
+    try:
+        with pq.ParquetWriter(
+            temporary,
+            SCHEMA,
+            compression="zstd",
+            use_dictionary=[f.name for f in SCHEMA if pa.types.is_dictionary(f.type)],
+            column_encoding=dict.fromkeys(_PACKED_COLUMNS, "DELTA_BINARY_PACKED"),
+        ) as writer:
+            for group in _groups(batches):
+                writer.write_table(group.table, row_group_size=max(1, len(group)))
+                rows += len(group)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return rows
+
+
+def _groups(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
+    waiting: list[RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(batch)
+        if rows >= _ROWS_A_GROUP:
+            yield RecordBatch.concat(waiting)
+            waiting, rows = [], 0
+    if waiting:
+        yield RecordBatch.concat(waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequests:
+    """The requests of a run directory, read part by part (:class:`~llm_locust.batch.Requests`)."""
+
+    path: Path
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
+        """Parts of at most ``PART_ROWS`` rows: memory is bounded by them, not by the row groups.
+
+        Raises:
+            StoreError: the file cannot be read, or is of another schema.
+        """
+        # Not as a data set: a directory named key=value would be read as a column, and its
+        # read-ahead holds several row groups.
+        with _reading(self.path), pq.ParquetFile(self.path) as file:
+            # All of the schema, so that a file is refused whichever columns are asked for.
+            RecordBatch.from_table(file.schema_arrow.empty_table())
+            if not self.rows:
+                yield RecordBatch.from_table(RecordBatch.empty().table, columns)
+            # Group by group: asked for all at once, the reader keeps the bytes of those it has read.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(PART_ROWS, row_groups=[group], columns=list(columns)):
+                    yield RecordBatch.from_table(pa.Table.from_batches([batch]), columns)
+        # What decoding took goes back to the system: the caller's arrays need it now.
+        pa.default_memory_pool().release_unused()
+
+
+def open_requests(run: Path) -> StoredRequests:
+    """The requests of a run directory, of which nothing but their number is read yet.
+
+    Raises:
+        StoreError: no such file, or one that is not Parquet.
+    """
+    path = existing_file(run, REQUESTS_FILE)
+    with _reading(path):
+        return StoredRequests(path, pq.read_metadata(path).num_rows)
+
+
+def iter_requests(run: Path) -> Iterator[RecordBatch]:
+    """The requests of a run directory in batches of at most ``PART_ROWS``: one at least, maybe empty.
+
+    Raises:
+        StoreError: no such file, a file that is not Parquet, or one of another schema.
+    """
+    return open_requests(run).parts()
+
+
+def read_requests(run: Path) -> RecordBatch:
+    """All requests of a run directory, in memory as a whole: see :func:`open_requests` for large runs.
+
+    Raises:
+        StoreError: no such file, a file that is not Parquet, or one of another schema.
+    """
+    path = existing_file(run, REQUESTS_FILE)
+    with _reading(path), pq.ParquetFile(path) as file:
+        return RecordBatch.from_table(file.read())
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, BatchError, OSError) as e:
+        reason = next(iter(str(e).splitlines()), type(e).__name__)
+        raise StoreError(f"{str(path)!r} cannot be read as requests: {reason}") from e
