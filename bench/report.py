@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from llm_locust.batch import SCHEMA, RecordBatch
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.record import Outcome, TokenSource
 from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests
 
@@ -122,7 +122,9 @@ def _constant(field: pa.Field, n: int) -> pa.Array:
 
 
 def make_run(run: Path, rows: int, seed: int) -> None:
-    worker = WorkerFacts(id="w1", index=0, announced=rows, received=rows, cpu_percent_max=60.0)
+    worker = WorkerFacts(
+        id="w1", index=0, announced=rows, received=rows, health=NodeHealth(cpu_percent_max=60.0)
+    )
     stopped_ns = STARTED_NS + rows * (1_000_000_000 // RATE_PER_S)
     write_manifest(
         run,

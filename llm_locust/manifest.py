@@ -10,12 +10,43 @@ MANIFEST_SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockFacts:
+    """A worker's clock against the run's time, in nanoseconds.
+
+    ``offset_ns`` is what was added to the worker's clock, ``error_ns`` how far it may be off: half the
+    shortest round trip. ``least_offset_ns`` and ``most_offset_ns`` bound what was measured during
+    the run in ``exchanges`` exchanges; ``steps`` counts the times that this clock was set anew,
+    ``step_ns`` is their sum.
+    """
+
+    offset_ns: int
+    error_ns: int
+    least_offset_ns: int
+    most_offset_ns: int
+    exchanges: int
+    steps: int = 0
+    step_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeHealth:
+    """What the run cost a process, and whether it was late: the hub's lag is how much later than asked
+    a timer of its event loop ran. ``None`` is what was not measured."""
+
+    hub_lag_ms_p99: float | None = None
+    hub_lag_ms_max: float | None = None
+    cpu_percent_max: float | None = None
+    rss_mib_max: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
-    """One worker of a run.
+    """One worker of a run. Times are nanoseconds on the run's axis.
 
     ``announced`` is the number of requests that the worker last said it had finished,
     ``None`` where it never said; ``received`` is the number of records in the run. A worker
-    is ``lost`` when it ended without the final word that all it had was sent.
+    is ``late`` when it joined a run that had begun, ``lost`` when it ended without the final word
+    that all it had was sent, and has ``left`` when it gave that word before the run was stopped.
     """
 
     id: str
@@ -24,20 +55,34 @@ class WorkerFacts:
     received: int
     batches: int = 0
     resent: int = 0  # batches that came more than once
+    dropped: int = 0  # records that neither the worker's disk nor its memory could hold
     in_flight: int = 0  # requests under way when the worker was last heard
+    late: bool = False
     lost: bool = False
-    cpu_percent_max: float | None = None
+    left: bool = False
+    joined_ns: int | None = None
+    heard_ns: int | None = None  # the last word or sign of life
+    received_seqs: str = ""  # of the batches, as ranges: 0-17 19 21-30
+    clock: ClockFacts | None = None
+    health: NodeHealth = field(default_factory=NodeHealth)
 
     @property
     def missing(self) -> int:
+        """Records that the worker announced and that did not come."""
         return max(0, (self.announced or 0) - self.received)
+
+    @property
+    def unrecorded(self) -> int:
+        """Requests that were sent, as far as is known, and of which the run has no record."""
+        return max(0, (self.announced or 0) + self.in_flight - self.received)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The facts of one run.
 
-    Times are wall-clock nanoseconds of the master's clock: ``started_ns`` when the load was
+    Times are nanoseconds on the run's axis, the wall clock of the master as it was when its process
+    began, carried on without steps: ``started_ns`` when the load was
     asked for, ``stopped_ns`` when it was told to stop, ``ended_ns`` when the last record was in
     (``None`` while that has not come). ``options`` are the run's settings as text, without
     secrets.
@@ -63,6 +108,9 @@ class Manifest:
     options: dict[str, Any] = field(default_factory=dict)
     workers_expected: int = 1
     workers: list[WorkerFacts] = field(default_factory=list)
+    master: NodeHealth = field(default_factory=NodeHealth)
+    clock_steps: int = 0  # times that the master's own clock was set anew; the run's time does not follow
+    torn: list[str] = field(default_factory=list)  # files of frames that hold bytes which are none, and where
 
     @property
     def workers_lost(self) -> int:
@@ -82,5 +130,11 @@ class Manifest:
         return (
             len(self.workers) >= self.workers_expected
             and self.workers_lost == 0
-            and all(w.missing == 0 for w in self.workers)
+            and all(w.unrecorded == 0 for w in self.workers)
+            and not self.torn
         )
+
+    @property
+    def records_lost(self) -> int:
+        """Requests without a record: under way at a worker that died, or records that did not come."""
+        return sum(w.unrecorded for w in self.workers)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from llm_locust.batch import RecordBatch
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.metrics.columns import Part
 from llm_locust.record import Outcome, RequestRecord, TokenSource
 
@@ -71,7 +71,9 @@ def manifest(stopped: float | None = 10.0, **fields: Any) -> Manifest:
         "name": "test",
         "started_ns": ORIGIN_NS,
         "stopped_ns": None if stopped is None else ns(stopped),
-        "workers": [WorkerFacts(id="w1", index=0, announced=0, received=0, cpu_percent_max=10.0)],
+        "workers": [
+            WorkerFacts(id="w1", index=0, announced=0, received=0, health=NodeHealth(cpu_percent_max=10.0))
+        ],
     }
     return Manifest(**{**known, **fields})
 

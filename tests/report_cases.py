@@ -6,7 +6,7 @@ from typing import Any
 
 from metrics_cases import ORIGIN_NS, batch, failed, request
 
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.metrics.summary import summarise
 from llm_locust.record import RequestRecord
 from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
@@ -32,7 +32,9 @@ def records(ok: int = 95, bad: int = 5, **fields: Any) -> list[RequestRecord]:
 
 
 def manifest(rows: int, **facts: Any) -> Manifest:
-    worker = WorkerFacts(id="w1", index=0, announced=rows, received=rows, cpu_percent_max=40.0)
+    worker = WorkerFacts(
+        id="w1", index=0, announced=rows, received=rows, health=NodeHealth(cpu_percent_max=40.0)
+    )
     known = Manifest(
         id="20261121-first",
         name="first",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from metrics_cases import columns, failed, manifest, request
 
-from llm_locust.manifest import WorkerFacts
+from llm_locust.manifest import NodeHealth, WorkerFacts
 from llm_locust.metrics.validity import client_validity
 from llm_locust.record import RequestRecord
 
@@ -20,7 +20,7 @@ def verdict(
 ) -> dict[str, Any]:
     c = columns(*records)
     workers = [
-        WorkerFacts(id=str(i), index=i, announced=0, received=0, cpu_percent_max=p)
+        WorkerFacts(id=str(i), index=i, announced=0, received=0, health=NodeHealth(cpu_percent_max=p))
         for i, p in ((0, 1.0), (1, cpu))
     ]
     facts = manifest(open_loop=open_loop, workers=workers)

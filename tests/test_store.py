@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from record_strategies import record
 
 from llm_locust.batch import BatchError, RecordBatch
-from llm_locust.manifest import MANIFEST_SCHEMA, Manifest, WorkerFacts
+from llm_locust.manifest import MANIFEST_SCHEMA, Manifest, NodeHealth, WorkerFacts
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -256,7 +256,9 @@ MANIFEST = Manifest(
     started_ns=1,
     command=["locust", "-H", "http://x"],
     options={"slo": "ttft=1s", "num_users": 3, "replica_header": ["x"]},
-    workers=[WorkerFacts(id="w", index=0, announced=None, received=3, cpu_percent_max=1.5)],
+    workers=[
+        WorkerFacts(id="w", index=0, announced=None, received=3, health=NodeHealth(cpu_percent_max=1.5))
+    ],
 )
 
 

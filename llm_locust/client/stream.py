@@ -54,7 +54,17 @@ class LlmClient:
         self._base = pool.target.base.encode()
         self._id_prefix = random_secrets.token_hex(6)
         self._ids = count()
-        self.in_flight = 0  # calls begun and not concluded
+        self.live: set[LiveCall] = set()  # begun and not concluded
+
+    @property
+    def in_flight(self) -> int:
+        """Calls under way."""
+        return len(self.live)
+
+    def abandon_calls(self) -> None:
+        """Break off every call under way: each is recorded as cancelled now, whoever waits for it."""
+        for live in list(self.live):
+            live.abandon()
 
     def new_request_id(self) -> str:
         """An id that no other request has, of this process or another."""
@@ -88,7 +98,7 @@ class LlmClient:
 
 
 class LiveCall:
-    """One call under way. Ends with exactly one :meth:`conclude`.
+    """One call under way. Its first :meth:`conclude` makes its record; another one gives the same again.
 
     A pooled connection that turns out to be stale (it breaks before any byte of a response came) is
     replaced once, by a new one.
@@ -98,6 +108,7 @@ class LiveCall:
     """
 
     __slots__ = (
+        "_answer",
         "_call",
         "_client",
         "_connected",
@@ -115,8 +126,9 @@ class LiveCall:
     def __init__(
         self, client: LlmClient, request: bytes, call: Call, timeouts: Timeouts | None = None
     ) -> None:
-        client.in_flight += 1
+        client.live.add(self)
         self._client = client
+        self._answer: Answer | None = None
         self._call = call
         self._request = request
         self._timeouts = timeouts or client.timeouts
@@ -199,7 +211,7 @@ class LiveCall:
                 self._send(connection)
                 until(connection)
             except ConnectionBrokenError:
-                if not self._reused or self._exchange.read_count:
+                if not self._reused or self._exchange.read_count or self._answer is not None:
                     raise
                 connection.finish()
                 self._retries, self._reused = 1, False
@@ -211,6 +223,9 @@ class LiveCall:
             raise
 
     def _send(self, connection: Connection) -> None:
+        if self._answer is not None:  # abandoned while its connection was made
+            connection.close()
+            raise ConnectionBrokenError("the call was broken off before it was sent")
         self._connection = connection
         self._connected = self._started if self._reused else read_clocks()
         connection.send(self._request, self._exchange, self._timeouts, self._decoder.last_event_ns)
@@ -225,9 +240,11 @@ class LiveCall:
 
     def conclude(self, *, cancelled: bool = False) -> Answer:
         """Hand the connection back, decode what is left, make the record, give it to the sink."""
+        if self._answer is not None:
+            return self._answer
         ended = read_clocks()
         client, exchange, connection = self._client, self._exchange, self._connection
-        client.in_flight -= 1
+        client.live.discard(self)
         sent, peer, rtt_ns = None, None, None
         if connection is not None:
             sent, peer, rtt_ns = connection.sent, connection.peer, connection.rtt_ns()
@@ -251,9 +268,15 @@ class LiveCall:
                 replica=replica_of(exchange.headers, client.replica_headers),
             ),
         )
-        answer = Answer(record, reply)
+        self._answer = answer = Answer(record, reply)
         client.sink(answer)
         return answer
+
+    def abandon(self) -> None:
+        """Break the call off, whoever waits for it, and record it as cancelled."""
+        if self._connection is not None:
+            self._connection.close()
+        self.conclude(cancelled=True)
 
 
 def _fixed_head(authority: str, headers: Mapping[str, str]) -> bytes:

@@ -49,7 +49,8 @@ def client_validity(
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
     lag_ms = _p99_ms(client_lag(c)[judged])
     delay_ms = _p99_ms(schedule_delay(c)[judged]) if manifest.open_loop else None
-    cpu = max((w.cpu_percent_max for w in manifest.workers if w.cpu_percent_max is not None), default=None)
+    busiest = (w.health.cpu_percent_max for w in manifest.workers)
+    cpu = max((percent for percent in busiest if percent is not None), default=None)
     reads = int(c.reads[judged].sum())
     coalesced = int(c.coalesced_reads[judged].sum()) / reads if reads else None
     stepped = int(c.stepped[judged].sum())

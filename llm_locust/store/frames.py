@@ -4,7 +4,7 @@ A *frame* is one closed batch of one worker as bytes that can be appended to a f
 
     magic ``LLB1`` | uint32 header length | uint32 payload length | uint32 CRC-32 | header | payload
 
-(little endian). The header is JSON (run, worker, seq, rows), the payload one Arrow IPC stream;
+(little endian). The header is JSON (:class:`FrameHeader`), the payload one Arrow IPC stream;
 the CRC covers both. A file of frames that was cut anywhere still gives every whole frame before
 the cut.
 """
@@ -26,12 +26,22 @@ _PREFIX = struct.Struct("<4sIII")
 
 
 class FrameHeader(msgspec.Struct, frozen=True):
-    """Whose batch this is: the identity is (run, worker, seq)."""
+    """Whose batch this is: the identity is (run, worker, seq).
+
+    ``finished`` and ``in_flight`` are the worker's counts when the batch was closed: requests that
+    have a record so far, this batch's included, and requests under way. ``clock_offset_ns`` is what
+    has to be added to this worker's clock to get the run's time, known to ``clock_error_ns``; None
+    where it was not measured yet.
+    """
 
     run: str
     worker: str
     seq: int
     rows: int
+    finished: int | None = None
+    in_flight: int | None = None
+    clock_offset_ns: int | None = None
+    clock_error_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from llm_locust.swarm.messages import (
     AckMessage,
     BatchMessage,
     CountsMessage,
-    FlushMessage,
     Received,
     RefusedMessage,
+    RunMessage,
 )
 from llm_locust.swarm.run import Run, wait_until
 from llm_locust.swarm.run_side import RunSide
@@ -71,7 +71,7 @@ class MasterSide:
         # One that gets lost does no harm: the worker sends the batch again, and is answered then.
         self._send(messages.ACK, AckMessage(run=run, seq=seq), worker)
 
-    def _send(self, kind: str, data: AckMessage | FlushMessage, worker: str) -> None:
+    def _send(self, kind: str, data: AckMessage | RunMessage, worker: str) -> None:
         try:
             self._runner.send_message(kind, dict(data), worker)
         except RPCError as e:
@@ -102,7 +102,7 @@ class MasterSide:
         for client in self._runner.clients.all:
             if client.state != STATE_MISSING:  # one that has just joined may not have been heard of yet
                 run.heard(client.id, self._runner.get_worker_index(client.id))
-            self._send(messages.FLUSH, FlushMessage(run=run.info["id"]), client.id)
+            self._send(messages.FLUSH, RunMessage(run=run.info["id"]), client.id)
         patience_s = float(self._environment.stop_timeout or 0) + run.patience_s
         if not wait_until(lambda: not self._awaited(run), patience_s):
             logger.error("no last word within %g s from: %s", patience_s, ", ".join(self._awaited(run)))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import gevent
 
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.report.build import Report, build_report
 from llm_locust.store import FRAMES_FILE, compact, write_manifest
 from llm_locust.swarm.collector import Collector
@@ -130,7 +130,7 @@ class Run:
             resent=inbox.resent,
             in_flight=0 if counts is None else counts["in_flight"],
             lost=not participant.done,
-            cpu_percent_max=None if counts is None else counts["cpu_percent_max"],
+            health=NodeHealth() if counts is None else NodeHealth(**counts["health"]),
         )
 
 

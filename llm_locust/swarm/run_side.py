@@ -175,6 +175,9 @@ class RunSide:
             base=found.base,
             model=found.model,
             salt=secrets.token_hex(4),
+            path=str(path),
+            manifest="",
+            places=[],
         )
         collector = Collector(FrameLog(path / FRAMES_FILE), partial(self._acknowledge, info["id"]))
         self._runs += 1

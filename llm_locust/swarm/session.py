@@ -67,7 +67,6 @@ class Session:
         self.stopping = False
         self.closed = False
         self.event_gap_s = math.nan
-        self._left_behind = 0
         self.answers: WeakSet[Closable] = WeakSet()
         self._environment = environment
         self._place = (worker_index, max(worker_count, worker_index + 1))
@@ -103,8 +102,8 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """Requests under way; once closed those that were under way then, which get no record."""
-        return self._left_behind if self.closed else self.client.in_flight
+        """Requests under way."""
+        return self.client.in_flight
 
     @property
     def poll_pause_s(self) -> float:
@@ -116,12 +115,12 @@ class Session:
         return 0.0 if client.pool.dialling else pause_s(client.in_flight, self.event_gap_s)
 
     def close(self) -> None:
-        """No more requests: deliver the open batch, close the idle connections."""
+        """No more requests: those under way are recorded as cancelled, the open batch is delivered."""
         self.stopping = True
         for answer in list(self.answers):
             answer.close()
+        self.client.abandon_calls()
         self.closed = True
-        self._left_behind = self.client.in_flight
         self.recorder.close_batch()
         self.client.pool.close()
 

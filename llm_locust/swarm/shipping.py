@@ -40,7 +40,14 @@ class Shipper:
 
     def deliver(self, header: FrameHeader, frame: bytes) -> None:
         """Take a batch and send it."""
-        message = BatchMessage(run=header.run, seq=header.seq, rows=header.rows, frame=frame)
+        message = BatchMessage(
+            run=header.run,
+            seq=header.seq,
+            rows=header.rows,
+            finished=header.finished,
+            in_flight=header.in_flight,
+            frame=frame,
+        )
         pending = _Pending(message, 0.0)
         self._pending[header.run, header.seq] = pending
         self._empty.clear()

@@ -6,6 +6,7 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 
 import gevent
 import psutil
@@ -17,14 +18,15 @@ from llm_locust.batch import RecordBatch
 from llm_locust.client.clock import hold_stamping
 from llm_locust.client.polling import PollLimiter
 from llm_locust.client.pool import TargetError
+from llm_locust.manifest import NodeHealth
 from llm_locust.swarm import messages
 from llm_locust.swarm.messages import (
     AckMessage,
     CountsMessage,
-    FlushMessage,
     Received,
     RefusedMessage,
     RunInfo,
+    RunMessage,
 )
 from llm_locust.swarm.recorder import Deliver
 from llm_locust.swarm.session import Session
@@ -120,7 +122,9 @@ class UserSide:
             finished=session.recorder.finished,
             in_flight=session.in_flight,
             unsent=unsent,
-            cpu_percent_max=self._cpu_percent_max,
+            dropped=0,
+            clock=None,
+            health=asdict(NodeHealth(cpu_percent_max=self._cpu_percent_max)),
         )
 
     def admit_no_more(self) -> None:
@@ -201,7 +205,7 @@ class WorkerSide:
     def _on_ack(self, msg: Received[AckMessage], **_: object) -> None:
         self._shipper.acknowledged(msg.data["run"], msg.data["seq"])
 
-    def _on_flush(self, msg: Received[FlushMessage], **_: object) -> None:
+    def _on_flush(self, msg: Received[RunMessage], **_: object) -> None:
         run = msg.data["run"]
         self._over.add(run)
         session = self.session
@@ -209,7 +213,9 @@ class WorkerSide:
             self._runner.stop()  # the users end as --stop-timeout says
             self._flush(session)
         else:  # this worker had no part in it
-            nothing = CountsMessage(run=run, finished=0, in_flight=0, unsent=0, cpu_percent_max=None)
+            nothing = CountsMessage(
+                run=run, finished=0, in_flight=0, unsent=0, dropped=0, clock=None, health={}
+            )
             self._runner.send_message(messages.DONE, dict(nothing))
 
     def _flush(self, session: Session) -> None:
