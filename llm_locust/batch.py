@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from llm_locust.record import Outcome, RequestRecord
@@ -18,6 +19,9 @@ SCHEMA_VERSION = 1
 
 #: Rows that are worked on at a time: with 100 tokens each, 13 MB of arrivals.
 PART_ROWS = 1 << 14
+
+#: The columns that hold points in time; all others that end with ``_ns`` hold durations.
+ABSOLUTE_NS = ("scheduled_ns", "started_ns", "connected_ns", "sent_ns", "headers_ns", "ended_ns")
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -190,6 +194,17 @@ class RecordBatch:
 
     def filter(self, mask: NDArray[np.bool_]) -> "RecordBatch":
         return RecordBatch(self.table.filter(pa.array(mask)).combine_chunks())
+
+    def shifted(self, offset_ns: int) -> "RecordBatch":
+        """The same requests on a clock that is ahead by ``offset_ns``: no duration changes."""
+        if not offset_ns:
+            return self
+        table = self.table
+        for place, name in enumerate(table.column_names):
+            if name in ABSOLUTE_NS:
+                later = pc.add(table.column(name), pa.scalar(offset_ns, pa.int64()))
+                table = table.set_column(place, table.schema.field(place), later)
+        return RecordBatch(table)
 
     def floats(self, name: str) -> NDArray[np.float64]:
         """A numeric column as float64, null as NaN. Not for wall-clock times: see :meth:`seconds`."""

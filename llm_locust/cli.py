@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from llm_locust.metrics.slo import parse_duration
 from llm_locust.metrics.summary import WINDOWS
 from llm_locust.report.build import build_report
 from llm_locust.report.console import print_report
+from llm_locust.store import REQUESTS_FILE, holds_frames, merge
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,6 +53,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"llm-locust {version('llm-locust')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_report(commands.add_parser("report", help="compute and print a run's report again"))
+    _add_merge(commands.add_parser("merge", help="make a run of what its master and workers have left"))
     options = commands.add_parser(
         "options", help="list the options that a locustfile has beside Locust's own"
     )
@@ -78,10 +81,28 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         default="run",
         help="the run without warm-up and drain, or the longest span of steady concurrency (%(default)s)",
     )
+    _add_allow_incomplete(parser)
+    parser.set_defaults(run_command=_report)
+
+
+def _add_merge(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Make a run directory of what is left of a run whose master died, or that lacks batches: run "
+        "directories and workers' spools, in any order, with all below them. Then report on it."
+    )
+    parser.add_argument(
+        "sources", type=Path, nargs="+", metavar="DIR", help="run directory, spool, or file of frames"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="run directory to make")
+    parser.add_argument("--run", metavar="ID", help="id of the run, where there are batches of several")
+    _add_allow_incomplete(parser)
+    parser.set_defaults(run_command=_merge)
+
+
+def _add_allow_incomplete(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-incomplete", action="store_true", help="missing records do not make the exit code 2"
     )
-    parser.set_defaults(run_command=_report)
 
 
 def _add_sim(parser: argparse.ArgumentParser) -> None:
@@ -104,11 +125,38 @@ def _report(args: argparse.Namespace) -> int:
             allow_incomplete=args.allow_incomplete,
         )
     except (ValueError, OSError) as e:
-        print(f"llm-locust report: {_one_line(e)}", file=sys.stderr)
-        return 2
+        return _refuse("report", _unmerged(args.run) or e)
     with _printing():
         print_report(report.summary, args.run, sys.stdout)
     return report.exit_code or 0
+
+
+def _unmerged(run: Path) -> str | None:
+    """What to do with a directory that holds batches and not yet the requests made of them."""
+    if (run / REQUESTS_FILE).exists() or not holds_frames(run):
+        return None
+    return (
+        f"{str(run)!r} holds batches of a run that was not finished: make one of them, by "
+        f"`llm-locust merge {shlex.quote(str(run))} --out NEW`"
+    )
+
+
+def _merge(args: argparse.Namespace) -> int:
+    try:
+        merged = merge(args.sources, args.out, args.run)
+        for line in merged.unreadable:
+            print(f"llm-locust merge: warning: {_one_line(line)}", file=sys.stderr)
+        report = build_report(args.out, allow_incomplete=args.allow_incomplete)
+    except (ValueError, OSError) as e:
+        return _refuse("merge", e)
+    with _printing():
+        print_report(report.summary, args.out, sys.stdout)
+    return report.exit_code or 0
+
+
+def _refuse(command: str, reason: Exception | str) -> int:
+    print(f"llm-locust {command}: {_one_line(reason)}", file=sys.stderr)
+    return 2
 
 
 def _options(args: argparse.Namespace) -> int:
@@ -127,5 +175,5 @@ def _duration_s(text: str) -> float:
         raise argparse.ArgumentTypeError(f'"{text}": {e}') from e
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: Exception | str) -> str:
     return " ".join(str(error).split())

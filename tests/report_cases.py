@@ -6,7 +6,7 @@ from typing import Any
 
 from metrics_cases import ORIGIN_NS, batch, failed, request
 
-from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
+from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.metrics.summary import summarise
 from llm_locust.record import RequestRecord
 from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
@@ -66,3 +66,28 @@ def write_run(path: Path, made: list[RequestRecord] | None = None, **facts: Any)
 def lost_records(rows: int, missing: int) -> list[WorkerFacts]:
     """A worker that went away and took records with it."""
     return [WorkerFacts(id="w1", index=0, announced=rows + missing, received=rows, lost=True)]
+
+
+def seen_worker(index: int = 0, rows: int = 100, *, hub_lag_ms: float = 4.0, **facts: Any) -> WorkerFacts:
+    """A worker of which all is known, its loop held for ``hub_lag_ms`` once, and that lacks nothing."""
+    known: dict[str, Any] = {
+        "announced": rows,
+        "received": rows,
+        "clock": clock(),
+        "health": NodeHealth(
+            hub_lag_ms_p99=0.5, hub_lag_ms_max=hub_lag_ms, cpu_percent_max=40.0, rss_mib_max=120.0
+        ),
+    }
+    return WorkerFacts(id=f"w{index + 1}", index=index, **{**known, **facts})
+
+
+def clock(offset_ms: float = 0.1, error_ms: float = 0.2, steps: int = 0) -> ClockFacts:
+    offset_ns = round(offset_ms * 1e6)
+    return ClockFacts(
+        offset_ns=offset_ns,
+        error_ns=round(error_ms * 1e6),
+        least_offset_ns=offset_ns,
+        most_offset_ns=offset_ns,
+        exchanges=8,
+        steps=steps,
+    )

@@ -215,19 +215,33 @@ def forked(workers: int) -> list[str]:
     return ["--processes", str(workers), "--master-bind-port", port, "--master-port", port]
 
 
+def as_worker(port: int) -> list[str]:
+    """What makes a command a worker of the master behind a port."""
+    return ["--worker", "--master-host", "127.0.0.1", "--master-port", str(port)]
+
+
 @contextmanager
 def swarm(
-    folder: Path, workers: int, *options: str, locustfile: Path = CHAT
+    folder: Path,
+    workers: int,
+    *options: str,
+    locustfile: Path = CHAT,
+    port: int | None = None,
+    worker_ports: Sequence[int] = (),
 ) -> Iterator[tuple[Process, list[Process]]]:
-    """A master and its workers, each started by its own command as on hosts of their own."""
-    port = str(free_port())
+    """A master and its workers, each started by its own command as on hosts of their own.
+
+    The master listens on ``port`` (None: a free one). ``worker_ports`` are those that the first
+    workers dial, where something lies between them and the master.
+    """
+    port = free_port() if port is None else port
+    dialled = [*worker_ports, *[port] * (workers - len(worker_ports))]
     with ExitStack() as stack:
-        as_master = ["--master", "--expect-workers", str(workers), "--master-bind-port", port]
+        as_master = ["--master", "--expect-workers", str(workers), "--master-bind-port", str(port)]
         master = stack.enter_context(locust(folder, *as_master, *options, locustfile=locustfile))
-        as_worker = ["--worker", "--master-host", "127.0.0.1", "--master-port", port]
         each = [
-            stack.enter_context(locust(folder, *as_worker, locustfile=locustfile, stdout=f"worker-{i}"))
-            for i in range(workers)
+            stack.enter_context(locust(folder, *as_worker(dial), locustfile=locustfile, stdout=f"worker-{i}"))
+            for i, dial in enumerate(dialled)
         ]
         yield master, each
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record, records
 
-from llm_locust.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.batch import ABSOLUTE_NS, SCHEMA, BatchError, RecordBatch
 from llm_locust.record import RequestRecord
 
 many = st.lists(records(), max_size=5)
@@ -110,6 +110,33 @@ def test_labels_of_a_concatenation_share_one_list_of_names(
     labels = both.labels("name")
     assert [labels.names[code] for code in labels.codes] == [r.name for r in first + second]
     assert len(set(labels.names)) == len(labels.names)
+
+
+@given(many, st.integers(-(2**61), 2**61))
+def test_a_shift_moves_every_point_in_time_and_changes_nothing_else(
+    made: list[RequestRecord], offset_ns: int
+) -> None:
+    batch = RecordBatch.from_records(made, "w1")
+    shifted = batch.shifted(offset_ns)
+    assert rows(shifted) == [
+        {
+            name: value + offset_ns if name in ABSOLUTE_NS and value is not None else value
+            for name, value in row.items()
+        }
+        for row in rows(batch)
+    ]
+    assert shifted.table.schema.equals(SCHEMA, check_metadata=True)
+    assert rows(shifted.shifted(-offset_ns)) == rows(batch)
+
+
+def test_a_shift_by_nothing_is_the_batch_itself() -> None:
+    batch = RecordBatch.from_records([record(1)], "w1")
+    assert batch.shifted(0) is batch
+
+
+def test_points_in_time_are_those_columns_that_are_not_after_another_one() -> None:
+    after = {"arrivals_ns", "first_answer_ns", "client_lag_ns", "clock_step_ns", "rtt_ns"}
+    assert {name for name in SCHEMA.names if name.endswith("_ns")} - after == set(ABSOLUTE_NS)
 
 
 def test_a_null_is_nan_in_floats_and_seconds_and_never_zero() -> None:

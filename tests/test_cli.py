@@ -4,12 +4,23 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
-from report_cases import lost_records, write_run
+from metrics_cases import ORIGIN_NS, batch
+from report_cases import lost_records, manifest, records, write_run
 
 from llm_locust.cli import main
-from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE, SUMMARY_FILE
+from llm_locust.store import (
+    FRAMES_FILE,
+    MANIFEST_FILE,
+    REQUESTS_FILE,
+    SUMMARY_FILE,
+    FrameHeader,
+    create_run_dir,
+    encode_frame,
+    write_manifest,
+)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -52,6 +63,64 @@ def test_missing_records_are_exit_code_2_unless_they_are_allowed(tmp_path: Path)
     run = str(write_run(tmp_path, workers=lost_records(100, 3)))
     assert main(["report", run]) == 2
     assert main(["report", run, "--allow-incomplete"]) == 0
+
+
+def left_over(path: Path, **facts: Any) -> Path:
+    """What a master leaves that dies after its last batch came and before it finished the run."""
+    rows = batch(*records())
+    known = manifest(len(rows), **facts)
+    create_run_dir(path)
+    write_manifest(path, known)
+    header = FrameHeader(known.id, "w1", 0, len(rows), len(rows), 0)
+    (path / FRAMES_FILE).write_bytes(encode_frame(header, rows.to_bytes()))
+    return path
+
+
+def test_merge_makes_a_run_of_what_was_left_and_reports_on_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = write_run(tmp_path / "whole")
+    left = left_over(tmp_path / "left", ended_ns=ORIGIN_NS + 20_000_000_000)
+    assert main(["merge", str(left), str(left), "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    assert main(["report", str(whole)]) == 0
+    assert text.replace("/out", "/whole") == capsys.readouterr().out
+    assert (tmp_path / "out" / SUMMARY_FILE).exists()
+
+
+def test_merge_exits_as_the_report_of_the_run_does(tmp_path: Path) -> None:
+    dead = str(left_over(tmp_path / "dead"))
+    assert main(["merge", dead, "--out", str(tmp_path / "a")]) == 2
+    assert main(["merge", dead, "--out", str(tmp_path / "b"), "--allow-incomplete"]) == 0
+    broken = str(left_over(tmp_path / "broken", gates="rps>99", ended_ns=ORIGIN_NS + 20_000_000_000))
+    assert main(["merge", broken, "--out", str(tmp_path / "c")]) == 1
+
+
+def test_merge_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = str(write_run(tmp_path / "run")), str(tmp_path / "out")
+    assert "nowhere' is not there" in refused(capsys, "merge", str(tmp_path / "nowhere"), "--out", out)
+    assert "holds a run already" in refused(capsys, "merge", run, "--out", run)
+    assert "there is nothing of run 'x'" in refused(capsys, "merge", run, "--out", out, "--run", "x")
+    assert "--out" in refused(capsys, "merge", run)
+
+
+def test_merge_warns_of_what_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = left_over(tmp_path / "left", ended_ns=ORIGIN_NS + 20_000_000_000)
+    (left / "spool").mkdir()
+    (left / "spool" / MANIFEST_FILE).write_text("{")
+    assert main(["merge", str(left), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("llm-locust merge: warning: ")
+    assert said.count("\n") == 1
+
+
+def test_a_report_on_batches_says_how_to_make_a_run_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = left_over(tmp_path / "not done")
+    assert f"`llm-locust merge '{left}' --out NEW`" in refused(capsys, "report", str(left))
+    (left / MANIFEST_FILE).unlink()
+    assert "llm-locust merge" in refused(capsys, "report", str(tmp_path))
 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,6 +171,7 @@ def test_help_and_version_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         (["--version"], f"llm-locust {version('llm-locust')}"),
         (["--help"], "simulated deployment"),
         (["report", "--help"], "goodput>=95% p99_ttft<800ms"),
+        (["merge", "--help"], "--run ID"),
         (["sim", "--help"], "--replicas"),
     ):
         with pytest.raises(SystemExit) as ended:

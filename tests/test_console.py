@@ -1,12 +1,15 @@
 """The report on a terminal and in a pipe."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from report_cases import lost_records, records, summary
+from metrics_cases import ns
+from report_cases import clock, lost_records, records, seen_worker, summary
 
+from llm_locust.manifest import NodeHealth
 from llm_locust.record import Outcome
 from llm_locust.report.console import print_report
 
@@ -57,6 +60,120 @@ def test_an_incomplete_run_stands_in_a_box_that_names_the_worker() -> None:
     assert "100 of 107 announced records came" in box
     assert "1 of 2 workers seen, 1 lost" in box
     assert "worker w1: lost, 7 records missing" in box
+
+
+def test_a_whole_run_says_in_one_line_more_who_came_late_or_went_and_what_was_sent_twice() -> None:
+    workers = [seen_worker(0, late=True, resent=17), seen_worker(1, 0, left=True)]
+    lines = printed(summary(workers=workers, workers_expected=2), 140).splitlines()
+    at = lines.index("Records     complete: all 100 records of 2 workers")
+    said = "1 worker joined late · 1 worker left before the stop · 17 batches resent"
+    assert lines[at + 1] == " " * 12 + said
+    assert lines[at + 2].startswith("Requests")
+
+
+def test_of_a_worker_that_was_lost_the_box_says_when_and_what_is_missing() -> None:
+    lost = seen_worker(announced=107, in_flight=12, lost=True, heard_ns=ns(42.0), received_seqs="0-3 5")
+    text = " ".join(printed(summary(workers=[lost]), 140).replace("┃", "").split())
+    assert "19 requests without a record (lost): they count as not good, and in no other number" in text
+    assert (
+        "worker w1: lost 42.0 s after the start, 12 requests in flight, 7 records missing, "
+        "batches 0-3 5 came" in text
+    )
+
+
+def test_the_workers_that_lack_most_are_named_and_the_others_counted() -> None:
+    workers = [seen_worker(i, 0, announced=i, lost=i > 0) for i in range(16)]
+    lines = [line.strip("┃ ") for line in printed(summary(workers=workers, workers_expected=16)).splitlines()]
+    named = [line for line in lines if line.startswith("worker")]
+    assert len(named) == 10
+    assert named[0] == "worker w16: lost, 15 records missing"
+    assert "and 5 more workers (summary.json has all)" in lines
+
+
+def test_torn_files_dropped_records_and_a_file_with_fewer_than_came_are_told() -> None:
+    worker = seen_worker(rows=104, announced=107, dropped=3)
+    text = printed(summary(workers=[worker], torn=["batches.frames: at byte 12"]), 140)
+    box = text[text.index("┏") : text.index("┛")]
+    assert "torn: batches.frames: at byte 12" in box
+    assert "3 records dropped: neither disk nor memory could hold them" in box
+    assert "the run has 100 of the 104 records that came" in box
+    assert "worker w1: 3 records missing, 3 records dropped" in box
+
+
+def test_lost_requests_stand_among_the_requests_and_in_goodput() -> None:
+    lines = printed(summary(workers=lost_records(100, 7))).splitlines()
+    assert "Requests    100 scheduled · 95 ok · 5 failed (5.0 %) · 7 lost" in lines
+    at = next(i for i, line in enumerate(lines) if line.startswith("Goodput"))
+    assert lines[at].startswith("Goodput     47.7 % of 107 requests, 7 of them lost · 5.10 requests/s")
+    assert lines[at + 6].split() == ["(lost)", "7"]
+    without = " ".join(printed(summary(workers=lost_records(100, 7), slo=""), 140).split())
+    assert "7 requests without a record (lost): they are in no number below" in without
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"hub_lag_ms": 50.0},
+        {"clock": clock(0.9, 0.2)},
+        {"clock": clock(-40.0, 41.0)},
+        {"clock": None, "health": NodeHealth()},
+    ],
+)
+def test_nodes_of_which_there_is_nothing_to_say_have_no_table(facts: dict[str, Any]) -> None:
+    assert "Node" not in printed(summary(workers=[seen_worker(**facts)]), 140)
+
+
+@pytest.mark.parametrize(
+    ("facts", "heads", "row"),
+    [
+        ({"hub_lag_ms": 51.0}, [], ["w1", "100", "0.100±0.200", "0.500", "51.0", "40.0", "120"]),
+        (
+            {"clock": clock(-40.0, 1.5)},
+            [],
+            ["w1", "100", "-40.0±1.50", "0.500", "4.00", "40.0", "120"],
+        ),
+        (
+            {"clock": clock(steps=2)},
+            ["set"],
+            ["w1", "100", "0.100±0.200", "2", "0.500", "4.00", "40.0", "120"],
+        ),
+        (
+            {"dropped": 3},
+            ["dropped"],
+            ["w1", "100", "0.100±0.200", "0.500", "4.00", "40.0", "120", "3"],
+        ),
+    ],
+)
+def test_a_node_of_which_there_is_something_to_say_has_a_row(
+    facts: dict[str, Any], heads: list[str], row: list[str]
+) -> None:
+    workers = [seen_worker(**facts), seen_worker(1, 0), seen_worker(2, 0)]
+    text = printed(summary(workers=workers, workers_expected=3), 140)
+    head = line_of(text, "Node")
+    assert head.split()[:2] == ["Node", "records"]
+    assert [h for h in ("set", "dropped") if h in head.split()] == heads
+    assert line_of(text, "w1").replace(" ± ", "±").split() == row
+    assert "2 other workers: loop never held for over 50 ms" in text
+
+
+def test_a_master_whose_loop_was_held_has_a_row_too() -> None:
+    late = NodeHealth(hub_lag_ms_p99=3.0, hub_lag_ms_max=77.0)
+    text = printed(summary(workers=[seen_worker()], master=late))
+    assert line_of(text, "master").split() == ["master", "3.00", "77.0", "–", "–"]
+
+
+def test_many_notable_nodes_are_cut_and_counted() -> None:
+    workers = [seen_worker(i, 0, hub_lag_ms=60.0) for i in range(25)]
+    text = printed(summary(workers=workers, workers_expected=25))
+    assert sum(line.startswith("w") and "60.0" in line for line in text.splitlines()) == 20
+    assert "5 more in summary.json" in text
+
+
+def test_the_event_loops_lag_is_evidence_where_the_program_takes_the_stamps() -> None:
+    assert "hub lag p99" not in printed(summary(workers=[seen_worker()]), 140)
+    made = records(kernel_stamps=False, client_lag_ns=None)
+    assert "· hub lag p99 0.500 ms · CPU" in printed(summary(made, workers=[seen_worker()]), 140)
 
 
 def test_broken_gates_come_first_and_each_has_its_value_with_its_unit() -> None:
@@ -139,7 +256,10 @@ def test_merged_events_are_remarked_on() -> None:
 @pytest.mark.parametrize("width", [80, 140])
 def test_no_line_is_wider_than_the_page(width: int) -> None:
     made = records(error="word " * 100, output_tokens=6)
-    text = printed(summary(made, gates="goodput>=5% p99_ttft<1s", open_loop=True), width)
+    lost = seen_worker(announced=107, lost=True, dropped=3, clock=clock(-812.0, 3.0, 2), hub_lag_ms=99.0)
+    workers = [replace(lost, id="load-worker-7d9f8b6c4d-x2v9p_" + 32 * "f", received_seqs="0 2 4 " * 90)]
+    facts = {"workers": workers, "torn": ["spool/" + 90 * "w"]}
+    text = printed(summary(made, gates="goodput>=5% p99_ttft<1s", open_loop=True, **facts), width)
     assert max(map(len, text.splitlines())) <= width
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from report_cases import lost_records, records, summary
+from report_cases import clock, lost_records, records, seen_worker, summary
 
 from llm_locust.record import Outcome
 from llm_locust.report.markdown import markdown
@@ -47,6 +47,29 @@ def test_an_invalid_or_incomplete_run_is_an_alert() -> None:
     assert "> [!CAUTION]\n> **Client** INVALID:" in text
     assert "> [!CAUTION]\n> **Records** INCOMPLETE:" in text
     assert "> `worker w1: lost, 7 records missing`" in text
+
+
+def test_what_is_notable_of_nodes_is_a_folded_table_with_their_names_in_code_spans() -> None:
+    workers = [seen_worker(clock=clock(-40.0, 1.5)), seen_worker(1, 0)]
+    text = markdown(summary(workers=workers, workers_expected=2))
+    assert table_of(text, "Node") == [["`w1`", "100", "-40.0 ± 1.50", "0.500", "4.00", "40.0", "120"]]
+    assert "| Node | records | clock offset ms | hub lag ms p99 | hub lag ms max | CPU % | RSS MiB |" in text
+    assert "<details><summary>Nodes</summary>" in text
+    assert "1 other worker: loop never held for over 50 ms" in text
+
+
+def test_a_whole_run_has_what_happened_on_the_way_below_its_line() -> None:
+    text = markdown(summary(workers=[seen_worker(resent=1, late=True)]))
+    assert (
+        "**Records** ✅ complete: all 100 records of 1 worker  \n1 worker joined late · 1 batch resent"
+        in text
+    )
+
+
+def test_torn_files_and_lost_requests_are_in_the_alert() -> None:
+    text = markdown(summary(workers=lost_records(100, 7), torn=["a|b: at byte 1"]))
+    assert "> 7 requests without a record (lost): they count as not good, and in no other number  " in text
+    assert "> `torn: a|b: at byte 1`  " in text
 
 
 def test_gates_are_marked_and_the_broken_ones_first() -> None:

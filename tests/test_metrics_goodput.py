@@ -9,18 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, failed, request, requests
 
-from llm_locust.metrics.goodput import OUTCOME, MeasuredFrom, goodput, judge
+from llm_locust.metrics.goodput import LOST, OUTCOME, MeasuredFrom, goodput, judge
 from llm_locust.metrics.latency import per_request, summarise_latency
 from llm_locust.metrics.slo import Slo
 from llm_locust.record import Outcome, RequestRecord
 
 
 def of(
-    *records: RequestRecord, slo: Slo, measured_from: MeasuredFrom = "sent", seconds: float = 10.0
+    *records: RequestRecord,
+    slo: Slo,
+    measured_from: MeasuredFrom = "sent",
+    seconds: float = 10.0,
+    lost: int | None = 0,
 ) -> dict[str, Any]:
     c = columns(*records)
     judged = np.flatnonzero(~c.cancelled)
-    return goodput(judge(c, per_request(c), slo, measured_from), c, judged, seconds)
+    return goodput(judge(c, per_request(c), slo, measured_from), c, judged, seconds, lost=lost)
 
 
 def good(record: RequestRecord, slo: Slo, measured_from: MeasuredFrom = "sent") -> bool:
@@ -40,7 +44,7 @@ def test_trap_12_goodput_is_of_all_requests_not_of_successes() -> None:
     result = of(request(), *(failed() for _ in range(9)), slo=Slo(ttft_s=1.0))
     assert result["ratio"] == pytest.approx(0.1)
     assert result["attainment"] == {"ttft": pytest.approx(0.1)}
-    assert result["first_failed"] == {"ttft": 0, OUTCOME: 9}
+    assert result["first_failed"] == {"ttft": 0, OUTCOME: 9, LOST: 0}
 
 
 def test_trap_19_an_open_loop_is_measured_from_scheduled_a_closed_one_from_sent() -> None:
@@ -81,7 +85,7 @@ def test_what_failed_first_is_first_in_time() -> None:
     pace = request(arrivals=(0.5, 5.0))  # tpot breaks at 0.6
     end = request(arrivals=(0.9, 2.5), output_tokens=100)  # tpot holds
     result = of(both, pace, end, failed(), request(), slo=slo)
-    assert result["first_failed"] == {"ttft": 1, "tpot": 1, "e2el": 1, OUTCOME: 1}
+    assert result["first_failed"] == {"ttft": 1, "tpot": 1, "e2el": 1, OUTCOME: 1, LOST: 0}
 
 
 @pytest.mark.parametrize(("tokens", "first"), [(6, "tpot"), (8, "e2el")])
@@ -105,6 +109,25 @@ def test_no_requests_have_no_share_and_an_empty_window_no_rate() -> None:
     assert of(request(), slo=Slo(ttft_s=1.0), seconds=0.0)["requests_per_s"] is None
 
 
+def test_a_request_without_a_record_held_no_limit() -> None:
+    result = of(request(), request(arrivals=(0.1, 3.0)), slo=Slo(ttft_s=1.0, tpot_s=1.0), lost=2)
+    assert result["ratio"] == pytest.approx(1 / 4)
+    assert result["attainment"] == {"ttft": pytest.approx(2 / 4), "tpot": pytest.approx(1 / 4)}
+    assert result["first_failed"] == {"ttft": 0, "tpot": 1, OUTCOME: 0, LOST: 2}
+    assert result["requests_per_s"] == pytest.approx(1 / 10)
+
+
+def test_lost_requests_alone_have_a_share_and_it_is_none_of_them() -> None:
+    result = of(slo=Slo(ttft_s=1.0), lost=5)
+    assert (result["ratio"], result["attainment"]) == (0.0, {"ttft": 0.0})
+
+
+def test_where_lost_requests_are_not_known_shares_are_of_the_recorded_ones() -> None:
+    result = of(request(), failed(), slo=Slo(ttft_s=1.0), lost=None)
+    assert result["ratio"] == 0.5
+    assert result["first_failed"] == {"ttft": 0, OUTCOME: 1}
+
+
 slos = st.builds(
     Slo,
     ttft_s=st.none() | st.sampled_from([0.001, 0.3, 2.0]),
@@ -113,15 +136,17 @@ slos = st.builds(
 ).filter(bool)
 
 
-@given(st.lists(requests(), max_size=12), slos, st.sampled_from(["sent", "scheduled"]))
-def test_shares_and_counts_fit_together(records: list[RequestRecord], slo: Slo, base: MeasuredFrom) -> None:
-    result = of(*records, slo=slo, measured_from=base)
+@given(st.lists(requests(), max_size=12), slos, st.sampled_from(["sent", "scheduled"]), st.integers(0, 5))
+def test_shares_and_counts_fit_together(
+    records: list[RequestRecord], slo: Slo, base: MeasuredFrom, lost: int
+) -> None:
+    result = of(*records, slo=slo, measured_from=base, lost=lost)
     judged = [r for r in records if r.outcome is not Outcome.CANCELLED]
-    if not judged:
+    if not judged and not lost:
         assert result["ratio"] is None
         return
-    good_ones = round(result["ratio"] * len(judged))
-    assert good_ones + sum(result["first_failed"].values()) == len(judged)
+    good_ones = round(result["ratio"] * (len(judged) + lost))
+    assert good_ones + sum(result["first_failed"].values()) == len(judged) + lost
     assert result["first_failed"][OUTCOME] == sum(r.outcome is not Outcome.OK for r in judged)
     assert result["ratio"] <= min(result["attainment"].values())
 

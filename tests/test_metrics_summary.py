@@ -23,7 +23,7 @@ from llm_locust.record import Outcome, RequestRecord, TokenSource
 CONTRACT: dict[str, set[str]] = {
     "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},
     "window": {"start", "end", "seconds", "rule"},
-    "requests": {"scheduled", "sent", "ok", "failed", "cancelled", "by_outcome"},
+    "requests": {"scheduled", "sent", "ok", "failed", "cancelled", "lost", "by_outcome"},
     "latency_ms": set(METRICS),
     "latency_ms_adjusted": set(METRICS),
     "tokens": {"input", "output", "tokens_per_event", "source"},
@@ -36,13 +36,33 @@ CONTRACT: dict[str, set[str]] = {
         "concurrency_peak",
     },
     "goodput": {"slo", "ratio", "requests_per_s", "output_tokens_per_s", "attainment", "first_failed"},
-    "client": {"verdict", "reasons", "timestamps", "lag_ms_p99", "cpu_percent_max", "coalesced_ratio"},
+    "client": {
+        "verdict",
+        "reasons",
+        "timestamps",
+        "lag_ms_p99",
+        "cpu_percent_max",
+        "coalesced_ratio",
+        "hub_lag_ms_p99",
+        "hub_lag_ms_max",
+        "hub_lag_master_ms_max",
+    },
     "completeness": {
         "workers_expected",
         "workers_seen",
+        "workers_late",
+        "workers_left",
         "workers_lost",
         "records_announced",
         "records_received",
+        "records_lost",
+        "records_dropped",
+        "batches_resent",
+        "in_flight_lost",
+        "missing",
+        "lost",
+        "torn",
+        "workers",
         "complete",
     },
     **{key: set() for key in ("schema", "replicas", "fairness", "errors", "gates", "cost", "energy")},
@@ -310,6 +330,47 @@ def test_records_that_the_master_had_and_the_run_has_not_are_missing_too() -> No
     facts = manifest(workers=workers((2, 2, False)))
     assert summarise(batch(request()), facts)["completeness"]["complete"] is False
     assert summarise(batch(request(), request()), facts)["completeness"]["complete"] is True
+
+
+def under_way(in_flight: int) -> dict[str, Any]:
+    """Facts of a run that has two records, and a worker that died with some more under way."""
+    died = WorkerFacts(id="w1", index=0, announced=2, received=2, in_flight=in_flight, lost=True)
+    return {"workers": [died], "slo": "ttft=1s"}
+
+
+def test_lost_requests_are_asked_for_and_not_good_and_no_error_of_the_server() -> None:
+    summary = run_of(request(), failed(), **under_way(3), gates="goodput>=20% goodput>20%")
+    assert summary["completeness"]["records_lost"] == summary["requests"]["lost"] == 3
+    assert (summary["requests"]["population"], summary["requests"]["error_rate"]) == (2, 0.5)
+    assert summary["goodput"]["ratio"] == pytest.approx(1 / 5)
+    assert summary["goodput"]["attainment"] == {"ttft": pytest.approx(1 / 5)}
+    assert summary["goodput"]["first_failed"] == {"ttft": 0, "outcome": 1, "lost": 3}
+    assert [g["passed"] for g in summary["gates"]] == [True, False]
+    assert summary["latency_ms_adjusted"]["ttft"]["n"] == 2
+
+
+def test_lost_requests_are_those_of_the_whole_run_whatever_the_window() -> None:
+    summary = run_of(request(), request(6.0), **under_way(3), warmup_s=5.0)
+    assert (summary["requests"]["population"], summary["requests"]["lost"]) == (1, 3)
+    assert summary["goodput"]["ratio"] == pytest.approx(1 / 4)
+
+
+def test_a_run_that_lost_all_it_sent_has_a_goodput_of_none_of_them() -> None:
+    died = [WorkerFacts(id="w1", index=0, announced=4, received=0, lost=True)]
+    assert run_of(slo="ttft=1s", workers=died)["goodput"]["ratio"] == 0.0
+    assert run_of(slo="ttft=1s")["goodput"]["ratio"] is None
+
+
+@pytest.mark.parametrize("records", [[request(), request()], [request(), request(name="b", slo_class="x")]])
+def test_of_lost_requests_neither_name_nor_class_is_known(records: list[RequestRecord]) -> None:
+    summary = run_of(*records, **under_way(2))
+    parts = [*summary["by_name"].values(), *summary["by_class"].values()]
+    assert summary["goodput"]["ratio"] == 0.5
+    assert {part["requests"]["lost"] for part in parts} == {None}
+    assert {part["goodput"]["ratio"] for part in parts} == {1.0}
+    assert not any("lost" in part["goodput"]["first_failed"] for part in parts)
+    whole = run_of(*records, slo="ttft=1s")
+    assert {part["requests"]["lost"] for part in whole["by_name"].values()} == {0}
 
 
 WHOLE: dict[str, Any] = {"workers": workers((1, 1, False))}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from metrics_cases import columns, failed, manifest, request
 
-from llm_locust.manifest import NodeHealth, WorkerFacts
+from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.metrics.validity import client_validity
 from llm_locust.record import RequestRecord
 
@@ -17,14 +17,32 @@ def verdict(
     open_loop: bool = False,
     itl: float | None = 20.0,
     ttft: float | None = 50.0,
+    hub_lag: float | None = None,
+    clocks: tuple[ClockFacts | None, ...] = (),
+    window_s: float = 10.0,
+    **facts: Any,
 ) -> dict[str, Any]:
     c = columns(*records)
-    workers = [
-        WorkerFacts(id=str(i), index=i, announced=0, received=0, health=NodeHealth(cpu_percent_max=p))
-        for i, p in ((0, 1.0), (1, cpu))
+    health = [
+        NodeHealth(cpu_percent_max=None if cpu is None else 1.0),
+        NodeHealth(cpu_percent_max=cpu, hub_lag_ms_p99=hub_lag, hub_lag_ms_max=hub_lag and 2 * hub_lag),
     ]
-    facts = manifest(open_loop=open_loop, workers=workers)
-    return client_validity(c, np.arange(len(c)), facts, itl_p50_ms=itl, ttft_p50_ms=ttft)
+    workers = [
+        WorkerFacts(id=f"w{i}", index=i, announced=0, received=0, health=h) for i, h in enumerate(health)
+    ]
+    workers += [
+        WorkerFacts(id=f"c{i}", index=2 + i, announced=0, received=0, clock=clock)
+        for i, clock in enumerate(clocks)
+    ]
+    made = manifest(open_loop=open_loop, workers=workers, **facts)
+    return client_validity(c, np.arange(len(c)), made, window_s=window_s, itl_p50_ms=itl, ttft_p50_ms=ttft)
+
+
+def clock(error_s: float = 0.0002, steps: int = 0) -> ClockFacts:
+    error_ns = round(error_s * 1e9)
+    return ClockFacts(
+        offset_ns=0, error_ns=error_ns, least_offset_ns=0, most_offset_ns=0, exchanges=8, steps=steps
+    )
 
 
 def lagging(ms: float, **fields: Any) -> RequestRecord:
@@ -42,6 +60,12 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "cpu_percent_max": 10.0,
         "coalesced_ratio": 0.0,
         "clock_steps": 0,
+        "hub_lag_ms_p99": None,
+        "hub_lag_ms_max": None,
+        "hub_lag_master_ms_max": None,
+        "worker_clock_steps": 0,
+        "master_clock_steps": 0,
+        "clock_error_ms_max": None,
     }
 
 
@@ -112,7 +136,9 @@ def test_stamps_of_two_sources_are_mixed_and_judged_as_the_weaker() -> None:
 def test_a_client_of_which_nothing_is_known_is_suspect() -> None:
     blind = request(kernel_stamps=False, client_lag_ns=None)
     c = columns(blind)
-    result = client_validity(c, np.array([0]), manifest(workers=[]), itl_p50_ms=20.0, ttft_p50_ms=50.0)
+    result = client_validity(
+        c, np.array([0]), manifest(workers=[]), window_s=10.0, itl_p50_ms=20.0, ttft_p50_ms=50.0
+    )
     assert result["verdict"] == "suspect"
     assert result["lag_ms_p99"] is None
 
@@ -124,3 +150,63 @@ def test_failures_are_evidence_too() -> None:
 def test_without_requests_there_is_no_evidence() -> None:
     result = verdict(itl=None, ttft=None)
     assert (result["verdict"], result["timestamps"], result["coalesced_ratio"]) == ("ok", None, None)
+
+
+@pytest.mark.parametrize(
+    ("hub_lag", "expected"),
+    [(None, "ok"), (0.9, "ok"), (1.9, "ok"), (2.1, "suspect"), (20.1, "invalid"), (float("nan"), "ok")],
+)
+def test_a_late_event_loop_is_held_against_the_programs_stamps_only(
+    hub_lag: float | None, expected: str
+) -> None:
+    program = request(kernel_stamps=False, client_lag_ns=None)
+    assert verdict(program, hub_lag=hub_lag)["verdict"] == expected
+    assert verdict(request(), program, hub_lag=hub_lag)["verdict"] == expected
+    assert verdict(request(), hub_lag=hub_lag)["verdict"] == "ok"
+
+
+def test_the_event_loops_lag_is_that_of_the_worst_worker_and_the_masters_stands_beside_it() -> None:
+    result = verdict(request(), hub_lag=3.0, master=NodeHealth(hub_lag_ms_p99=1.0, hub_lag_ms_max=70.0))
+    assert (result["hub_lag_ms_p99"], result["hub_lag_ms_max"]) == (3.0, 6.0)
+    assert result["hub_lag_master_ms_max"] == 70.0
+
+
+def test_a_client_whose_event_loop_is_known_is_not_blind() -> None:
+    blind = request(kernel_stamps=False, client_lag_ns=None)
+    assert verdict(blind, cpu=None)["verdict"] == "suspect"
+    assert verdict(blind, cpu=None, hub_lag=0.1)["verdict"] == "ok"
+
+
+def test_a_worker_whose_clock_was_set_is_told_and_changes_no_latency() -> None:
+    result = verdict(request(), clocks=(clock(), clock(steps=2)))
+    assert (result["verdict"], result["worker_clock_steps"]) == ("suspect", 2)
+    assert result["reasons"] == [
+        "worker c1's clock was set 2 times during the run: the records are placed by the corrected clock, "
+        "and no latency changed"
+    ]
+
+
+def test_many_workers_whose_clocks_were_set_are_one_reason() -> None:
+    (reason,) = verdict(request(), clocks=(clock(steps=1),) * 5)["reasons"]
+    assert reason.startswith(
+        "the clocks of 5 workers (c0, c1, c2 and 2 more) were set 5 times during the run"
+    )
+
+
+def test_a_step_of_the_masters_clock_is_told() -> None:
+    result = verdict(request(), clock_steps=1)
+    assert (result["verdict"], result["master_clock_steps"]) == ("suspect", 1)
+    assert result["reasons"][0].startswith("the master's clock was set once during the run")
+
+
+@pytest.mark.parametrize(
+    ("error_s", "window_s", "expected"),
+    [(0.1, 10.0, "ok"), (0.11, 10.0, "suspect"), (1.0, 1e4, "ok"), (1.1, 1e4, "suspect"), (0.1, 0.0, "ok")],
+)
+def test_a_clock_that_is_not_known_well_enough_for_the_windows_edges_is_suspect(
+    error_s: float, window_s: float, expected: str
+) -> None:
+    result = verdict(request(), clocks=(None, clock(0.001), clock(error_s)), window_s=window_s)
+    assert result["verdict"] == expected
+    assert result["clock_error_ms_max"] == pytest.approx(error_s * 1e3)
+    assert all("worker c2's clock" in reason for reason in result["reasons"])

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,8 +23,10 @@ from llm_locust.store import (
     MANIFEST_FILE,
     REQUESTS_FILE,
     FrameHeader,
+    FrameIndex,
     FrameLog,
     StoreError,
+    Tear,
     compact,
     create_run_dir,
     encode_frame,
@@ -37,6 +40,7 @@ from llm_locust.store import (
     write_requests,
     write_text,
 )
+from llm_locust.store.frames import axis_offsets_ns
 
 payloads = st.lists(st.binary(max_size=30), max_size=6)
 
@@ -79,7 +83,7 @@ def test_frames_come_back_in_order_with_their_headers(
     index = index_frames(path)
     assert read_back(path) == each
     assert [f.header for f in index.frames] == [FrameHeader("run", "w", seq, 1) for seq in range(len(each))]
-    assert index.torn_at is None
+    assert index.tears == ()
 
 
 def test_a_file_cut_at_any_byte_gives_every_whole_frame_before_it(tmp_path: Path) -> None:
@@ -92,26 +96,67 @@ def test_a_file_cut_at_any_byte_gives_every_whole_frame_before_it(tmp_path: Path
         path.write_bytes(whole[:cut])
         count = sum(end <= cut for end in ends[1:])
         assert read_back(path) == each[:count]
-        assert index_frames(path).torn_at == (None if cut in ends else ends[count])
+        torn = [] if cut in ends else [Tear(path, ends[count], cut)]
+        assert list(index_frames(path).tears) == torn
 
 
-def test_a_byte_changed_anywhere_ends_the_index_at_its_frame(tmp_path: Path) -> None:
-    frames = frames_of([b"first", b"second"])
+def test_a_byte_changed_anywhere_costs_its_frame_and_no_other(tmp_path: Path) -> None:
+    each = [b"first", b"second", b"third"]
+    frames = frames_of(each)
     whole = b"".join(frames)
+    starts = [0, len(frames[0]), len(frames[0]) + len(frames[1]), len(whole)]
     path = tmp_path / FRAMES_FILE
     for place in range(len(whole)):
         spoiled = bytearray(whole)
         spoiled[place] ^= 0x10
         path.write_bytes(spoiled)
-        torn_at = 0 if place < len(frames[0]) else len(frames[0])
-        assert index_frames(path).torn_at == torn_at
-        assert read_back(path) == [b"first"][: 0 if torn_at == 0 else 1]
+        hit = sum(start <= place for start in starts) - 1
+        assert read_back(path) == each[:hit] + each[hit + 1 :]
+        assert index_frames(path).tears == (Tear(path, starts[hit], starts[hit + 1]),)
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=40)), max_size=5), st.binary(max_size=40)
+)
+def test_whatever_lies_between_frames_is_named_and_every_frame_found(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[bytes, bytes]], last: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("frames") / FRAMES_FILE
+    data, tears = b"", []
+    for seq, (foreign, payload) in enumerate(pieces):
+        if foreign:
+            tears.append(Tear(path, len(data), len(data) + len(foreign)))
+        data += foreign + encode_frame(FrameHeader("run", "w", seq, 1), payload)
+    if last:
+        tears.append(Tear(path, len(data), len(data) + len(last)))
+    path.write_bytes(data + last)
+    assert read_back(path) == [payload for _, payload in pieces]
+    assert list(index_frames(path).tears) == tears
+
+
+@pytest.mark.parametrize("foreign", [(1 << 16) - 3, (1 << 16) - 1, (1 << 16) + 1, 200_000])
+def test_a_frame_far_behind_foreign_bytes_is_found(tmp_path: Path, foreign: int) -> None:
+    path = tmp_path / FRAMES_FILE
+    path.write_bytes(b"LLB" * (foreign // 3 + 1) + frames_of([b"x" * 3_000_000])[0])
+    assert read_back(path) == [b"x" * 3_000_000]
+    assert index_frames(path).tears == (Tear(path, 0, foreign // 3 * 3 + 3),)
 
 
 def test_a_frame_that_says_it_is_longer_than_the_file_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / FRAMES_FILE
     path.write_bytes(b"LLB1" + b"\xff" * 12 + b"x" * 40)
-    assert index_frames(path).torn_at == 0
+    assert index_frames(path) == FrameIndex((), (Tear(path, 0, 56),))
+
+
+def test_a_large_file_is_read_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / FRAMES_FILE
+    path.write_bytes(frames_of([bytes(40_000_000)])[0] + bytes(20_000_000))
+    tracemalloc.start()
+    try:
+        assert len(index_frames(path).frames) == 1
+        assert tracemalloc.get_traced_memory()[1] < 3_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_duplicates_in_any_order_give_the_same_frames(tmp_path: Path) -> None:
@@ -123,6 +168,37 @@ def test_duplicates_in_any_order_give_the_same_frames(tmp_path: Path) -> None:
         unique = unique_frames(index_frames(path).frames)
         orders.append([(f.header.worker, f.header.seq) for f in unique])
     assert orders == [[("a", 0), ("b", 0), ("b", 1)]] * 3
+
+
+# -- places on the run's axis ---------------------------------------------------------------
+
+
+def placed(*clocks: tuple[int | None, int | None], worker: str = "w") -> list[int]:
+    """The offsets of a worker's frames whose headers have these offsets and errors."""
+    return axis_offsets_ns(
+        [FrameHeader("run", worker, seq, 1, None, None, *clock) for seq, clock in enumerate(clocks)]
+    )
+
+
+def test_an_offset_within_its_own_error_is_none() -> None:
+    assert placed((500, 499), (500, 500), (-500, 499), (-500, 500)) == [500, 0, -500, 0]
+    assert placed((500, None), (0, None)) == [500, 0]
+
+
+def test_before_the_first_measurement_the_first_one_holds_and_without_any_times_stay() -> None:
+    assert placed((None, None), (None, None), (70, 5), (None, None), (80, 5)) == [70, 70, 70, 70, 80]
+    assert placed((None, None), (3, 5), (80, 5)) == [0, 0, 80]
+    assert placed((None, None), (None, None)) == [0, 0]
+
+
+def test_each_worker_has_its_own_clock() -> None:
+    headers = [
+        FrameHeader("run", "a", 0, 1),
+        FrameHeader("run", "b", 0, 1),
+        FrameHeader("run", "b", 1, 1, None, None, 90, 1),
+    ]
+    assert axis_offsets_ns(headers) == [0, 90, 90]
+    assert axis_offsets_ns([]) == []
 
 
 # -- the log of frames ----------------------------------------------------------------------
@@ -192,10 +268,48 @@ def test_a_torn_file_gives_what_is_whole_and_stays(tmp_path: Path) -> None:
     assert (tmp_path / FRAMES_FILE).exists()
 
 
+def test_compaction_places_each_batch_by_its_workers_clock(tmp_path: Path) -> None:
+    parts = []
+    for seq, clock in enumerate([(None, None), (1_000, 10), (2_000, 10), (5, 10)]):
+        batch = RecordBatch.from_records([replace(record(7), sent_ns=8)], "w")
+        parts.append(encode_frame(FrameHeader("run", "w", seq, 1, None, None, *clock), batch.to_bytes()))
+    (tmp_path / FRAMES_FILE).write_bytes(b"".join(parts))
+    compact(tmp_path)
+    requests = read_requests(tmp_path)
+    assert requests.ints("scheduled_ns").tolist() == [1_007, 1_007, 2_007, 7]
+    assert (requests.ints("sent_ns") - requests.ints("scheduled_ns")).tolist() == [1] * 4
+
+
+def damaged(run: Path, announced: int) -> Manifest:
+    """What the manifest says after the second of three batches has been damaged in the master's file."""
+    parts = [frame(0, range(5)), frame(1, range(5, 9)), frame(2, range(9, 11))]
+    (run / FRAMES_FILE).write_bytes(parts[0] + parts[1][:-1] + b"?" + parts[2])
+    facts = WorkerFacts(id="w1", index=0, announced=announced, received=11, received_seqs="0-2")
+    write_manifest(run, Manifest(id="run", name="x", started_ns=1, ended_ns=9, workers=[facts]))
+    assert compact(run) == 7
+    return read_manifest(run)
+
+
+def test_compaction_tells_in_the_manifest_what_a_damaged_file_has_left(tmp_path: Path) -> None:
+    manifest = damaged(tmp_path, announced=11)
+    (worker,) = manifest.workers
+    assert (worker.received, worker.received_seqs, worker.missing) == (7, "0 2", 4)
+    start, length = len(frame(0, range(5))), len(frame(1, range(5, 9)))
+    assert manifest.torn == [f"batches.frames: bytes {start} to {start + length} are no frame"]
+    assert not manifest.complete
+    assert (tmp_path / FRAMES_FILE).exists()
+
+
+def test_damage_that_took_nothing_leaves_the_run_complete(tmp_path: Path) -> None:
+    manifest = damaged(tmp_path, announced=7)
+    assert manifest.torn == []
+    assert manifest.complete
+
+
 def test_a_batch_that_cannot_be_read_keeps_the_frames_and_leaves_no_half_file(tmp_path: Path) -> None:
     good, bad = frame(0), encode_frame(FrameHeader("run", "w", 1, 1), b"no batch")
     (tmp_path / FRAMES_FILE).write_bytes(good + bad)
-    with pytest.raises(BatchError):
+    with pytest.raises(BatchError, match=r"batch 1 of worker w in '.*batches\.frames' cannot be read"):
         compact(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [FRAMES_FILE]
 

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from llm_locust.client.connection import Timeouts
 from llm_locust.manifest import Manifest
-from llm_locust.store import read_manifest, write_manifest
+from llm_locust.store import read_manifest
+from llm_locust.swarm.axis import Axis
+from llm_locust.swarm.health import Health
+from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.settings import (
     RECORDED_OPTIONS,
@@ -25,7 +28,7 @@ from llm_locust.swarm.settings import (
 #: As a command line without any of our options leaves them.
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("model", "input_tokens", "output_tokens", "dataset", "body", "slo", "gate", "out")),
-    **dict.fromkeys(("seed", "api_key_env", "ca_cert", "client_cert")),
+    **dict.fromkeys(("seed", "spool", "api_key_env", "ca_cert", "client_cert")),
     "warmup": "0s",
     "timeouts": "first=60s gap=30s total=600s",
     "flush_timeout": "30s",
@@ -210,6 +213,9 @@ class NoRecords:
 
     inboxes: dict[str, Any] = {}  # noqa: RUF012
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize(
     "words",
@@ -225,11 +231,15 @@ def test_the_manifests_command_has_no_secret(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["locust", *words, "-u", "3"])
     info: Any = {"id": "i", "seed": 1, "model": "m", "base": "/v1", "host": "http://x", "salt": "s"}
-    run = Run(info, "n", tmp_path, secretive, 1, NoRecords())  # type: ignore[arg-type]
-    write_manifest(tmp_path, run.manifest())
+    axis = Axis()
+    roster = Roster("i", [], axis.now_ns)
+    records: Any = NoRecords()
+    run = Run(info, "n", tmp_path, secretive, 1, records, roster, axis, Health(), axis.now_ns())
+    run.begin()
     manifest: Manifest = read_manifest(tmp_path)
     assert manifest.command[0] == "locust"
     assert manifest.command[-2:] == ["-u", "3"]
-    text = (tmp_path / "manifest.json").read_text()
+    run.discard()
+    text = info["manifest"]
     assert not any(secret in text for secret in (KEY, TOKEN, HEADER, "X=ab"))
     assert "MY_KEY" in text

@@ -225,7 +225,7 @@ def _disk_full(largest_file_kib: int, *topology: str) -> Callable[[Path], Unwrit
 FULL_DISKS = {
     "no room for records": _disk_full(64),
     "no room for records, forked": _disk_full(64, *forked(2)),
-    "no room for anything": _disk_full(1),
+    "no room for a report": _disk_full(8),
 }
 
 SCENARIOS: dict[str, Callable[[Path], Ended]] = {
@@ -391,7 +391,19 @@ def test_records_that_found_no_room_are_missing_in_the_report(
 
 
 def test_a_report_that_cannot_be_written_is_said_in_one_line(unwritten: dict[str, Unwritten]) -> None:
-    lines = [line for line in unwritten["no room for anything"].process.said if "the report of" in line]
+    lines = [line for line in unwritten["no room for a report"].process.said if "the report of" in line]
     assert len(lines) == 1
-    assert "'run' could not be written: [Errno 27] File too large" in lines[0]
+    assert "'run' could not be written: the reports in 'run' cannot be written: File too large" in lines[0]
     assert "the records that came are kept there" in lines[0]
+
+
+def test_a_run_that_cannot_even_write_its_manifest_does_not_begin(tmp_path: Path) -> None:
+    with (
+        simulation(tmp_path) as sim,
+        locust(tmp_path, *USUAL, "-H", sim.url, largest_file_kib=1) as process,
+    ):
+        assert process.exit_code() == 2
+        assert sim.entries() == []
+    (line,) = [line for line in process.said if "/ERROR/" in line]
+    assert "File too large" in line
+    assert "Traceback" not in process.stderr

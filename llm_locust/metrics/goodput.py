@@ -15,6 +15,9 @@ MeasuredFrom = Literal["scheduled", "sent"]
 #: Key of ``first_failed`` for requests that did not end ok.
 OUTCOME = "outcome"
 
+#: Key of ``first_failed`` for requests of which there is no record.
+LOST = "lost"
+
 _FROM_EITHER = ("ttft", "ttfo", "e2el")
 
 #: Times are whole nanoseconds: below that a difference is one of floats.
@@ -62,18 +65,22 @@ def judge(c: Columns, values: Mapping[str, Floats], slo: Slo, measured_from: Mea
     return Judgement(slo, held, good, np.select([good, ~c.ok], [-1, len(held)], first).astype(np.int8))
 
 
-def goodput(judgement: Judgement | None, c: Columns, judged: Rows, seconds: float) -> dict[str, Any]:
+def goodput(
+    judgement: Judgement | None, c: Columns, judged: Rows, seconds: float, *, lost: int | None = 0
+) -> dict[str, Any]:
     """Shares of a population and rates of its good requests.
 
     ``attainment`` is for each limit the share of the population that ended ok and held it: the
     adjusted distribution at the limit. ``first_failed`` counts, for the requests that were not
-    good, which limit broke first in time, ``outcome`` standing for those that did not end ok;
-    the counts and the good ones add up to the population. Rates are of the population's good
-    requests and of their whole output.
+    good, which limit broke first in time, ``outcome`` standing for those that did not end ok and
+    ``lost`` for those without a record; the counts and the good ones add up to the population and the
+    lost ones. Rates are of the population's good requests and of their whole output.
 
     Args:
         judgement: None where no SLO was given: nothing is good or bad then, all values are None.
-        judged: the population, ok and failed; without any, shares are None.
+        judged: the population, ok and failed; shares are None without any and without a lost one.
+        lost: requests without a record, which held no limit. None where it is not known how many
+            belong here: shares are of the recorded ones then, and ``first_failed`` has no ``lost``.
     """
     if judgement is None:
         return {
@@ -84,21 +91,25 @@ def goodput(judgement: Judgement | None, c: Columns, judged: Rows, seconds: floa
             "attainment": {},
             "first_failed": {},
         }
-    n, good = len(judged), judged[judgement.good[judged]]
+    n, good = len(judged) + (lost or 0), judged[judgement.good[judged]]
     tokens = c.output_tokens[good]
     known = not np.isnan(tokens).all() or not len(good)
-    causes = [*judgement.held, OUTCOME]
-    failed = np.bincount(judgement.first_failed[judged] + 1, minlength=len(causes) + 1)[1:]
     return {
         "slo": {metric: limit_s * 1e3 for metric, limit_s in judgement.slo.limits.items()},
         "ratio": len(good) / n if n else None,
         "requests_per_s": len(good) / seconds if seconds > 0 else None,
         "output_tokens_per_s": float(np.nansum(tokens)) / seconds if seconds > 0 and known else None,
         "attainment": {
-            metric: float(held[judged].mean()) if n else None for metric, held in judgement.held.items()
+            metric: int(held[judged].sum()) / n if n else None for metric, held in judgement.held.items()
         },
-        "first_failed": {cause: int(count) for cause, count in zip(causes, failed, strict=True)},
+        "first_failed": _first_failed(judgement, judged) | ({} if lost is None else {LOST: lost}),
     }
+
+
+def _first_failed(judgement: Judgement, judged: Rows) -> dict[str, int]:
+    causes = [*judgement.held, OUTCOME]
+    failed = np.bincount(judgement.first_failed[judged] + 1, minlength=len(causes) + 1)[1:]
+    return {cause: int(count) for cause, count in zip(causes, failed, strict=True)}
 
 
 def _measured(values: Mapping[str, Floats], metric: str, measured_from: MeasuredFrom) -> Floats:

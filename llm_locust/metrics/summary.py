@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from llm_locust.batch import Labels, Requests
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.manifest import Manifest
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows, groups
+from llm_locust.metrics.completeness import completeness, requests_lost
 from llm_locust.metrics.failures import failures, iso
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
 from llm_locust.metrics.goodput import goodput
@@ -31,13 +32,20 @@ SUMMARY_SCHEMA = 1
 
 WINDOWS = ("run", "steady")
 
+_Label = Literal["name", "slo_class"]
+_LABELS: tuple[_Label, _Label] = ("name", "slo_class")
+
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Requests that a part of the summary is of, and what gives their gaps."""
+    """Requests that a part of the summary is of, what gives their gaps, and how many have no record.
+
+    Of lost requests neither name nor class is known: a part of a run that lost some has None.
+    """
 
     rows: Rows
     gaps: Callable[[], Floats | Ascending]
+    lost: int | None
 
 
 def summarise(
@@ -69,8 +77,9 @@ def summarise(
     measured = measure(requests, manifest, slo, _chosen_window(window, warmup_s), warmup_s)
     c = measured.c
     everything = np.arange(len(c))
-    (whole,) = _parts(measured, [_Group(everything, measured.gaps.ascending)])
-    by_name, by_class = _by(measured, "name", whole), _by(measured, "slo_class", whole)
+    lost = requests_lost(manifest, len(c))
+    (whole,) = _parts(measured, [_Group(everything, measured.gaps.ascending, lost)])
+    by_name, by_class = (_by(measured, by, whole, None if lost else 0) for by in _LABELS)
     population = measured.population(everything)
     per_replica = replicas(c, measured.values, measured.credits, measured.judgement)
     summary = {
@@ -79,14 +88,8 @@ def summarise(
         "window": _window(measured.window),
         **whole,
         "tokens": _tokens(c, population.ok, whole["latency_ms"]),
-        "client": client_validity(
-            c,
-            population.judged,
-            manifest,
-            itl_p50_ms=whole["latency_ms"]["itl"]["p50"],
-            ttft_p50_ms=whole["latency_ms"]["ttft"]["p50"],
-        ),
-        "completeness": _completeness(manifest, len(c)),
+        "client": _client(measured, population, manifest, whole["latency_ms"]),
+        "completeness": completeness(manifest, len(c)),
         "replicas": per_replica,
         "fairness": fairness(per_replica),
         "errors": failures(c, population.failed),
@@ -136,14 +139,20 @@ def _parts(m: Measured, groups_: Sequence[_Group]) -> list[dict[str, Any]]:
     )
     return [
         {
-            "requests": _requests(m.c, population),
             **_latencies(plain, adjusted, m.gaps.relative_error),
             "throughput": throughput(m.c, m.credits, group.rows),
-            "goodput": goodput(m.judgement, m.c, population.judged, m.window.seconds)
-            | {"on_time_ratio": _on_time(m, population.ok)},
+            **_counted(m, population, group.lost),
         }
         for group, population, (plain, adjusted) in zip(groups_, populations, tables, strict=True)
     ]
+
+
+def _counted(m: Measured, population: Population, lost: int | None) -> dict[str, Any]:
+    judged = goodput(m.judgement, m.c, population.judged, m.window.seconds, lost=lost)
+    return {
+        "requests": _requests(m.c, population, lost),
+        "goodput": judged | {"on_time_ratio": _on_time(m, population.ok)},
+    }
 
 
 def _latencies(plain: dict[str, Any], adjusted: dict[str, Any], itl_error: float) -> dict[str, Any]:
@@ -154,20 +163,21 @@ def _latencies(plain: dict[str, Any], adjusted: dict[str, Any], itl_error: float
     }
 
 
-def _by(m: Measured, by: Literal["name", "slo_class"], whole: dict[str, Any]) -> dict[str, Any]:
-    """The same parts for each name or class; a text that all requests have costs nothing more."""
+def _by(m: Measured, by: _Label, whole: dict[str, Any], lost: int | None) -> dict[str, Any]:
+    """The same parts for each name or class; of a text that all requests have they are the whole's, but
+    for what counts lost ones."""
     labels: Labels = getattr(m.c, by)
     texts, found = [], []
     for text, rows in groups(labels):
         texts.append(text)
-        found.append(_Group(rows, partial(m.gaps.ascending, **{by: text})))
+        found.append(_Group(rows, partial(m.gaps.ascending, **{by: text}), lost))
     if len(texts) == 1 and len(found[0].rows) == len(m.c):
-        keys = ("requests", "latency_ms", "latency_ms_adjusted", "throughput", "goodput")
-        return {texts[0]: copy.deepcopy({key: whole[key] for key in keys})}
+        shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
+        return {texts[0]: copy.deepcopy(shared) | _counted(m, m.population(found[0].rows), lost)}
     return dict(zip(texts, _parts(m, found), strict=True))
 
 
-def _requests(c: Columns, population: Population) -> dict[str, Any]:
+def _requests(c: Columns, population: Population, lost: int | None) -> dict[str, Any]:
     scheduled = population.all
     judged = len(population.judged)
     counts = np.bincount(c.outcome[scheduled], minlength=len(OUTCOMES))
@@ -177,6 +187,7 @@ def _requests(c: Columns, population: Population) -> dict[str, Any]:
         "ok": len(population.ok),
         "failed": len(population.failed),
         "cancelled": len(population.cancelled),
+        "lost": lost,
         "population": judged,
         "error_rate": len(population.failed) / judged if judged else None,
         "by_outcome": {o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True)},
@@ -187,6 +198,17 @@ def _tokens(c: Columns, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
     counted = tokens(c, ok)
     came = delivery(counted["tokens_per_event"], latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"])
     return counted | {"delivery": came}
+
+
+def _client(m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str, Any]) -> dict[str, Any]:
+    return client_validity(
+        m.c,
+        p.judged,
+        manifest,
+        window_s=m.window.seconds,
+        itl_p50_ms=latency_ms["itl"]["p50"],
+        ttft_p50_ms=latency_ms["ttft"]["p50"],
+    )
 
 
 def _on_time(m: Measured, ok: Rows) -> float | None:
@@ -221,24 +243,3 @@ def _window(window: Window) -> dict[str, Any]:
         "seconds": window.seconds,
         "rule": window.rule,
     }
-
-
-def _completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
-    """What the master knows; ``missing`` has each worker that lacks records, ``lost`` each lost one.
-
-    A run of fewer ``rows`` than the master received is not complete either.
-    """
-    return {
-        "workers_expected": manifest.workers_expected,
-        "workers_seen": len(manifest.workers),
-        "workers_lost": manifest.workers_lost,
-        "records_announced": manifest.records_announced,
-        "records_received": manifest.records_received,
-        "complete": manifest.complete and rows >= manifest.records_received,
-        "missing": {w.id: w.missing for w in _by_id(manifest) if w.missing},
-        "lost": [w.id for w in _by_id(manifest) if w.lost],
-    }
-
-
-def _by_id(manifest: Manifest) -> list[WorkerFacts]:
-    return sorted(manifest.workers, key=lambda w: w.id)

@@ -7,6 +7,8 @@ are in good part the client's own. The thresholds:
   latency; it makes events coalesce and a closed loop send late, so it is suspect once it passes a
   whole gap. Where the program takes the stamps, lag is in every latency: suspect from a tenth of a
   gap, invalid from a whole one.
+- **Hub lag** p99 of the worker that has most of it, against the median ITL by the same limits, where
+  not all stamps are the kernel's: what an event loop reads late the program stamps late.
 - **Schedule delay** p99 against the median TTFT, in an open loop: the load was not the one that was
   asked for. Suspect from a tenth, invalid from a half.
 - **CPU** of the busiest worker: a core that is full delays reads and sends. Kernel stamps: suspect
@@ -14,7 +16,10 @@ are in good part the client's own. The thresholds:
 - **Coalesced reads**, where the client was late or where its lag is not known: suspect from 10 % of
   the reads. Where the client is known to have read in time they were merged on the way, which
   ``tokens.delivery`` tells.
-- **Clock steps**: such requests have no latencies. Suspect from the first, invalid from 1 %.
+- **Clock steps** during a request, or anywhere in the run at a worker or the master: suspect from the
+  first. They change no latency, only places on the run's axis.
+- **Clock error** of the worker whose clock is known worst: suspect above 1 s, or above 1 % of the
+  window, because so much of its load may be on the wrong side of the window's edges.
 
 Delays under 1 ms are never held against a client.
 """
@@ -22,8 +27,9 @@ Delays under 1 ms are never held against a client.
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from llm_locust.manifest import Manifest
+from llm_locust.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.completeness import known, largest
 from llm_locust.metrics.latency import client_lag, schedule_delay
 from llm_locust.metrics.percentiles import ordered, percentile
 
@@ -36,31 +42,47 @@ DELAY_OF_TTFT = {"suspect": 0.1, "invalid": 0.5}
 CPU_PERCENT_KERNEL = 90.0
 CPU_PERCENT_PROGRAM = {"suspect": 70.0, "invalid": 90.0}
 COALESCED = 0.1
+CLOCK_ERROR_S = 1.0
+CLOCK_ERROR_OF_WINDOW = 0.01
+
+#: Workers that one reason names; the others it counts.
+_MOST_NAMED = 3
 
 
 def client_validity(
-    c: Columns, judged: Rows, manifest: Manifest, *, itl_p50_ms: float | None, ttft_p50_ms: float | None
+    c: Columns,
+    judged: Rows,
+    manifest: Manifest,
+    *,
+    window_s: float,
+    itl_p50_ms: float | None,
+    ttft_p50_ms: float | None,
 ) -> dict[str, Any]:
     """The verdict on the client, with its reasons (worst first) and the evidence.
 
     Lag, delay and stamps are those of the population ``judged``, failures too. ``timestamps`` is
-    ``kernel``, ``program`` or ``mixed``; figures without evidence are None.
+    ``kernel``, ``program`` or ``mixed``; hub lag, CPU and clock error are those of the worst worker.
+    ``clock_steps`` counts requests, the other two steps of a node's clock. Figures without evidence
+    are None.
     """
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
     lag_ms = _p99_ms(client_lag(c)[judged])
     delay_ms = _p99_ms(schedule_delay(c)[judged]) if manifest.open_loop else None
-    busiest = (w.health.cpu_percent_max for w in manifest.workers)
-    cpu = max((percent for percent in busiest if percent is not None), default=None)
+    cpu = largest(w.health.cpu_percent_max for w in manifest.workers)
+    nodes = _nodes(manifest)
     reads = int(c.reads[judged].sum())
     coalesced = int(c.coalesced_reads[judged].sum()) / reads if reads else None
     stepped = int(c.stepped[judged].sum())
     findings = [
         *_lag(lag_ms, itl_p50_ms, kernel),
+        *_hub_lag(nodes["hub_lag_ms_p99"], itl_p50_ms, kernel),
         *_delay(delay_ms, ttft_p50_ms),
         *_cpu(cpu, kernel),
         *_coalesced(coalesced, lag_ms),
         *_stepped(stepped, len(judged)),
-        *_blind(lag_ms, cpu, kernel),
+        *_clocks_set(manifest),
+        *_clock_error(manifest, window_s),
+        *_blind(lag_ms, nodes["hub_lag_ms_p99"], cpu, kernel),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
     return {
@@ -73,6 +95,20 @@ def client_validity(
         "cpu_percent_max": cpu,
         "coalesced_ratio": coalesced,
         "clock_steps": stepped,
+        **nodes,
+    }
+
+
+def _nodes(manifest: Manifest) -> dict[str, float | None]:
+    """Event loops and clocks of the processes that took part."""
+    workers = manifest.workers
+    return {
+        "hub_lag_ms_p99": largest(w.health.hub_lag_ms_p99 for w in workers),
+        "hub_lag_ms_max": largest(w.health.hub_lag_ms_max for w in workers),
+        "hub_lag_master_ms_max": known(manifest.master.hub_lag_ms_max),
+        "worker_clock_steps": sum(w.clock.steps for w in workers if w.clock),
+        "master_clock_steps": manifest.clock_steps,
+        "clock_error_ms_max": largest(w.clock.error_ns * 1e-6 for w in workers if w.clock),
     }
 
 
@@ -102,6 +138,17 @@ def _lag(lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> It
             yield "suspect", f"{compared}; kernel stamps keep latencies true, but the load may have been late"
     elif severity := _severity(lag_ms, {key: share * itl_ms for key, share in LAG_OF_ITL.items()}):
         yield severity, f"{compared}, and not all stamps are the kernel's, so lag is in the latencies"
+
+
+def _hub_lag(hub_lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
+    if hub_lag_ms is None or itl_ms is None or hub_lag_ms < LAG_FLOOR_MS or kernel in (None, 1):
+        return
+    if severity := _severity(hub_lag_ms, {key: share * itl_ms for key, share in LAG_OF_ITL.items()}):
+        yield (
+            severity,
+            f"a worker's event loop was {hub_lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms, "
+            "and not all stamps are the kernel's, so its lag is in the latencies",
+        )
 
 
 def _delay(delay_ms: float | None, ttft_ms: float | None) -> Iterator[Finding]:
@@ -147,6 +194,52 @@ def _stepped(stepped: int, n: int) -> Iterator[Finding]:
         )
 
 
-def _blind(lag_ms: float | None, cpu: float | None, kernel: float | None) -> Iterator[Finding]:
-    if kernel is not None and kernel < 1 and lag_ms is None and cpu is None:
-        yield "suspect", "neither the client's lag nor its CPU is known: nothing shows that it read in time"
+def _clocks_set(manifest: Manifest) -> Iterator[Finding]:
+    stepped = [w for w in manifest.workers if w.clock and w.clock.steps]
+    steps = sum(w.clock.steps for w in stepped if w.clock)
+    if stepped:
+        yield (
+            "suspect",
+            f"{_clocks_of(stepped)} set {_times(steps)} during the run: the records are placed by the "
+            "corrected clock, and no latency changed",
+        )
+    if manifest.clock_steps:
+        yield (
+            "suspect",
+            f"the master's clock was set {_times(manifest.clock_steps)} during the run: the run's time did "
+            "not follow, so later times differ from the wall clock's; no latency changed",
+        )
+
+
+def _clocks_of(workers: list[WorkerFacts]) -> str:
+    if len(workers) == 1:
+        return f"worker {workers[0].id}'s clock was"
+    named = ", ".join(w.id for w in workers[:_MOST_NAMED])
+    more = f" and {len(workers) - _MOST_NAMED} more" if len(workers) > _MOST_NAMED else ""
+    return f"the clocks of {len(workers)} workers ({named}{more}) were"
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"
+
+
+def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
+    error_s, worker = max(
+        ((w.clock.error_ns * 1e-9, w.id) for w in manifest.workers if w.clock), default=(0.0, "")
+    )
+    if error_s > CLOCK_ERROR_S or 0 < CLOCK_ERROR_OF_WINDOW * window_s < error_s:
+        yield (
+            "suspect",
+            f"worker {worker}'s clock is known to {error_s:.3g} s only, the window has {window_s:.6g} s: "
+            "which of its requests are inside is uncertain",
+        )
+
+
+def _blind(
+    lag_ms: float | None, hub_lag_ms: float | None, cpu: float | None, kernel: float | None
+) -> Iterator[Finding]:
+    if kernel is not None and kernel < 1 and lag_ms is hub_lag_ms is cpu is None:
+        yield (
+            "suspect",
+            "neither the client's lag nor its CPU is known: nothing shows that it read in time",
+        )

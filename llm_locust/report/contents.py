@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_locust.report import groups, measures, verdicts
+from llm_locust.report.completeness import completeness
+from llm_locust.report.nodes import nodes
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.text import clean, moment, seconds, sentence
 
@@ -31,7 +33,7 @@ def sections(summary: Part) -> list[Section]:
     """Every section that has something to say, alarms as the others at their place."""
     found = [
         verdicts.client(summary),
-        verdicts.completeness(summary),
+        completeness(summary),
         measures.requests(summary),
         verdicts.gates(summary),
         verdicts.goodput(summary),
@@ -42,5 +44,6 @@ def sections(summary: Part) -> list[Section]:
         groups.by_label(summary, "by_name", "Name"),
         groups.by_label(summary, "by_class", "Class"),
         groups.replicas(summary),
+        nodes(summary),
     ]
     return [section for section in found if section is not None]

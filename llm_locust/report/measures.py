@@ -37,7 +37,7 @@ def is_open_loop(summary: Part) -> bool:
 def requests(summary: Part) -> Section:
     """How many requests there were, and how they ended."""
     part = summary.get("requests") or {}
-    failed, cancelled = part.get("failed"), part.get("cancelled")
+    failed, cancelled, lost = (part.get(key) for key in ("failed", "cancelled", "lost"))
     rate = f" ({percent(part['error_rate'])})" if part.get("error_rate") else ""
     scheduled, sent = part.get("scheduled"), part.get("sent")
     text = sentence(
@@ -47,9 +47,10 @@ def requests(summary: Part) -> Section:
             f"{count(part.get('ok'))} ok",
             f"{count(failed)} failed{rate}",
             f"{count(cancelled)} cancelled" if cancelled else "",
+            f"{count(lost)} lost" if lost else "",
         ]
     )
-    return Section("Requests", (Line(text, Tone.WARN if failed else Tone.PLAIN),))
+    return Section("Requests", (Line(text, Tone.WARN if failed or lost else Tone.PLAIN),))
 
 
 def latency(summary: Part) -> Section:

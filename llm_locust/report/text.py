@@ -72,9 +72,9 @@ def seconds(value: float | None) -> str:
     return f"{value // 3600:.0f} h {value % 3600 // 60:.0f} min"
 
 
-def plural(n: float | None, noun: str) -> str:
-    """``1 worker``, ``3 workers``."""
-    return f"{count(n)} {noun}{'' if n == 1 else 's'}"
+def plural(n: float | None, noun: str, nouns: str = "") -> str:
+    """``1 worker``, ``3 workers``; ``nouns`` is the plural where it is not made with an s."""
+    return f"{count(n)} {noun if n == 1 else nouns or f'{noun}s'}"
 
 
 def clean(value: object) -> str:

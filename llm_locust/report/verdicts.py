@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_locust.metrics.gates import GateError, Kind, parse_gates
-from llm_locust.metrics.goodput import OUTCOME
+from llm_locust.metrics.goodput import LOST, OUTCOME
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
 
@@ -26,6 +26,7 @@ def client(summary: Part) -> Section:
         [
             f"{clean(part['timestamps'])} stamps" if part.get("timestamps") else "",
             f"lag p99 {number(part.get('lag_ms_p99'))} ms",
+            f"hub lag p99 {number(part['hub_lag_ms_p99'])} ms" if _rests_on_the_hub(part) else "",
             f"CPU {number(part.get('cpu_percent_max'))} %",
             f"coalesced {percent(part.get('coalesced_ratio'))}",
         ]
@@ -37,30 +38,9 @@ def client(summary: Part) -> Section:
     return Section("Client", (headline, *map(Line, reasons), Line(evidence, Tone.FAINT)), alarm=True)
 
 
-def completeness(summary: Part) -> Section:
-    """Whether every worker was there to the end, and everything it announced is in the run."""
-    part = summary.get("completeness") or {}
-    expected, seen = part.get("workers_expected"), part.get("workers_seen")
-    announced, received = part.get("records_announced"), part.get("records_received")
-    if part.get("complete"):
-        text = f"complete: all {count(received)} records of {plural(seen, 'worker')}"
-        return Section("Records", (Line(text, Tone.GOOD),))
-    facts = [
-        Line(f"{count(received)} of {count(announced)} announced records came"),
-        Line(f"{count(seen)} of {plural(expected, 'worker')} seen, {count(part.get('workers_lost'))} lost"),
-        *(Line(text, verbatim=True) for text in _by_worker(part)),
-    ]
-    headline = Line("INCOMPLETE: the numbers below are of a part of the run", Tone.BAD)
-    return Section("Records", (headline, *facts), alarm=True)
-
-
-def _by_worker(part: Part) -> Iterator[str]:
-    missing = part.get("missing") or {}
-    lost = set(part.get("lost") or ())
-    for worker in sorted(lost | set(missing)):
-        gone = "lost" if worker in lost else ""
-        absent = f"{plural(missing[worker], 'record')} missing" if worker in missing else ""
-        yield f"worker {clean(worker)}: {sentence([gone, absent], ', ')}"
+def _rests_on_the_hub(part: Part) -> bool:
+    """Whether the event loop's lag is in the latencies, and known."""
+    return part.get("timestamps") in ("program", "mixed") and part.get("hub_lag_ms_p99") is not None
 
 
 def gates(summary: Part) -> Section | None:
@@ -113,10 +93,13 @@ def goodput(summary: Part) -> Section:
     limits = part.get("slo") or {}
     if not limits:
         return Section("Goodput", (Line("not judged: no SLO was given", Tone.FAINT),))
-    population = (summary.get("requests") or {}).get("population")
+    requests = summary.get("requests") or {}
+    population, lost = requests.get("population"), requests.get("lost") or 0
+    asked_for = None if population is None else population + lost
     text = sentence(
         [
-            f"{percent(part.get('ratio'))} of {plural(population, 'request')}",
+            f"{percent(part.get('ratio'))} of {plural(asked_for, 'request')}"
+            + (f", {count(lost)} of them lost" if lost else ""),
             f"{number(part.get('requests_per_s'))} requests/s",
             f"{number(part.get('output_tokens_per_s'))} output tokens/s",
         ]
@@ -134,3 +117,5 @@ def _limit_rows(part: Part) -> Iterator[Row]:
         yield Row((clean(limit), percent(held.get(metric)), count(first.get(metric))))
     if first.get(OUTCOME):
         yield Row(("(did not end ok)", "", count(first[OUTCOME])))
+    if first.get(LOST):
+        yield Row(("(lost)", "", count(first[LOST])))

@@ -52,6 +52,9 @@ from llm_locust.store.frames import (
     FrameRef as FrameRef,
 )
 from llm_locust.store.frames import (
+    Tear as Tear,
+)
+from llm_locust.store.frames import (
     encode_frame as encode_frame,
 )
 from llm_locust.store.frames import (
@@ -59,6 +62,12 @@ from llm_locust.store.frames import (
 )
 from llm_locust.store.frames import (
     unique_frames as unique_frames,
+)
+from llm_locust.store.merge import (
+    Merged as Merged,
+)
+from llm_locust.store.merge import (
+    merge as merge,
 )
 from llm_locust.store.requests import (
     StoredRequests as StoredRequests,
@@ -77,4 +86,25 @@ from llm_locust.store.requests import (
 )
 from llm_locust.store.requests import (
     write_requests as write_requests,
+)
+from llm_locust.store.seqs import (
+    Seqs as Seqs,
+)
+from llm_locust.store.seqs import (
+    format_ranges as format_ranges,
+)
+from llm_locust.store.seqs import (
+    parse_ranges as parse_ranges,
+)
+from llm_locust.store.sources import (
+    holds_frames as holds_frames,
+)
+from llm_locust.store.spool import (
+    SPOOLED as SPOOLED,
+)
+from llm_locust.store.spool import (
+    WORKER_FILE as WORKER_FILE,
+)
+from llm_locust.store.spool import (
+    Spool as Spool,
 )

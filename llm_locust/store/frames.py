@@ -5,27 +5,36 @@ A *frame* is one closed batch of one worker as bytes that can be appended to a f
     magic ``LLB1`` | uint32 header length | uint32 payload length | uint32 CRC-32 | header | payload
 
 (little endian). The header is JSON (:class:`FrameHeader`), the payload one Arrow IPC stream;
-the CRC covers both. A file of frames that was cut anywhere still gives every whole frame before
-the cut.
+the CRC covers both. A file of frames that was cut or damaged anywhere still gives every frame
+that is whole, before the damage and behind it.
 """
 
 import os
 import struct
+import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
-from llm_locust.batch import RecordBatch
+from llm_locust.batch import BatchError, RecordBatch
 
 _MAGIC = b"LLB1"
 _PREFIX = struct.Struct("<4sIII")
 
+#: Headers take some 200 bytes. What says that it has a longer one is no frame: its length need not be read.
+_LONGEST_HEADER = 1 << 16
 
-class FrameHeader(msgspec.Struct, frozen=True):
+_READ_BYTES = 1 << 20
+_SEARCH_BYTES = 1 << 16
+
+
+# Without gc: an index may hold millions of them.
+class FrameHeader(msgspec.Struct, frozen=True, gc=False):
     """Whose batch this is: the identity is (run, worker, seq).
 
     ``finished`` and ``in_flight`` are the worker's counts when the batch was closed: requests that
@@ -54,23 +63,47 @@ class FrameRef:
     length: int
 
     def batch(self) -> RecordBatch:
+        """The batch, read anew at each call.
+
+        Raises:
+            BatchError: the payload is no batch, though it is whole; the text names frame and file.
+            OSError: the file cannot be read.
+        """
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            return RecordBatch.from_bytes(file.read(self.length))
+            payload = file.read(self.length)
+        try:
+            return RecordBatch.from_bytes(payload)
+        except BatchError as e:
+            whose = f"batch {self.header.seq} of worker {self.header.worker}"
+            raise BatchError(f"{whose} in {str(self.path)!r} cannot be read: {e}") from e
+
+
+@dataclass(frozen=True, slots=True)
+class Tear:
+    """Bytes [``start``, ``end``) of a file that are no frame: cut, damaged or foreign."""
+
+    path: Path
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class FrameIndex:
-    """The whole frames of a file, and where its first torn or foreign byte is (None: nowhere)."""
+    """The whole frames of a file and what lies between them, both in file order."""
 
-    frames: tuple[FrameRef, ...]
-    torn_at: int | None
+    frames: tuple[FrameRef, ...] = ()
+    tears: tuple[Tear, ...] = ()
 
 
 def encode_frame(header: FrameHeader, payload: bytes) -> bytes:
     head = msgspec.json.encode(header)
     crc = zlib.crc32(payload, zlib.crc32(head))
     return b"".join((_PREFIX.pack(_MAGIC, len(head), len(payload), crc), head, payload))
+
+
+#: What one call of writev takes at most (IOV_MAX of Linux and macOS).
+_BUFFERS_A_WRITE = 1024
 
 
 class FrameLog:
@@ -85,16 +118,16 @@ class FrameLog:
         self._file = path.open("xb", buffering=0)
         self._size = 0  # of what is whole; bytes behind it are left of a write that failed
 
-    def append(self, frames: bytes) -> None:
-        """Write frames behind the last whole ones, over what a failed write has left.
+    def append(self, *frames: bytes) -> None:
+        """Write frames behind the last whole ones, over what a failed write has left; without a copy.
 
         Raises:
             OSError: they could not be written.
         """
-        view, at = memoryview(frames), self._size
-        while view:
-            done = os.pwrite(self._file.fileno(), view, at)
-            view, at = view[done:], at + done
+        rest, at = [memoryview(frame) for frame in frames if frame], self._size
+        while rest:
+            done = os.pwritev(self._file.fileno(), rest[:_BUFFERS_A_WRITE], at)
+            rest, at = _behind(rest, done), at + done
         self._size = at
 
     def close(self) -> None:
@@ -103,39 +136,124 @@ class FrameLog:
             self._file.truncate(self._size)
 
 
+def _behind(buffers: list[memoryview], done: int) -> list[memoryview]:
+    """What is left of the buffers when their first ``done`` bytes are written."""
+    whole = 0
+    while whole < len(buffers) and len(buffers[whole]) <= done:
+        done -= len(buffers[whole])
+        whole += 1
+    rest = buffers[whole:]
+    return [rest[0][done:], *rest[1:]] if done else rest
+
+
 def index_frames(path: Path) -> FrameIndex:
-    """Every whole frame of the file, in file order; it stops at the first one that is not whole."""
+    """Every whole frame of the file, behind damaged bytes too.
+
+    Where no whole frame begins, the next one is looked for: the next magic at which the lengths
+    fit into the file, the header is one and the CRC is right. No more than 1 MiB is in memory.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     frames: list[FrameRef] = []
-    size = path.stat().st_size
+    tears: list[Tear] = []
+    at, whole_until = 0, 0
     with path.open("rb") as file:
-        at = 0
+        size = os.fstat(file.fileno()).st_size
         while at < size:
-            ref = _read_frame(file, path, at, size)
-            if ref is None:
-                return FrameIndex(tuple(frames), at)
-            frames.append(ref)
-            at = ref.offset + ref.length
-    return FrameIndex(tuple(frames), None)
+            frame = _frame_at(file, path, at, size)
+            if frame is None:
+                at = _next_magic(file, at + 1, size)
+                continue
+            if at > whole_until:
+                tears.append(Tear(path, whole_until, at))
+            frames.append(frame)
+            at = whole_until = frame.offset + frame.length
+    if size > whole_until:
+        tears.append(Tear(path, whole_until, size))
+    return FrameIndex(tuple(frames), tuple(tears))
 
 
-def _read_frame(file: BinaryIO, path: Path, at: int, size: int) -> FrameRef | None:
+def _frame_at(file: BinaryIO, path: Path, at: int, size: int) -> FrameRef | None:
+    file.seek(at)
     prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size:
         return None
     magic, head_length, length, crc = _PREFIX.unpack(prefix)
-    if magic != _MAGIC or at + _PREFIX.size + head_length + length > size:
+    offset = at + _PREFIX.size + head_length
+    if magic != _MAGIC or head_length > _LONGEST_HEADER or offset + length > size:
         return None
-    head, payload = file.read(head_length), file.read(length)
-    if zlib.crc32(payload, zlib.crc32(head)) != crc:
-        return None
+    head = file.read(head_length)
     try:
         header = msgspec.json.decode(head, type=FrameHeader)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return FrameRef(header, path, at + _PREFIX.size + head_length, length)
+    if _crc_of(file, length, zlib.crc32(head)) != crc:
+        return None
+    # Few different ones: the frames of an index share them.
+    run, worker = sys.intern(header.run), sys.intern(header.worker)
+    return FrameRef(msgspec.structs.replace(header, run=run, worker=worker), path, offset, length)
+
+
+def _crc_of(file: BinaryIO, length: int, crc: int) -> int:
+    """The CRC of the next ``length`` bytes, carried on from that of the bytes before."""
+    while length > 0 and (data := file.read(min(length, _READ_BYTES))):
+        crc = zlib.crc32(data, crc)
+        length -= len(data)
+    return crc
+
+
+def _next_magic(file: BinaryIO, at: int, size: int) -> int:
+    """Where the next magic begins from ``at`` on; without any, ``size``."""
+    while at < size:
+        file.seek(at)
+        data = file.read(_SEARCH_BYTES)
+        place = data.find(_MAGIC)
+        if place >= 0:
+            return at + place
+        if len(data) < _SEARCH_BYTES:
+            return size
+        at += len(data) - len(_MAGIC) + 1  # it may begin in the last bytes
+    return size
 
 
 def unique_frames(frames: Iterable[FrameRef]) -> list[FrameRef]:
     """One frame for each (worker, seq), ordered by it: the same list in whatever order they came."""
     by_identity = {(f.header.worker, f.header.seq): f for f in frames}
     return [by_identity[key] for key in sorted(by_identity)]
+
+
+def axis_offsets_ns(headers: Sequence[FrameHeader]) -> list[int]:
+    """What to add to the times of each frame to place them on the run's axis.
+
+    An offset that is within its own error is no offset: clocks that may be the same are taken for the
+    same, so that on one machine records stay exactly as they were measured. Before a worker's first
+    measurement its first one holds, for its clock was the same then; without any it is 0.
+
+    Args:
+        headers: ordered by (worker, seq), as those of :func:`unique_frames`.
+    """
+    offsets: list[int] = []
+    for _, group in groupby(headers, key=lambda header: header.worker):
+        measured = [_beyond_error_ns(header) for header in group]
+        offset_ns = next((known for known in measured if known is not None), 0)
+        for known in measured:
+            offset_ns = offset_ns if known is None else known
+            offsets.append(offset_ns)
+    return offsets
+
+
+def _beyond_error_ns(header: FrameHeader) -> int | None:
+    if header.clock_offset_ns is None:
+        return None
+    return header.clock_offset_ns if abs(header.clock_offset_ns) > (header.clock_error_ns or 0) else 0
+
+
+def placed_batches(frames: Sequence[FrameRef]) -> Iterator[tuple[FrameHeader, RecordBatch]]:
+    """Each frame's header and batch, its times placed on the run's axis; read one by one.
+
+    Args:
+        frames: ordered by (worker, seq), as :func:`unique_frames` gives them.
+    """
+    for frame, offset_ns in zip(frames, axis_offsets_ns([f.header for f in frames]), strict=True):
+        yield frame.header, frame.batch().shifted(offset_ns)

@@ -3,15 +3,25 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_locust.batch import PART_ROWS, SCHEMA, BatchError, RecordBatch
-from llm_locust.store.files import FRAMES_FILE, REQUESTS_FILE, StoreError, existing_file, part_of
-from llm_locust.store.frames import FrameIndex, index_frames, unique_frames
+from llm_locust.store.facts import account, all_here, holdings, tear_text
+from llm_locust.store.files import (
+    FRAMES_FILE,
+    MANIFEST_FILE,
+    REQUESTS_FILE,
+    StoreError,
+    existing_file,
+    part_of,
+    read_manifest,
+    write_manifest,
+)
+from llm_locust.store.frames import FrameIndex, FrameRef, Tear, index_frames, placed_batches, unique_frames
 
 _ROWS_A_GROUP = 65_536
 
@@ -22,20 +32,32 @@ _PACKED_COLUMNS = ("arrivals_ns.list.item", "scheduled_ns", "started_ns", "sent_
 def compact(run: Path) -> int:
     """``batches.frames`` into ``requests.parquet``; gives the number of rows.
 
-    Batches are read one by one, so that memory is bounded by a row group. The frames are removed
-    after the Parquet file is whole, but for a file with bytes that are no frame: it stays, as the only
-    place of what may lie behind them. Without a frames file the run has no requests: an empty file.
+    Each frame's clock offset places its records on the run's axis. Batches are read one by one, so that
+    memory is bounded by a row group. The frames are removed after the Parquet file is whole, but for a
+    file with bytes that are no frame: it stays, and the manifest, where there is one, says so and what
+    is there. Without a frames file the run has no requests: an empty file.
 
     Raises:
         BatchError: a whole frame holds no batch.
+        StoreError: bytes are no frame, and the manifest that should say so cannot be read.
         OSError: a file cannot be read or written.
     """
     frames_path = run / FRAMES_FILE
-    index = index_frames(frames_path) if frames_path.exists() else FrameIndex((), None)
-    rows = write_requests(run / REQUESTS_FILE, (f.batch() for f in unique_frames(index.frames)))
-    if index.torn_at is None:
+    index = index_frames(frames_path) if frames_path.exists() else FrameIndex()
+    frames = unique_frames(index.frames)
+    rows = write_requests(run / REQUESTS_FILE, (batch for _, batch in placed_batches(frames)))
+    if not index.tears:
         frames_path.unlink(missing_ok=True)
+    elif (run / MANIFEST_FILE).exists():
+        _tell_tears(run, frames, index.tears)
     return rows
+
+
+def _tell_tears(run: Path, frames: Sequence[FrameRef], tears: Sequence[Tear]) -> None:
+    manifest = account([read_manifest(run)], {}, holdings(f.header for f in frames))
+    if not all_here(manifest):
+        manifest = replace(manifest, torn=[tear_text(tear, FRAMES_FILE) for tear in tears])
+    write_manifest(run, manifest)
 
 
 def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:

@@ -1,7 +1,7 @@
 """The master's inbox: batches into one file, unread, each once, acknowledged when they are in it."""
 
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,21 +9,36 @@ from typing import NamedTuple
 import gevent
 from gevent.event import Event
 
-from llm_locust.store import FrameLog
+from llm_locust.store import FrameLog, Seqs
 from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
 Acknowledge = Callable[[str, int], None]
 
+#: What may wait to be written. Beyond it batches are not taken: their senders have them on disk.
+QUEUE_BYTES = 64 << 20
+
+#: What is written at once: small enough that acknowledgements come as the disk goes.
+WRITE_BYTES = 8 << 20
+WRITE_BATCHES = 64  # acknowledged behind each other they hold the event loop for some 3 ms
+
 
 @dataclass(slots=True)
 class Inbox:
-    """What came from one worker, and is in the file."""
+    """What came from one worker, and is in the file; and its newest counts, of batches that are not too."""
 
-    seqs: set[int] = field(default_factory=set)
+    seqs: Seqs = field(default_factory=Seqs)
     rows: int = 0
     resent: int = 0
+    finished: int | None = None
+    in_flight: int | None = None
+
+    def note(self, finished: int | None, in_flight: int | None) -> None:
+        """Counts came with a batch; those of the most finished requests are the newest."""
+        if finished is not None and finished >= (self.finished or 0):
+            self.finished, self.in_flight = finished, in_flight
 
 
 class _Batch(NamedTuple):
@@ -37,29 +52,47 @@ class Collector:
     """Appends frames to the run's log of them, which it owns.
 
     Writing is done by gevent's thread pool, so that a slow disk does not hold the hub; an
-    acknowledgement follows the write. What could not be written is forgotten: its sender keeps it
-    and sends it again.
+    acknowledgement follows the write. What could not be written, or found no room in the queue, is
+    forgotten: its sender keeps it and sends it again.
 
     Args:
         acknowledge: called with (worker, seq) when a batch is in the file, also for one that was
             there before. It must not raise.
     """
 
-    def __init__(self, log: FrameLog, acknowledge: Acknowledge) -> None:
+    def __init__(self, log: FrameLog, acknowledge: Acknowledge, queue_bytes: int = QUEUE_BYTES) -> None:
         self.inboxes: dict[str, Inbox] = defaultdict(Inbox)
         self._acknowledge = acknowledge
         self._log = log
-        self._queue: list[_Batch] = []
+        self._queue_bytes = queue_bytes
+        self._queue: deque[_Batch] = deque()
         self._waiting: set[tuple[str, int]] = set()  # in the queue or being written
+        self._waiting_bytes = 0
+        self._may_say_full = Throttle()
+        self._may_say_failed = Throttle()
         self._work = Event()
         self._idle = Event()
         self._idle.set()
         self._closed = False
         self._writer = gevent.spawn(self._write_loop)
 
-    def accept(self, worker: str, seq: int, rows: int, frame: bytes) -> None:
-        """Take a batch; it is written and acknowledged soon. After :meth:`close` it is refused."""
+    def accept(
+        self,
+        worker: str,
+        seq: int,
+        rows: int,
+        frame: bytes,
+        finished: int | None = None,
+        in_flight: int | None = None,
+    ) -> None:
+        """Take a batch; it is written and acknowledged soon. After :meth:`close` it is refused.
+
+        Args:
+            finished: requests that the worker had finished when it closed the batch.
+            in_flight: those it had under way then.
+        """
         inbox = self.inboxes[worker]
+        inbox.note(finished, in_flight)
         if seq in inbox.seqs:
             inbox.resent += 1
             self._acknowledge(worker, seq)
@@ -69,9 +102,16 @@ class Collector:
             logger.error(
                 "batch %d of worker %s (%d records) came too late: not in the run", seq, worker, rows
             )
+        elif self._waiting and self._waiting_bytes + len(frame) > self._queue_bytes:
+            if self._may_say_full():
+                logger.warning(
+                    "%s: the disk is slower than the batches come; workers keep theirs and send them again",
+                    self._log.path,
+                )
         else:
-            self._waiting.add((worker, seq))
             self._queue.append(_Batch(worker, seq, rows, frame))
+            self._waiting.add((worker, seq))
+            self._waiting_bytes += len(frame)
             self._idle.clear()
             self._work.set()
 
@@ -96,22 +136,37 @@ class Collector:
         while True:
             self._work.wait()
             self._work.clear()
-            batches, self._queue = self._queue, []
-            try:
-                off_the_hub(self._log.append, b"".join(b.frame for b in batches))
-            except OSError as e:
-                logger.error("%s: a write failed, its batches will be sent again: %s", self._log.path, e)
-                self._waiting.difference_update((b.worker, b.seq) for b in batches)
-            else:
-                self._settle(batches)
-            if not self._queue:
-                self._idle.set()
+            while self._queue:
+                self._write(self._next_batches())
+            self._idle.set()
 
-    def _settle(self, batches: list[_Batch]) -> None:
-        for worker, seq, rows, _ in batches:
-            self._waiting.discard((worker, seq))
-            self.inboxes[worker].seqs.add(seq)
-            self.inboxes[worker].rows += rows
+    def _next_batches(self) -> list[_Batch]:
+        batches = [self._queue.popleft()]
+        size = len(batches[0].frame)
+        while self._queue and len(batches) < WRITE_BATCHES:
+            size += len(self._queue[0].frame)
+            if size > WRITE_BYTES:
+                break
+            batches.append(self._queue.popleft())
+        return batches
+
+    def _write(self, batches: list[_Batch]) -> None:
+        try:
+            off_the_hub(self._log.append, *(batch.frame for batch in batches))
+        except OSError as e:
+            if self._may_say_failed():
+                logger.error("%s: a write failed, its batches will be sent again: %s", self._log.path, e)
+            self._leave_queue(batches)
+            return
+        for batch in batches:
+            inbox = self.inboxes[batch.worker]
+            inbox.seqs.add(batch.seq)
+            inbox.rows += batch.rows
+        self._leave_queue(batches)
         # Only now: an acknowledgement may switch to a greenlet that brings one of these batches again.
         for batch in batches:
             self._acknowledge(batch.worker, batch.seq)
+
+    def _leave_queue(self, batches: list[_Batch]) -> None:
+        self._waiting.difference_update((batch.worker, batch.seq) for batch in batches)
+        self._waiting_bytes -= sum(len(batch.frame) for batch in batches)

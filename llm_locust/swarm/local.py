@@ -5,6 +5,7 @@ from locust.env import Environment
 from locust.runners import LocalRunner
 
 from llm_locust.swarm.messages import BatchMessage
+from llm_locust.swarm.recorder import Offset
 from llm_locust.swarm.run_side import RunSide
 from llm_locust.swarm.session import Session
 from llm_locust.swarm.settings import UsageError
@@ -15,31 +16,48 @@ from llm_locust.swarm.worker import UserSide
 class LocalSide:
     """The user's side and the run's side in one process, a batch handed over as between two.
 
-    So a batch that the disk did not take is kept and tried again here too.
+    So a batch that the disk did not take is kept and tried again here too; without a spool, which
+    would be on the same disk.
     """
 
     def __init__(self, environment: Environment) -> None:
         runner = environment.runner
         assert isinstance(runner, LocalRunner)
         self._shipper = Shipper(self._hand_over)
-        self._users = UserSide(environment, runner.client_id, lambda: (0, 1), self._shipper.deliver)
-        self._runs = RunSide(environment, lambda run, _, seq: self._shipper.acknowledged(run, seq))
+        self._runs = RunSide(
+            environment,
+            lambda run, _, seq: self._shipper.acknowledged(run, seq),
+            on_clock_step=lambda: self._users.close_batch(),
+        )
+        self._users = UserSide(
+            environment,
+            runner.client_id,
+            lambda _: (0, 1),
+            self._shipper.deliver,
+            self._runs.health,
+            self._offset,
+            self._runs.axis.facts,
+        )
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
         events.test_stopping.add_listener(self._on_test_stopping)
         events.test_stop.add_listener(self._on_test_stop)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(runner.stop))
         events.quit.add_listener(lambda **_: self._runs.print_once())
-        gevent.spawn(self._shipper.resend_forever)
+        gevent.spawn(self._shipper.ship_forever)
         self._runs.check()
 
     @property
     def session(self) -> Session | None:
         return self._users.session
 
+    def _offset(self) -> Offset:
+        axis = self._runs.axis
+        return axis.offset_ns, axis.error_ns
+
     def _on_test_start(self, **_: object) -> None:
-        run = self._runs.begin(workers=1)
-        run.heard(self._users.worker, 0)
+        run = self._runs.begin([self._users.worker])
+        self._shipper.begin(run.info["id"], None, run.info["manifest"])
         try:
             self._users.begin(run.info)
         except UsageError as e:
@@ -48,7 +66,14 @@ class LocalSide:
     def _hand_over(self, message: BatchMessage) -> None:
         run = self._runs.run
         if run is not None and run.info["id"] == message["run"]:
-            run.collector.accept(self._users.worker, message["seq"], message["rows"], message["frame"])
+            run.collector.accept(
+                self._users.worker,
+                message["seq"],
+                message["rows"],
+                message["frame"],
+                message["finished"],
+                message["in_flight"],
+            )
 
     def _on_test_stopping(self, **_: object) -> None:
         self._users.admit_no_more()
@@ -61,6 +86,8 @@ class LocalSide:
             return
         self._users.close()
         self._shipper.flush(run.settings.flush_timeout_s)
-        run.heard(self._users.worker, 0, self._users.counts(self._shipper.unsent)).done = True
-        self._shipper.abandon(run.info["id"])
+        counts = self._users.counts(self._shipper.unsent, self._shipper.dropped)
+        if counts is not None:
+            run.roster.done(self._users.worker, counts, stopped=True)
+        self._shipper.finish(run.info["id"], None)
         self._runs.finish()

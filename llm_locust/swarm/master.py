@@ -1,24 +1,32 @@
 """Locust's master: users elsewhere, the run directory here."""
 
 import logging
+import time
+from collections.abc import Mapping
 
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
 from llm_locust.swarm import messages
+from llm_locust.swarm.axis import pong
 from llm_locust.swarm.messages import (
     AckMessage,
     BatchMessage,
     CountsMessage,
+    PingMessage,
     Received,
     RefusedMessage,
     RunMessage,
 )
-from llm_locust.swarm.run import Run, wait_until
+from llm_locust.swarm.run import Run
 from llm_locust.swarm.run_side import RunSide
+from llm_locust.swarm.waiting import wait_until
 
 logger = logging.getLogger(__name__)
+
+#: A worker that has not said its last word is asked for it again after this time: the first word may be lost.
+FLUSH_AGAIN_S = 2.0
 
 
 class MasterSide:
@@ -33,8 +41,10 @@ class MasterSide:
         runner.register_message(messages.BATCH, self._on_batch)
         runner.register_message(messages.DONE, self._on_done)
         runner.register_message(messages.REFUSED, self._on_refused)
+        runner.register_message(messages.PING, self._on_ping)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
+        events.worker_connect.add_listener(self._on_worker_connect)
         events.worker_report.add_listener(self._on_worker_report)
         events.test_stopping.add_listener(self._on_test_stopping)
         events.test_stop.add_listener(lambda **_: self._runs.finish())
@@ -45,33 +55,41 @@ class MasterSide:
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
         clients = self._runner.clients
-        run = self._runs.begin(workers=max(getattr(options, "expect_workers", 1), len(clients.ready)))
-        for client in clients.ready:
-            run.heard(client.id, self._runner.get_worker_index(client.id))
+        self._runs.begin([client.id for client in clients.ready], getattr(options, "expect_workers", 1))
 
     def _current(self, run_id: str) -> Run | None:
         run = self._runs.run
         return run if run is not None and run.info["id"] == run_id else None
 
+    def _on_worker_connect(self, client_id: str, **_: object) -> None:
+        """Before Locust tells the worker to spawn: its place in the run travels with that message."""
+        run = self._runs.run
+        if run is not None and run.stopped_ns is None:
+            run.roster.heard(client_id)
+
     def _on_worker_report(self, client_id: str, data: dict[str, object], **_: object) -> None:
         counts: CountsMessage | None = data.get("llm")  # type: ignore[assignment]
         run = None if counts is None else self._current(counts["run"])
         if run is not None:
-            run.heard(client_id, self._runner.get_worker_index(client_id), counts)
+            run.roster.heard(client_id, counts)
 
     def _on_batch(self, msg: Received[BatchMessage], **_: object) -> None:
-        run = self._current(msg.data["run"])
-        if run is None:
-            logger.error("worker %s sent a batch of run %s, which is over", msg.node_id, msg.data["run"])
+        batch, worker = msg.data, msg.node_id
+        run = self._current(batch["run"])
+        if run is None or run.finishing:
+            logger.error("worker %s sent a batch of run %s, which is over", worker, batch["run"])
+            self._send(messages.OVER, RunMessage(run=batch["run"]), worker)
             return
-        run.heard(msg.node_id, self._runner.get_worker_index(msg.node_id))
-        run.collector.accept(msg.node_id, msg.data["seq"], msg.data["rows"], msg.data["frame"])
+        run.roster.heard(worker)
+        run.collector.accept(
+            worker, batch["seq"], batch["rows"], batch["frame"], batch["finished"], batch["in_flight"]
+        )
 
     def _acknowledge(self, run: str, worker: str, seq: int) -> None:
         # One that gets lost does no harm: the worker sends the batch again, and is answered then.
         self._send(messages.ACK, AckMessage(run=run, seq=seq), worker)
 
-    def _send(self, kind: str, data: AckMessage | RunMessage, worker: str) -> None:
+    def _send(self, kind: str, data: Mapping[str, object], worker: str) -> None:
         try:
             self._runner.send_message(kind, dict(data), worker)
         except RPCError as e:
@@ -80,12 +98,15 @@ class MasterSide:
     def _on_done(self, msg: Received[CountsMessage], **_: object) -> None:
         run = self._current(msg.data["run"])
         if run is not None:
-            index = self._runner.get_worker_index(msg.node_id)
-            run.heard(msg.node_id, index, msg.data).done = True
+            run.roster.done(msg.node_id, msg.data, stopped=run.stopped_ns is not None)
 
     def _on_refused(self, msg: Received[RefusedMessage], **_: object) -> None:
         if self._current(msg.data["run"]) is not None:
             self._runs.refuse(msg.data["reason"])
+
+    def _on_ping(self, msg: Received[PingMessage], **_: object) -> None:
+        received_ns = self._runs.axis.now_ns()
+        self._send(messages.PONG, pong(msg.data, self._runs.axis, received_ns), msg.node_id)
 
     def _on_test_stopping(self, **_: object) -> None:
         """End the load on all workers and wait for their last records.
@@ -100,21 +121,24 @@ class MasterSide:
         # No ramp or shape may spawn users from here on; Locust sets the same state right after.
         self._runner.update_state(STATE_STOPPING)
         for client in self._runner.clients.all:
-            if client.state != STATE_MISSING:  # one that has just joined may not have been heard of yet
-                run.heard(client.id, self._runner.get_worker_index(client.id))
-            self._send(messages.FLUSH, RunMessage(run=run.info["id"]), client.id)
+            self._flush(run, client.id)
         patience_s = float(self._environment.stop_timeout or 0) + run.patience_s
-        if not wait_until(lambda: not self._awaited(run), patience_s):
-            logger.error("no last word within %g s from: %s", patience_s, ", ".join(self._awaited(run)))
+        deadline = time.monotonic() + patience_s
+        while not wait_until(lambda: not self._awaited(run), min(FLUSH_AGAIN_S, deadline - time.monotonic())):
+            awaited = self._awaited(run)
+            if time.monotonic() >= deadline:
+                logger.error("no last word within %g s from: %s", patience_s, ", ".join(awaited))
+                return
+            for worker in awaited:
+                self._flush(run, worker)
+
+    def _flush(self, run: Run, worker: str) -> None:
+        self._send(messages.FLUSH, RunMessage(run=run.info["id"]), worker)
 
     def _awaited(self, run: Run) -> list[str]:
-        """Workers that are there and have not said that they are done."""
+        """Workers whose last word on the run is still to come."""
         clients = self._runner.clients
-        return [
-            worker
-            for worker, participant in run.participants.items()
-            if not participant.done and worker in clients and clients[worker].state != STATE_MISSING
-        ]
+        return run.roster.awaited(lambda w: w in clients and clients[w].state != STATE_MISSING)
 
     def _stop_load(self) -> None:
         self._runner.stop(send_stop_to_client=False)

@@ -94,6 +94,12 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     )
     add("--out", metavar="DIR", help="run directory (default runs/<time>-<name>)")
     add(
+        "--spool",
+        metavar="DIR",
+        help="where a worker keeps batches of records until the master has them, or off "
+        "(default: spool/ in the run directory)",
+    )
+    add(
         "--seed", type=int, metavar="N", help="reproducible lengths and prompts (default: drawn and recorded)"
     )
     add(

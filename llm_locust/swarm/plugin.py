@@ -7,10 +7,11 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
+from llm_locust.swarm.bounds import keep_bounded
 from llm_locust.swarm.local import LocalSide
 from llm_locust.swarm.master import MasterSide
 from llm_locust.swarm.options import add_arguments
-from llm_locust.swarm.signals import interrupt_main_only, leave_once
+from llm_locust.swarm.signals import interrupt_main_only, leave_once, look_at_the_stack
 from llm_locust.swarm.worker import WorkerSide
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def _on_init(environment: Environment, **_: object) -> None:
     else:
         side = LocalSide(environment)
     setattr(environment, _ATTRIBUTE, side)
+    keep_bounded(environment)
+    look_at_the_stack()
     leave_once(environment)
 
 

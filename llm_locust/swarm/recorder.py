@@ -11,21 +11,35 @@ BATCH_ROWS = 256
 
 Deliver = Callable[[FrameHeader, bytes], None]
 
+#: What has to be added to this process's clock to get the run's time, and its error, in ns; None: not known.
+Offset = tuple[int, int] | None
+
 
 class Recorder:
     """Collects one run's records on one worker and hands each closed batch over, once.
 
     Args:
         deliver: takes a batch's header and frame; it is then answerable for it.
+        in_flight: gives the number of requests under way.
+        clock: gives the clock's present offset.
     """
 
-    __slots__ = ("_deliver", "_open", "_seq", "finished", "run", "worker")
+    __slots__ = ("_clock", "_deliver", "_in_flight", "_open", "_seq", "finished", "run", "worker")
 
-    def __init__(self, run: str, worker: str, deliver: Deliver) -> None:
+    def __init__(
+        self,
+        run: str,
+        worker: str,
+        deliver: Deliver,
+        in_flight: Callable[[], int] = lambda: 0,
+        clock: Callable[[], Offset] = lambda: None,
+    ) -> None:
         self.run = run
         self.worker = worker
         self.finished = 0
         self._deliver = deliver
+        self._in_flight = in_flight
+        self._clock = clock
         self._open: list[RequestRecord] = []
         self._seq = 0
 
@@ -40,7 +54,17 @@ class Recorder:
         if not self._open:
             return
         records, self._open = self._open, []
-        header = FrameHeader(self.run, self.worker, self._seq, len(records))
+        offset_ns, error_ns = self._clock() or (None, None)
+        header = FrameHeader(
+            self.run,
+            self.worker,
+            self._seq,
+            len(records),
+            finished=self.finished,
+            in_flight=self._in_flight(),
+            clock_offset_ns=offset_ns,
+            clock_error_ns=error_ns,
+        )
         self._seq += 1
         self._deliver(header, encode_frame(header, RecordBatch.from_records(records, self.worker).to_bytes()))
 

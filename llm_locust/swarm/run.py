@@ -1,41 +1,40 @@
-"""One run at the side that has its directory: who takes part, what came, what it amounts to."""
+"""One run at the side that has its directory: what came, what is known of it, what it amounts to."""
 
 import logging
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import gevent
+import msgspec
+from gevent.event import Event
 
-from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
-from llm_locust.report.build import Report, build_report
-from llm_locust.store import FRAMES_FILE, compact, write_manifest
+from llm_locust.manifest import Manifest
+from llm_locust.report.build import Report
+from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
+from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.collector import Collector
-from llm_locust.swarm.messages import CountsMessage, RunInfo
+from llm_locust.swarm.finishing import finish_elsewhere
+from llm_locust.swarm.health import Health
+from llm_locust.swarm.messages import RunInfo
 from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 _VERSIONED = ("llm-locust", "locust", "gevent", "numpy", "pyarrow", "openai")
 
-
-@dataclass(slots=True)
-class Participant:
-    """A worker as the run's side knows it."""
-
-    index: int
-    counts: CountsMessage | None = None
-    done: bool = False
+#: The manifest in the run directory is never older than this: what a master that dies leaves behind.
+MANIFEST_INTERVAL_S = 5.0
 
 
 @dataclass(slots=True)
 class Run:
-    """A run from the first user to the report. Times are wall-clock ns of this process."""
+    """A run from the first user to the report. Times are nanoseconds of the run's axis."""
 
     info: RunInfo
     name: str
@@ -43,25 +42,34 @@ class Run:
     settings: Settings
     workers_expected: int
     collector: Collector
-    started_ns: int = field(default_factory=time.time_ns)
+    roster: Roster
+    axis: Axis
+    health: Health
+    started_ns: int
     stopped_ns: int | None = None
     ended_ns: int | None = None
     finishing: bool = False  # all records are in, or given up: the report is being made, or is there
-    participants: dict[str, Participant] = field(default_factory=dict)
     report: Report | None = None
     failure: str | None = None  # why there is no report
+    _keeper: "gevent.Greenlet[[], None] | None" = None
+    _resting: Event = field(default_factory=Event)
 
-    def heard(self, worker: str, index: int, counts: CountsMessage | None = None) -> Participant:
-        """A worker took part, and said how far it is."""
-        participant = self.participants.setdefault(worker, Participant(index))
-        if counts is not None and counts["run"] == self.info["id"]:
-            participant.counts = counts
-        return participant
+    def begin(self) -> None:
+        """Write the first manifest, for this directory and for the workers' spools, and keep it up to date.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        manifest = self.manifest()
+        self.info["manifest"] = msgspec.json.encode(manifest).decode()
+        self.info["places"] = self.roster.places
+        write_manifest(self.path, manifest)
+        self._keeper = gevent.spawn(self._keep_manifest)
 
     def stopped(self) -> None:
         """The load was told to stop; the measured window ends here."""
         if self.stopped_ns is None:
-            self.stopped_ns = time.time_ns()
+            self.stopped_ns = self.axis.now_ns()
 
     def manifest(self) -> Manifest:
         """The facts so far."""
@@ -75,14 +83,16 @@ class Run:
             model=self.info["model"],
             seed=self.info["seed"],
             command=_command(self.settings),
-            versions={name: version(name) for name in _VERSIONED} | {"python": sys.version.split()[0]},
+            versions=_versions(),
             slo=self.settings.slo,
             gates=self.settings.gates,
             warmup_s=self.settings.warmup_s,
             require_valid=self.settings.require_valid,
             options={k: v for k, v in self.settings.text.items() if v not in (None, [], "")},
             workers_expected=self.workers_expected,
-            workers=[self._facts(worker) for worker in sorted(self.participants, key=self._index)],
+            workers=self.roster.facts(self.collector.inboxes),
+            master=self.health.snapshot(),
+            clock_steps=self.axis.steps,
         )
 
     @property
@@ -91,11 +101,13 @@ class Run:
         return self.settings.flush_timeout_s + 5.0
 
     def finish(self) -> None:
-        """Close the file, compact it, compute and write the report. Heavy work is off the hub."""
+        """Close the file, then have it compacted and the report made, in a process of its own."""
+        self._rest()
         try:
             self.collector.close()
-            self.ended_ns = time.time_ns()
-            self.report = off_the_hub(_write_run, self.path, self.manifest(), self.settings.allow_incomplete)
+            self.ended_ns = self.axis.now_ns()
+            off_the_hub(write_manifest, self.path, self.manifest())
+            self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.allow_incomplete)
         except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
             self._failed(e)
         except Exception as e:
@@ -104,9 +116,11 @@ class Run:
 
     def discard(self) -> None:
         """Of a run that did not come about nothing stays."""
+        self._rest()
         with suppress(OSError):
             self.collector.close()
-            (self.path / FRAMES_FILE).unlink()
+            for name in (FRAMES_FILE, MANIFEST_FILE):
+                (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 
     def _failed(self, error: Exception) -> None:
@@ -114,30 +128,27 @@ class Run:
         self.failure = f"the report of {str(self.path)!r} could not be written: {reason}"
         logger.error("%s; the records that came are kept there", self.failure)
 
-    def _index(self, worker: str) -> int:
-        return self.participants[worker].index
+    def _keep_manifest(self) -> None:
+        failing = False
+        while not self._resting.wait(MANIFEST_INTERVAL_S):
+            try:
+                off_the_hub(write_manifest, self.path, self.manifest())
+                failing = False
+            except OSError as e:
+                if not failing:
+                    logger.error("manifest of %r not written, will be tried again: %s", str(self.path), e)
+                failing = True
 
-    def _facts(self, worker: str) -> WorkerFacts:
-        participant = self.participants[worker]
-        inbox = self.collector.inboxes[worker]
-        counts = participant.counts
-        return WorkerFacts(
-            id=worker,
-            index=participant.index,
-            announced=None if counts is None else counts["finished"],
-            received=inbox.rows,
-            batches=len(inbox.seqs),
-            resent=inbox.resent,
-            in_flight=0 if counts is None else counts["in_flight"],
-            lost=not participant.done,
-            health=NodeHealth() if counts is None else NodeHealth(**counts["health"]),
-        )
+    def _rest(self) -> None:
+        """No more manifests in between: one that is being written would meet the last one."""
+        self._resting.set()
+        if self._keeper is not None:
+            self._keeper.join()
 
 
-def _write_run(path: Path, manifest: Manifest, allow_incomplete: bool) -> Report:
-    write_manifest(path, manifest)
-    compact(path)
-    return build_report(path, allow_incomplete=allow_incomplete)
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in _VERSIONED} | {"python": sys.version.split()[0]}
 
 
 def _command(settings: Settings) -> list[str]:
@@ -154,13 +165,3 @@ def _command(settings: Settings) -> list[str]:
             word = word.replace(secret, "***")
         words.append(word)
     return words
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.05) -> bool:
-    """Give other greenlets their turn until the condition holds; gives whether it came to."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        gevent.sleep(poll_s)
-    return True

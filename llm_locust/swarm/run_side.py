@@ -3,7 +3,7 @@
 import logging
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,15 @@ from locust.env import Environment
 
 from llm_locust.report.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
+from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.collector import Collector
+from llm_locust.swarm.health import Health
 from llm_locust.swarm.messages import RunInfo
 from llm_locust.swarm.preflight import check_run_dir, check_target, check_workload, choose_run_dir, host_of
-from llm_locust.swarm.run import Run, wait_until
+from llm_locust.swarm.roster import Roster
+from llm_locust.swarm.run import Run
 from llm_locust.swarm.settings import Settings, UsageError, parse_settings
+from llm_locust.swarm.waiting import wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +35,18 @@ class RunSide:
 
     Args:
         acknowledge: called with (run, worker, seq) when a batch is in the run's file.
+        on_clock_step: called when this machine's clock was stepped.
     """
 
-    def __init__(self, environment: Environment, acknowledge: Callable[[str, str, int], None]) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        acknowledge: Callable[[str, str, int], None],
+        on_clock_step: Callable[[], None] = lambda: None,
+    ) -> None:
         self.environment = environment
+        self.axis = Axis(on_clock_step)
+        self.health = Health()
         self.run: Run | None = None
         self._acknowledge = acknowledge
         self._refused = False  # the last run that was asked for could not be done
@@ -46,6 +58,7 @@ class RunSide:
         # Every worker looks for it in the options that it gets: its absence would say that the
         # master does not load this package.
         self._options.llm_run = None
+        gevent.spawn(self.axis.watch)
 
     @property
     def headless(self) -> bool:
@@ -70,8 +83,12 @@ class RunSide:
                 leave(e)
             logger.warning("%s", e)
 
-    def begin(self, workers: int) -> Run:
+    def begin(self, workers: Collection[str], expected: int = 1) -> Run:
         """Begin a run.
+
+        Args:
+            workers: the names of those that are ready.
+            expected: how many there have to be at least.
 
         Raises:
             gevent.GreenletExit: it cannot be done. The reason is said; the greenlet that was about to
@@ -80,7 +97,7 @@ class RunSide:
         self._join_finishing()
         self.run, self._refused, self._options.llm_run = None, False, None
         try:
-            self.run = self._new_run(workers)
+            self.run = self._new_run(workers, expected)
         except (UsageError, OSError) as e:
             self.refuse(str(e))
             raise gevent.GreenletExit from e
@@ -161,7 +178,7 @@ class RunSide:
         check_workload(settings, self.environment.user_classes)
         return settings
 
-    def _new_run(self, workers: int) -> Run:
+    def _new_run(self, workers: Collection[str], expected: int) -> Run:
         settings = self._settings()
         host = host_of(self.environment)
         found = check_target(host, settings)
@@ -181,16 +198,24 @@ class RunSide:
         )
         collector = Collector(FrameLog(path / FRAMES_FILE), partial(self._acknowledge, info["id"]))
         self._runs += 1
-        # Travels to every worker with the first spawn message, and to those that join later.
-        self._options.llm_run = info
-        return Run(
+        self.health.begin()
+        self.axis.begin()
+        run = Run(
             info=info,
             name=settings.out.name if settings.out is not None else name,
             path=path,
             settings=settings,
-            workers_expected=workers,
+            workers_expected=max(expected, len(workers)),
             collector=collector,
+            roster=Roster(info["id"], workers, self.axis.now_ns),
+            axis=self.axis,
+            health=self.health,
+            started_ns=self.axis.now_ns(),
         )
+        run.begin()
+        # Travels to every worker with the first spawn message, and to those that join later.
+        self._options.llm_run = info
+        return run
 
 
 def leave(error: UsageError) -> NoReturn:

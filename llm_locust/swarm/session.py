@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
@@ -12,10 +13,11 @@ from locust.env import Environment
 from llm_locust.client.polling import pause_s
 from llm_locust.client.pool import Pool, Target, tls_context
 from llm_locust.client.stream import Answer, LlmClient
+from llm_locust.metrics.error_text import ErrorKinds
 from llm_locust.record import Outcome, RequestRecord
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.messages import RunInfo
-from llm_locust.swarm.recorder import Deliver, Recorder
+from llm_locust.swarm.recorder import Deliver, Offset, Recorder
 from llm_locust.swarm.settings import Settings
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.body import BodyTemplate
@@ -48,6 +50,7 @@ class Session:
         worker: this process's name in the records.
         worker_index: its place among ``worker_count``.
         deliver: takes the recorder's batches.
+        clock: gives this process's clock against the run's time.
     """
 
     def __init__(
@@ -60,15 +63,18 @@ class Session:
         worker_index: int,
         worker_count: int,
         deliver: Deliver,
+        clock: Callable[[], Offset] = lambda: None,
     ) -> None:
         self.run = run
         self.settings = settings
-        self.recorder = Recorder(run["id"], worker, deliver)
+        self.recorder = Recorder(run["id"], worker, deliver, lambda: self.client.in_flight, clock)
         self.stopping = False
         self.closed = False
         self.event_gap_s = math.nan
         self.answers: WeakSet[Closable] = WeakSet()
         self._environment = environment
+        self._failures = ErrorKinds()
+        self.worker_index = worker_index
         self._place = (worker_index, max(worker_count, worker_index + 1))
         self._users = count()
         self._workloads: dict[Endpoint, Workload] = {}
@@ -152,7 +158,7 @@ class Session:
         """
         failure = None
         if record.outcome is not Outcome.OK:
-            failure = LlmRequestError(f"{record.outcome}: {record.error}")
+            failure = LlmRequestError(self._failures.of(f"{record.outcome}: {record.error}"))
         self._environment.events.request.fire(
             request_type=record.endpoint,
             name=record.name,

@@ -18,8 +18,8 @@ from llm_locust.workload.plan import WorkloadSpec
 
 #: What the manifest keeps of the command line. Not --header: its values may be secrets.
 RECORDED_OPTIONS = (
-    "model", "input_tokens", "output_tokens", "dataset", "body", "slo", "gate", "warmup", "out", "seed",
-    "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
+    "model", "input_tokens", "output_tokens", "dataset", "body", "slo", "gate", "warmup", "out", "spool",
+    "seed", "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
     "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time", "stop_timeout",
     "processes", "expect_workers",
 )  # fmt: skip

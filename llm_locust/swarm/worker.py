@@ -7,9 +7,10 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
+from typing import NoReturn
 
 import gevent
-import psutil
 from locust import argument_parser
 from locust.env import Environment
 from locust.runners import STATE_INIT, WorkerRunner
@@ -18,20 +19,26 @@ from llm_locust.batch import RecordBatch
 from llm_locust.client.clock import hold_stamping
 from llm_locust.client.polling import PollLimiter
 from llm_locust.client.pool import TargetError
-from llm_locust.manifest import NodeHealth
+from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
+from llm_locust.store import Spool
 from llm_locust.swarm import messages
+from llm_locust.swarm.clocks import ClockWatch
+from llm_locust.swarm.health import Health
 from llm_locust.swarm.messages import (
     AckMessage,
     CountsMessage,
+    PongMessage,
     Received,
     RefusedMessage,
     RunInfo,
     RunMessage,
 )
-from llm_locust.swarm.recorder import Deliver
+from llm_locust.swarm.recorder import Deliver, Offset
+from llm_locust.swarm.roster import place_key
 from llm_locust.swarm.session import Session
 from llm_locust.swarm.settings import UsageError, parse_settings
 from llm_locust.swarm.shipping import Shipper
+from llm_locust.swarm.waiting import wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +73,19 @@ class UserSide:
     Args:
         worker: this process's name in the records.
         place: gives this process's index and how many there are, when a run begins.
+        clock: gives this process's clock against the run's time, and
+        clock_facts: what is known of it.
     """
 
     def __init__(
-        self, environment: Environment, worker: str, place: Callable[[], tuple[int, int]], deliver: Deliver
+        self,
+        environment: Environment,
+        worker: str,
+        place: Callable[[RunInfo], tuple[int, int]],
+        deliver: Deliver,
+        health: Health,
+        clock: Callable[[], Offset],
+        clock_facts: Callable[[], ClockFacts | None],
     ) -> None:
         self.environment = environment
         self.worker = worker
@@ -81,8 +97,9 @@ class UserSide:
         environment.events.spawning_complete.add_listener(lambda **_: keep_collections_short())
         self._polling = PollLimiter(lambda: 0.0 if self.session is None else self.session.poll_pause_s)
         self._stamping = hold_stamping()
-        self._process = psutil.Process()
-        self._cpu_percent_max: float | None = None
+        self._health = health
+        self._clock = clock
+        self._clock_facts = clock_facts
         gevent.spawn(self._close_batches)
 
     def begin(self, run: RunInfo) -> None:
@@ -92,11 +109,10 @@ class UserSide:
             UsageError: its settings cannot be used in this process.
         """
         self.close()
-        index, workers = self._place()
+        self._health.begin()
+        index, workers = self._place(run)
         # Forked processes begin with one state of Python's own generator, which wait times draw from.
         random.seed(f"{run['seed']}/{index}")
-        self._process.cpu_percent()
-        self._cpu_percent_max = None
         options = self.environment.parsed_options
         assert options is not None
         try:
@@ -108,11 +124,12 @@ class UserSide:
                 worker_index=index,
                 worker_count=workers,
                 deliver=self._deliver,
+                clock=self._clock,
             )
         except (TargetError, ValueError) as e:
             raise UsageError(str(e)) from e
 
-    def counts(self, unsent: int = 0) -> CountsMessage | None:
+    def counts(self, unsent: int = 0, dropped: int = 0) -> CountsMessage | None:
         """What this process has done in its run so far; None before its first."""
         session = self.session
         if session is None:
@@ -122,9 +139,9 @@ class UserSide:
             finished=session.recorder.finished,
             in_flight=session.in_flight,
             unsent=unsent,
-            dropped=0,
-            clock=None,
-            health=asdict(NodeHealth(cpu_percent_max=self._cpu_percent_max)),
+            dropped=dropped,
+            clock=None if (facts := self._clock_facts()) is None else asdict(facts),
+            health=asdict(self._health.snapshot()),
         )
 
     def admit_no_more(self) -> None:
@@ -136,19 +153,16 @@ class UserSide:
         """End the session; its users must have stopped."""
         if self.session is not None and not self.session.closed:
             self.session.close()
-            if self._cpu_percent_max is None:  # a run shorter than an interval
-                self._sample_cpu()
 
-    def _sample_cpu(self) -> None:
-        """The CPU since the last sample, of one core, in percent."""
-        self._cpu_percent_max = max(self._cpu_percent_max or 0.0, self._process.cpu_percent())
+    def close_batch(self) -> None:
+        """Deliver the records that have come since the last batch."""
+        if self.session is not None and not self.session.closed:
+            self.session.recorder.close_batch()
 
-    def _close_batches(self) -> None:
+    def _close_batches(self) -> NoReturn:
         while True:
             gevent.sleep(BATCH_INTERVAL_S)
-            if self.session is not None and not self.session.closed:
-                self._sample_cpu()
-                self.session.recorder.close_batch()
+            self.close_batch()
 
 
 class WorkerSide:
@@ -160,11 +174,25 @@ class WorkerSide:
         remember_default_arguments()
         self._environment = environment
         self._runner = runner
+        # The master's options replace this process's own; its disk is its own.
+        self._own_spool: str | None = getattr(environment.parsed_options, "spool", None)
         self._shipper = Shipper(lambda m: runner.send_message(messages.BATCH, dict(m)))
-        self._users = UserSide(environment, runner.client_id, self._place, self._shipper.deliver)
+        self._clock = ClockWatch(lambda m: runner.send_message(messages.PING, dict(m)), self._on_clock_step)
+        self._users = UserSide(
+            environment,
+            runner.client_id,
+            self._place,
+            self._shipper.deliver,
+            Health(),
+            self._offset,
+            self._clock.facts,
+        )
         self._over: set[str] = set()  # runs that must not begin here (again)
-        self._done: set[str] = set()  # runs of which this worker has said its last word
+        self._last_word: CountsMessage | None = None  # of the run that was flushed last
+        self._flushing: str | None = None
         runner.register_message(messages.ACK, self._on_ack)
+        runner.register_message(messages.PONG, self._on_pong)
+        runner.register_message(messages.OVER, self._on_over)
         runner.register_message(messages.FLUSH, self._on_flush, concurrent=True)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
@@ -172,7 +200,8 @@ class WorkerSide:
         events.test_stop.add_listener(lambda **_: self._users.close())
         events.report_to_master.add_listener(self._on_report)
         events.quitting.add_listener(self._on_quitting)
-        gevent.spawn(self._shipper.resend_forever)
+        gevent.spawn(self._shipper.ship_forever)
+        gevent.spawn(self._clock.run)
         if runner.worker_state != STATE_INIT:
             # It joined in the middle of a run, and was told to spawn before anybody listened.
             self._on_test_start()
@@ -181,10 +210,21 @@ class WorkerSide:
     def session(self) -> Session | None:
         return self._users.session
 
-    def _place(self) -> tuple[int, int]:
+    def _place(self, run: RunInfo) -> tuple[int, int]:
+        """This worker's index in the run, and how many workers there are as far as is known."""
         options = self._environment.parsed_options
-        expected = getattr(options, "expect_workers", 1) or 1
-        return max(self._runner.worker_index, 0), int(expected)
+        key, places = place_key(self._runner.client_id), run["places"]
+        # A master that has not heard of this worker yet will give it a place behind all others.
+        index = places.index(key) if key in places else max(self._runner.worker_index, len(places))
+        return index, max(int(getattr(options, "expect_workers", 1) or 1), len(places))
+
+    def _spool(self, run: RunInfo) -> Spool | None:
+        chosen = self._own_spool or getattr(self._environment.parsed_options, "spool", None)
+        if chosen == "off":
+            return None
+        root = Path(chosen) if chosen else Path(run["path"]).parent
+        folder = root / run["id"] if chosen else Path(run["path"]) / "spool"
+        return Spool(folder / self._runner.client_id, root)
 
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
@@ -195,6 +235,8 @@ class WorkerSide:
         run: RunInfo | None = options.llm_run
         if run is None or run["id"] in self._over:
             return  # a ramp of users that went on while its run was stopped
+        self._clock.begin()
+        self._shipper.begin(run["id"], self._spool(run), run["manifest"])
         try:
             self._users.begin(run)
         except UsageError as e:
@@ -205,11 +247,29 @@ class WorkerSide:
     def _on_ack(self, msg: Received[AckMessage], **_: object) -> None:
         self._shipper.acknowledged(msg.data["run"], msg.data["seq"])
 
+    def _on_pong(self, msg: Received[PongMessage], **_: object) -> None:
+        self._clock.on_pong(msg.data)
+
+    def _offset(self) -> Offset:
+        offset_ns, error_ns = self._clock.offset_ns, self._clock.error_ns
+        return None if offset_ns is None or error_ns is None else (offset_ns, error_ns)
+
+    def _on_clock_step(self) -> None:
+        """No batch holds records of before and after: each is placed by one offset."""
+        self._users.close_batch()
+
+    def _on_over(self, msg: Received[RunMessage], **_: object) -> None:
+        self._shipper.over(msg.data["run"])
+
     def _on_flush(self, msg: Received[RunMessage], **_: object) -> None:
         run = msg.data["run"]
         self._over.add(run)
-        session = self.session
-        if session is not None and session.run["id"] == run:
+        session, last = self.session, self._last_word
+        if self._flushing == run:
+            return  # its last word will come
+        if last is not None and last["run"] == run:
+            self._runner.send_message(messages.DONE, dict(last))  # said before, and lost on its way
+        elif session is not None and session.run["id"] == run:
             self._runner.stop()  # the users end as --stop-timeout says
             self._flush(session)
         else:  # this worker had no part in it
@@ -220,21 +280,39 @@ class WorkerSide:
 
     def _flush(self, session: Session) -> None:
         """Send all of the run and say that it was all; the master waits for this word."""
+        self._flushing = run = session.run["id"]
         self._users.close()
-        run = session.run["id"]
         # Once Locust has ended the greenlet that receives, no acknowledgement can come: do not wait for one.
         receives = len(self._runner.greenlet) > 0
         timeout_s = session.settings.flush_timeout_s
-        if receives and not self._shipper.flush(timeout_s):
+        if not self._shipper.flush(timeout_s, hears=receives) and receives:
             logger.error("batches of run %s were not acknowledged within %g s", run, timeout_s)
-        counts = self._users.counts(self._shipper.unsent)
+        counts = self._counts()
         assert counts is not None
-        self._done.add(run)
+        self._last_word, self._flushing = counts, None
         self._runner.send_message(messages.DONE, dict(counts))
-        self._shipper.abandon(run)
+        self._shipper.finish(run, self._facts(counts))
+
+    def _counts(self) -> CountsMessage | None:
+        return self._users.counts(self._shipper.unsent, self._shipper.dropped)
+
+    def _facts(self, counts: CountsMessage) -> WorkerFacts:
+        """The last word as a spool keeps it, for a master that does not hear it."""
+        session = self.session
+        assert session is not None
+        return WorkerFacts(
+            id=self._runner.client_id,
+            index=session.worker_index,
+            announced=counts["finished"],
+            received=counts["finished"] - counts["dropped"],
+            dropped=counts["dropped"],
+            in_flight=counts["in_flight"],
+            clock=self._clock.facts(),
+            health=NodeHealth(**counts["health"]),
+        )
 
     def _on_report(self, data: dict[str, object], **_: object) -> None:
-        counts = self._users.counts(self._shipper.unsent)
+        counts = self._counts()
         if counts is not None:
             data["llm"] = dict(counts)
 
@@ -244,7 +322,12 @@ class WorkerSide:
         Runs before Locust's own listener, while messages still come and go.
         """
         session = self.session
-        if session is not None and session.run["id"] not in self._done:
-            self._over.add(session.run["id"])
+        if session is None:
+            return
+        run, last = session.run["id"], self._last_word
+        if self._flushing == run:
+            wait_until(lambda: self._flushing is None, session.settings.flush_timeout_s)
+        elif last is None or last["run"] != run:
+            self._over.add(run)
             self._runner.stop()
             self._flush(session)

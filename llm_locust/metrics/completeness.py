@@ -1,0 +1,112 @@
+"""Is everything that was sent in the run, and if not: what is missing, and at which worker?
+
+A request is *lost* when it was sent, as far as is known, and the run has no record of it: it was
+under way when its worker was last heard, or its record did not come. A worker counts as unrecorded
+what it announced and what it had under way, less what came of it; see
+:attr:`~llm_locust.manifest.WorkerFacts.unrecorded`.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+
+
+def requests_lost(manifest: Manifest, rows: int) -> int:
+    """Requests of the whole run without a record: at the workers, or of which the master had one and
+    which are not among the ``rows`` that the run has."""
+    return manifest.records_lost + max(0, manifest.records_received - rows)
+
+
+def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
+    """What came of what was announced, over all workers and for each one, by their index.
+
+    ``missing`` has each worker that lacks records, ``lost`` each lost one. ``in_flight_lost`` are the
+    requests that the lost workers had under way; they are among ``records_lost``. A run of fewer
+    ``rows`` than the master received is not complete.
+    """
+    workers = sorted(manifest.workers, key=lambda w: (w.index, w.id))
+    return {
+        "complete": manifest.complete and rows >= manifest.records_received,
+        "workers_expected": manifest.workers_expected,
+        "workers_seen": len(workers),
+        "workers_late": sum(w.late for w in workers),
+        "workers_left": sum(w.left for w in workers),
+        "workers_lost": manifest.workers_lost,
+        "records_announced": manifest.records_announced,
+        "records_received": manifest.records_received,
+        "records_stored": rows,
+        "records_lost": requests_lost(manifest, rows),
+        "records_dropped": sum(w.dropped for w in workers),
+        "batches_resent": sum(w.resent for w in workers),
+        "in_flight_lost": sum(w.in_flight for w in workers if w.lost),
+        "missing": {w.id: w.missing for w in sorted(workers, key=lambda w: w.id) if w.missing},
+        "lost": sorted(w.id for w in workers if w.lost),
+        "torn": list(manifest.torn),
+        "workers": [_worker(w, manifest) for w in workers],
+        "master": {"clock_steps": manifest.clock_steps, **_health(manifest.master)},
+    }
+
+
+def largest(values: Iterable[float | None]) -> float | None:
+    """The largest value that is known; None without any."""
+    return max((v for v in map(known, values) if v is not None), default=None)
+
+
+def known(value: float | None) -> float | None:
+    """The value, and None for one that is not a finite number."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _worker(worker: WorkerFacts, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "index": worker.index,
+        "state": _state(worker, manifest),
+        "late": worker.late,
+        "joined_s": _after_start_s(worker.joined_ns, manifest),
+        "heard_s": _after_start_s(worker.heard_ns, manifest),
+        "announced": worker.announced,
+        "received": worker.received,
+        "missing": worker.missing,
+        "in_flight": worker.in_flight,
+        "unrecorded": worker.unrecorded,
+        "batches": worker.batches,
+        "batches_received": worker.received_seqs or None,
+        "resent": worker.resent,
+        "dropped": worker.dropped,
+        **_clock(worker.clock),
+        **_health(worker.health),
+    }
+
+
+def _state(worker: WorkerFacts, manifest: Manifest) -> str:
+    """What became of it; until the last record is in, one that is neither lost nor gone is running."""
+    if worker.lost:
+        return "lost"
+    if worker.left:
+        return "left"
+    return "running" if manifest.ended_ns is None else "done"
+
+
+def _after_start_s(at_ns: int | None, manifest: Manifest) -> float | None:
+    """Seconds after the run's start; below 0 for a worker that was there before."""
+    return None if at_ns is None else (at_ns - manifest.started_ns) * 1e-9
+
+
+def _clock(clock: ClockFacts | None) -> dict[str, float | int | None]:
+    return {
+        "clock_offset_ms": None if clock is None else clock.offset_ns * 1e-6,
+        "clock_error_ms": None if clock is None else clock.error_ns * 1e-6,
+        "clock_steps": None if clock is None else clock.steps,
+    }
+
+
+def _health(health: NodeHealth) -> dict[str, float | None]:
+    return {
+        "hub_lag_ms_p99": known(health.hub_lag_ms_p99),
+        "hub_lag_ms_max": known(health.hub_lag_ms_max),
+        "cpu_percent_max": known(health.cpu_percent_max),
+        "rss_mib_max": known(health.rss_mib_max),
+    }

@@ -1,0 +1,96 @@
+"""``python -m llm_locust.report.finish RUN``: what a run directory gets once its last record is in.
+
+A command, so that a process whose event loop must stay free can have it done by another one.
+"""
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from shlex import quote
+
+import msgspec
+
+from llm_locust.report.build import Report, build_report
+from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest
+
+#: Below a master that answers heartbeats on the same few cores, above nothing else.
+_NICENESS = 5
+
+
+class FinishAnswer(msgspec.Struct, frozen=True):
+    """The command's one line of JSON: the report's exit code, or why there is no report."""
+
+    exit_code: int | None
+    error: str | None
+
+
+def finish_run(run: Path, *, allow_incomplete: bool = False) -> Report:
+    """Put a run's batches into one Parquet file, then write its summary and reports.
+
+    A run that was finished before, or that was cut off while it was, can be finished again.
+
+    Args:
+        run: a run directory with its manifest and, unless they are compacted already, its frames.
+        allow_incomplete: missing records do not make the exit code 2.
+
+    Raises:
+        ValueError: manifest, batches or limits that cannot be used (StoreError, BatchError, SloError, ...).
+        OSError: a file cannot be read or written.
+    """
+    read_manifest(run)  # what is no run is refused before anything is written into it
+    # Without frames ``compact`` makes an empty file: of a run that has its records it would take them.
+    if (run / FRAMES_FILE).exists() or not (run / REQUESTS_FILE).exists():
+        compact(run)
+    return build_report(run, allow_incomplete=allow_incomplete)
+
+
+def advice(run: Path, *, out_of_memory: bool = False) -> str:
+    """What a person can do where the report of a run was not made."""
+    where = ", on a machine with more memory" if out_of_memory else ""
+    return (
+        f"the records are in {str(run)!r}: "
+        f"`llm-locust merge {quote(str(run))} --out NEW` makes the report of them{where}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Finish one run and print a :class:`FinishAnswer`; gives 0 where there is a report, 1 where not."""
+    parser = argparse.ArgumentParser(
+        prog="python -m llm_locust.report.finish",
+        description="Compact the batches of a run that has ended, and write its summary and reports.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument(
+        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 2"
+    )
+    args = parser.parse_args(argv)
+    os.nice(_NICENESS)
+    answer = _attempt(args.run, args.allow_incomplete)
+    # Who asked may be gone, the files are there all the same. Unbuffered: nothing is left for the exit.
+    with suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), msgspec.json.encode(answer) + b"\n")
+    return 0 if answer.error is None else 1
+
+
+def _attempt(run: Path, allow_incomplete: bool) -> FinishAnswer:
+    try:
+        return FinishAnswer(finish_run(run, allow_incomplete=allow_incomplete).exit_code, None)
+    except MemoryError:
+        return FinishAnswer(None, f"memory has run out; {advice(run, out_of_memory=True)}")
+    except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
+        return FinishAnswer(None, _one_line(e))
+    except Exception as e:
+        traceback.print_exc()
+        return FinishAnswer(None, f"a defect of llm-locust, {type(e).__name__}: {_one_line(e)}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

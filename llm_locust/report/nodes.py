@@ -1,0 +1,86 @@
+"""The processes that made the load, where there is something to say of one of them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.text import clean, count, number, plural, short
+
+Part = Mapping[str, Any]
+
+#: An event loop that was held for longer, once, is worth a row; so is a clock that is further off.
+NOTABLE_HUB_LAG_MS = 50.0
+NOTABLE_OFFSET_MS = 1.0
+
+MOST_ROWS = 20
+
+_NAME_LENGTH = 64
+_COLUMNS = (
+    Column("Node", left=True, verbatim=True, wraps=True),
+    Column("records"),
+    Column("offset ms", over="clock"),
+    Column("set", over="clock"),
+    Column("p99", over="hub lag ms"),
+    Column("max", over="hub lag ms"),
+    Column("%", over="CPU"),
+    Column("MiB", over="RSS"),
+    Column("dropped"),
+)
+
+
+def nodes(summary: Part) -> Section | None:
+    """The nodes that were late, whose clock is off or was set, or that dropped records; None without any."""
+    part = summary.get("completeness") or {}
+    workers = part.get("workers") or ()
+    found = [w for w in workers if _is_notable(w)]
+    master = part.get("master") or {}
+    rows = [_row(master, "master", "")] if _is_notable(master) else []
+    rows += [_row(w, short(clean(w.get("id")), _NAME_LENGTH), count(w.get("received"))) for w in found]
+    if not rows:
+        return None
+    notes = _notes(len(rows) - MOST_ROWS, len(workers) - len(found))
+    return Section(
+        "Nodes", table=Table(_COLUMNS, tuple(rows[:MOST_ROWS])).without_empty(), notes=tuple(notes)
+    )
+
+
+def _is_notable(node: Part) -> bool:
+    return bool(
+        (node.get("hub_lag_ms_max") or 0) > NOTABLE_HUB_LAG_MS
+        or abs(node.get("clock_offset_ms") or 0) > max(NOTABLE_OFFSET_MS, node.get("clock_error_ms") or 0)
+        or node.get("clock_steps")
+        or node.get("dropped")
+    )
+
+
+def _row(node: Part, name: str, records: str) -> Row:
+    return Row(
+        (
+            name,
+            records,
+            _offset(node),
+            count(node["clock_steps"]) if node.get("clock_steps") else "",
+            number(node.get("hub_lag_ms_p99")),
+            number(node.get("hub_lag_ms_max")),
+            number(node.get("cpu_percent_max")),
+            number(node.get("rss_mib_max")),
+            count(node["dropped"]) if node.get("dropped") else "",
+        )
+    )
+
+
+def _offset(node: Part) -> str:
+    if node.get("clock_offset_ms") is None:
+        return ""
+    return f"{number(node['clock_offset_ms'])} ± {number(node.get('clock_error_ms'))}"
+
+
+def _notes(more: int, others: int) -> Iterator[Line]:
+    if more > 0:
+        yield Line(f"{count(more)} more in summary.json", Tone.FAINT)
+    if others > 0:
+        yield Line(
+            f"{plural(others, 'other worker')}: loop never held for over {NOTABLE_HUB_LAG_MS:g} ms, "
+            f"clock off by no more than its error or {NOTABLE_OFFSET_MS:g} ms",
+            Tone.FAINT,
+        )

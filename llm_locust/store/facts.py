@@ -1,0 +1,163 @@
+"""What is known of a run whose facts were written by many: the manifest that accounts for them all."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+
+from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
+from llm_locust.store.frames import FrameHeader, Tear
+from llm_locust.store.seqs import joined, ranges_text, seq_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What is there of one worker: records, the numbers of their batches as ranges, the last batch's
+    header (None: not there)."""
+
+    rows: int = 0
+    seqs: tuple[range, ...] = ()
+    newest: FrameHeader | None = None
+
+    def __add__(self, other: "Holding") -> "Holding":
+        """Both, which have no batch in common."""
+        headers = [h.newest for h in (self, other) if h.newest is not None]
+        return Holding(
+            self.rows + other.rows,
+            tuple(joined([*self.seqs, *other.seqs])),
+            max(headers, key=_progress, default=None),
+        )
+
+
+def holdings(headers: Iterable[FrameHeader]) -> dict[str, Holding]:
+    """What frames hold, by worker.
+
+    Args:
+        headers: each (worker, seq) once, those of a worker behind each other.
+    """
+    held = {}
+    for worker, group in groupby(headers, key=lambda header: header.worker):
+        each = list(group)
+        seqs = tuple(seq_ranges(header.seq for header in each))
+        held[worker] = Holding(sum(header.rows for header in each), seqs, max(each, key=_progress))
+    return held
+
+
+def by_knowledge(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Manifests of one run, the one that knows most first: the same order whatever order they came in.
+
+    A manifest is written at the run's beginning, again and again as it goes, and at its end. So: the
+    one that knows the end, then the stop, then most workers, then the latest word of one.
+    """
+    return sorted(manifests, key=_knowledge, reverse=True)
+
+
+def _knowledge(m: Manifest) -> tuple[object, ...]:
+    heard_ns = max((w.heard_ns or 0 for w in m.workers), default=0)
+    # The text decides between equals, so that the order does not depend on how they were found.
+    return (
+        m.ended_ns is not None,
+        m.stopped_ns is not None,
+        len(m.workers),
+        heard_ns,
+        m.records_announced,
+        msgspec.json.encode(m),
+    )
+
+
+def account(
+    manifests: Sequence[Manifest], last_words: Mapping[str, WorkerFacts], held: Mapping[str, Holding]
+) -> Manifest:
+    """The manifest of a run of which this is there.
+
+    It is that of the most knowing manifest, its workers accounted for anew: see :func:`_account`.
+    A worker that no manifest knows has its own word's index, or else the next free one.
+
+    Args:
+        manifests: ordered by :func:`by_knowledge`, at least one.
+        last_words: each worker's own facts, written when it ended.
+        held: what is there of each worker.
+    """
+    told: dict[str, list[_Told]] = {}
+    for manifest in manifests:
+        for facts in manifest.workers:
+            final = facts.left or (manifest.ended_ns is not None and not facts.lost)
+            told.setdefault(facts.id, []).append(_Told(facts, final))
+    for worker in sorted((last_words.keys() | held.keys()) - told.keys()):
+        taken = {each[0].facts.index for each in told.values()}
+        facts = last_words.get(worker) or WorkerFacts(id=worker, index=-1, announced=None, received=0)
+        if facts.index < 0 or facts.index in taken:
+            facts = replace(facts, index=1 + max(taken, default=-1))
+        told[worker] = [_Told(facts, final=False)]
+    workers = [
+        _account(each, last_words.get(worker), held.get(worker, Holding())) for worker, each in told.items()
+    ]
+    stopped_ns = next((m.stopped_ns for m in manifests if m.stopped_ns is not None), None)
+    return replace(
+        manifests[0], stopped_ns=stopped_ns, workers=sorted(workers, key=lambda w: (w.index, w.id))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a manifest says of a worker, and whether it does so after the worker's final word."""
+
+    facts: WorkerFacts
+    final: bool
+
+
+def _account(told: Sequence[_Told], word: WorkerFacts | None, held: Holding) -> WorkerFacts:
+    """One worker's facts.
+
+    Announced is the largest count that anybody knows, and ``in_flight`` what was said with it; of equal
+    counts the worker's own word holds, then the most knowing manifest's. Received is what is there.
+    Without a final word the worker is lost. All else is the most knowing manifest's, or the worker's
+    own where that manifest was written before its end.
+    """
+    known = told[0].facts
+    if word is not None and not told[0].final:
+        known = replace(
+            known,
+            dropped=max(known.dropped, word.dropped),
+            heard_ns=max(filter(None, (known.heard_ns, word.heard_ns)), default=None),
+            clock=word.clock or known.clock,
+            health=known.health if word.health == NodeHealth() else word.health,
+        )
+    counts = [(facts.announced, facts.in_flight) for facts in (word, *(t.facts for t in told)) if facts]
+    if held.newest is not None:
+        counts.append((held.newest.finished, held.newest.in_flight or 0))
+    announced, in_flight = max(counts, key=lambda each: -1 if each[0] is None else each[0])
+    return replace(
+        known,
+        announced=announced,
+        in_flight=in_flight,
+        received=held.rows,
+        batches=sum(map(len, held.seqs)),
+        received_seqs=ranges_text(held.seqs),
+        lost=(word is None or word.lost) and not any(t.final for t in told),
+    )
+
+
+def _progress(header: FrameHeader) -> tuple[int, int]:
+    return (-1 if header.finished is None else header.finished, header.seq)
+
+
+def all_here(manifest: Manifest) -> bool:
+    """Every worker gave its final word, and all records that it announced are here.
+
+    Bytes that are no frame do not count: nothing that the run should have can be in them.
+    """
+    announced = all(worker.announced is not None for worker in manifest.workers)
+    return announced and replace(manifest, torn=[]).complete
+
+
+def tear_text(tear: Tear, name: str) -> str:
+    """A line of :attr:`~llm_locust.manifest.Manifest.torn`."""
+    return f"{name}: bytes {tear.start} to {tear.end} are no frame" if tear.end else f"{name}: is empty"
+
+
+def file_of_tear(text: str) -> Path:
+    """The file that a line of ``torn`` names."""
+    return Path(text.rpartition(": ")[0])

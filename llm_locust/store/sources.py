@@ -1,0 +1,147 @@
+"""What there is to make a run from: frames, manifests, last words and finished runs, wherever they lie."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.store.files import MANIFEST_FILE, REQUESTS_FILE, StoreError, read_manifest
+from llm_locust.store.frames import FrameIndex, FrameRef, Tear, index_frames
+from llm_locust.store.spool import WORKER_FILE
+
+FRAME_SUFFIX = ".frame"  # of a file with one frame, named by its number
+FRAMES_SUFFIX = ".frames"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found, by the files' and directories' real paths.
+
+    Attributes:
+        names: of each file, relative to the source that it was found in.
+        manifests, last_words: by the directory that they lie in.
+        finished: directories with the requests of a run and its manifest.
+        unreadable: a line for each file that could not be used, and why.
+    """
+
+    names: Mapping[Path, str]
+    frames: Sequence[FrameRef]
+    tears: Sequence[Tear]
+    manifests: Mapping[Path, Manifest]
+    last_words: Mapping[Path, WorkerFacts]
+    finished: Sequence[Path]
+    unreadable: Sequence[str]
+
+    @property
+    def runs(self) -> list[str]:
+        """The ids of all runs that anything was found of."""
+        return sorted({f.header.run for f in self.frames} | {m.id for m in self.manifests.values()})
+
+    def of_run(self, run: str) -> "Found":
+        """What belongs to this run.
+
+        A directory belongs to the run of its manifest, or else to those of its frames. Where neither
+        tells, its tears may be of any run, its last words are of the only one that there is.
+        """
+        runs_of: dict[Path, set[str]] = {}
+        for frame in self.frames:
+            runs_of.setdefault(frame.path.parent, set()).add(frame.header.run)
+        runs_of |= {path: {m.id} for path, m in self.manifests.items()}
+        only = len(self.runs) == 1
+        return Found(
+            self.names,
+            [f for f in self.frames if f.header.run == run],
+            [t for t in self.tears if run in runs_of.get(t.path.parent, {run})],
+            {path: m for path, m in self.manifests.items() if m.id == run},
+            {p: w for p, w in self.last_words.items() if run in runs_of.get(p, {run} if only else ())},
+            [path for path in self.finished if self.manifests[path].id == run],
+            self.unreadable,
+        )
+
+
+def find(sources: Iterable[Path]) -> Found:
+    """Look through directories, with all below them, and single files.
+
+    Raises:
+        StoreError: a source is not there, or is a file of another kind.
+        OSError: a file or directory cannot be read.
+    """
+    names = _names(sources)
+    indices = [_index(path) for path in names if path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX)]
+    finished = [path.parent for path in names if path.name == REQUESTS_FILE]
+    unreadable: list[str] = []
+    manifests: dict[Path, Manifest] = {}
+    last_words: dict[Path, WorkerFacts] = {}
+    for directory in sorted({*finished, *(path.parent for path in names if path.name == MANIFEST_FILE)}):
+        try:
+            manifests[directory] = read_manifest(directory)
+        except StoreError as e:
+            unreadable.append(str(e))
+    for path in names:
+        if path.name == WORKER_FILE:
+            try:
+                last_words[path.parent] = msgspec.json.decode(path.read_bytes(), type=WorkerFacts)
+            except (msgspec.DecodeError, UnicodeDecodeError) as e:
+                unreadable.append(f"{str(path)!r} is not a worker's last word: {e}")
+    unreadable += [
+        f"{str(path / REQUESTS_FILE)!r} is left out: only its manifest could say which batches it has"
+        for path in finished
+        if path not in manifests
+    ]
+    return Found(
+        names,
+        [frame for index in indices for frame in index.frames],
+        [tear for index in indices for tear in index.tears],
+        manifests,
+        last_words,
+        [path for path in finished if path in manifests],
+        unreadable,
+    )
+
+
+def holds_frames(directory: Path) -> bool:
+    """There are files of frames in the directory or below it."""
+    return any(path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX) for path in _files_below(directory))
+
+
+def _names(sources: Iterable[Path]) -> dict[Path, str]:
+    """Every file that counts, with its shortest name; in an order that does not depend on the sources'."""
+    names: dict[Path, str] = {}
+    for source in sources:
+        root = source.resolve()
+        if root.is_dir():
+            below = {path: path.relative_to(root).as_posix() for path in _files_below(root) if _counts(path)}
+        elif not root.exists():
+            raise StoreError(f"{str(source)!r} is not there: name run directories, spools or files of frames")
+        elif _counts(root):
+            below = {root: root.name}
+        else:
+            raise StoreError(
+                f"{str(source)!r} is no file of a run: name directories, or files such as "
+                f"batches{FRAMES_SUFFIX}, 00000001{FRAME_SUFFIX} or {MANIFEST_FILE}"
+            )
+        for path, name in below.items():
+            names[path] = min(names.get(path, name), name, key=lambda text: (len(text), text))
+    return dict(sorted(names.items()))
+
+
+def _counts(path: Path) -> bool:
+    return path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX) or path.name in (
+        MANIFEST_FILE,
+        WORKER_FILE,
+        REQUESTS_FILE,
+    )
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.rglob("*") if path.is_file())
+
+
+def _index(path: Path) -> FrameIndex:
+    index = index_frames(path)
+    # The file of one frame that has none: what it was made for is not in it.
+    if path.suffix == FRAME_SUFFIX and not index.frames and not index.tears:
+        return FrameIndex(tears=(Tear(path, 0, 0),))
+    return index

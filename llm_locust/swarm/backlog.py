@@ -1,0 +1,239 @@
+"""One run's batches that the master has not acknowledged: on disk where that works, else in memory."""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from llm_locust.manifest import WorkerFacts
+from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool
+from llm_locust.swarm.offload import off_the_hub
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """A batch without an acknowledgement. ``frame`` is None while its bytes are on disk alone."""
+
+    header: FrameHeader
+    size: int
+    frame: bytes | None
+    tried: bool = False  # the disk was asked to take it
+    stored: bool = False  # it did
+    done: bool = False  # acknowledged, or gone: it is waited for no more
+    sent_at_s: float = 0.0  # the last time
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.header.run, self.header.seq
+
+
+class Backlog:
+    """Keeps batches until they are acknowledged. Disk work is done off the hub.
+
+    Not for two greenlets at once where it says "in a thread"; the rest may be called at any time.
+
+    Args:
+        spool: where batches go; None keeps them in memory.
+        manifest: the run's facts as JSON, written beside the first batch; empty for none.
+        may_say: whether the next complaint about the disk may be said.
+        memory_mib: what is said of the bound of memory.
+    """
+
+    def __init__(
+        self, run: str, spool: Spool | None, manifest: str, may_say: Callable[[], bool], memory_mib: int
+    ) -> None:
+        self.run = run
+        self.batches: dict[int, Batch] = {}
+        self.over = False  # the master takes no more of this run
+        self.dropped = 0  # records that there was no room for
+        self.memory_bytes = 0
+        self.spooled_bytes = 0
+        self._spool = spool
+        self._manifest = manifest
+        self._may_say = may_say
+        self._memory_mib = memory_mib
+        self._to_store: deque[Batch] = deque()
+        self._refused: dict[int, Batch] = {}  # the disk did not take them
+        self._said_refused = False
+        self._to_remove: list[int] = []  # acknowledged, still on disk
+
+    def add(self, header: FrameHeader, frame: bytes) -> Batch:
+        """Keep a batch; it is in memory until :meth:`store_next` has come to it."""
+        batch = Batch(header, len(frame), frame)
+        self.batches[header.seq] = batch
+        self.memory_bytes += batch.size
+        self._to_store.append(batch)
+        return batch
+
+    def ask_disk(self) -> None:
+        """Let the disk be asked again by :meth:`store_next`, with no new batch."""
+        if self._refused and not self._to_store:
+            self._to_store.append(self._refused.pop(next(iter(self._refused))))
+
+    def forget(self, seq: int) -> None:
+        """The master has the batch, or nobody has."""
+        batch = self.batches.pop(seq, None)
+        if batch is None:
+            return
+        batch.done = True
+        self._refused.pop(seq, None)
+        self._release(batch)
+        if batch.stored:
+            self.spooled_bytes -= batch.size
+            self._to_remove.append(seq)
+
+    def unload(self, batch: Batch) -> None:
+        """What is on disk need not be in memory."""
+        if batch.stored:
+            self._release(batch)
+
+    def store_next(self) -> Batch | None:
+        """Write, in a thread, the next batch that the disk was not asked to take, or may take now.
+
+        Gives the batch, whether or not it could be written, and None where there is none.
+        """
+        while self._to_store:
+            batch = self._to_store.popleft()
+            if not batch.done:
+                batch.tried = True
+                if self._spool is not None:
+                    self._store(self._spool, batch)
+                return batch
+        return None
+
+    def load(self, batch: Batch) -> bytes | None:
+        """The batch's bytes, read in a thread where they are not in memory.
+
+        None where they are not needed any more, or are gone, for somebody removed or cut the file: the
+        batch is dropped then, for the master must not put it among whole ones.
+
+        Raises:
+            OSError: they cannot be read now.
+        """
+        if batch.done or batch.frame is not None:
+            return batch.frame
+        assert self._spool is not None
+        header = batch.header
+        try:
+            frame = off_the_hub(self._spool.read, header.seq)
+        except FileNotFoundError:
+            frame = b""
+        if len(frame) == batch.size:
+            return frame
+        if not batch.done:
+            place = self._spool.folder
+            logger.error("batch %d (%d records) is gone from %s: it is lost", header.seq, header.rows, place)
+            self.dropped += header.rows
+            self.forget(header.seq)
+        return None
+
+    def remove_acknowledged(self) -> None:
+        """Remove from disk, in a thread, what need not be there any more."""
+        if self._spool is None or not self._to_remove:
+            return
+        seqs, self._to_remove = self._to_remove, []
+        self._to_remove += off_the_hub(_remove, self._spool, seqs)
+
+    def close(self, facts: WorkerFacts | None) -> int:
+        """The run has ended: leave on disk, in a thread, what is not acknowledged; else nothing.
+
+        Args:
+            facts: the worker's last word, written beside what stays, with the count of what was dropped.
+
+        Returns:
+            The number of records that are not acknowledged.
+        """
+        self._to_store.extend(self._refused.values())
+        self._refused.clear()
+        while self.store_next() is not None:
+            pass
+        self.remove_acknowledged()
+        self._say_left()
+        self.dropped += sum(b.header.rows for b in self.batches.values() if not b.stored)
+        if self._spool is not None and (self.spooled_bytes or not off_the_hub(self._spool.close)):
+            self._leave(self._spool, facts)
+        for batch in self.batches.values():
+            self._release(batch)
+        return sum(b.header.rows for b in self.batches.values())
+
+    def _store(self, spool: Spool, batch: Batch) -> None:
+        assert batch.frame is not None
+        try:
+            off_the_hub(self._write, spool, batch.header.seq, batch.frame)
+        except OSError as e:
+            if not batch.done:
+                self._refused[batch.header.seq] = batch
+            self._say_refused(spool, e)
+            return
+        if batch.done:  # acknowledged while it was written
+            self._to_remove.append(batch.header.seq)
+            return
+        batch.stored = True
+        self.spooled_bytes += batch.size
+        self._say_taken(spool)
+        self._to_store.extendleft(reversed(self._refused.values()))
+        self._refused.clear()
+
+    def _write(self, spool: Spool, seq: int, frame: bytes) -> None:
+        if self._manifest:
+            spool.write_facts(MANIFEST_FILE, msgspec.Raw(self._manifest.encode()))
+            self._manifest = ""
+        spool.write(seq, frame)
+
+    def _leave(self, spool: Spool, facts: WorkerFacts | None) -> None:
+        if facts is None:
+            return
+        try:
+            off_the_hub(spool.write_facts, WORKER_FILE, replace(facts, dropped=self.dropped))
+        except OSError as e:
+            logger.error("%s could not be written into %s: %s", WORKER_FILE, spool.folder, e.strerror or e)
+
+    def _say_refused(self, spool: Spool, error: OSError) -> None:
+        if not self._said_refused and self._may_say():
+            self._said_refused = True
+            logger.warning(
+                "the spool %s cannot be written: %s; batches are kept in memory until the master has them, "
+                "up to %d MiB, and the disk is tried again with each",
+                *(spool.folder, error.strerror or error, self._memory_mib),
+            )
+
+    def _say_taken(self, spool: Spool) -> None:
+        if self._said_refused:
+            self._said_refused = False
+            logger.warning("the spool %s can be written again", spool.folder)
+
+    def _say_left(self) -> None:
+        stored = [b.header.rows for b in self.batches.values() if b.stored]
+        lost = [b.header.rows for b in self.batches.values() if not b.stored]
+        if stored and self._spool is not None:
+            logger.error(
+                "%d batches (%d records) of run %s were not acknowledged: they stay in %s; "
+                "`llm-locust merge RUN_DIRECTORY %s --out NEW_DIRECTORY` puts them into the run",
+                *(len(stored), sum(stored), self.run, self._spool.folder, self._spool.folder),
+            )
+        if lost:
+            logger.error(
+                "%d batches (%d records) of run %s are lost: they were not acknowledged%s",
+                *(len(lost), sum(lost), self.run),
+                "" if self._spool is None else f", and {self._spool.folder} could not be written",
+            )
+
+    def _release(self, batch: Batch) -> None:
+        if batch.frame is not None:
+            batch.frame = None
+            self.memory_bytes -= batch.size
+
+
+def _remove(spool: Spool, seqs: list[int]) -> list[int]:
+    """Remove these; gives those that could not be."""
+    failed = []
+    for seq in seqs:
+        try:
+            spool.drop(seq)
+        except OSError:
+            failed.append(seq)
+    return failed

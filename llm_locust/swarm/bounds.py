@@ -1,0 +1,114 @@
+"""Locust's own statistics kept from growing with the length of a run.
+
+What Locust shows stays true: the counts of a second go when nothing reads them any more, rows of the
+history are left out where they are old, and errors beyond a number of kinds are counted as one.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import gevent
+from locust.env import Environment
+from locust.runners import MasterRunner
+from locust.stats import RequestStats, StatsError
+
+PASS_INTERVAL_S = 30.0
+
+#: Locust's current rates are those of the seconds 12 to 3 before the last request. The rest is for
+#: clocks that differ and are set.
+SECONDS_KEPT = 60
+
+#: A history with more rows, which are 5 s apart, keeps the recent ones and at most so many older ones:
+#: the last 42 minutes whole, and of the days before a row every 11 minutes or less after a week.
+MOST_ROWS, RECENT_ROWS, OLDER_ROWS = 2000, 500, 1000
+_ROW_INTERVAL_S = 5.0
+
+#: As many as Locust's page lists. The last one stands for those beyond.
+MOST_ERRORS = 500
+
+#: Workers that have gone and whose last log, of up to 500 lines, is kept.
+MOST_GONE_LOGS = 100
+
+History = list[dict[str, Any]]
+
+
+def keep_bounded(environment: Environment) -> "gevent.Greenlet[[], None]":
+    """Bound the environment's statistics every :data:`PASS_INTERVAL_S`, until the greenlet is killed."""
+
+    def keep() -> None:
+        while True:
+            gevent.sleep(PASS_INTERVAL_S)
+            bound_statistics(environment)
+
+    return gevent.spawn(keep)
+
+
+def bound_statistics(environment: Environment) -> None:
+    """One pass over what Locust holds now."""
+    stats = environment.stats
+    options = environment.parsed_options
+    # Locust's --json prints every second's counts: who asks for them gets them, and pays for them.
+    if not (getattr(options, "json", False) or getattr(options, "json_file", None)):
+        forget_seconds(stats)
+    stats.history = thinned(stats.history)
+    stats.errors = capped(stats.errors)
+    if isinstance(environment.runner, MasterRunner):
+        gone = [worker for worker in environment.worker_logs if worker not in environment.runner.clients]
+        for worker in gone[:-MOST_GONE_LOGS]:
+            del environment.worker_logs[worker]
+
+
+def forget_seconds(stats: RequestStats) -> None:
+    """Delete the counts of those seconds that no current rate is made of any more."""
+    last = stats.last_request_timestamp
+    if last is None:
+        return
+    oldest = int(last) - SECONDS_KEPT
+    for entry in (stats.total, *stats.entries.values()):
+        for counts in (entry.num_reqs_per_sec, entry.num_fail_per_sec):
+            for second in [second for second in counts if second < oldest]:
+                del counts[second]
+
+
+def thinned(history: History) -> History:
+    """The history itself, or with more than :data:`MOST_ROWS` one that has fewer of the older rows.
+
+    Of the older rows the first in each interval stays, the interval being doubled until no more than
+    :data:`OLDER_ROWS` are left. What was thinned before counts with what was left of it: so the rows
+    are the wider apart the older they are, and cover the whole run. The first row always stays.
+    """
+    if len(history) <= MOST_ROWS:
+        return history
+    older, recent = history[:-RECENT_ROWS], history[-RECENT_ROWS:]
+    begin, *_ = times = [datetime.fromisoformat(row["time"]).timestamp() for row in older]
+    interval_s = _ROW_INTERVAL_S
+    while len(older) > OLDER_ROWS:
+        # int() and not floor: where the clock was set back, one interval holds both sides of the first row.
+        intervals = [int((at - begin) / interval_s) for at in times]
+        kept = [i for i, interval in enumerate(intervals) if i == 0 or interval != intervals[i - 1]]
+        older, times = [older[i] for i in kept], [times[i] for i in kept]
+        interval_s *= 2
+    return older + recent
+
+
+def capped(errors: dict[str, StatsError]) -> dict[str, StatsError]:
+    """The errors themselves, or of more than :data:`MOST_ERRORS` the most frequent and one for the rest.
+
+    A kind that went into the rest begins anew when it occurs again; the sum of all stays true.
+    """
+    if len(errors) <= MOST_ERRORS:
+        return errors
+    text = f"other errors (more than {MOST_ERRORS} kinds; see the report)"
+    key = StatsError.create_key("", "", text)
+    ranked = sorted((k for k in errors if k != key), key=lambda k: -errors[k].occurrences)
+    frequent = set(ranked[: MOST_ERRORS - 1])
+    rest = [error for k, error in errors.items() if k not in frequent]
+    other = StatsError(
+        "",
+        "",
+        text,
+        sum(error.occurrences for error in rest),
+        min((error.first_seen for error in rest if error.first_seen is not None), default=None),
+        max((error.last_seen for error in rest if error.last_seen is not None), default=None),
+    )
+    return {**{k: error for k, error in errors.items() if k in frequent}, key: other}

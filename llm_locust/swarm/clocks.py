@@ -1,0 +1,237 @@
+"""A worker's clock against the run's time, measured over Locust's channel."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import SystemRandom
+from typing import NoReturn
+
+from gevent.event import Event
+
+from llm_locust.client.clock import ClockPair, read_clocks
+from llm_locust.manifest import ClockFacts
+from llm_locust.swarm.axis import (
+    LOOK_INTERVAL_S,
+    Estimate,
+    Exchange,
+    ReadClocks,
+    StepDetector,
+    best_of,
+    update,
+)
+from llm_locust.swarm.messages import PingMessage, PongMessage
+
+logger = logging.getLogger(__name__)
+
+#: Exchanges of one round, one after the other.
+ROUND_EXCHANGES = 8
+
+#: A pong that takes longer is waited for no more.
+PONG_TIMEOUT_NS = 2_000_000_000
+
+#: Hundreds of workers begin a run at once: their first pings are spread over this time, so that the
+#: master's event loop is not held by all of them together.
+FIRST_WITHIN_NS = 500_000_000
+
+#: From the end of a round to the next: the first is soon checked by a second, and one that brought nothing
+#: is soon made up for.
+SOON_NS = 5_000_000_000
+LATER_NS = 30_000_000_000
+
+_DRAW = SystemRandom().random
+
+
+@dataclass(frozen=True, slots=True)
+class _Ping:
+    number: int
+    sent: ClockPair
+
+
+@dataclass(slots=True)
+class _Round:
+    """A round under way."""
+
+    pings_left: int = ROUND_EXCHANGES
+    open: _Ping | None = None  # not answered yet
+    exchanges: list[Exchange] = field(default_factory=list)
+
+
+class ClockWatch:
+    """Measures this process's clock against the run's axis, and notices when it is stepped.
+
+    A round of exchanges is made soon after a run's beginning and at once after a step, the next one 5 s
+    later, then one every 30 s; :func:`~llm_locust.swarm.axis.update` says what its result changes.
+
+    Args:
+        send: sends a ping; it may raise, the exchange is lost then.
+        on_step: called when a step was noticed, while ``offset_ns`` is still that of the time before it:
+            records of that time are to leave with it. It must not wait.
+        read: the clocks of this process.
+        draw: uniform in [0, 1). Not Python's own generator, which the run has seeded for its users.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[PingMessage], None],
+        on_step: Callable[[], None],
+        *,
+        read: ReadClocks = read_clocks,
+        draw: Callable[[], float] = _DRAW,
+    ) -> None:
+        self._send = send
+        self._on_step = on_step
+        self._read = read
+        self._draw = draw
+        self._detector = StepDetector(read)
+        self._wake = Event()
+        self._number = 0  # of the last ping; never anew, so that a pong of an earlier run matches none
+        self._round: _Round | None = None
+        self._due_ns: int | None = None  # the next round, monotonic
+        self._settled = False  # since the beginning or a step a round has brought something
+        self._estimate: Estimate | None = None
+        self._updated_ns = 0  # monotonic
+        self._bounds_ns: tuple[int, int] | None = None  # least and most offset of this run
+        self._reset_counters()
+
+    @property
+    def offset_ns(self) -> int | None:
+        """What to add to this process's realtime to get the run's time; None before it was measured."""
+        return None if self._estimate is None else self._estimate.offset_ns
+
+    @property
+    def error_ns(self) -> int | None:
+        """How far ``offset_ns`` may be off, as of the last round."""
+        return None if self._estimate is None else self._estimate.error_ns
+
+    @property
+    def measuring(self) -> bool:
+        """A round is under way."""
+        return self._round is not None
+
+    def begin(self) -> None:
+        """A new run: counters anew, and a first round soon. What is known of the clock is kept."""
+        self._reset_counters()
+        self._start_over(round(FIRST_WITHIN_NS * self._draw()))
+
+    def facts(self) -> ClockFacts | None:
+        """Of this run so far; None while nothing is known. Bounds are of all offsets that held in it."""
+        if self._estimate is None or self._bounds_ns is None:
+            return None
+        least_ns, most_ns = self._bounds_ns
+        return ClockFacts(
+            offset_ns=self._estimate.offset_ns,
+            error_ns=self._estimate.error_ns,
+            least_offset_ns=least_ns,
+            most_offset_ns=most_ns,
+            exchanges=self._exchanges,
+            steps=self._steps,
+            step_ns=self._step_ns,
+        )
+
+    def on_pong(self, pong: PongMessage) -> None:
+        """An answer came, to be told at once; one that nobody waits for (any more) changes nothing."""
+        heard = self._read()
+        round_ = self._round
+        if round_ is None or round_.open is None or round_.open.number != pong["number"]:
+            return
+        exchange = Exchange(round_.open.sent, pong["received_ns"], pong["answered_ns"], heard)
+        round_.open = None
+        round_.exchanges.append(exchange)
+        self._exchanges += exchange.usable
+        self._wake.set()
+
+    def look(self) -> int | None:
+        """Look at the clocks; how far realtime was stepped since the last look, None where it was not.
+
+        A step corrects the offset, and makes void what was exchanged before it.
+        """
+        step_ns = self._detector.look()
+        if step_ns is None:
+            return None
+        logger.warning(
+            "this machine's clock was stepped by %+.6f s; no latency changes by it", step_ns * 1e-9
+        )
+        self._on_step()
+        self._steps += 1
+        self._step_ns += step_ns
+        if self._estimate is not None:
+            self._take(self._estimate.stepped(step_ns))
+        if self._due_ns is not None:
+            self._start_over(0)
+        return step_ns
+
+    def run(self) -> NoReturn:
+        """:meth:`step` whenever something is due: a greenlet's life."""
+        while True:
+            self._wake.wait(self.step())
+
+    def step(self) -> float:
+        """Look at the clocks, then do the next thing that is due; not for two greenlets at once.
+
+        Gives the seconds after which to come again, if no pong comes before.
+        """
+        self._wake.clear()
+        self.look()
+        now_ns = self._read().monotonic_ns
+        if self._round is None and self._due_ns is not None and now_ns >= self._due_ns:
+            self._round = _Round()
+        round_ = self._round
+        if round_ is not None and (round_.open is None or now_ns >= _time_out_ns(round_.open)):
+            if round_.pings_left:
+                self._ping(round_)
+            else:
+                self._end_round(round_)
+        return self._rest_s()
+
+    def _ping(self, round_: _Round) -> None:
+        round_.pings_left -= 1
+        self._number += 1
+        round_.open = ping = _Ping(self._number, self._read())
+        try:
+            self._send(PingMessage(number=ping.number, sent_ns=ping.sent.realtime_ns))
+        except Exception as e:  # Locust's channel raises its own and zmq's
+            logger.debug("ping %d could not be sent: %s", ping.number, e)
+            if round_.open is ping:
+                round_.open = None
+
+    def _end_round(self, round_: _Round) -> None:
+        self._round = None
+        now_ns = self._read().monotonic_ns
+        new = best_of(round_.exchanges)
+        known = update(self._estimate, new, now_ns - self._updated_ns)
+        self._updated_ns = now_ns
+        if known is not None:
+            self._take(known)
+        self._due_ns = now_ns + (LATER_NS if self._settled and new is not None else SOON_NS)
+        self._settled = new is not None
+
+    def _rest_s(self) -> float:
+        """Until the next ping, the pong's time-out, the next round or the next look."""
+        round_, due_ns = self._round, self._due_ns
+        if round_ is not None:
+            due_ns = 0 if round_.open is None else _time_out_ns(round_.open)
+        if due_ns is None:
+            return LOOK_INTERVAL_S
+        return min(LOOK_INTERVAL_S, max(0, due_ns - self._read().monotonic_ns) * 1e-9)
+
+    def _start_over(self, after_ns: int) -> None:
+        """Begin a round then; one that is under way is given up."""
+        self._round = None
+        self._settled = False
+        self._due_ns = self._read().monotonic_ns + after_ns
+        self._wake.set()
+
+    def _take(self, estimate: Estimate) -> None:
+        self._estimate = estimate
+        least_ns, most_ns = self._bounds_ns or (estimate.offset_ns, estimate.offset_ns)
+        self._bounds_ns = min(least_ns, estimate.offset_ns), max(most_ns, estimate.offset_ns)
+
+    def _reset_counters(self) -> None:
+        self._exchanges = self._steps = self._step_ns = 0
+        self._bounds_ns = None
+        if self._estimate is not None:
+            self._take(self._estimate)
+
+
+def _time_out_ns(ping: _Ping) -> int:
+    return ping.sent.monotonic_ns + PONG_TIMEOUT_NS

@@ -1,0 +1,126 @@
+"""Who takes part in a run: the workers as the side with the run directory knows them."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
+from llm_locust.swarm.collector import Inbox
+from llm_locust.swarm.messages import CountsMessage
+
+#: A worker that was heard within this time may still come back: the run's end waits for it.
+SILENT_S = 15.0
+
+
+def place_key(worker: str) -> str:
+    """A worker's name in twelve characters: every spawn message carries those of all workers."""
+    return blake2b(worker.encode(), digest_size=6).hexdigest()
+
+
+@dataclass(slots=True)
+class Participant:
+    """One worker. Times are of the run's axis."""
+
+    joined_ns: int
+    late: bool
+    heard_ns: int
+    counts: CountsMessage | None = None
+    done: bool = False  # said that nothing more will come of it
+    left: bool = False  # said so before the run was stopped
+
+
+class Roster:
+    """The workers of one run.
+
+    A worker's index is its place among the names in order, so that a run with the same names has the
+    same random streams, in whatever order they connected; those that join late come behind.
+
+    Attributes:
+        places: :func:`place_key` of each worker, by index; it grows with late joiners.
+
+    Args:
+        run: the run's id; counts of another one are not taken.
+        now_ns: the run's axis.
+    """
+
+    def __init__(self, run: str, workers: Iterable[str], now_ns: Callable[[], int]) -> None:
+        self._run = run
+        self._now_ns = now_ns
+        self._participants: dict[str, Participant] = {}
+        self.places: list[str] = []
+        for worker in sorted(workers):
+            self._join(worker, late=False)
+
+    def __contains__(self, worker: str) -> bool:
+        return worker in self._participants
+
+    def __iter__(self) -> Iterable[str]:
+        return iter(self._participants)
+
+    def __getitem__(self, worker: str) -> Participant:
+        return self._participants[worker]
+
+    def heard(self, worker: str, counts: CountsMessage | None = None) -> Participant:
+        """A worker gave a sign of life, and perhaps said how far it is; one not known yet joins late."""
+        participant = self._participants.get(worker) or self._join(worker, late=True)
+        participant.heard_ns = self._now_ns()
+        if counts is not None and counts["run"] == self._run:
+            participant.counts = counts
+        return participant
+
+    def done(self, worker: str, counts: CountsMessage, *, stopped: bool) -> None:
+        """A worker's last word on the run, which was told to stop or not."""
+        participant = self.heard(worker, counts)
+        participant.left = participant.left or not (stopped or participant.done)
+        participant.done = True
+
+    def awaited(self, present: Callable[[str], bool]) -> list[str]:
+        """Workers whose last word may still come: they are there, or were a moment ago."""
+        recently_ns = self._now_ns() - round(SILENT_S * 1e9)
+        return [
+            worker
+            for worker, participant in self._participants.items()
+            if not participant.done and (present(worker) or participant.heard_ns > recently_ns)
+        ]
+
+    def facts(self, inboxes: Mapping[str, Inbox]) -> list[WorkerFacts]:
+        """What the manifest says of each worker, by index; without a last word it counts as lost."""
+        order = {key: index for index, key in enumerate(self.places)}
+        facts = [
+            _facts(worker, order[place_key(worker)], participant, inboxes.get(worker) or Inbox())
+            for worker, participant in self._participants.items()
+        ]
+        return sorted(facts, key=lambda f: f.index)
+
+    def _join(self, worker: str, *, late: bool) -> Participant:
+        now_ns = self._now_ns()
+        participant = self._participants[worker] = Participant(now_ns, late, now_ns)
+        self.places.append(place_key(worker))
+        return participant
+
+
+def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts:
+    counts = p.counts
+    finished = None if counts is None else counts["finished"]
+    in_flight = 0 if counts is None else counts["in_flight"]
+    if inbox.finished is not None and inbox.finished > (finished or 0):
+        finished, in_flight = inbox.finished, inbox.in_flight or 0
+    clock = None if counts is None or counts["clock"] is None else ClockFacts(**counts["clock"])
+    return WorkerFacts(
+        id=worker,
+        index=index,
+        announced=finished,
+        received=inbox.rows,
+        batches=len(inbox.seqs),
+        resent=inbox.resent,
+        dropped=0 if counts is None else counts["dropped"],
+        in_flight=in_flight,
+        late=p.late,
+        lost=not p.done,
+        left=p.left,
+        joined_ns=p.joined_ns,
+        heard_ns=p.heard_ns,
+        received_seqs=str(inbox.seqs),
+        clock=clock,
+        health=NodeHealth() if counts is None else NodeHealth(**counts["health"]),
+    )

@@ -1,0 +1,159 @@
+"""How a process's event loop, CPU and memory are sampled."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import gevent
+import pytest
+
+from llm_locust.manifest import NodeHealth
+from llm_locust.swarm import health as module
+from llm_locust.swarm.health import Health
+
+HELD_S = 0.3
+
+
+@pytest.fixture
+def health() -> Iterator[Health]:
+    made = Health()
+    yield made
+    made.close()
+
+
+def run_until(condition: Callable[[], bool]) -> None:
+    """Let the event loop run until the condition holds (Timeout after 30 s)."""
+    with gevent.Timeout(30):
+        while not condition():
+            gevent.sleep(0.01)
+
+
+def lag_ms_max(health: Health) -> float:
+    return health.snapshot().hub_lag_ms_max or 0.0
+
+
+def use_cpu(seconds: float) -> None:
+    """Hold the event loop until this process has used so much CPU."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_before_the_first_sample_the_lag_is_not_known(health: Health) -> None:
+    snapshot = health.snapshot()
+    assert (snapshot.hub_lag_ms_p99, snapshot.hub_lag_ms_max) == (None, None)
+
+
+def test_a_loop_that_was_held_is_late_by_what_was_left_of_it_when_the_timer_was_due(health: Health) -> None:
+    begin = time.monotonic()
+    time.sleep(HELD_S)  # the thread's own: no greenlet gets a turn
+    run_until(lambda: health.snapshot().hub_lag_ms_max is not None)
+    most_ms = (time.monotonic() - begin - module.LAG_INTERVAL_S) * 1e3
+    assert (HELD_S - module.LAG_INTERVAL_S) * 1e3 - 1 <= lag_ms_max(health) <= most_ms + 1
+
+
+def test_the_percentile_is_that_of_all_samples_of_all_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LAG_INTERVAL_S", 0.001)
+    monkeypatch.setattr(module, "COST_INTERVAL_S", 0.01)
+    health = Health()
+    time.sleep(HELD_S)
+    run_until(lambda: (health.snapshot().hub_lag_ms_p99 or HELD_S * 1e3) < HELD_S * 1e3 / 2)
+    health.close()
+    assert lag_ms_max(health) > HELD_S * 1e3 / 2
+
+
+def test_a_new_run_begins_with_nothing(health: Health) -> None:
+    time.sleep(HELD_S)
+    run_until(lambda: lag_ms_max(health) > 0)
+    health.begin()
+    assert health.snapshot().hub_lag_ms_max is None
+    run_until(lambda: health.snapshot().hub_lag_ms_max is not None)
+    assert lag_ms_max(health) < HELD_S * 1e3 / 2
+
+
+def test_cpu_is_the_greatest_mean_of_an_interval_in_percent_of_one_core(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "COST_INTERVAL_S", 0.2)
+    health = Health()
+    begin = time.monotonic()
+    use_cpu(0.3)
+    least = 100 * 0.3 / (time.monotonic() - begin + 0.5)
+    idle_until = time.monotonic() + 5 * module.COST_INTERVAL_S
+    run_until(lambda: time.monotonic() > idle_until)
+    percent = health.snapshot().cpu_percent_max
+    health.close()
+    assert percent is not None
+    assert least <= percent <= 120
+
+
+def test_a_run_shorter_than_an_interval_has_its_cpu_and_memory_too(health: Health) -> None:
+    use_cpu(0.05)
+    snapshot = health.snapshot()
+    assert snapshot.cpu_percent_max is not None
+    assert snapshot.cpu_percent_max > 0
+    assert snapshot.rss_mib_max is not None
+    assert 5 < snapshot.rss_mib_max < 10_000
+
+
+def test_memory_that_was_given_back_stays_in_the_greatest(health: Health) -> None:
+    before = health.snapshot().rss_mib_max
+    block = bytearray(64 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+    during = health.snapshot().rss_mib_max
+    del block
+    assert before is not None
+    assert during is not None
+    assert during > before + 50
+    assert health.snapshot().rss_mib_max == during
+
+
+def test_a_closed_one_samples_no_more(health: Health) -> None:
+    run_until(lambda: health.snapshot().hub_lag_ms_max is not None)
+    health.close()
+    before = health.snapshot().hub_lag_ms_max
+    time.sleep(HELD_S)
+    gevent.sleep(2 * module.LAG_INTERVAL_S)  # nothing is to happen: there is no event to wait for
+    assert health.snapshot().hub_lag_ms_max == before
+
+
+STOPPED = """
+import json, sys
+from dataclasses import asdict
+import gevent
+from gevent.select import select
+from llm_locust.swarm.health import Health
+
+health = Health()
+while health.snapshot().hub_lag_ms_max is None:
+    gevent.sleep(0.01)
+print("ready", flush=True)
+select([sys.stdin], [], [])
+gevent.sleep(0.2)
+print(json.dumps(asdict(health.snapshot())), flush=True)
+"""
+
+
+def test_a_process_that_was_stopped_shows_one_lag_of_that_length() -> None:
+    stopped_s = 1.0
+    child = subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(stopped_s)
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+        child.send_signal(signal.SIGCONT)
+        said = NodeHealth(**json.loads(child.stdout.readline()))
+    finally:
+        child.kill()
+        child.communicate()
+    assert said.hub_lag_ms_max is not None
+    assert said.hub_lag_ms_max >= (stopped_s - module.LAG_INTERVAL_S) * 1e3 - 50
