@@ -13,15 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from llm_locust.record import Outcome, RequestRecord
+from llm_locust.record import MOMENTS, Outcome, RequestRecord
 
 SCHEMA_VERSION = 1
 
 #: Rows that are worked on at a time: with 100 tokens each, 13 MB of arrivals.
 PART_ROWS = 1 << 14
 
-#: The columns that hold points in time; all others that end with ``_ns`` hold durations.
-ABSOLUTE_NS = ("scheduled_ns", "started_ns", "connected_ns", "sent_ns", "headers_ns", "ended_ns")
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -68,9 +66,20 @@ SCHEMA = pa.schema(
         pa.field("reads", pa.int32(), nullable=False),
         pa.field("coalesced_reads", pa.int32(), nullable=False),
         pa.field("bytes_received", pa.int64(), nullable=False),
+        pa.field("session", pa.string()),
+        pa.field("turn", pa.int32()),
+        pa.field("blocked_ns", pa.int64()),
+        pa.field("abandoned", pa.bool_()),
+        pa.field("rejected_by", _TEXT),
+        pa.field("correct", pa.bool_()),
+        pa.field("prompt_id", _TEXT),
+        pa.field("answer_hash", pa.int64()),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )
+
+#: Columns that the first files of this schema did not have.
+_ADDED = frozenset(SCHEMA.names[SCHEMA.names.index("session") :])
 
 _FIELDS = [
     (f.name, "slo_class" if f.name == "class" else f.name)
@@ -146,12 +155,18 @@ class RecordBatch:
     def from_table(cls, table: pa.Table, columns: Sequence[str] = SCHEMA.names) -> "RecordBatch":
         """A batch out of a table read from elsewhere: its ``columns``, in that order.
 
+        A column that a file of an earlier version does not have yet is undefined there.
+
         Raises:
-            BatchError: a column is missing, or is of another type.
+            BatchError: another column is missing, or is of another type.
         """
-        missing = [name for name in columns if name not in table.column_names]
+        absent = [name for name in columns if name not in table.column_names]
+        missing = [name for name in absent if name not in _ADDED]
         if missing:
             raise BatchError(f"columns are missing: {', '.join(missing)}")
+        for name in absent:
+            field = SCHEMA.field(name)
+            table = table.append_column(field, pa.nulls(len(table), field.type))
         schema = pa.schema([SCHEMA.field(name) for name in columns], SCHEMA.metadata)
         try:
             return cls(table.select(columns).cast(schema).unify_dictionaries().combine_chunks())
@@ -201,7 +216,7 @@ class RecordBatch:
             return self
         table = self.table
         for place, name in enumerate(table.column_names):
-            if name in ABSOLUTE_NS:
+            if name in MOMENTS:
                 later = pc.add(table.column(name), pa.scalar(offset_ns, pa.int64()))
                 table = table.set_column(place, table.schema.field(place), later)
         return RecordBatch(table)

@@ -4,7 +4,7 @@ The meaning of every time and count is that of ``docs/metrics.md``. All times of
 record are of one clock: wall-clock nanoseconds since the epoch (``CLOCK_REALTIME``).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -85,3 +85,21 @@ class RequestRecord:
     reads: int = 0
     coalesced_reads: int = 0  # reads that completed more than one token event
     bytes_received: int = 0
+    session: str | None = None  # the conversation or trace session that it is a turn of
+    turn: int | None = None  # its place in the session, from 0
+    blocked_ns: int | None = None  # of schedule_delay: waited for a turn that it depends on
+    abandoned: bool = False  # cancelled by the user's own patience, not by the run's end
+    rejected_by: str | None = None  # the validator that said no
+    correct: bool | None = None  # against the expected answer, where the prompt has one
+    prompt_id: str | None = None  # of the dataset's line
+    answer_hash: int | None = None  # equal for equal answers
+
+
+#: The moments of a record; all other times count from one of them.
+MOMENTS = ("scheduled_ns", "started_ns", "connected_ns", "sent_ns", "headers_ns", "ended_ns")
+
+
+def moved(record: RequestRecord, by_ns: int) -> RequestRecord:
+    """The same request on a clock that is ``by_ns`` ahead: its moments move, its durations do not."""
+    moments = {name: getattr(record, name) for name in MOMENTS}
+    return replace(record, **{name: ns + by_ns for name, ns in moments.items() if ns is not None})

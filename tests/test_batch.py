@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record, records
 
-from llm_locust.batch import ABSOLUTE_NS, SCHEMA, BatchError, RecordBatch
-from llm_locust.record import RequestRecord
+from llm_locust.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.record import MOMENTS, RequestRecord
 
 many = st.lists(records(), max_size=5)
 
@@ -120,7 +120,7 @@ def test_a_shift_moves_every_point_in_time_and_changes_nothing_else(
     shifted = batch.shifted(offset_ns)
     assert rows(shifted) == [
         {
-            name: value + offset_ns if name in ABSOLUTE_NS and value is not None else value
+            name: value + offset_ns if name in MOMENTS and value is not None else value
             for name, value in row.items()
         }
         for row in rows(batch)
@@ -135,8 +135,16 @@ def test_a_shift_by_nothing_is_the_batch_itself() -> None:
 
 
 def test_points_in_time_are_those_columns_that_are_not_after_another_one() -> None:
-    after = {"arrivals_ns", "first_answer_ns", "client_lag_ns", "clock_step_ns", "rtt_ns"}
-    assert {name for name in SCHEMA.names if name.endswith("_ns")} - after == set(ABSOLUTE_NS)
+    after = {"arrivals_ns", "first_answer_ns", "client_lag_ns", "clock_step_ns", "rtt_ns", "blocked_ns"}
+    assert {name for name in SCHEMA.names if name.endswith("_ns")} - after == set(MOMENTS)
+
+
+def test_columns_that_earlier_files_do_not_have_are_undefined_there() -> None:
+    batch = RecordBatch.from_records([record(1), record(2)], "w1")
+    later = ["session", "turn", "correct"]
+    old = RecordBatch.from_table(batch.table.drop_columns(later))
+    assert old.table.schema.equals(SCHEMA, check_metadata=True)
+    assert all(row[name] is None for row in rows(old) for name in later)
 
 
 def test_a_null_is_nan_in_floats_and_seconds_and_never_zero() -> None:

@@ -1,5 +1,7 @@
 """Records into batches: each record in one batch, each batch handed over once."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record
@@ -20,10 +22,13 @@ class Desk:
         self.headers.append(header)
         self.frames.append(frame)
 
+    def delivered(self) -> list[tuple[FrameHeader, bytes]]:
+        return list(zip(self.headers, self.frames, strict=True))
+
     def numbers(self) -> list[int]:
         """Of all records delivered, in order."""
         each = []
-        for header, frame in zip(self.headers, self.frames, strict=True):
+        for header, frame in self.delivered():
             payload = frame[len(encode_frame(header, b"")) :]
             batch = RecordBatch.from_bytes(payload)
             assert len(batch) == header.rows
@@ -74,3 +79,48 @@ def test_a_record_that_is_added_while_a_batch_is_delivered_goes_into_the_next() 
     recorder.close_batch()
     assert seen == [1, 1]
     assert recorder.finished == 2
+
+
+class SteppedClock:
+    """A clock that is found to be stepped at one look, which closes the batch of before."""
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.offset_ns = 40
+        self.step_ns: int | None = None
+
+    def __call__(self) -> tuple[int, int]:
+        if self.step_ns is not None and self.recorder is not None:
+            step_ns, self.step_ns = self.step_ns, None
+            self.recorder.close_batch()
+            self.offset_ns -= step_ns
+        return self.offset_ns, 5
+
+
+def test_each_batch_carries_the_offset_of_its_time_and_the_counts() -> None:
+    desk, clock = Desk(), SteppedClock()
+    clock.recorder = recorder = Recorder("run", "w1", desk, in_flight=lambda: 7, clock=clock)
+    recorder.add(record(1))
+    recorder.add(record(2))
+    clock.step_ns = 1_000
+    recorder.close_batch()
+    recorder.add(record(3))
+    recorder.close_batch()
+    assert [(h.clock_offset_ns, h.clock_error_ns) for h in desk.headers] == [(40, 5), (-960, 5)]
+    assert [(h.rows, h.finished, h.in_flight) for h in desk.headers] == [(2, 2, 7), (1, 3, 7)]
+    assert desk.numbers() == [1, 2, 3]
+
+
+def test_a_request_that_a_step_fell_into_is_placed_by_the_clock_of_after() -> None:
+    """Its own times are of before: on the run's axis it must not jump by the step."""
+    desk, clock = Desk(), SteppedClock()
+    clock.recorder = recorder = Recorder("run", "w1", desk, clock=clock)
+    recorder.add(record(1))
+    clock.step_ns = 1_000
+    recorder.add(replace(record(2), clock_step_ns=1_000, sent_ns=5))
+    recorder.close_batch()
+    before, after = (RecordBatch.from_bytes(f[len(encode_frame(h, b"")) :]) for h, f in desk.delivered())
+    assert before.ints("scheduled_ns").tolist() == [1]
+    assert desk.headers[1].clock_offset_ns == 40 - 1_000
+    assert after.ints("scheduled_ns").tolist() == [2 + 1_000]
+    assert (after.ints("sent_ns") - after.ints("scheduled_ns")).tolist() == [3]

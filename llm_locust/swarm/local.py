@@ -53,6 +53,7 @@ class LocalSide:
 
     def _offset(self) -> Offset:
         axis = self._runs.axis
+        axis.look()
         return axis.offset_ns, axis.error_ns
 
     def _on_test_start(self, **_: object) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from llm_locust.batch import RecordBatch
-from llm_locust.record import RequestRecord
+from llm_locust.record import RequestRecord, moved
 from llm_locust.store import FrameHeader, encode_frame
 
 #: A batch is closed at this size even before its time: building one then costs about 2 ms.
@@ -21,7 +21,7 @@ class Recorder:
     Args:
         deliver: takes a batch's header and frame; it is then answerable for it.
         in_flight: gives the number of requests under way.
-        clock: gives the clock's present offset.
+        clock: looks at the clock and gives its present offset; a step that it finds closes the batch first.
     """
 
     __slots__ = ("_clock", "_deliver", "_in_flight", "_open", "_seq", "finished", "run", "worker")
@@ -45,6 +45,10 @@ class Recorder:
 
     def add(self, record: RequestRecord) -> None:
         self.finished += 1
+        if record.clock_step_ns is not None:
+            # Its times are of the clock before the step: a batch of those may just have been closed.
+            self._clock()
+            record = moved(record, record.clock_step_ns)
         self._open.append(record)
         if len(self._open) >= BATCH_ROWS:
             self.close_batch()
@@ -53,8 +57,10 @@ class Recorder:
         """Deliver what has come since the last batch; nothing where nothing has."""
         if not self._open:
             return
-        records, self._open = self._open, []
         offset_ns, error_ns = self._clock() or (None, None)
+        records, self._open = self._open, []
+        if not records:  # the look at the clock found a step, and closed the batch of before
+            return
         header = FrameHeader(
             self.run,
             self.worker,

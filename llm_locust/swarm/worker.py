@@ -251,6 +251,7 @@ class WorkerSide:
         self._clock.on_pong(msg.data)
 
     def _offset(self) -> Offset:
+        self._clock.look()
         offset_ns, error_ns = self._clock.offset_ns, self._clock.error_ns
         return None if offset_ns is None or error_ns is None else (offset_ns, error_ns)
 
