@@ -1,0 +1,27 @@
+"""When requests are sent: schedules that are absolute, reproducible and divided over the workers."""
+
+from llm_locust.arrivals.parse import ArrivalError, TraceFile, parse_arrival, parse_rate
+from llm_locust.arrivals.process import Process, unit_times
+from llm_locust.arrivals.profile import Leg, Profile, Segment, constant, piecewise, sine
+from llm_locust.arrivals.schedule import Arrival, Arrivals, ListedSchedule, Schedule, Timed, Timetable
+
+__all__ = [
+    "Arrival",
+    "ArrivalError",
+    "Arrivals",
+    "Leg",
+    "ListedSchedule",
+    "Process",
+    "Profile",
+    "Schedule",
+    "Segment",
+    "Timed",
+    "Timetable",
+    "TraceFile",
+    "constant",
+    "parse_arrival",
+    "parse_rate",
+    "piecewise",
+    "sine",
+    "unit_times",
+]

@@ -1,0 +1,133 @@
+"""The ``classes`` of a scenario, and what they take from its top level and from presets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from llm_locust.metrics.slo import parse_slo
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.presets import PRESETS, Preset
+from llm_locust.workload.scenario import options, readers, values
+from llm_locust.workload.scenario.parts import TrafficClass
+from llm_locust.workload.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError
+from llm_locust.workload.scenario.values import Context, Reader
+
+preset = values.word(*PRESETS)
+
+#: Keys that the top level gives to every class, unless the class says otherwise; no options of the run.
+SHARED: Mapping[str, Reader] = {
+    "endpoint": readers.endpoint,
+    "stream": options.truth,
+    "shared_prefix": readers.shared_prefix,
+    "unique_head": options.truth,
+    "headers": readers.headers,
+    "conversation": readers.conversation,
+    "validators": readers.validators,
+    "expected": readers.expected,
+}
+
+#: Everything that a class takes.
+CLASS_KEYS: Mapping[str, Reader] = {
+    "name": readers.name,
+    "request_name": readers.name,
+    "weight": readers.weight,
+    "rate": readers.rate,
+    "preset": preset,
+    "input_tokens": readers.lengths,
+    "output_tokens": readers.lengths,
+    "dataset": readers.dataset,
+    "body": readers.body,
+    "slo": readers.slo,
+    **SHARED,
+}
+
+
+def sole_class(shared: Mapping[str, Any]) -> tuple[TrafficClass, ...]:
+    """The class of a scenario that has no ``classes``: nameless, as requests are without a scenario."""
+    return (TrafficClass(name="", request_name="", **shared),)
+
+
+def read_classes(node: Node, shared: Mapping[str, Any], context: Context) -> tuple[TrafficClass, ...]:
+    """The classes of a list, or of a mapping whose keys are their names.
+
+    Raises:
+        ScenarioError: none, two of one name, weights and rates mixed, or no weight above 0.
+    """
+    classes: dict[str, TrafficClass] = {}
+    for key, item in _items(node):
+        entries = values.known(item, "class" if key is None else f"class {key!r}", CLASS_KEYS)
+        found = _class(key, item, entries, shared, context)
+        if found.name in classes:
+            place = entries["name"].node.place if "name" in entries else item.place
+            raise ScenarioError(place, f"the class {found.name!r} is there twice; names tell classes apart")
+        _check_kind(found, item, entries, next(iter(classes.values()), None))
+        classes[found.name] = found
+    weights = [c.weight for c in classes.values() if c.weight is not None]
+    if weights and not sum(weights):
+        raise ScenarioError(node.place, "the weights of all classes are 0: give one a weight above 0")
+    return tuple(classes.values())
+
+
+def _items(node: Node) -> list[tuple[str | None, Node]]:
+    """Each class with its name where a mapping gives it."""
+    if isinstance(node, Items) and node.nodes:
+        return [(None, item) for item in node.nodes]
+    if isinstance(node, Fields) and node.entries:
+        return [
+            (values.printable(Scalar(name, entry.key), "name"), entry.node)
+            for name, entry in node.entries.items()
+        ]
+    raise values.wrong(node, "classes", "a list of at least one class, or a mapping of names to classes")
+
+
+def _class(
+    key: str | None, node: Node, entries: Mapping[str, Entry], shared: Mapping[str, Any], context: Context
+) -> TrafficClass:
+    own = values.read_entries(entries, CLASS_KEYS, context)
+    if key is None and "name" not in own:
+        raise ScenarioError(node.place, "the class lacks 'name'")
+    if key is not None and "name" in own:
+        raise ScenarioError(
+            entries["name"].key,
+            f"the class has its name, {key!r}, already; its requests' name is request_name",
+        )
+    own.setdefault("name", key)
+    if "dataset" in own and "input_tokens" in own:
+        raise ScenarioError(
+            entries["input_tokens"].key,
+            "input_tokens beside a dataset, whose prompts have lengths of their own",
+        )
+    if "weight" in own and "rate" in own:
+        raise ScenarioError(entries["rate"].key, "both weight and rate; a class has one of the two")
+    headers = {**shared.get("headers", {}), **own.get("headers", {})}
+    filled = {**_of_preset(own), **shared, **own, "headers": headers}
+    filled.setdefault("request_name", filled["name"])
+    return TrafficClass(**filled | ({"weight": None} if "rate" in own else {}))
+
+
+def _of_preset(own: Mapping[str, Any]) -> dict[str, Any]:
+    """What the class's preset says; its lengths make way for a dataset."""
+    if "preset" not in own:
+        return {}
+    found: Preset = PRESETS[own["preset"]]
+    limits = {"slo": parse_slo(found.slo)}
+    if "dataset" in own:
+        return limits
+    return {
+        "input_tokens": parse_lengths(found.input_tokens),
+        "output_tokens": parse_lengths(found.output_tokens),
+        **limits,
+    }
+
+
+def _check_kind(
+    found: TrafficClass, node: Node, entries: Mapping[str, Entry], first: TrafficClass | None
+) -> None:
+    if first is None or (found.rate is None) == (first.rate is None):
+        return
+    key, other = ("weight", "a rate") if found.rate is None else ("rate", "a weight")
+    place = entries[key].key if key in entries else node.place
+    raise ScenarioError(
+        place,
+        f"class {found.name!r} has a {key}, class {first.name!r} {other}: "
+        "either all classes have a rate or none has, a class without both having weight 1",
+    )

@@ -1,0 +1,223 @@
+"""A scenario as a whole: from its file, and to the workers that have not got the file.
+
+What a scenario says comes after the command line and the environment, and before the defaults:
+``options`` holds what it says of the run's options and nothing else.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.workload.presets import PRESETS
+from llm_locust.workload.scenario import options, readers, values
+from llm_locust.workload.scenario.classes import SHARED, preset, read_classes, sole_class
+from llm_locust.workload.scenario.options import OPTIONS, destination
+from llm_locust.workload.scenario.parts import DatasetSource, TrafficClass
+from llm_locust.workload.scenario.tree import Entry, Node, Place, ScenarioError, from_plain, plain
+from llm_locust.workload.scenario.values import Check, Context, Reader
+from llm_locust.workload.scenario.yaml_lines import parse_yaml, read_text
+
+#: Where the warm-up's prompts come from: draws of its own, or the first of the run's.
+WARM_UP_PROMPTS = ("own", "shared")
+
+_ERROR_RATE = re.compile(r"\s*>?\s*(?P<share>[0-9]{1,3}(?:\.[0-9]{1,9})?)%\s*(?:over\s+(?P<time>\S+)\s*)?")
+_ERROR_RATE_FORM = "a share and the time it is taken over, as >20% over 30s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """The load before the measured phase. Its ``duration`` is the option ``warmup``."""
+
+    prompts: str = "own"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """When a run ends before its time: a share of failed requests above ``error_rate`` (0 .. 1) within
+    any ``error_rate_over_s`` seconds, or a queue that grows without end."""
+
+    error_rate: float | None = None
+    error_rate_over_s: float = 30.0
+    oversaturation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A checked scenario.
+
+    ``options`` are values for argparse by their names in Locust's options, ``num_users`` for
+    ``users``; paths in them start at the working directory. ``dataset`` is the run's, with the order and
+    format that the option cannot say. ``classes`` holds at least one; without ``classes`` in the file a
+    nameless one. ``document`` is the file's content as plain values, header values included.
+    """
+
+    path: str
+    options: Mapping[str, Any] = field(repr=False)
+    classes: tuple[TrafficClass, ...]
+    dataset: DatasetSource | None = None
+    warm_up: WarmUp = field(default_factory=WarmUp)
+    stop: Stop = field(default_factory=Stop)
+    document: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must stand in no file, log or page: the header values that are no template.
+
+        Of ``authorization: Bearer TOKEN`` the token alone too. A text of under four characters would
+        blank out half of every message.
+        """
+        pairs = {pair for c in self.classes for pair in c.headers.items() if "{" not in pair[1]}
+        tokens = {
+            value.split()[-1] for name, value in pairs if name.endswith("authorization") and value.strip()
+        }
+        return tuple(sorted(text for text in tokens.union(value for _, value in pairs) if len(text) >= 4))
+
+    def text_for_workers(self) -> str:
+        """JSON that :meth:`from_text` makes this scenario of; equal for files that say the same.
+
+        Paths in it start at the folder of ``path``. It holds the headers' values: not for files or logs.
+        """
+        return json.dumps({"path": self.path, "scenario": self.document}, ensure_ascii=False)
+
+    @classmethod
+    def from_text(cls, text: str, checks: Mapping[str, Check] | None = None) -> "Scenario":
+        """The inverse of :meth:`text_for_workers`, on a machine that has the files which it names.
+
+        Raises:
+            ScenarioError: one of them is not there, or the text is none of a scenario.
+        """
+        try:
+            content = json.loads(text)
+            path, document = (
+                str(content["path"]),
+                from_plain(content["scenario"], Place(str(content["path"]))),
+            )
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
+            raise ScenarioError(Place("scenario"), f"not the text of a scenario: {e}") from e
+        return _scenario(document, path, checks or {})
+
+
+def load_scenario(path: str | os.PathLike[str], checks: Mapping[str, Check] | None = None) -> Scenario:
+    """The scenario in a file.
+
+    Args:
+        path: of a YAML file; paths in it start at its folder.
+        checks: what else a text is checked by, by key: ``arrival``, ``request_rate`` (a class's ``rate``
+            too), ``timeouts``, ``header``, ``think_time`` ... Each raises ValueError.
+
+    Raises:
+        ScenarioError: in one line what is wrong, where, and what is allowed.
+    """
+    name = os.fspath(path)
+    return parse_scenario(read_text(name), name, checks)
+
+
+def parse_scenario(text: str, path: str, checks: Mapping[str, Check] | None = None) -> Scenario:
+    """The scenario of a YAML text that stands in the file at ``path``; see :func:`load_scenario`."""
+    return _scenario(parse_yaml(text, path), path, checks or {})
+
+
+def _scenario(root: Node, path: str, checks: Mapping[str, Check]) -> Scenario:
+    context = Context(os.path.dirname(path), checks)
+    entries = values.known(root, "a scenario", TOP_KEYS)
+    found = values.read_entries(entries, TOP_KEYS, context)
+    shared = {key: value for key, value in found.items() if key in SHARED}
+    classes = sole_class(shared)
+    if "classes" in entries:
+        classes = read_classes(entries["classes"].node, shared, context)
+    _check_rates(entries, classes)
+    if "dataset" in entries and "input_tokens" in entries:
+        raise ScenarioError(
+            entries["input_tokens"].key,
+            "input_tokens beside a dataset, whose prompts have lengths of their own",
+        )
+    return Scenario(
+        path=path,
+        options=_options(entries, found),
+        classes=classes,
+        dataset=readers.dataset(entries["dataset"].node, "dataset", context)
+        if "dataset" in entries
+        else None,
+        warm_up=found.get("warm_up", (WarmUp(), None))[0],
+        stop=found.get("stop", Stop()),
+        document=plain(root),
+    )
+
+
+def _options(entries: Mapping[str, Entry], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file says of options; what it leaves open, a preset at its top level may say."""
+    said = {key: value for key, value in found.items() if key in OPTIONS}
+    duration = found["warm_up"][1] if "warm_up" in found else None
+    if duration is not None:
+        if "warmup" in said:
+            raise ScenarioError(entries["warmup"].key, "both warmup and the duration of warm_up; give one")
+        said["warmup"] = duration
+    if "preset" in found:
+        usual = PRESETS[found["preset"]]
+        if "dataset" not in said:
+            said = {"input_tokens": usual.input_tokens, "output_tokens": usual.output_tokens, **said}
+        if usual.slo:
+            said = {"slo": usual.slo, **said}
+    return {destination(key): value for key, value in said.items()}
+
+
+def _check_rates(entries: Mapping[str, Entry], classes: tuple[TrafficClass, ...]) -> None:
+    if "request_rate" in entries and classes[0].rate is not None:
+        raise ScenarioError(
+            entries["request_rate"].key, "request_rate beside classes that have a rate of their own; give one"
+        )
+
+
+def _warm_up(node: Node, name: str, context: Context) -> tuple[WarmUp, str | None]:
+    """The warm-up, and its duration for the option."""
+    found = values.read(node, name, WARM_UP, context)
+    duration = found.pop("duration", None)
+    return WarmUp(**found), duration
+
+
+def _stop(node: Node, name: str, context: Context) -> Stop:
+    found = values.read(node, name, STOP, context)
+    if "error_rate" in found:
+        found["error_rate"], found["error_rate_over_s"] = found["error_rate"]
+    return Stop(**found)
+
+
+def _error_rate(node: Node, name: str, context: Context) -> tuple[float, float]:
+    """The share and the seconds of ``>20% over 30s``."""
+    match = _ERROR_RATE.fullmatch(values.text(node, name, _ERROR_RATE_FORM))
+    if match is None:
+        raise values.wrong(node, name, _ERROR_RATE_FORM)
+    share = float(match["share"]) / 100
+    try:
+        over_s = parse_duration(match["time"] or "30s")
+    except ValueError as e:
+        raise ScenarioError(
+            node.place, f"{name} {values.shown(node)}: {e}; allowed is {_ERROR_RATE_FORM}"
+        ) from e
+    if share >= 1 or over_s <= 0:
+        raise ScenarioError(
+            node.place, f"{name} {values.shown(node)}: a share below 100% over a time above 0 s"
+        )
+    return share, over_s
+
+
+def _later(node: Node, name: str, context: Context) -> None:
+    """Classes are read when it is known what they take from the top level."""
+
+
+WARM_UP: Mapping[str, Reader] = {"duration": options.duration, "prompts": values.word(*WARM_UP_PROMPTS)}
+STOP: Mapping[str, Reader] = {"error_rate": _error_rate, "oversaturation": options.truth}
+
+#: Everything that stands at the top level.
+TOP_KEYS: Mapping[str, Reader] = {
+    **OPTIONS,
+    **SHARED,
+    "preset": preset,
+    "warm_up": _warm_up,
+    "stop": _stop,
+    "classes": _later,
+}

@@ -1,0 +1,209 @@
+"""What reads the values of a class's keys."""
+
+import re
+import string
+import warnings
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.metrics.terms import listed, nearest
+from llm_locust.workload.body import ENDPOINTS, parse_body
+from llm_locust.workload.lengths import MAX_TOKENS, Lengths, parse_lengths
+from llm_locust.workload.scenario import options, values
+from llm_locust.workload.scenario.parts import (
+    EXPECTATIONS,
+    HEADER_FIELDS,
+    HISTORIES,
+    Conversation,
+    DatasetSource,
+    Expected,
+    Validator,
+)
+from llm_locust.workload.scenario.tree import Fields, Items, Node, Scalar, ScenarioError, plain
+from llm_locust.workload.scenario.values import Context, Reader
+from llm_locust.workload.shared_prefix import Choice, SharedPrefix, SharedPrefixError, parse_shared_prefix
+
+MOST_WEIGHT = 1e9
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
+_LAW = re.compile(r"[a-z]+:\S.*")
+
+
+def weight(node: Node, name: str, context: Context) -> float:
+    return values.number(node, name, 0, MOST_WEIGHT)
+
+
+def rate(node: Node, name: str, context: Context) -> str:
+    return context.check(
+        "request_rate", values.text(node, name, "a rate such as 5 or ramp:1..10,60s"), node.place
+    )
+
+
+def name(node: Node, key: str, context: Context) -> str:
+    return values.printable(node, key)
+
+
+endpoint = values.word(*ENDPOINTS)
+
+
+def lengths(node: Node, name: str, context: Context) -> Lengths:
+    return parse_lengths(options.lengths(node, name, context))
+
+
+def slo(node: Node, name: str, context: Context) -> Slo:
+    return parse_slo(options.slo(node, name, context))
+
+
+def body(node: Node, name: str, context: Context) -> dict[str, Any]:
+    return parse_body(options.body(node, name, context))
+
+
+def dataset(node: Node, name: str, context: Context) -> DatasetSource:
+    """A file's path, or a mapping of ``file``, ``order`` and ``format``."""
+    if not isinstance(node, Fields):
+        return DatasetSource(file=values.path(node, name, context))
+    return DatasetSource(**values.read(node, name, options.DATASET, context, required=("file",)))
+
+
+def shared_prefix(node: Node, name: str, context: Context) -> SharedPrefix:
+    """A mapping of the fields of :class:`SharedPrefix`, or its text."""
+    try:
+        if not isinstance(node, Fields):
+            return parse_shared_prefix(
+                values.text(node, name, "a mapping such as {groups: 10, tokens: 1000}")
+            )
+        return SharedPrefix(**values.read(node, name, SHARED_PREFIX, context))
+    except SharedPrefixError as e:
+        raise ScenarioError(node.place, str(e)) from e
+
+
+def headers(node: Node, name: str, context: Context) -> dict[str, str]:
+    """Header names in lower case -> templates. No message shows a value: it may be a secret."""
+    found: dict[str, str] = {}
+    for header, entry in values.mapping(node, name, "a mapping of header names and values").entries.items():
+        if not _HEADER_NAME.fullmatch(header):
+            raise ScenarioError(entry.key, f"{header[:40]!r} is no header name")
+        if header.lower() in found:
+            raise ScenarioError(entry.key, f"the header {header!r} is there twice")
+        found[header.lower()] = _template(header, entry.node)
+    return found
+
+
+def _template(header: str, node: Node) -> str:
+    if not isinstance(node, Scalar) or node.value is None:
+        raise ScenarioError(node.place, f"the value of header {header!r} is no text")
+    if not all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in node.text):
+        raise ScenarioError(node.place, f"the value of header {header!r} has a character no header can hold")
+    try:
+        fields = list(string.Formatter().parse(node.text))
+    except ValueError as e:
+        raise ScenarioError(node.place, f"header {header!r}: {e}; write a brace itself as {{{{") from e
+    for _, field, form, conversion in fields:
+        if field is not None and (field not in HEADER_FIELDS or form or conversion):
+            allowed = f"in braces may stand {listed(HEADER_FIELDS)}; write a brace itself as {{{{"
+            raise ScenarioError(node.place, f"header {header!r}: {nearest(field, HEADER_FIELDS)}{allowed}")
+    return node.text
+
+
+def conversation(node: Node, name: str, context: Context) -> Conversation:
+    return Conversation(**values.read(node, name, CONVERSATION, context, required=("turns",)))
+
+
+def _time_law(node: Node, name: str, context: Context) -> str:
+    """``5s``, or the text of a distribution (``NAME:...``), which its own grammar has still to check."""
+    found = values.text(node, name, "a time such as 5s")
+    return (
+        context.check(name, found, node.place)
+        if _LAW.fullmatch(found)
+        else options.duration(node, name, context)
+    )
+
+
+def validators(node: Node, name: str, context: Context) -> tuple[Validator, ...]:
+    """A list of mappings with one key each."""
+    nodes = node.nodes if isinstance(node, Items) else (node,)
+    return tuple(_validator(item, name, context) for item in nodes)
+
+
+def _validator(node: Node, name: str, context: Context) -> Validator:
+    entries = values.known(node, name, VALIDATORS)
+    if len(entries) != 1:
+        raise ScenarioError(
+            node.place, f"{name}: an item of the list has one of {listed(VALIDATORS)}, not {len(entries)}"
+        )
+    ((kind, argument),) = values.read_entries(entries, VALIDATORS, context).items()
+    return Validator(kind, argument)
+
+
+def _regex(node: Node, name: str, context: Context) -> str:
+    pattern = values.text(node, name, "a regular expression")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # what Python will read otherwise one day
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, Warning) as e:
+        shown = values.shown(node)
+        raise ScenarioError(
+            node.place, f"{name} {shown}: {e}; allowed is a regular expression of Python"
+        ) from e
+    return pattern
+
+
+def _contains(node: Node, name: str, context: Context) -> tuple[str, ...]:
+    found = tuple(values.texts(node, name))
+    if not found:
+        raise values.wrong(node, name, "a text or a list of texts")
+    return found
+
+
+def _json_schema(node: Node, name: str, context: Context) -> Any:
+    return plain(values.mapping(node, name, "a mapping, as {type: object}"))
+
+
+def _max_repetition(node: Node, name: str, context: Context) -> float:
+    return values.number(node, name, 0, 1)
+
+
+def _function(node: Node, name: str, context: Context) -> str:
+    found = values.text(node, name, "module:function")
+    if not _FUNCTION.fullmatch(found):
+        raise values.wrong(node, name, "module:function, as mychecks:is_sql")
+    return found
+
+
+#: Kind of validator -> what reads its argument.
+VALIDATORS: Mapping[str, Reader] = {
+    "regex": _regex,
+    "contains": _contains,
+    "json_schema": _json_schema,
+    "max_repetition": _max_repetition,
+    "function": _function,
+}
+
+
+def expected(node: Node, name: str, context: Context) -> Expected:
+    """How to compare, or a mapping of ``match`` and ``field``."""
+    if not isinstance(node, Fields):
+        return Expected(match=EXPECTED["match"](node, name, context))
+    return Expected(**values.read(node, name, EXPECTED, context, required=("match",)))
+
+
+def _whole(node: Node, name: str, context: Context) -> int:
+    return values.whole(node, name, 1, MAX_TOKENS)
+
+
+SHARED_PREFIX: Mapping[str, Reader] = {
+    "groups": _whole,
+    "tokens": _whole,
+    "choice": values.word(*get_args(Choice)),
+    "run_unique": options.truth,
+}
+CONVERSATION: Mapping[str, Reader] = {
+    "turns": lengths,
+    "think_time": _time_law,
+    "patience": _time_law,
+    "history": values.word(*HISTORIES),
+}
+EXPECTED: Mapping[str, Reader] = {"match": values.word(*EXPECTATIONS), "field": name}

@@ -1,0 +1,24 @@
+"""Recorded workloads: when requests came, how long they were, and what they had in common.
+
+============ ======================================================================================
+``azure``    Azure LLM inference, CSV: ``TIMESTAMP,ContextTokens,GeneratedTokens``
+``mooncake`` JSON lines: ``timestamp`` in ms, ``input_length``, ``output_length``, ``hash_ids``
+``burstgpt`` CSV: ``Timestamp`` in s, ``Request tokens``, ``Response tokens``; ``Session ID`` if there
+``sessions`` JSON lines of this project's own, :mod:`llm_locust.workload.traces.sessions`
+============ ======================================================================================
+
+Files are read as they are asked for, gzip-compressed ones too, and never held whole.
+"""
+
+from llm_locust.workload.traces.entry import HASH_BLOCK_TOKENS, TraceEntry, TraceError
+from llm_locust.workload.traces.trace import FORMATS, Trace, TraceFacts, open_trace
+
+__all__ = [
+    "FORMATS",
+    "HASH_BLOCK_TOKENS",
+    "Trace",
+    "TraceEntry",
+    "TraceError",
+    "TraceFacts",
+    "open_trace",
+]

@@ -1,0 +1,33 @@
+"""Azure LLM inference traces: CSV with one request a line, times as date and time of day."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from llm_locust.workload.traces.entry import Row
+from llm_locust.workload.traces.reading import table_rows, tokens
+
+COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def rows(path: Path, texts: Iterable[str]) -> Iterator[Row]:
+    """The rows of such a file; times to the microsecond, without a zone taken as UTC."""
+    return table_rows(path, texts, COLUMNS, (), _row)
+
+
+def _row(line: int, cells: list[str]) -> Row:
+    at, context, generated = cells
+    return Row(_time_ns(at), line, tokens(COLUMNS[1], context), tokens(COLUMNS[2], generated))
+
+
+def _time_ns(text: str) -> int:
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(
+            f"TIMESTAMP {text[:60]!r} is no time; expected one like 2023-11-16 18:17:03.9799600"
+        ) from None
+    return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // _MICROSECOND * 1000

@@ -1,0 +1,25 @@
+"""BurstGPT traces: CSV with one request a line, times in seconds."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from llm_locust.workload.traces.entry import Row
+from llm_locust.workload.traces.reading import nanoseconds, table_rows, tokens
+
+COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
+
+
+def rows(path: Path, texts: Iterable[str]) -> Iterator[Row]:
+    """The rows of such a file. Requests that failed are in some, with 0 response tokens."""
+    return table_rows(path, texts, COLUMNS, ("Session ID",), _row)
+
+
+def _row(line: int, cells: list[str]) -> Row:
+    at, request, response, session = cells
+    return Row(
+        nanoseconds(COLUMNS[0], at),
+        line,
+        tokens(COLUMNS[1], request),
+        tokens(COLUMNS[2], response),
+        session=session.strip() or None,
+    )
