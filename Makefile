@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-e2e bench bench-report bench-master soak clean
+.PHONY: help demo test test-e2e bench bench-report bench-master soak soak-short clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -32,6 +32,9 @@ bench-master: $(VENV)/.test  ## does one master keep up with 500 workers and 50,
 SOAK_S ?= 1800
 soak: $(VENV)/.test  ## memory of master and workers over 30 minutes at 200 streams
 	$(BIN)/python bench/soak.py --seconds $(SOAK_S)
+
+soak-short: $(VENV)/.test  ## the same in 3 minutes, with ten times the reports
+	$(BIN)/python bench/soak.py --seconds 180 --report-interval 0.3
 
 clean:  ## everything that was made, but runs/
 	rm -rf $(VENV) .venv-e2e build dist *.egg-info bench/build

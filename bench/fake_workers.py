@@ -156,6 +156,7 @@ class FakeWorker:
             in_flight=0,
             unsent=self._shipper.unsent,
             dropped=self._shipper.dropped,
+            load=messages.NO_LOAD,
             clock=None,
             health={},
         )

@@ -228,11 +228,13 @@ def swarm(
     locustfile: Path = CHAT,
     port: int | None = None,
     worker_ports: Sequence[int] = (),
+    first_worker: Sequence[str] = (),
 ) -> Iterator[tuple[Process, list[Process]]]:
     """A master and its workers, each started by its own command as on hosts of their own.
 
     The master listens on ``port`` (None: a free one). ``worker_ports`` are those that the first
-    workers dial, where something lies between them and the master.
+    workers dial, where something lies between them and the master. ``first_worker`` are options that
+    only that one has.
     """
     port = free_port() if port is None else port
     dialled = [*worker_ports, *[port] * (workers - len(worker_ports))]
@@ -240,10 +242,22 @@ def swarm(
         as_master = ["--master", "--expect-workers", str(workers), "--master-bind-port", str(port)]
         master = stack.enter_context(locust(folder, *as_master, *options, locustfile=locustfile))
         each = [
-            stack.enter_context(locust(folder, *as_worker(dial), locustfile=locustfile, stdout=f"worker-{i}"))
+            stack.enter_context(
+                locust(
+                    folder,
+                    *as_worker(dial),
+                    *(first_worker if i == 0 else ()),
+                    locustfile=locustfile,
+                    stdout=f"worker-{i}",
+                )
+            )
             for i, dial in enumerate(dialled)
         ]
-        yield master, each
+        try:
+            yield master, each
+        except Exception as e:
+            e.add_note("\n".join(["the master said:", master.stderr, *(w.stderr for w in each)]))
+            raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,13 +73,14 @@ class Spool:
 
         Gives whether the folder is gone. One that holds a frame, or a file of somebody else, stays.
         """
+        if not self.folder.is_dir():  # nothing was ever written
+            return True
         try:
             if next(self.folder.glob(SPOOLED), None) is not None:
                 return False
             for name in (MANIFEST_FILE, WORKER_FILE):
                 (self.folder / name).unlink(missing_ok=True)
-            if self.folder.exists():
-                self.folder.rmdir()
+            self.folder.rmdir()
         except OSError:
             return False
         with suppress(OSError):  # another worker's folder is in it, or has just been removed

@@ -1,0 +1,153 @@
+"""Disks that are full or cannot be written: said once, and nothing is lost by it."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from chaos import (
+    UNHURRIED,
+    USUAL,
+    NoSmallDiskError,
+    Survived,
+    end,
+    fill,
+    merge,
+    small_disk,
+    unrecorded,
+    wait_batches,
+    wait_more,
+)
+from swarm_process import in_parallel, simulation, swarm
+
+
+def _full_spool(folder: Path) -> Survived:
+    """The disk of the workers' spools gets full midway."""
+    out = folder / "run"
+    with (
+        small_disk(folder, kib=256) as disk,
+        simulation(folder, *UNHURRIED) as sim,
+        swarm(folder, 2, *USUAL, "--spool", str(disk / "spool"), "-H", sim.url) as (master, workers),
+    ):
+        wait_batches(out, workers=2)
+        at_ns = time.time_ns()
+        fill(disk)
+        wait_batches(out, workers=2, each=3)
+        code = end(master, workers)
+    return Survived(code, master, workers, out, sim, at_ns)
+
+
+def _no_spool(folder: Path) -> Survived:
+    """There is a file where the spools should be."""
+    out = folder / "run"
+    (folder / "taken").write_text("a file")
+    with (
+        simulation(folder, *UNHURRIED) as sim,
+        swarm(folder, 2, *USUAL, "--spool", "taken", "-H", sim.url) as (master, workers),
+    ):
+        at_ns = time.time_ns()
+        wait_batches(out, workers=2, each=2)
+        code = end(master, workers)
+    return Survived(code, master, workers, out, sim, at_ns)
+
+
+def _full_run_directory(folder: Path) -> Survived:
+    """The disk of the master's run directory gets full midway."""
+    with (
+        small_disk(folder, kib=512) as disk,
+        simulation(folder, *UNHURRIED) as sim,
+        swarm(
+            folder,
+            2,
+            *USUAL,
+            *("--out", str(disk / "run"), "--spool", "spool", "--flush-timeout", "1s", "-H", sim.url),
+        ) as (master, workers),
+    ):
+        wait_batches(disk / "run", workers=2)
+        at_ns = time.time_ns()
+        fill(disk)
+        master.wait_for("No space left on device")
+        wait_more(sim)
+        code = end(master, workers)
+        left = Path(shutil.copytree(disk / "run", folder / "left"))  # the disk goes with the block
+    merged = merge(folder / "merged", left, folder / "spool")
+    return Survived(code, master, workers, left, sim, at_ns, merged)
+
+
+SCENARIOS: dict[str, Callable[[Path], Survived]] = {
+    "full spool": _full_spool,
+    "full run directory": _full_run_directory,
+    "no spool": _no_spool,
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Survived | NoSmallDiskError]:
+    def scenario(name: str) -> Callable[[Path], Survived | NoSmallDiskError]:
+        def run(folder: Path) -> Survived | NoSmallDiskError:
+            try:
+                return SCENARIOS[name](folder)
+            except NoSmallDiskError as e:
+                return e
+
+        return run
+
+    return in_parallel(tmp_path_factory.mktemp("disks"), {name: scenario(name) for name in SCENARIOS})
+
+
+def chosen(runs: dict[str, Survived | NoSmallDiskError], name: str) -> Survived:
+    """A scenario's run; its tests are skipped where this machine has no small disk for it."""
+    run = runs[name]
+    if isinstance(run, NoSmallDiskError):
+        pytest.skip(f"{name}: {run}")
+    return run
+
+
+@pytest.fixture(params=["full spool", "no spool"])
+def without_spool(request: pytest.FixtureRequest, runs: dict[str, Survived | NoSmallDiskError]) -> Survived:
+    return chosen(runs, request.param)
+
+
+@pytest.fixture
+def without_run_directory(runs: dict[str, Survived | NoSmallDiskError]) -> Survived:
+    return chosen(runs, "full run directory")
+
+
+def test_without_a_spool_the_records_are_what_the_server_saw(without_spool: Survived) -> None:
+    assert len(without_spool.truth) > 100
+    assert unrecorded(without_spool.truth, without_spool.rows) == []
+    assert without_spool.result.manifest.complete
+    assert all(worker.dropped == 0 for worker in without_spool.result.manifest.workers)
+    assert without_spool.code == 0, without_spool.told()
+
+
+def test_a_spool_that_cannot_be_written_is_said_once_by_each_worker(without_spool: Survived) -> None:
+    for worker in without_spool.workers:
+        (said,) = (line for line in worker.said if "the spool" in line and "cannot be written" in line)
+        assert "No space left on device" in said or "Not a directory" in said
+    assert "Traceback" not in without_spool.told()
+
+
+def test_a_spool_that_was_never_there_is_not_spoken_of_again_at_the_end(
+    runs: dict[str, Survived | NoSmallDiskError],
+) -> None:
+    for worker in chosen(runs, "no spool").workers:
+        assert not [line for line in worker.said if "worker.json" in line]
+
+
+def test_a_run_directory_without_room_is_said_and_gives_exit_code_2(without_run_directory: Survived) -> None:
+    run = without_run_directory
+    assert run.code == 2, run.told()
+    assert "Traceback" not in run.told()
+    assert "llm-locust merge" in run.told()
+
+
+def test_what_the_run_directory_had_no_room_for_is_in_the_spools_and_merges(
+    without_run_directory: Survived,
+) -> None:
+    run = without_run_directory
+    assert run.merged is not None
+    assert run.merged.code == 0, run.merged.errors
+    assert run.merged.result.manifest.complete
+    assert unrecorded(run.truth, run.merged.rows) == []

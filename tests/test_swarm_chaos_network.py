@@ -1,0 +1,182 @@
+"""The network between workers and master is cut, slow or out of order: nothing is lost by it."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from chaos import (
+    UNHURRIED,
+    USUAL,
+    Survived,
+    end,
+    merge,
+    sender,
+    unrecorded,
+    wait_batches,
+)
+from relay import relay
+from swarm_process import Simulation, free_port, in_parallel, simulation, swarm, wait_until
+
+from llm_locust.store import SUMMARY_FILE
+
+CUT_S = 5.0
+DELAY_S = 0.2
+
+#: A batch that nobody acknowledged is sent again within this time; the answer is that the run is over.
+SILENT_WITHIN_S = 12.0
+
+
+def _cut(behind: int) -> Callable[[Path], Survived]:
+    """So many of three workers are cut off for a while."""
+
+    def run(folder: Path) -> Survived:
+        out, port = folder / "run", free_port()
+        with (
+            relay(port) as between,
+            simulation(folder, *UNHURRIED) as sim,
+            swarm(folder, 3, *USUAL, "-H", sim.url, port=port, worker_ports=[between.port] * behind) as (
+                master,
+                workers,
+            ),
+        ):
+            wait_batches(out, workers=3)
+            between.cut()
+            at_ns = time.time_ns()
+            time.sleep(CUT_S)
+            between.mend()
+            mended_ns = time.time_ns()
+            # Locust stops a run when its last worker went missing, which here is a matter of milliseconds.
+            wait_until(lambda: _goes_on(sim, mended_ns) or (out / SUMMARY_FILE).exists(), "what comes after")
+            code = end(master, workers)
+        return Survived(code, master, workers, out, sim, at_ns)
+
+    return run
+
+
+def _goes_on(sim: Simulation, since_ns: int) -> bool:
+    after = (entry for entry in sim.entries() if entry["received_ns"] > since_ns + 2e9)
+    return len({sender(entry["request_id"]) for entry in after}) == 3
+
+
+def _beyond_the_end(folder: Path) -> Survived:
+    """All workers are cut off until Locust has stopped the run and its report is there."""
+    out, port = folder / "run", free_port()
+    with (
+        relay(port) as between,
+        simulation(folder, *UNHURRIED) as sim,
+        swarm(
+            folder,
+            2,
+            *(*USUAL, "--flush-timeout", "1s", "-H", sim.url),
+            port=port,
+            worker_ports=[between.port] * 2,
+        ) as (master, workers),
+    ):
+        wait_batches(out, workers=2)
+        between.cut()
+        wait_until((out / SUMMARY_FILE).exists, "the report of a run without workers")
+        between.mend()
+        master.wait_for("self-healed", 2)
+        at_ns = time.time_ns()
+        with suppress(TimeoutError):
+            wait_until(lambda: _is_silent(sim), "the load's end", timeout_s=SILENT_WITHIN_S)
+        code = end(master, workers)
+    return Survived(code, master, workers, out, sim, at_ns, merge(folder / "merged", out))
+
+
+def _is_silent(sim: Simulation) -> bool:
+    last_ns: int = max(entry["received_ns"] for entry in sim.entries())
+    return time.time_ns() - last_ns > 2e9
+
+
+def _slow_and_out_of_order(folder: Path) -> Survived:
+    out, port = folder / "run", free_port()
+    with (
+        relay(port, delays_s=(DELAY_S, DELAY_S / 2, DELAY_S), reorder=3) as between,
+        simulation(folder, *UNHURRIED) as sim,
+        swarm(folder, 3, *USUAL, "-H", sim.url, port=port, worker_ports=[between.port] * 3) as (
+            master,
+            workers,
+        ),
+    ):
+        at_ns = time.time_ns()
+        wait_batches(out, workers=3, each=2)
+        code = end(master, workers)
+    return Survived(code, master, workers, out, sim, at_ns)
+
+
+SCENARIOS: dict[str, Callable[[Path], Survived]] = {
+    "one worker cut off": _cut(1),
+    "all workers cut off": _cut(3),
+    "slow and out of order": _slow_and_out_of_order,
+    "beyond the run's end": _beyond_the_end,
+}
+
+WHOLE = ["one worker cut off", "all workers cut off", "slow and out of order"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Survived]:
+    return in_parallel(tmp_path_factory.mktemp("network"), SCENARIOS)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_records_are_what_the_server_saw(name: str, runs: dict[str, Survived]) -> None:
+    run = runs[name]
+    assert len(run.truth) > 100
+    assert unrecorded(run.truth, run.rows) == []
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_run_is_complete_and_its_exit_code_is_0(name: str, runs: dict[str, Survived]) -> None:
+    run = runs[name]
+    manifest = run.result.manifest
+    assert manifest.complete, run.told()
+    assert run.code == 0, run.told()
+    assert manifest.workers_lost == manifest.records_lost == 0
+    assert len(manifest.workers) == 3
+    assert all(w.announced == w.received > 0 and w.in_flight == 0 for w in manifest.workers)
+    assert "Traceback" not in run.told()
+
+
+@pytest.mark.parametrize("name", ["one worker cut off", "all workers cut off"])
+def test_the_load_goes_on_while_the_master_cannot_be_reached(name: str, runs: dict[str, Survived]) -> None:
+    run = runs[name]
+    during = [
+        row
+        for row in run.rows.values()
+        if run.at_ns + 1e9 < row["scheduled_ns"] < run.at_ns + (CUT_S - 1) * 1e9
+    ]
+    assert len({row["worker"] for row in during}) == 3
+
+
+def test_a_slow_network_is_in_the_error_of_the_clocks_not_in_the_latencies(runs: dict[str, Survived]) -> None:
+    run = runs["slow and out of order"]
+    clocks = [worker.clock for worker in run.result.manifest.workers]
+    for clock in clocks:
+        assert clock is not None
+        # Half of a round trip of two delays; all processes have one clock.
+        assert clock.error_ns > DELAY_S / 2 * 0.9e9
+        assert abs(clock.offset_ns) <= clock.error_ns
+    assert run.result.summary["latency_ms"]["ttft"]["p50"] < DELAY_S * 1e3
+
+
+def test_a_run_that_ended_without_its_workers_is_incomplete_until_it_is_merged(
+    runs: dict[str, Survived],
+) -> None:
+    run = runs["beyond the run's end"]
+    assert run.merged is not None
+    assert run.code == 2, run.told()
+    assert run.result.manifest.workers_lost == 2
+    assert run.merged.code == 0, run.merged.errors
+    assert run.merged.result.manifest.complete
+    assert unrecorded(run.truth, run.merged.rows) == []
+    assert len(unrecorded(run.truth, run.rows)) > 50
+
+
+def test_a_worker_that_learns_that_its_run_is_over_ends_its_load(runs: dict[str, Survived]) -> None:
+    run = runs["beyond the run's end"]
+    last_ns = max(entry["received_ns"] for entry in run.truth.values())
+    assert last_ns < run.at_ns + (SILENT_WITHIN_S - 2) * 1e9
