@@ -13,19 +13,25 @@ if TYPE_CHECKING:
     from llm_locust.client.stream import Answer
     from llm_locust.metrics.slo import Slo
     from llm_locust.record import Outcome, RequestRecord, TokenSource
+    from llm_locust.swarm.conversation import ConversationUser
     from llm_locust.swarm.hooks import events
+    from llm_locust.swarm.open_loop import OpenLoopUser
     from llm_locust.swarm.openai_user import OpenAIUser
-    from llm_locust.swarm.users import ChatUser, CompletionUser
+    from llm_locust.swarm.users import ChatUser, CompletionUser, MessagesUser, ResponsesUser
     from llm_locust.workload.prompts import Prompt
 
 __all__ = [
     "Answer",
     "ChatUser",
     "CompletionUser",
+    "ConversationUser",
+    "MessagesUser",
     "OpenAIUser",
+    "OpenLoopUser",
     "Outcome",
     "Prompt",
     "RequestRecord",
+    "ResponsesUser",
     "Slo",
     "TokenSource",
     "events",
@@ -35,10 +41,14 @@ _HOMES = {
     "Answer": "llm_locust.client.stream",
     "ChatUser": "llm_locust.swarm.users",
     "CompletionUser": "llm_locust.swarm.users",
+    "ConversationUser": "llm_locust.swarm.conversation",
+    "MessagesUser": "llm_locust.swarm.users",
     "OpenAIUser": "llm_locust.swarm.openai_user",
+    "OpenLoopUser": "llm_locust.swarm.open_loop",
     "Outcome": "llm_locust.record",
     "Prompt": "llm_locust.workload.prompts",
     "RequestRecord": "llm_locust.record",
+    "ResponsesUser": "llm_locust.swarm.users",
     "Slo": "llm_locust.metrics.slo",
     "TokenSource": "llm_locust.record",
     "events": "llm_locust.swarm.hooks",

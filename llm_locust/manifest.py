@@ -62,6 +62,9 @@ class WorkerFacts:
     left: bool = False
     joined_ns: int | None = None
     heard_ns: int | None = None  # the last word or sign of life
+    held_back: int = 0  # requests that --max-in-flight made wait
+    longest_held_ns: int = 0  # the longest wait among them
+    unsent: int = 0  # requests that were due and still waited when the load ended
     received_seqs: str = ""  # of the batches, as ranges: 0-17 19 21-30
     clock: ClockFacts | None = None
     health: NodeHealth = field(default_factory=NodeHealth)
@@ -85,7 +88,7 @@ class Manifest:
     began, carried on without steps: ``started_ns`` when the load was
     asked for, ``stopped_ns`` when it was told to stop, ``ended_ns`` when the last record was in
     (``None`` while that has not come). ``options`` are the run's settings as text, without
-    secrets.
+    secrets. ``stop_reason`` says which rule ended the run, where one did.
     """
 
     schema: int = MANIFEST_SCHEMA
@@ -104,6 +107,7 @@ class Manifest:
     gates: str = ""
     warmup_s: float = 0.0
     open_loop: bool = False
+    stop_reason: str = ""
     require_valid: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     workers_expected: int = 1

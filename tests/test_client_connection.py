@@ -67,10 +67,10 @@ def test_every_request_carries_an_id_of_its_own_and_refuses_compression(
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("X-A", "b\r\nX-C: d"), ("X-A", "b\n"), ("X A", "b"), ("X-A:", "b"), ("X-A", "ü"), ("", "b")],
+    [("X-A", "b\r\nX-C: d"), ("X-A", "b\n"), ("X A", "b"), ("X-A:", "b"), ("X-A", "€"), ("", "b")],
 )
 def test_a_header_that_http_does_not_allow_is_refused_by_name(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match=f"header {name!r}: "), caller("http://h", headers={name: value}):
+    with pytest.raises(ValueError, match=repr(name)), caller("http://h", headers={name: value}):
         pass
 
 

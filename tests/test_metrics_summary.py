@@ -23,7 +23,7 @@ from llm_locust.record import Outcome, RequestRecord, TokenSource
 CONTRACT: dict[str, set[str]] = {
     "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},
     "window": {"start", "end", "seconds", "rule"},
-    "requests": {"scheduled", "sent", "ok", "failed", "cancelled", "lost", "by_outcome"},
+    "requests": {"scheduled", "sent", "ok", "failed", "cancelled", "abandoned", "lost", "by_outcome"},
     "latency_ms": set(METRICS),
     "latency_ms_adjusted": set(METRICS),
     "tokens": {"input", "output", "tokens_per_event", "source"},
@@ -65,8 +65,12 @@ CONTRACT: dict[str, set[str]] = {
         "workers",
         "complete",
     },
+    "quality": {
+        *("answers", "finish_reasons", "rejected", "accuracy", "over_time", "by_load", "load_effect"),
+        *("baseline", "consistency", "length"),
+    },
     **{key: set() for key in ("schema", "replicas", "fairness", "errors", "gates", "cost", "energy")},
-    **{key: set() for key in ("by_name", "by_class")},
+    **{key: set() for key in ("by_name", "by_class", "sessions")},
 }
 STATISTICS = {"n", "mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99_9", "max"}
 
@@ -269,7 +273,8 @@ def test_by_class_is_there_only_where_classes_are() -> None:
 def test_a_part_that_is_everything_says_what_the_whole_says() -> None:
     summary = run_of(request(), failed(0.5), slo="ttft=1s")
     part = summary["by_name"]["chat"]
-    assert part == {key: summary[key] for key in part}
+    own = {key: summary["quality"][key] for key in part["quality"]}
+    assert part == {key: summary[key] for key in part} | {"quality": own}
 
 
 def test_readers_in_time_are_told_where_both_limits_are_given() -> None:

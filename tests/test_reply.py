@@ -59,7 +59,7 @@ def test_a_completions_body_is_one_token_event() -> None:
 
 @pytest.mark.parametrize("endpoint", Endpoint)
 def test_a_body_without_text_or_with_an_error_or_of_garbage_has_no_token_event(endpoint: Endpoint) -> None:
-    empty = read_body(endpoint, body({"choices": [], "output": []}))
+    empty = read_body(endpoint, body({"choices": [], "output": [], "content": []}))
     assert (empty.token_ends, empty.first_answer, empty.invalid, empty.done) == ((), None, None, True)
     error = read_body(endpoint, body({"error": {"message": "no"}}))
     assert (error.token_ends, error.error, error.invalid, error.done) == ((), "no", None, False)

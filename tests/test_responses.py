@@ -94,3 +94,9 @@ def test_a_responses_body_is_one_token_event() -> None:
     assert (reply.text, reply.reasoning, reply.refusal) == ("Yes", "Hm", "No")
     assert reply.tool_calls == [ToolCall(id="call", name="f", arguments="{}")]
     assert reply.usage == Usage(input_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=4)
+
+
+def test_an_incomplete_response_that_is_called_completed_still_says_why_it_ended() -> None:
+    ended = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    reply = responses({"type": "response.completed", "response": ended})
+    assert (reply.done, reply.finish_reason) == (True, "max_output_tokens")

@@ -7,7 +7,7 @@ import pytest
 
 from llm_locust.manifest import WorkerFacts
 from llm_locust.swarm.collector import Inbox
-from llm_locust.swarm.messages import CountsMessage
+from llm_locust.swarm.messages import CountsMessage, LoadCounts
 from llm_locust.swarm.roster import SILENT_S, Roster, place_key
 
 RUN = "20261121-roster"
@@ -34,6 +34,7 @@ def counts(finished: int, in_flight: int = 0, run: str = RUN, dropped: int = 0) 
         in_flight=in_flight,
         unsent=0,
         dropped=dropped,
+        load=LoadCounts(ok=finished, failed=0, waiting=0, held_back=0, longest_held_ns=0, spent=False),
         clock={
             "offset_ns": 5,
             "error_ns": 2,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from llm_locust.workload.body import (
     ENDPOINTS,
     LIMIT_FIELDS,
+    MESSAGES_MAX_TOKENS,
     BodyError,
     body_template,
     output_limit,
@@ -60,6 +61,35 @@ def test_a_responses_body_has_input_and_no_stream_options() -> None:
         "max_output_tokens": 16,
     }
     assert body(Prompt(messages=MESSAGES), "responses")["input"] == list(MESSAGES)
+
+
+def test_a_messages_body_takes_the_systems_messages_apart_and_has_no_stream_options() -> None:
+    assert body(Prompt(messages=MESSAGES, asked_output_tokens=16), "messages") == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Why?"}],
+        "system": "Be brief.",
+        "stream": True,
+        "max_tokens": 16,
+    }
+
+
+def test_the_users_system_text_wins_over_the_lines() -> None:
+    sent = body(Prompt(messages=MESSAGES), "messages", extra_body={"system": "Be long."})
+    assert sent["system"] == "Be long."
+
+
+def test_a_messages_body_is_never_without_a_bound() -> None:
+    assert body(Prompt(text="a"), "messages")["max_tokens"] == MESSAGES_MAX_TOKENS
+    assert body(Prompt(text="a", extra={"max_completion_tokens": 5}), "messages")["max_tokens"] == 5
+    assert body(Prompt(text="a"), "messages", extra_body={"max_tokens": 7})["max_tokens"] == 7
+    for without in ({"max_tokens": None}, {"max_completion_tokens": 5}):
+        with pytest.raises(BodyError, match="no request without 'max_tokens'"):
+            body_template("messages", "m", extra_body=without)
+
+
+def test_a_lines_bound_goes_under_the_name_that_the_endpoint_has_for_it() -> None:
+    sent = body(Prompt(text="a", asked_output_tokens=5, extra={"max_tokens": 5}), "responses")
+    assert {name: sent[name] for name in LIMIT_FIELDS if name in sent} == {"max_output_tokens": 5}
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
@@ -149,7 +179,9 @@ def test_any_prompt_and_fields_make_one_json_object_that_says_them(
 ) -> None:
     prompt = Prompt(text=text, asked_output_tokens=9, extra=line)
     sent = body(prompt, endpoint, stream=stream, extra_body=asked)
-    content = {"chat": "messages", "completions": "prompt", "responses": "input"}[endpoint]
+    content = {"chat": "messages", "completions": "prompt", "responses": "input", "messages": "messages"}[
+        endpoint
+    ]
     said = sent[content] if endpoint == "completions" else sent[content][0]["content"]
     assert said == text
     for name, value in asked.items():
@@ -206,8 +238,11 @@ def test_an_output_limit_is_a_positive_number_under_any_of_its_names(
 
 
 def test_each_endpoint_has_its_path_and_an_unknown_one_is_an_error_that_lists_them() -> None:
-    assert [path_of(e) for e in ENDPOINTS] == ["/chat/completions", "/completions", "/responses"]
-    with pytest.raises(BodyError, match="no endpoint 'chats'; there are chat, completions, responses"):
+    paths = ["/chat/completions", "/completions", "/responses", "/messages"]
+    assert [path_of(e) for e in ENDPOINTS] == paths
+    with pytest.raises(
+        BodyError, match="no endpoint 'chats'; there are chat, completions, responses, messages"
+    ):
         path_of("chats")
     with pytest.raises(BodyError, match="no endpoint 'chats'"):
         body_template("chats", "m", stream=False)

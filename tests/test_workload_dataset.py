@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) ->
         load_dataset(tmp_path / "absent.jsonl")
     with pytest.raises(DatasetError, match="cannot be read: embedded null byte"):
         load_dataset("a\0b")
-    with pytest.raises(DatasetError, match="cannot be read: Is a directory"):
+    with pytest.raises(DatasetError, match=r"has no line with a prompt; expected .* or a folder of texts"):
         load_dataset(tmp_path)
 
 
@@ -147,6 +147,48 @@ def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) ->
 def test_no_bytes_raise_anything_but_a_dataset_error(data: bytes) -> None:
     with suppress(DatasetError):
         assert isinstance(only(data), Prompt)
+
+
+def test_a_lines_weight_is_understood_and_one_without_weighs_one(tmp_path: Path) -> None:
+    dataset = load_dataset(write(tmp_path, b'{"prompt": "a", "weight": 2.5}', b'"b"'))
+    assert dataset.weights == (2.5, 1.0)
+    assert dataset.prompts[0].extra == {}
+    assert load_dataset(write(tmp_path, b'"a"')).weights == ()
+    for wrong in (b"0", b"-1", b'"much"'):
+        with pytest.raises(DatasetError, match=r"\.jsonl:1: .*\$\.weight"):
+            load_dataset(write(tmp_path, b'{"prompt": "a", "weight": %b}' % wrong))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '"one"\n"two"\n'),
+        ("a.NDJSON", '{"prompt": "one"}\n{"prompt": "two"}\n'),
+        ("a.json", '["one", {"prompt": "two"}]'),
+        ("a.json", '"one"\n"two"\n'),
+        ("a.csv", "prompt\none\ntwo\n"),
+        ("a.tsv", "id\ttext\n1\tone\n2\ttwo\n"),
+        ("a.txt", "one\n\ntwo\n"),
+        ("a", '\ufeff  ["one", "two"]'),
+        ("a.data", '{"prompt": "one"}\n"two"\n'),
+        ("a.md", "one\ntwo"),
+    ],
+)
+def test_a_files_name_says_what_it_is_and_else_its_first_character(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    assert [p.text for p in load_dataset(tmp_path / name).prompts] == ["one", "two"]
+
+
+def test_an_order_is_that_of_the_lines_it_names() -> None:
+    dataset = Dataset("d", numbered(6).prompts, tuple(range(6)), (0.5,) * 5 + (1e9,))
+    shuffle = [p.text for p in islice(dataset.stream(0, 1, "shuffled", 3), 6)]
+    assert sorted(t or "" for t in shuffle) == list("012345")
+    assert shuffle != list("012345")
+    assert {p.text for p in islice(dataset.stream(0, 3, "weighted", 3), 50)} == {"5"}
+    with pytest.raises(DatasetError, match="'numbers': order 'weighted', and no line has a weight"):
+        numbered(3).stream(0, 1, "weighted")
 
 
 def numbered(n: int) -> Dataset:

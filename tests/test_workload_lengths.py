@@ -2,8 +2,11 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -142,10 +145,62 @@ def test_a_wrong_file_is_answered_with_its_line(tmp_path: Path, content: str, sa
 
 
 def test_a_file_that_is_not_text_is_answered_and_not_raised(tmp_path: Path) -> None:
-    path = tmp_path / "lengths.parquet"
-    path.write_bytes(b"PAR1\xff\xfe\x00")
+    path = tmp_path / "lengths.csv"
+    path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(LengthError, match="is not a CSV file in UTF-8"):
         parse_lengths(f"file:{path}")
+
+
+def parquet(folder: Path, columns: dict[str, list[Any]], name: str = "lengths.parquet") -> str:
+    pq.write_table(pa.table(columns), folder / name)
+    return f"file:{folder / name}"
+
+
+@pytest.mark.parametrize("name", ["lengths.parquet", "lengths"])
+def test_a_parquet_file_has_pairs_or_one_column_of_whole_numbers(tmp_path: Path, name: str) -> None:
+    pairs = parse_lengths(parquet(tmp_path, {"input": [10, 200, 3000], "output": [1, 20, 300]}, name))
+    assert pairs.joint
+    assert {tuple(row) for row in pairs.rows(rng(), 200).tolist()} == {(10, 1), (200, 20), (3000, 300)}
+    single = parse_lengths(parquet(tmp_path, {"tokens": [7.0, 9.0]}, name))
+    assert not single.joint
+    assert set(single.draw(rng(), 100)) == {7, 9}
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"a": [1], "b": [2], "c": [3]}, "3 columns (a, b, c); expected one column of lengths, or two"),
+        ({"a": ["ten"]}, "column 'a' is of type string; expected one column"),
+        ({"a": [1, None]}, "row 2 of column 'a': 'None' is no length; expected a whole number"),
+        ({"a": [5], "b": [0]}, "row 1 of column 'b': '0' is no length"),
+        ({"a": [1.0, 2.5]}, "row 2 of column 'a': '2.5' is no length"),
+        ({"a": [10_000_001]}, "'10000001' is no length"),
+        ({"a": pa.array([], pa.int32())}, "has no row; expected one or two lengths a row"),
+    ],
+)
+def test_a_wrong_parquet_file_is_answered_with_its_column(
+    tmp_path: Path, columns: dict[str, list[Any]], said: str
+) -> None:
+    text = parquet(tmp_path, columns)
+    with pytest.raises(LengthError) as caught:
+        parse_lengths(text)
+    assert said in str(caught.value)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parquet_file_that_is_torn_is_answered(tmp_path: Path) -> None:
+    text = parquet(tmp_path, {"tokens": [7, 9]})
+    path = tmp_path / "lengths.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(LengthError, match="is not a Parquet file: "):
+        parse_lengths(text)
+
+
+def test_a_distribution_knows_its_bounds(tmp_path: Path) -> None:
+    texts = ["512", "uniform:3,9", "normal:512,64", write(tmp_path, "10,99\n200,1\n")]
+    bounds = [(lengths.least, lengths.most) for lengths in map(parse_lengths, texts)]
+    assert bounds == [(512, 512), (3, 9), (1, MAX_TOKENS), (10, 200)]
 
 
 @given(st.text(max_size=30) | st.text(max_size=9).map(lambda t: f"file:{t}"))

@@ -1,5 +1,7 @@
 """Who sends what: reproducible from the seed, different for every user, dataset lines used once."""
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -7,12 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_tokenizers import write_folder
 
 from llm_locust.workload.body import BodyError
 from llm_locust.workload.dataset import Dataset, DatasetError
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
 from llm_locust.workload.prompts import HEAD_WORDS, Prompt
+from llm_locust.workload.shared_prefix import SharedPrefix
+from llm_locust.workload.tokenizer import PromptTokenizer, load_tokenizer
 
 SYNTHETIC = WorkloadSpec(
     input_tokens=parse_lengths("uniform:100,200"), output_tokens=parse_lengths("uniform:10,500")
@@ -238,3 +243,193 @@ def test_lengths_for_prompts_of_ones_own_are_reproducible_and_apart_from_the_wor
     assert own(3) == own(3)
     assert own(3) != own(4)
     assert own(3) != drawn
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> PromptTokenizer:
+    return load_tokenizer(write_folder(tmp_path_factory.mktemp("model")))
+
+
+def chat_count(tokenizer: PromptTokenizer, text: str) -> int:
+    whole = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    return len(tokenizer.tokenizer.encode(whole, add_special_tokens=False).ids)
+
+
+def test_with_a_tokenizer_every_prompt_has_exactly_the_asked_length(tokenizer: PromptTokenizer) -> None:
+    drawn = prompts(replace(SYNTHETIC, tokenizer=tokenizer), 50)
+    assert [chat_count(tokenizer, p.text or "") for p in drawn] == [p.asked_input_tokens for p in drawn]
+    assert all(p.counted_input_tokens == p.asked_input_tokens for p in drawn)
+    assert lengths(drawn) == lengths(prompts(SYNTHETIC, 50))
+
+
+def test_a_prompt_that_cannot_be_as_short_as_asked_says_what_it_counts(tokenizer: PromptTokenizer) -> None:
+    spec = WorkloadSpec(input_tokens=parse_lengths("uniform:1,20"), tokenizer=tokenizer)
+    drawn = prompts(spec, 40)
+    least = chat_count(tokenizer, "a")
+    assert {p.asked_input_tokens for p in drawn} >= {1, 20}
+    assert all(p.counted_input_tokens == max(least, p.asked_input_tokens or 0) for p in drawn)
+    assert all(chat_count(tokenizer, p.text or "") == p.counted_input_tokens for p in drawn)
+
+
+def test_lengths_that_no_prompt_can_have_are_an_error_before_the_run(tokenizer: PromptTokenizer) -> None:
+    with pytest.raises(WorkloadError, match=r"input lengths '3': the shortest prompt has 1\d tokens by '"):
+        WorkloadSpec(input_tokens=parse_lengths("3"), tokenizer=tokenizer)
+
+
+def test_a_template_that_takes_no_users_message_is_an_error_before_the_run(tmp_path: Path) -> None:
+    strict = load_tokenizer(write_folder(tmp_path, template="{{ raise_exception('only tools') }}"))
+    with pytest.raises(WorkloadError, match="does not take these messages: only tools"):
+        WorkloadSpec(tokenizer=strict)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_prompts_made_ahead_are_those_made_when_they_are_asked_for(
+    tokenizer: PromptTokenizer, threads: int
+) -> None:
+    for spec in (
+        replace(SYNTHETIC, tokenizer=tokenizer),
+        WorkloadSpec(dataset=QUESTIONS, tokenizer=tokenizer),
+    ):
+        with ThreadPoolExecutor(threads) as executor:
+            workload = Workload(spec, 1, 0, 2, "a", executor)
+            one, other = workload.prompts(0), workload.prompts(1)
+            taken = [next(stream) for stream in (one, other, other, one, one, other, one, one)]
+        there = Workload(spec, 1, 0, 2, "a")
+        one, other = there.prompts(0), there.prompts(1)
+        assert taken == [next(stream) for stream in (one, other, other, one, one, other, one, one)]
+
+
+SHARED = SharedPrefix(groups=3, tokens=40)
+
+
+def test_prompts_begin_with_one_of_the_groups_texts_on_every_worker_and_differ_after_it() -> None:
+    spec = replace(SYNTHETIC, shared_prefix=SHARED)
+    drawn = [p for w in range(4) for u in range(4) for p in prompts(spec, 8, worker=w, workers=4, user=u)]
+    words = [(p.text or "").split(" ") for p in drawn]
+    assert len({tuple(w[:40]) for w in words}) == 3
+    assert len({tuple(w[40:46]) for w in words}) == len(words)
+    assert [len(w) + 8 for w in words] == [p.asked_input_tokens for p in drawn]
+
+
+def test_another_run_has_other_prefixes_unless_they_are_to_be_the_same() -> None:
+    def beginnings(shared: SharedPrefix, salt: str) -> set[tuple[str, ...]]:
+        drawn = prompts(replace(SYNTHETIC, shared_prefix=shared), 60, salt=salt)
+        return {tuple((p.text or "").split(" ")[:40]) for p in drawn}
+
+    assert beginnings(SHARED, "a").isdisjoint(beginnings(SHARED, "b"))
+    kept = replace(SHARED, run_unique=False)
+    assert beginnings(kept, "a") == beginnings(kept, "b")
+
+
+def test_an_asked_length_below_the_prefix_is_the_prefix_cut_short() -> None:
+    long = WorkloadSpec(input_tokens=parse_lengths("100"), shared_prefix=SharedPrefix(groups=1, tokens=60))
+    short = replace(long, input_tokens=parse_lengths("28"))
+    text = prompts(short, 1)[0].text or ""
+    assert len(text.split(" ")) == 20
+    assert (prompts(long, 1)[0].text or "").startswith(text + " ")
+
+
+def test_with_a_tokenizer_the_prefix_counts_and_the_whole_is_exact(tokenizer: PromptTokenizer) -> None:
+    spec = replace(SYNTHETIC, tokenizer=tokenizer, shared_prefix=SHARED)
+    drawn = prompts(spec, 30)
+    assert [chat_count(tokenizer, p.text or "") for p in drawn] == [p.asked_input_tokens for p in drawn]
+    beginnings = {(p.text or "")[:60] for p in drawn}
+    assert len(beginnings) == 3
+
+
+def test_a_datasets_lines_get_the_prefix_before_everything_and_it_counts_as_asked() -> None:
+    dataset = Dataset("d", (Prompt(text="Why?", asked_input_tokens=5), Prompt(text="How?")), (1, 2))
+    drawn = prompts(WorkloadSpec(dataset=dataset, shared_prefix=SHARED), 2, workers=1)
+    assert [p.asked_input_tokens for p in drawn] == [45, None]
+    assert all((p.text or "").split(" ")[40].startswith("[") for p in drawn)
+    assert (drawn[0].text or "").endswith("] Why?")
+
+
+def test_an_answer_that_came_with_a_question_is_its_asked_length_where_nothing_else_is(
+    tokenizer: PromptTokenizer,
+) -> None:
+    answer = "the board is above the door"
+    dataset = Dataset("d", (Prompt(text="a", answer=answer),), (1,))
+    asked = [
+        prompts(WorkloadSpec(dataset=dataset, tokenizer=t, output_tokens=o), 1)[0].asked_output_tokens
+        for t, o in [(tokenizer, None), (None, None), (tokenizer, parse_lengths("64"))]
+    ]
+    assert asked == [tokenizer.count(answer), None, 64]
+
+
+def test_a_shuffled_dataset_is_shared_out_without_overlap_in_an_order_of_the_seeds() -> None:
+    spec = WorkloadSpec(dataset=QUESTIONS, unique_head=False, order="shuffled")
+    used = [p.text or "" for w in range(2) for p in prompts(spec, 5, worker=w)]
+    assert sorted(used) == sorted(p.text or "" for p in TEXTS)
+    assert used != [p.text or "" for p in prompts(spec, 5, seed=2)] + used[5:]
+
+
+def test_an_order_that_cannot_be_is_an_error_before_the_run() -> None:
+    with pytest.raises(DatasetError, match="order 'weighted', and no line has a weight"):
+        WorkloadSpec(dataset=QUESTIONS, order="weighted")
+    with pytest.raises(WorkloadError, match="no order 'random' of a dataset; there are sequential, shuffled"):
+        WorkloadSpec(dataset=QUESTIONS, order="random")  # type: ignore[arg-type]
+    with pytest.raises(WorkloadError, match="order 'shuffled' without a dataset"):
+        WorkloadSpec(order="shuffled")
+
+
+def learned(spec: WorkloadSpec, per_word: float) -> Workload:
+    """A workload that the server has answered 40 times, counting ``per_word`` tokens a word."""
+    workload = Workload(spec, 1, 0, 2, "a")
+    for prompt in islice(workload.prompts(9), 40):
+        assert prompt.asked_input_tokens is not None
+        counted = round(per_word * len((prompt.text or "").split(" "))) + 8
+        workload.learn(prompt.asked_input_tokens, counted)
+    return workload
+
+
+def test_what_the_server_counted_changes_the_texts_and_never_the_asked_lengths() -> None:
+    drawn = list(islice(learned(SYNTHETIC, 1.25).prompts(0), 20))
+    assert lengths(drawn) == lengths(prompts(SYNTHETIC, 20))
+    for prompt in drawn:
+        assert prompt.asked_input_tokens is not None
+        counted = 1.25 * len((prompt.text or "").split(" ")) + 8
+        assert abs(counted - prompt.asked_input_tokens) < 0.03 * prompt.asked_input_tokens
+    assert list(islice(learned(replace(SYNTHETIC, calibrate=False), 1.25).prompts(0), 5)) == prompts(
+        SYNTHETIC
+    )
+
+
+def test_a_traces_rows_are_the_same_on_every_worker_and_share_what_their_ids_say() -> None:
+    def row(k: int, ids: tuple[int, ...], worker: int = 0, tokens: int = 1200) -> list[str]:
+        prompt = Workload(WorkloadSpec(), 1, worker, 2, "a").replayed(k, tokens, 7, ids)
+        assert (prompt.asked_input_tokens, prompt.asked_output_tokens) == (tokens, 7)
+        return (prompt.text or "").split(" ")
+
+    assert row(3, (1, 2, 3)) == row(3, (1, 2, 3), worker=1)
+    first, second = row(3, (1, 2, 3)), row(4, (1, 2, 4))
+    assert len(first) == 1192
+    assert first[:1024] == second[:1024]
+    assert first[1024:1030] != second[1024:1030]
+    assert row(5, (1, 2), tokens=300) == first[:292]
+    assert row(6, ())[:6] != row(7, ())[:6]
+
+
+def test_a_traces_row_is_exact_with_a_tokenizer_its_shared_blocks_included(
+    tokenizer: PromptTokenizer,
+) -> None:
+    workload = Workload(WorkloadSpec(tokenizer=tokenizer), 1, 0, 1, "a")
+    for tokens in (300, 1024, 1100, 1700):
+        prompt = workload.replayed(tokens, tokens, 7, (5, 6))
+        assert chat_count(tokenizer, prompt.text or "") == tokens
+    assert workload.replayed(1, 900, 7, (5, 6)).text != workload.replayed(1, 900, 7, (6, 5)).text
+
+
+def test_the_users_bound_in_the_body_is_what_a_traces_row_asks_for() -> None:
+    workload = Workload(WorkloadSpec(extra_body={"max_tokens": 3}), 1, 0, 1, "a")
+    assert workload.replayed(0, 100, 50).asked_output_tokens == 3
+
+
+def test_a_traces_rows_begin_otherwise_in_another_run_unless_no_unique_head_is_asked_for() -> None:
+    def begins(salt: str, unique_head: bool, ids: tuple[int, ...]) -> str:
+        workload = Workload(WorkloadSpec(unique_head=unique_head), 1, 0, 1, salt)
+        return " ".join((workload.replayed(0, 700, 7, ids).text or "").split(" ")[:6])
+
+    for ids in ((), (4, 5)):
+        assert begins("a", True, ids) != begins("b", True, ids)
+        assert begins("a", False, ids) == begins("b", False, ids)

@@ -68,6 +68,12 @@ class BodyDecoder:
         end = self._reader.last_event_end
         return exchange.event_ns(end) if end else None
 
+    @property
+    def has_token(self) -> bool:
+        """A token event, of reasoning too, is among what was read; of an answer that is no stream, all."""
+        self._exchange.drain()
+        return self._exchange.complete or bool(self._reader.token_ends)
+
     def body(self) -> bytes:
         """All bytes of an answer that is not an event stream."""
         return b"".join(self._body)

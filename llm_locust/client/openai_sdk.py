@@ -10,6 +10,7 @@ import httpx2
 import msgspec
 
 from llm_locust.client.errors import ClientError, ConnectError, RequestTimeoutError
+from llm_locust.client.head import Head
 from llm_locust.client.stream import Call, LiveCall, LlmClient
 from llm_locust.wire.reply import Endpoint
 
@@ -21,6 +22,7 @@ _PATHS = {
     "/chat/completions": Endpoint.CHAT,
     "/completions": Endpoint.COMPLETIONS,
     "/responses": Endpoint.RESPONSES,
+    "/messages": Endpoint.MESSAGES,
 }
 
 #: Ours, whatever the SDK says: the body's framing and the refusal of compression.
@@ -48,11 +50,13 @@ class MeasuredTransport(httpx2.BaseTransport):
     Args:
         new_call: makes the call's description out of request id, endpoint (None for paths that are
             not a generation, such as ``/embeddings``) and body fields.
+        head: its templates are filled for each request; a header that the request has itself stays.
     """
 
-    def __init__(self, client: LlmClient, new_call: NewCall) -> None:
+    def __init__(self, client: LlmClient, new_call: NewCall, head: Head | None = None) -> None:
         self._client = client
         self._new_call = new_call
+        self._head = head
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         target = self._client.pool.target
@@ -63,6 +67,9 @@ class MeasuredTransport(httpx2.BaseTransport):
         body = request.read()
         own_id = request.headers.get("x-request-id")
         call = self._new_call(own_id or self._client.new_request_id(), self._endpoint(request), _fields(body))
+        if self._head is not None:
+            for name, value in self._client.filled(self._head, call).items():
+                request.headers.setdefault(name, value)
         head = _head(request, request.url.raw_path, call.request_id, len(body), target.authority)
         bounds = self._client.timeouts.within(request.extensions.get("timeout", {}).get("read"))
         live = LiveCall(self._client, head + body, call, bounds)

@@ -1,6 +1,6 @@
 """A finished call as a record."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llm_locust.client.exchange import Exchange
@@ -34,6 +34,12 @@ class Call:
     user: int | None = None
     asked_input_tokens: int | None = None
     asked_output_tokens: int | None = None
+    session: str | None = None
+    turn: int | None = None
+    blocked_ns: int | None = None
+    prompt_id: str | None = None
+    # Off the timing path: gives the record that counts, in place of the one that was made.
+    check: Callable[["Answer"], RequestRecord] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,10 @@ def record_of(
         reads=exchange.read_count,
         coalesced_reads=times.coalesced,
         bytes_received=exchange.bytes_received,
+        session=call.session,
+        turn=call.turn,
+        blocked_ns=call.blocked_ns,
+        prompt_id=call.prompt_id,
     )
 
 

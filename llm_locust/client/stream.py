@@ -3,8 +3,8 @@
 import secrets as random_secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
-from re import ASCII, fullmatch, search
 
 import gevent
 
@@ -13,13 +13,20 @@ from llm_locust.client.connection import Connection
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.errors import ClientError, ConnectionBrokenError
 from llm_locust.client.exchange import Exchange
+from llm_locust.client.head import Head, call_fields, make_head
 from llm_locust.client.outcome import error_text, judge
+from llm_locust.client.patience import Patience
 from llm_locust.client.pool import Pool
 from llm_locust.client.recording import REPLICA_HEADERS, Answer, Call, Link, record_of, replica_of
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.client.timing import Moments, timeline
+from llm_locust.record import Outcome
+from llm_locust.wire.headers import header_lines
 
 __all__ = ["Answer", "Call", "LiveCall", "LlmClient"]
+
+
+_LEFT = "the user left before the first token"
 
 
 class _PatienceError(BaseException):
@@ -27,12 +34,15 @@ class _PatienceError(BaseException):
 
 
 class LlmClient:
-    """Measured calls of an OpenAI-compatible API over a pool of connections.
+    """Measured calls of an HTTP API over a pool of connections.
 
     Args:
-        headers: sent with every request, authorization among them.
+        headers: sent with every request, authorization among them; values may be templates, see
+            :mod:`llm_locust.wire.headers`.
+        worker: this process's name, for such templates.
         sink: gets the answer of every call, cancelled ones included, once.
         secrets: texts that are blanked out of every error text that a server sends back.
+        admit: called before each call begins; what it raises keeps the call from being sent.
     """
 
     def __init__(
@@ -44,13 +54,18 @@ class LlmClient:
         timeouts: Timeouts | None = None,
         replica_headers: Sequence[str] = (),
         secrets: Sequence[str] = (),
+        worker: str = "",
+        admit: Callable[[], None] = lambda: None,
     ) -> None:
         self.pool = pool
+        self.admit = admit
         self.timeouts = timeouts or Timeouts()
         self.sink = sink
         self.replica_headers = tuple(h.lower().encode() for h in (*replica_headers, *REPLICA_HEADERS))
         self.secrets = tuple(s for s in secrets if s)
-        self._fixed_head = _fixed_head(pool.target.authority, headers or {})
+        self.head = self.make_head(headers or {})
+        self._worker = worker
+        self._templated = count()  # requests that had a template
         self._base = pool.target.base.encode()
         self._id_prefix = random_secrets.token_hex(6)
         self._ids = count()
@@ -70,14 +85,30 @@ class LlmClient:
         """An id that no other request has, of this process or another."""
         return f"{self._id_prefix}-{next(self._ids):08x}"
 
-    def post(self, path: str, body: bytes, call: Call) -> Answer:
+    def make_head(self, headers: Mapping[str, str]) -> Head:
+        """The header lines of requests with these headers (raises HeaderError), for :meth:`post`."""
+        return make_head(self.pool.target.authority, headers)
+
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        call: Call,
+        head: Head | None = None,
+        *,
+        patience_s: float | None = None,
+    ) -> Answer:
         """Send one request and wait for its end, whatever that is.
 
         What the network or the server does is told by the record, never raised. An exception thrown
         into the calling greenlet (the run's end kills its users) passes through; the call is then
         recorded as cancelled.
+
+        Args:
+            patience_s: the call is broken off, and its record ``cancelled`` and ``abandoned``, when the
+                first token has not come so long after ``sent``.
         """
-        live = LiveCall(self, self.request(path, body, call.request_id), call)
+        live = LiveCall(self, self.request(path, body, call, head), call, patience_s=patience_s)
         try:
             live.run_to_end()
         except BaseException:
@@ -85,16 +116,27 @@ class LlmClient:
             raise
         return live.conclude()
 
-    def request(self, path: str, body: bytes, request_id: str) -> bytes:
+    def request(self, path: str, body: bytes, call: Call, head: Head | None = None) -> bytes:
         """The bytes of a POST to a path below the API's base."""
+        head = head or self.head
+        lines = head.fixed
+        if head.templates:
+            lines += header_lines(self.filled(head, call).items())
         return b"POST %b%b HTTP/1.1\r\n%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
             self._base,
             path.encode(),
-            self._fixed_head,
-            request_id.encode(),
+            lines,
+            call.request_id.encode(),
             len(body),
             body,
         )
+
+    def filled(self, head: Head, call: Call) -> dict[str, str]:
+        """The headers of one request that come of templates; counts one on what ``{seq}`` gives."""
+        if not head.templates:
+            return {}
+        fields = call_fields(call, worker=self._worker, seq=next(self._templated))
+        return {template.name: template.value(fields) for template in head.templates}
 
 
 class LiveCall:
@@ -105,6 +147,7 @@ class LiveCall:
 
     Args:
         timeouts: bounds of this call; the client's where none are given.
+        patience_s: see :meth:`LlmClient.post`.
     """
 
     __slots__ = (
@@ -116,6 +159,7 @@ class LiveCall:
         "_decoder",
         "_error",
         "_exchange",
+        "_patience",
         "_request",
         "_retries",
         "_reused",
@@ -124,8 +168,14 @@ class LiveCall:
     )
 
     def __init__(
-        self, client: LlmClient, request: bytes, call: Call, timeouts: Timeouts | None = None
+        self,
+        client: LlmClient,
+        request: bytes,
+        call: Call,
+        timeouts: Timeouts | None = None,
+        patience_s: float | None = None,
     ) -> None:
+        client.admit()
         client.live.add(self)
         self._client = client
         self._answer: Answer | None = None
@@ -138,7 +188,8 @@ class LiveCall:
         self._retries = 0
         self._connection: Connection | None = None
         self._exchange = Exchange()
-        self._decoder = BodyDecoder(self._exchange, call.endpoint, streamed=call.streamed)
+        self._decoder = decoder = BodyDecoder(self._exchange, call.endpoint, streamed=call.streamed)
+        self._patience = None if patience_s is None else Patience(patience_s, lambda: decoder.has_token)
         self._error: ClientError | None = None
 
     # -- under way ------------------------------------------------------------------------
@@ -211,7 +262,7 @@ class LiveCall:
                 self._send(connection)
                 until(connection)
             except ConnectionBrokenError:
-                if not self._reused or self._exchange.read_count or self._answer is not None:
+                if not self._reused or self._exchange.read_count or self._given_up:
                     raise
                 connection.finish()
                 self._retries, self._reused = 1, False
@@ -228,6 +279,8 @@ class LiveCall:
             raise ConnectionBrokenError("the call was broken off before it was sent")
         self._connection = connection
         self._connected = self._started if self._reused else read_clocks()
+        if self._patience is not None:
+            self._patience.watch(connection)
         connection.send(self._request, self._exchange, self._timeouts, self._decoder.last_event_ns)
 
     def _until_headers(self, connection: Connection) -> None:
@@ -246,13 +299,18 @@ class LiveCall:
         client, exchange, connection = self._client, self._exchange, self._connection
         client.live.discard(self)
         sent, peer, rtt_ns = None, None, None
+        left = self._left
+        if self._patience is not None:
+            self._patience.stop()
         if connection is not None:
             sent, peer, rtt_ns = connection.sent, connection.peer, connection.rtt_ns()
             if connection.finish():
                 client.pool.release(connection)
         reply = self._decoder.finish()
         exchange.release()
-        outcome, error = judge(exchange, self._error, reply, self._decoder, cancelled=cancelled)
+        outcome, error = judge(
+            exchange, None if left else self._error, reply, self._decoder, cancelled=cancelled or left
+        )
         moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=ended)
         record = record_of(
             self._call,
@@ -268,30 +326,27 @@ class LiveCall:
                 replica=replica_of(exchange.headers, client.replica_headers),
             ),
         )
-        self._answer = answer = Answer(record, reply)
-        client.sink(answer)
-        return answer
+        if left and outcome is Outcome.CANCELLED:
+            record = replace(record, abandoned=True, error=_LEFT)
+        self._answer = Answer(record, reply)
+        try:
+            if self._call.check is not None:
+                self._answer = Answer(self._call.check(self._answer), reply)
+        finally:  # whatever becomes of the check, the call has its record
+            client.sink(self._answer)
+        return self._answer
+
+    @property
+    def _left(self) -> bool:
+        """The user's patience was over."""
+        return self._patience is not None and self._patience.lost
+
+    @property
+    def _given_up(self) -> bool:
+        return self._answer is not None or self._left
 
     def abandon(self) -> None:
         """Break the call off, whoever waits for it, and record it as cancelled."""
         if self._connection is not None:
             self._connection.close()
         self.conclude(cancelled=True)
-
-
-def _fixed_head(authority: str, headers: Mapping[str, str]) -> bytes:
-    """The header lines that every request shares. The user's own replace ours of the same name."""
-    lines = {
-        "host": ("Host", authority),
-        "user-agent": ("User-Agent", "llm-locust"),
-        "accept": ("Accept", "text/event-stream, application/json"),
-        "accept-encoding": ("Accept-Encoding", "identity"),
-        "content-type": ("Content-Type", "application/json"),
-    }
-    for name, value in headers.items():
-        if not fullmatch(r"[!#$%&'*+.^_`|~\w-]+", name, ASCII) or search(r"[\x00-\x08\n-\x1f\x7f]", value):
-            raise ValueError(f"header {name!r}: its name or value holds a character that HTTP does not allow")
-        if not value.isascii():
-            raise ValueError(f"header {name!r}: its value holds a character that is not ASCII")
-        lines[name.lower()] = (name, value)
-    return "".join(f"{name}: {value}\r\n" for name, value in lines.values()).encode()

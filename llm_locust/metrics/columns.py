@@ -49,6 +49,7 @@ PART_COLUMNS = (
     "name",
     "class",
     "replica",
+    "abandoned",
 )
 
 
@@ -105,6 +106,7 @@ class Columns(Times):
     reused: Mask
     kernel_stamps: Mask
     stepped: Mask
+    abandoned: Mask
     client_lag_s: Floats
     rtt_s: Floats
     reads: Counts
@@ -168,6 +170,7 @@ class Part(Columns):
             reused=batch.bools("reused"),
             kernel_stamps=batch.bools("kernel_stamps"),
             stepped=~np.isnan(batch.floats("clock_step_ns")),
+            abandoned=batch.bools("abandoned"),
             client_lag_s=batch.floats("client_lag_ns") * 1e-9,
             rtt_s=batch.floats("rtt_ns") * 1e-9,
             reads=batch.ints("reads").astype(np.int32),

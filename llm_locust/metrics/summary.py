@@ -13,6 +13,7 @@ import numpy as np
 
 from llm_locust.batch import Labels, Requests
 from llm_locust.manifest import Manifest
+from llm_locust.metrics.accuracy import Answers, ByPrompt
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows, groups
 from llm_locust.metrics.completeness import completeness, requests_lost
 from llm_locust.metrics.failures import failures, iso
@@ -21,7 +22,9 @@ from llm_locust.metrics.goodput import goodput
 from llm_locust.metrics.latency import Measurable, latency_tables
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.percentiles import Ascending
+from llm_locust.metrics.quality import quality, quality_of_part
 from llm_locust.metrics.replicas import fairness, replicas
+from llm_locust.metrics.sessions import sessions
 from llm_locust.metrics.slo import Slo, parse_slo
 from llm_locust.metrics.throughput import throughput
 from llm_locust.metrics.tokens import delivery, tokens
@@ -56,6 +59,7 @@ def summarise(
     gates: tuple[Gate, ...] | None = None,
     warmup_s: float | None = None,
     window: str = "run",
+    quality_baseline: ByPrompt | None = None,
 ) -> dict[str, Any]:
     """The content of ``summary.json``: JSON-ready, with None for what is not defined.
 
@@ -66,6 +70,8 @@ def summarise(
     Args:
         requests: a batch, or requests that are read part by part and never are in memory as a whole.
         window: ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
+        quality_baseline: the answers of another run, for ``quality.baseline``; see
+            :func:`~llm_locust.metrics.accuracy.accuracy_difference`.
 
     Raises:
         ValueError: another window; a warm-up that is negative; a text of the manifest that is no
@@ -81,6 +87,9 @@ def summarise(
     (whole,) = _parts(measured, [_Group(everything, measured.gaps.ascending, lost)])
     by_name, by_class = (_by(measured, by, whole, None if lost else 0) for by in _LABELS)
     population = measured.population(everything)
+    answers = Answers.of(requests)
+    _add_quality(by_name, answers, measured, "name")
+    _add_quality(by_class, answers, measured, "slo_class")
     per_replica = replicas(c, measured.values, measured.credits, measured.judgement)
     summary = {
         "schema": SUMMARY_SCHEMA,
@@ -92,6 +101,8 @@ def summarise(
         "completeness": completeness(manifest, len(c)),
         "replicas": per_replica,
         "fairness": fairness(per_replica),
+        "quality": quality(answers, c, population.judged, measured.window, quality_baseline),
+        "sessions": sessions(requests, c, measured.window),
         "errors": failures(c, population.failed),
         "gates": [],
         "cost": {},
@@ -177,6 +188,11 @@ def _by(m: Measured, by: _Label, whole: dict[str, Any], lost: int | None) -> dic
     return dict(zip(texts, _parts(m, found), strict=True))
 
 
+def _add_quality(parts: dict[str, Any], answers: Answers, m: Measured, by: _Label) -> None:
+    for text, rows in groups(getattr(m.c, by)):
+        parts[text]["quality"] = quality_of_part(answers, m.c, m.population(rows).judged)
+
+
 def _requests(c: Columns, population: Population, lost: int | None) -> dict[str, Any]:
     scheduled = population.all
     judged = len(population.judged)
@@ -187,6 +203,7 @@ def _requests(c: Columns, population: Population, lost: int | None) -> dict[str,
         "ok": len(population.ok),
         "failed": len(population.failed),
         "cancelled": len(population.cancelled),
+        "abandoned": int(c.abandoned[population.cancelled].sum()),
         "lost": lost,
         "population": judged,
         "error_rate": len(population.failed) / judged if judged else None,
@@ -233,6 +250,7 @@ def _run(manifest: Manifest) -> dict[str, Any]:
         "scenario": manifest.scenario,
         "seed": manifest.seed,
         "versions": dict(manifest.versions),
+        "stop_reason": manifest.stop_reason or None,
     }
 
 

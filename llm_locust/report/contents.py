@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from llm_locust.report import groups, measures, verdicts
+from llm_locust.report import groups, measures, sessions, verdicts
 from llm_locust.report.completeness import completeness
 from llm_locust.report.nodes import nodes
+from llm_locust.report.quality import quality
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.text import clean, moment, seconds, sentence
 
@@ -24,7 +25,13 @@ def heading(summary: Part) -> Section:
         ]
     )
     judged = f"window {seconds(window.get('seconds'))} · {clean(window.get('rule') or '')}"
-    lines = (Line(target, verbatim=True), Line(facts, Tone.FAINT), Line(judged, Tone.FAINT))
+    stopped = f"ended by {clean(run['stop_reason'])}" if run.get("stop_reason") else ""
+    lines = (
+        Line(target, verbatim=True),
+        Line(facts, Tone.FAINT),
+        Line(judged, Tone.FAINT),
+        Line(stopped, Tone.WARN),
+    )
     title = clean(run.get("name") or run.get("id") or "run")
     return Section(title, tuple(line for line in lines if line.text))
 
@@ -40,6 +47,9 @@ def sections(summary: Part) -> list[Section]:
         measures.latency(summary),
         measures.throughput(summary),
         measures.tokens(summary),
+        quality(summary),
+        sessions.sessions(summary),
+        sessions.by_turn(summary),
         groups.errors(summary),
         groups.by_label(summary, "by_name", "Name"),
         groups.by_label(summary, "by_class", "Class"),

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     place.add_argument("--routing", choices=ROUTING_POLICIES, default="round_robin", help="(%(default)s)")
     place.add_argument("--model", action="append", metavar="NAME", help="a served model; repeatable (sim)")
-    place.add_argument("--api-key", metavar="KEY", help="ask for this bearer token on /v1")
+    place.add_argument("--api-key", metavar="KEY", help="ask for this bearer token, or x-api-key, on /v1")
     place.add_argument(
         "--seed", type=int, default=0, help="of lengths, texts, noise and faults (%(default)s)"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from llm_locust.sim import chunks, responses
+from llm_locust.sim import chunks, messages, responses
 from llm_locust.sim.faults import http_status
 from llm_locust.sim.jobs import Endpoint, Job, RequestError
 from llm_locust.sim.replica import Replica, TokenSink
@@ -18,7 +18,12 @@ from llm_locust.sim.stream import TokenStream, reset_connection
 from llm_locust.sim.template import FAULT_MESSAGE, GARBAGE, error_object
 from llm_locust.sim.truth import TruthEntry
 
-_FORMATS = {Endpoint.CHAT: chunks, Endpoint.COMPLETIONS: chunks, Endpoint.RESPONSES: responses}
+_FORMATS = {
+    Endpoint.CHAT: chunks,
+    Endpoint.COMPLETIONS: chunks,
+    Endpoint.RESPONSES: responses,
+    Endpoint.MESSAGES: messages,
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +63,7 @@ class Exchange:
 
     async def send_error(self, status: int, kind: str, message: str) -> web.StreamResponse:
         retry = {"Retry-After": "1"} if status == 429 else {}
-        return await self._send(_json(error_object(status, kind, message)), status, retry)
+        return await self._send(self._error(status, kind, message), status, retry)
 
     async def _stream(self, job: Job, replica: Replica) -> web.StreamResponse:
         if self.request.version < (1, 1):
@@ -111,7 +116,7 @@ class Exchange:
             case "garbage":
                 return await self._send(GARBAGE)
             case "error_object":
-                return await self._send(_json(error_object(500, "InternalServerError", FAULT_MESSAGE)))
+                return await self._send(self._error(500, "InternalServerError", FAULT_MESSAGE))
         response = await self._send(body)
         self.entry.output_tokens = job.output_tokens
         self.entry.complete = True
@@ -150,6 +155,10 @@ class Exchange:
         await response.prepare(self.request)
         await response.write_eof()
         return response
+
+    def _error(self, status: int, kind: str, message: str) -> bytes:
+        made = messages.error_object if self.endpoint is Endpoint.MESSAGES else error_object
+        return _json(made(status, kind, message))
 
     def _headers(self, content_type: str) -> dict[str, str]:
         served_by = {"X-Served-By": self.entry.replica} if self.entry.replica else {}

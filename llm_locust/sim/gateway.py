@@ -25,7 +25,7 @@ Router = Callable[[random.Random], Replica]
 
 
 class Gateway:
-    """Serves the OpenAI API for a set of replicas; several ports may share one gateway."""
+    """Serves the OpenAI and the messages API for a set of replicas; several ports may share one gateway."""
 
     def __init__(self, settings: SimSettings, truth: TruthLog) -> None:
         self._settings = settings
@@ -83,6 +83,8 @@ class Gateway:
         fault = self._settings.faults.plan.pick(source.random())
         try:
             self._check_access(exchange.request)
+            if exchange.endpoint is Endpoint.MESSAGES and "anthropic-version" not in exchange.request.headers:
+                raise RequestError(400, "BadRequestError", "anthropic-version: header is required")
             body = await _read(exchange.request)
             job = resolve(exchange.endpoint, body, entry.request_id, self._settings.limits, source)
             replica = router(source)
@@ -95,8 +97,8 @@ class Gateway:
         key = self._settings.api_key
         if key is None:
             return
-        given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(given, f"Bearer {key}".encode("utf-8", "surrogateescape")):
+        asked = {"Authorization": f"Bearer {key}", "X-Api-Key": key}
+        if not any(_same(request.headers.get(name, ""), value) for name, value in asked.items()):
             raise RequestError(401, "AuthenticationError", "Unauthorized: the API key is missing or wrong.")
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -124,6 +126,12 @@ def make_router(policy: str, replicas: Sequence[Replica]) -> Router:
         "least_inflight": lambda _: min(replicas, key=lambda replica: replica.in_flight),
     }
     return routers[policy]
+
+
+def _same(given: str, asked: str) -> bool:
+    """Without telling by its time how much of it is right."""
+    given_bytes, asked_bytes = (text.encode("utf-8", "surrogateescape") for text in (given, asked))
+    return hmac.compare_digest(given_bytes, asked_bytes)
 
 
 async def _health(request: web.Request) -> web.Response:

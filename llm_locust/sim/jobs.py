@@ -22,6 +22,7 @@ class Endpoint(StrEnum):
     CHAT = "chat/completions"
     COMPLETIONS = "completions"
     RESPONSES = "responses"
+    MESSAGES = "messages"
 
 
 class RequestError(ValueError):
@@ -73,6 +74,12 @@ class _ResponsesBody(_Body, kw_only=True):
     input: str | list[_Message]
     instructions: str | None = None
     max_output_tokens: _Positive | None = None
+
+
+class _MessagesBody(_Body, kw_only=True):
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    max_tokens: _Positive
+    system: str | list[_Part] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,10 +189,17 @@ def _read_responses(body: bytes) -> tuple[_Body, int, int | None]:
     return asked, _prompt_tokens([asked.instructions or "", *texts]), asked.max_output_tokens
 
 
+def _read_messages(body: bytes) -> tuple[_Body, int, int | None]:
+    asked = _decode(body, _MessagesBody)
+    texts = [_content(_Message(asked.system)), *(_content(m) for m in asked.messages)]
+    return asked, _prompt_tokens(texts), asked.max_tokens
+
+
 _READERS = {
     Endpoint.CHAT: _read_chat,
     Endpoint.COMPLETIONS: _read_completion,
     Endpoint.RESPONSES: _read_responses,
+    Endpoint.MESSAGES: _read_messages,
 }
 
 

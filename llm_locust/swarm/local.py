@@ -6,6 +6,7 @@ from locust.runners import LocalRunner
 
 from llm_locust.swarm.messages import BatchMessage
 from llm_locust.swarm.recorder import Offset
+from llm_locust.swarm.run import Run
 from llm_locust.swarm.run_side import RunSide
 from llm_locust.swarm.session import Session
 from llm_locust.swarm.settings import UsageError
@@ -27,6 +28,8 @@ class LocalSide:
         self._runs = RunSide(
             environment,
             lambda run, _, seq: self._shipper.acknowledged(run, seq),
+            lambda change: self._users.change_rate(change),
+            look=self._look,
             on_clock_step=lambda: self._users.close_batch(),
         )
         self._users = UserSide(
@@ -37,6 +40,7 @@ class LocalSide:
             self._runs.health,
             self._offset,
             self._runs.axis.facts,
+            self._runs.refuse,
         )
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
@@ -63,6 +67,9 @@ class LocalSide:
             self._users.begin(run.info)
         except UsageError as e:
             self._runs.abandon(str(e))
+
+    def _look(self, run: Run) -> None:
+        run.roster.heard(self._users.worker, self._users.counts())
 
     def _hand_over(self, message: BatchMessage) -> None:
         run = self._runs.run

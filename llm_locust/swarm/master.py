@@ -15,6 +15,7 @@ from llm_locust.swarm.messages import (
     BatchMessage,
     CountsMessage,
     PingMessage,
+    RateMessage,
     Received,
     RefusedMessage,
     RunMessage,
@@ -37,9 +38,10 @@ class MasterSide:
         assert isinstance(runner, MasterRunner)
         self._environment = environment
         self._runner = runner
-        self._runs = RunSide(environment, self._acknowledge)
+        self._runs = RunSide(environment, self._acknowledge, self._tell_rate, present=self._present)
         runner.register_message(messages.BATCH, self._on_batch)
         runner.register_message(messages.DONE, self._on_done)
+        runner.register_message(messages.SPENT, self._on_spent)
         runner.register_message(messages.REFUSED, self._on_refused)
         runner.register_message(messages.PING, self._on_ping)
         events = environment.events
@@ -89,6 +91,10 @@ class MasterSide:
         # One that gets lost does no harm: the worker sends the batch again, and is answered then.
         self._send(messages.ACK, AckMessage(run=run, seq=seq), worker)
 
+    def _tell_rate(self, change: RateMessage) -> None:
+        for client in self._runner.clients.all:
+            self._send(messages.RATE, change, client.id)
+
     def _send(self, kind: str, data: Mapping[str, object], worker: str) -> None:
         try:
             self._runner.send_message(kind, dict(data), worker)
@@ -99,6 +105,11 @@ class MasterSide:
         run = self._current(msg.data["run"])
         if run is not None:
             run.roster.done(msg.node_id, msg.data, stopped=run.stopped_ns is not None)
+
+    def _on_spent(self, msg: Received[CountsMessage], **_: object) -> None:
+        run = self._current(msg.data["run"])
+        if run is not None:
+            run.roster.heard(msg.node_id, msg.data)
 
     def _on_refused(self, msg: Received[RefusedMessage], **_: object) -> None:
         if self._current(msg.data["run"]) is not None:
@@ -137,8 +148,11 @@ class MasterSide:
 
     def _awaited(self, run: Run) -> list[str]:
         """Workers whose last word on the run is still to come."""
+        return run.roster.awaited(self._present)
+
+    def _present(self, worker: str) -> bool:
         clients = self._runner.clients
-        return run.roster.awaited(lambda w: w in clients and clients[w].state != STATE_MISSING)
+        return worker in clients and clients[worker].state != STATE_MISSING
 
     def _stop_load(self) -> None:
         self._runner.stop(send_stop_to_client=False)

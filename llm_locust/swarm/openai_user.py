@@ -11,6 +11,7 @@ from openai import OpenAI
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
 from llm_locust.client.stream import Call
 from llm_locust.swarm.users import LlmUser
+from llm_locust.wire.headers import header_templates
 from llm_locust.wire.reply import Endpoint
 
 #: The SDK refuses to work without a key; a server that needs none ignores it.
@@ -56,11 +57,12 @@ class OpenAIUser(LlmUser):
     def client(self) -> OpenAI:
         session = self.session
         if self._client is None:
-            transport = MeasuredTransport(session.client, self._new_call)
+            transport = MeasuredTransport(session.client, self._new_call, session.client.head)
+            own = header_templates(session.settings.headers).values()
             self._client = OpenAI(
                 base_url=session.client.pool.target.url,
                 api_key=session.settings.api_key or _NO_KEY,
-                default_headers=session.settings.headers,
+                default_headers={h.name: h.texts[0] for h in own if h.fixed},
                 max_retries=0,
                 http_client=httpx2.Client(
                     transport=transport,
@@ -91,5 +93,6 @@ class OpenAIUser(LlmUser):
             model=fields.model,
             streamed=bool(fields.stream),
             user=self.number,
+            check=None if endpoint is None else self.judge.check(None),
             asked_output_tokens=fields.max_completion_tokens or fields.max_tokens or fields.max_output_tokens,
         )

@@ -6,13 +6,19 @@ from typing import Any
 
 from locust.argument_parser import LocustArgumentParser
 
+from llm_locust.arrivals import parse_arrival, parse_rate
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
+from llm_locust.swarm.arrivals_options import parse_count, parse_scale, parse_slice
+from llm_locust.swarm.limits import parse_stop_rules
 from llm_locust.swarm.settings import parse_header, parse_time, parse_timeouts
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths import parse_lengths
 
 ENV_PREFIX = "LLM_LOCUST_"
+
+#: Where a process's options have the ``--spool`` of its own command line.
+OWN_SPOOL = "llm_own_spool"
 
 
 def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -30,6 +36,20 @@ def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
         return text
 
     return check
+
+
+class _OwnSpool(argparse.Action):
+    """Keeps the value under a second name, which the master's options do not replace on a worker."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        setattr(namespace, OWN_SPOOL, values)
 
 
 def add_arguments(parser: LocustArgumentParser) -> None:
@@ -95,6 +115,7 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     add("--out", metavar="DIR", help="run directory (default runs/<time>-<name>)")
     add(
         "--spool",
+        action=_OwnSpool,
         metavar="DIR",
         help="where a worker keeps batches of records until the master has them, or off "
         "(default: spool/ in the run directory)",
@@ -136,6 +157,61 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     add("--client-cert", metavar="FILE", help="client certificate and key in one PEM file")
     add("--require-valid", action="store_true", help="exit code 3 when the client's verdict is 'invalid'")
     add("--allow-incomplete", action="store_true", help="no exit code 2 when records are missing")
+    _add_load_arguments(add)
+
+
+def _add_load_arguments(add: Callable[..., None]) -> None:
+    """When requests are sent, and when no more are."""
+    add(
+        "--arrival",
+        ui=True,
+        type=checked(parse_arrival),
+        metavar="A",
+        help="open loop: constant, poisson, gamma:CV or trace:FILE (default poisson; "
+        "needs a user class of OpenLoopUser)",
+    )
+    add(
+        "--request-rate",
+        ui=True,
+        type=checked(parse_rate),
+        metavar="R",
+        help="open loop: requests per second of all workers together: 10, ramp:10..100,60s, "
+        "steps:10@60s,50@30s, sine:MEAN,AMPLITUDE,PERIOD or spike:BASE,PEAK,AT,FOR; of a trace its mean "
+        "(default: the number of users)",
+    )
+    add(
+        "--max-in-flight",
+        ui=True,
+        type=checked(parse_count),
+        metavar="N",
+        help="open loop: no more than N requests of all workers at once; the others wait and are counted",
+    )
+    add(
+        "--num-requests",
+        ui=True,
+        type=checked(parse_count),
+        metavar="N",
+        help="end the run when exactly N requests were sent by all workers together",
+    )
+    add(
+        "--stop-when",
+        ui=True,
+        type=checked(parse_stop_rules),
+        metavar="RULES",
+        help='end the run by rule: "error_rate>20%% over 30s", oversaturation, or both with a comma between',
+    )
+    add(
+        "--trace-scale",
+        type=checked(parse_scale),
+        metavar="X",
+        help="stretch a trace's times: 2 is twice as slow (default 1)",
+    )
+    add(
+        "--trace-slice",
+        type=checked(parse_slice),
+        metavar="FROM-TO",
+        help="replay a part of a trace, counted from its first request: 10m-20m, or 10m-",
+    )
 
 
 def options_help() -> str:

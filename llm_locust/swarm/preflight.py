@@ -14,6 +14,9 @@ from llm_locust.client.request import get
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
+from llm_locust.wire import reply as wire
+from llm_locust.wire.headers import HeaderError, header_templates
+from llm_locust.workload.validators import ValidatorError, checks_of
 
 if TYPE_CHECKING:
     from locust import User
@@ -58,12 +61,23 @@ def host_of(environment: "Environment") -> str:
 
 
 def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> None:
-    """See that the workload fits the endpoint of every user class that sends it (raises UsageError)."""
+    """See that the workload fits the endpoint of every user class that sends it, and that its
+    headers and validators can be used (raises UsageError)."""
+    user_classes = list(user_classes)
     for endpoint in {e.value for cls in user_classes if (e := getattr(cls, "endpoint", None)) is not None}:
         try:
-            replace(settings.workload, endpoint=endpoint)
+            replace(settings.workload, endpoint=endpoint).body_template("")
         except ValueError as e:
             raise UsageError(str(e)) from e
+    for cls in user_classes:
+        try:
+            header_templates(getattr(cls, "headers", {}))
+        except HeaderError as e:
+            raise UsageError(f"{cls.__name__}.headers: {e}") from e
+        try:
+            checks_of(getattr(cls, "validators", ()))
+        except ValidatorError as e:
+            raise UsageError(f"{cls.__name__}.validators: {e}") from e
 
 
 def check_target(host: str, settings: Settings) -> Endpoint:
@@ -88,7 +102,7 @@ def _list_models(target: Target, settings: Settings) -> tuple[str, list[str] | N
     A prefix that is not followed by ``/v1`` on this server answers 404 there: then the path is tried
     as it was given.
     """
-    headers = request_headers(settings)
+    headers = request_headers(settings, wire.Endpoint.MESSAGES)  # of all endpoints: one may need them here
     pool = make_pool(target, settings)
     try:
         bases = dict.fromkeys([target.base, target.base.removesuffix("/v1") or target.base])

@@ -1,6 +1,6 @@
 """Who takes part in a run: the workers as the side with the run directory knows them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -54,7 +54,7 @@ class Roster:
     def __contains__(self, worker: str) -> bool:
         return worker in self._participants
 
-    def __iter__(self) -> Iterable[str]:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._participants)
 
     def __getitem__(self, worker: str) -> Participant:
@@ -115,6 +115,9 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         resent=inbox.resent,
         dropped=0 if counts is None else counts["dropped"],
         in_flight=in_flight,
+        held_back=0 if counts is None else counts["load"]["held_back"],
+        longest_held_ns=0 if counts is None else counts["load"]["longest_held_ns"],
+        unsent=0 if counts is None else counts["load"]["waiting"],
         late=p.late,
         lost=not p.done,
         left=p.left,

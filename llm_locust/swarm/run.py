@@ -46,7 +46,9 @@ class Run:
     axis: Axis
     health: Health
     started_ns: int
+    open_loop: bool = False
     stopped_ns: int | None = None
+    stop_reason: str = ""  # the rule that ended the load
     ended_ns: int | None = None
     finishing: bool = False  # all records are in, or given up: the report is being made, or is there
     report: Report | None = None
@@ -87,6 +89,8 @@ class Run:
             slo=self.settings.slo,
             gates=self.settings.gates,
             warmup_s=self.settings.warmup_s,
+            open_loop=self.open_loop,
+            stop_reason=self.stop_reason,
             require_valid=self.settings.require_valid,
             options={k: v for k, v in self.settings.text.items() if v not in (None, [], "")},
             workers_expected=self.workers_expected,

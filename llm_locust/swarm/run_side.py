@@ -15,10 +15,21 @@ from locust.env import Environment
 
 from llm_locust.report.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
+from llm_locust.swarm.arrivals_load import open_loop_class
+from llm_locust.swarm.arrivals_watch import (
+    ORIGIN_DELAY_S,
+    LoadWatch,
+    check_load,
+    check_shares,
+    checked_trace,
+    describe,
+)
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.collector import Collector
 from llm_locust.swarm.health import Health
-from llm_locust.swarm.messages import RunInfo
+from llm_locust.swarm.messages import RateMessage, RunInfo
+from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.options import OWN_SPOOL
 from llm_locust.swarm.preflight import check_run_dir, check_target, check_workload, choose_run_dir, host_of
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
@@ -35,6 +46,9 @@ class RunSide:
 
     Args:
         acknowledge: called with (run, worker, seq) when a batch is in the run's file.
+        tell_rate: called with a change of an open loop's rate, for all workers.
+        look: called before a run's counts are looked at, where they do not come by themselves.
+        present: whether a worker is there.
         on_clock_step: called when this machine's clock was stepped.
     """
 
@@ -42,6 +56,9 @@ class RunSide:
         self,
         environment: Environment,
         acknowledge: Callable[[str, str, int], None],
+        tell_rate: Callable[[RateMessage], None],
+        look: Callable[[Run], None] = lambda _: None,
+        present: Callable[[str], bool] = lambda _: True,
         on_clock_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.environment = environment
@@ -49,6 +66,9 @@ class RunSide:
         self.health = Health()
         self.run: Run | None = None
         self._acknowledge = acknowledge
+        self._tell_rate = tell_rate
+        self._look = look
+        self._present = present
         self._refused = False  # the last run that was asked for could not be done
         self._finishing: gevent.Greenlet[[Run], None] | None = None
         self._runs = 0
@@ -58,6 +78,7 @@ class RunSide:
         # Every worker looks for it in the options that it gets: its absence would say that the
         # master does not load this package.
         self._options.llm_run = None
+        vars(self._options).pop(OWN_SPOOL, None)  # what a worker has of its own stands
         gevent.spawn(self.axis.watch)
 
     @property
@@ -72,6 +93,7 @@ class RunSide:
         at_once = self.headless or self._options.autostart
         try:
             settings = self._settings()
+            checked_trace(settings.load)
             check_run_dir(settings)
         except UsageError as e:
             leave(e)
@@ -102,7 +124,29 @@ class RunSide:
             self.refuse(str(e))
             raise gevent.GreenletExit from e
         logger.info("run %s writes to %s", self.run.info["id"], self.run.path)
+        self._watch(self.run)
         return self.run
+
+    def _watch(self, run: Run) -> None:
+        runner = self.environment.runner
+        assert runner is not None
+        if run.open_loop:
+            logger.info("%s", describe(run.settings.load, round(run.info["rate"])))
+        watch = LoadWatch(
+            runner,
+            run,
+            look=self._look,
+            present=self._present,
+            tell=self._tell_rate,
+            end=self._end_load,
+        )
+        gevent.spawn(watch.watch)
+
+    def _end_load(self) -> None:
+        """Stop the load; a process without a web UI ends. In a greenlet of its own: stopping takes time."""
+        runner = self.environment.runner
+        assert runner is not None
+        gevent.spawn(runner.quit if self.headless else runner.stop)
 
     def refuse(self, reason: str) -> None:
         """The run cannot be done: say why, once; stop the load; a process without a web UI ends."""
@@ -110,9 +154,7 @@ class RunSide:
             return
         self._refused = True
         logger.error("%s", reason)
-        runner = self.environment.runner
-        assert runner is not None
-        gevent.spawn(runner.quit if self.headless else runner.stop)
+        self._end_load()
 
     def abandon(self, reason: str) -> NoReturn:
         """Refuse the run that has just begun, before its first user (raises as :meth:`begin`)."""
@@ -176,12 +218,17 @@ class RunSide:
     def _settings(self) -> Settings:
         settings = parse_settings(self._options)
         check_workload(settings, self.environment.user_classes)
+        check_load(settings, self.environment.user_classes)
         return settings
 
     def _new_run(self, workers: Collection[str], expected: int) -> Run:
         settings = self._settings()
+        check_shares(settings.load, len(workers))
+        trace = off_the_hub(checked_trace, settings.load)
         host = host_of(self.environment)
         found = check_target(host, settings)
+        runner = self.environment.runner
+        assert runner is not None
         started = datetime.now()
         name = Path((self.environment.parsed_locustfiles or ["locust"])[0]).stem
         path = choose_run_dir(settings, name, started, again=self._runs > 0)
@@ -195,6 +242,10 @@ class RunSide:
             path=str(path),
             manifest="",
             places=[],
+            starters=len(workers),
+            origin_ns=self.axis.now_ns() + round(ORIGIN_DELAY_S * 1e9),
+            rate=float(runner.target_user_count),
+            trace_scale=None if trace is None else trace.scale,
         )
         collector = Collector(FrameLog(path / FRAMES_FILE), partial(self._acknowledge, info["id"]))
         self._runs += 1
@@ -211,6 +262,7 @@ class RunSide:
             axis=self.axis,
             health=self.health,
             started_ns=self.axis.now_ns(),
+            open_loop=open_loop_class(self.environment.user_classes) is not None,
         )
         run.begin()
         # Travels to every worker with the first spawn message, and to those that join later.

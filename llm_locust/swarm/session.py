@@ -2,28 +2,39 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
 from weakref import WeakSet
 
 from locust.env import Environment
+from locust.exception import StopUser
 
+from llm_locust.client.head import Head
 from llm_locust.client.polling import pause_s
 from llm_locust.client.pool import Pool, Target, tls_context
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.metrics.error_text import ErrorKinds
 from llm_locust.record import Outcome, RequestRecord
+from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events
-from llm_locust.swarm.messages import RunInfo
+from llm_locust.swarm.judging import Judge
+from llm_locust.swarm.limits import Quota, share
+from llm_locust.swarm.messages import LoadCounts, RunInfo
 from llm_locust.swarm.recorder import Deliver, Offset, Recorder
 from llm_locust.swarm.settings import Settings
+from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.plan import Workload
+from llm_locust.workload.scenario.parts import Validator
+from llm_locust.workload.validators import OwnFunction, checks_of
 
 logger = logging.getLogger(__name__)
+
+#: The version of the messages API that is spoken.
+ANTHROPIC_VERSION = "2023-06-01"
 
 
 class Closable(Protocol):
@@ -43,6 +54,8 @@ class Session:
         stopping: the run is being stopped: users that are at it may finish, no new one joins.
         closed: no request may be sent any more.
         event_gap_s: the usual time between two reads of one call; NaN before the first.
+        load: the schedule that requests follow; None in a closed loop.
+        ok, failed: requests that ended so.
         answers: those that users may have left open; closed, and so recorded, at the end.
 
     Args:
@@ -72,13 +85,19 @@ class Session:
         self.closed = False
         self.event_gap_s = math.nan
         self.answers: WeakSet[Closable] = WeakSet()
+        self.load: OpenLoad | None = None
+        self.ok = self.failed = 0
+        total = settings.load.num_requests
+        self._quota = None if total is None else Quota(share(total, worker_index, run["starters"]))
         self._environment = environment
         self._failures = ErrorKinds()
         self.worker_index = worker_index
         self._place = (worker_index, max(worker_count, worker_index + 1))
         self._users = count()
         self._workloads: dict[Endpoint, Workload] = {}
+        self._judges: dict[Hashable, Judge] = {}
         self._templates: dict[Endpoint, BodyTemplate] = {}
+        self._heads: dict[tuple[Endpoint, frozenset[tuple[str, str]]], Head] = {}
         target = Target.parse(run["host"]).with_base(run["base"])
         self.client = LlmClient(
             make_pool(target, settings),
@@ -87,6 +106,8 @@ class Session:
             timeouts=settings.timeouts,
             replica_headers=settings.replica_headers,
             secrets=settings.secrets,
+            worker=worker,
+            admit=self._admit,
         )
 
     def new_user(self) -> int:
@@ -106,10 +127,62 @@ class Session:
             self._templates[endpoint] = spec.body_template(self.run["model"])
         return self._templates[endpoint]
 
+    def head(self, endpoint: Endpoint, headers: Mapping[str, str] | None = None) -> Head:
+        """The header lines of requests to one endpoint.
+
+        Args:
+            headers: a class's own, which win over the run's; values may be templates.
+
+        Raises:
+            HeaderError: one that cannot be sent.
+        """
+        key = endpoint, frozenset((headers or {}).items())
+        if key not in self._heads:
+            own = dict(key[1])
+            self._heads[key] = self.client.make_head({**request_headers(self.settings, endpoint), **own})
+            self.client.secrets += secret_texts(own)
+        return self._heads[key]
+
+    def judge(
+        self,
+        owner: Hashable,
+        validators: Sequence[Validator | OwnFunction] = (),
+        match: str | None = None,
+        *,
+        consistency: bool = False,
+    ) -> Judge:
+        """What answers are held against: made at an owner's first call, and kept for its others.
+
+        Raises:
+            ValidatorError: a validator that cannot be used.
+        """
+        if owner not in self._judges:
+            self._judges[owner] = Judge(checks_of(validators), match, consistency)
+        return self._judges[owner]
+
     @property
     def in_flight(self) -> int:
         """Requests under way."""
         return self.client.in_flight
+
+    @property
+    def exhausted(self) -> bool:
+        """This worker's share of --num-requests is begun. In an open loop the schedule ends by itself."""
+        return self.load is None and self._quota is not None and self._quota.spent
+
+    @property
+    def spent(self) -> bool:
+        """This worker has sent all that it has to, and all of it is over. Never, where nothing bounds it."""
+        finished = self.exhausted if self.load is None else self.load.spent
+        return finished and not self.in_flight
+
+    def counts(self) -> LoadCounts:
+        """How the load goes."""
+        if self.load is not None:
+            return self.load.counts(self.ok, self.failed)
+        return LoadCounts(
+            ok=self.ok, failed=self.failed, waiting=0, held_back=0, longest_held_ns=0, spent=self.spent
+        )
 
     @property
     def poll_pause_s(self) -> float:
@@ -139,9 +212,16 @@ class Session:
             logger.warning("request %s ended after its run: not recorded", record.request_id)
             return
         self.recorder.add(record)
+        self.ok += record.outcome is Outcome.OK
+        self.failed += record.outcome not in (Outcome.OK, Outcome.CANCELLED)
         if record.outcome is not Outcome.CANCELLED:
             self._report_to_locust(record)
         events.llm_request.fire(record=record)
+
+    def _admit(self) -> None:
+        """One more request begins (StopUser where this worker has none left)."""
+        if self.load is None and self._quota is not None and not self._quota.take():
+            raise StopUser
 
     def _note_gap(self, record: RequestRecord) -> None:
         """Keep the usual time between two reads of one call: a mean that forgets over some 20 calls."""
@@ -177,10 +257,22 @@ def _elapsed_ms(record: RequestRecord) -> float:
     return (record.ended_ns - begin) * 1e-6
 
 
-def request_headers(settings: Settings) -> dict[str, str]:
-    """The headers of every request: the API key as a bearer token, then the user's own."""
-    own = {} if settings.api_key is None else {"Authorization": f"Bearer {settings.api_key}"}
-    return {**own, **settings.headers}
+def request_headers(settings: Settings, endpoint: Endpoint | None = None) -> dict[str, str]:
+    """The headers of every request: the API key as a bearer token, then the user's own.
+
+    The messages API takes the key under a name of its own, and wants to be told its version; a gateway
+    in front of it may still look for a bearer token.
+    """
+    key = None if settings.api_key is None else _literal(settings.api_key)
+    ours = {} if key is None else {"Authorization": f"Bearer {key}"}
+    if endpoint is Endpoint.MESSAGES:
+        ours |= {"anthropic-version": ANTHROPIC_VERSION, **({} if key is None else {"x-api-key": key})}
+    return {**ours, **settings.headers}
+
+
+def _literal(value: str) -> str:
+    """A template of nothing but this text."""
+    return value.replace("{", "{{")
 
 
 def make_pool(target: Target, settings: Settings) -> Pool:

@@ -5,12 +5,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from re import fullmatch
 from typing import Any, TypeVar
 
 from llm_locust.client.connection import Timeouts
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_duration, parse_slo
+from llm_locust.swarm.arrivals_options import LOAD_OPTIONS, LoadSettings, parse_load
+from llm_locust.wire.headers import header_template, secret_texts
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.dataset import load_dataset
 from llm_locust.workload.lengths import parse_lengths
@@ -21,11 +22,8 @@ RECORDED_OPTIONS = (
     "model", "input_tokens", "output_tokens", "dataset", "body", "slo", "gate", "warmup", "out", "spool",
     "seed", "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
     "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time", "stop_timeout",
-    "processes", "expect_workers",
+    "processes", "expect_workers", *LOAD_OPTIONS,
 )  # fmt: skip
-
-#: RFC 9110's token.
-_HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 
 T = TypeVar("T")
 
@@ -40,6 +38,7 @@ class Settings:
 
     model: str | None
     workload: WorkloadSpec
+    load: LoadSettings
     slo: str
     gates: str
     warmup_s: float
@@ -58,14 +57,9 @@ class Settings:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must not stand in any file, log or page: the API key, the values of all headers.
-
-        Of ``Authorization: Bearer TOKEN`` the token alone too. A text of under four characters would
-        blank out half of every message.
-        """
-        values = self.headers.values()
-        tokens = [v.split()[-1] for k, v in self.headers.items() if _carries_a_token(k) and v.strip()]
-        return tuple(s for s in (self.api_key, *values, *tokens) if s and len(s) >= 4)
+        """Texts that must not stand in any file, log or page: the API key, the values of all headers."""
+        key = (self.api_key,) if self.api_key and len(self.api_key) >= 4 else ()
+        return (*key, *secret_texts(self.headers))
 
 
 def parse_time(text: str) -> float:
@@ -90,16 +84,11 @@ def parse_timeouts(text: str) -> Timeouts:
 
 
 def parse_header(text: str) -> tuple[str, str]:
-    """``Name=value`` as a pair; raises ValueError, which never shows the value."""
+    """``Name=value`` as a pair, the value a template; raises ValueError, which never shows the value."""
     name, equals, value = text.partition("=")
     if not equals:  # the whole text may be a value
         raise ValueError("a header has no '=': write NAME=VALUE")
-    if not fullmatch(_HEADER_NAME, name):
-        raise ValueError(
-            f"{name[:40]!r} is no header name: write NAME=VALUE, the name without spaces and colons"
-        )
-    if not _fits_a_header(value):
-        raise ValueError(f"the value of {name!r} holds a line break or a character that no header can hold")
+    header_template(name, value)
     return name, value
 
 
@@ -121,6 +110,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     return Settings(
         model=options.model or None,
         workload=_workload(options),
+        load=parse_load(options),
         slo=_text(parse_slo, options.slo, "--slo"),
         gates=_text(parse_gates, options.gate, "--gate"),
         warmup_s=_parsed(parse_time, options.warmup or "0s", "--warmup"),
@@ -182,10 +172,6 @@ def _api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
 
 def _fits_a_header(value: str) -> bool:
     return all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in value)
-
-
-def _carries_a_token(header: str) -> bool:
-    return header.lower() in ("authorization", "proxy-authorization")
 
 
 def _seed(seed: int | None) -> int | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from locust import User
@@ -10,11 +11,14 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from llm_locust.client.stream import Answer, Call
+from llm_locust.swarm.judging import Judge, prompt_key
 from llm_locust.swarm.plugin import session_of
 from llm_locust.swarm.session import Session
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.body import path_of
 from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.scenario.parts import Validator
+from llm_locust.workload.validators import OwnFunction
 
 
 class LlmUser(User):
@@ -23,11 +27,20 @@ class LlmUser(User):
     Attributes:
         request_name: the name of this user's requests in every table; default: the endpoint's.
         slo_class: the class that its requests are counted in.
+        validators: what an answer must hold, lest it be ``rejected``: :class:`Validator` values, and
+            functions of one's own, called with (answer's text, prompt or None). They run in the event
+            loop: they must neither wait nor compute for long.
+        expected: how the answers that a dataset expects are compared: ``exact`` (where nothing is said),
+            ``choice``, ``number`` or ``regex``.
+        consistency: tell equal answers to equal prompts, also where the prompts have no id.
     """
 
     abstract = True
     request_name: str | None = None
     slo_class: str = ""
+    validators: Sequence[Validator | OwnFunction] = ()
+    expected: str | None = None
+    consistency: bool = False
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -36,17 +49,32 @@ class LlmUser(User):
 
     @property
     def session(self) -> Session:
-        """The run that this user takes part in; a user without one, or whose run is over, stops."""
-        if self._session is None or self._session.closed:
+        """The run that this user takes part in; a user without one, or whose run is over, stops.
+
+        So does one whose worker has begun its share of ``--num-requests``.
+        """
+        if self._session is None or self._session.closed or self._session.exhausted:
             raise StopUser
         return self._session
 
+    @property
+    def judge(self) -> Judge:
+        """What this user's answers are held against."""
+        kind = type(self)
+        return self.session.judge(kind, kind.validators, kind.expected, consistency=kind.consistency)
+
 
 class PromptUser(LlmUser):
-    """A user that sends prompts of the workload to one endpoint."""
+    """A user that sends prompts of the workload to one endpoint.
+
+    Attributes:
+        headers: of its requests, over the run's of the same name. Values may be templates, such as
+            ``{session}``; see :mod:`llm_locust.wire.headers`.
+    """
 
     abstract = True
     endpoint = Endpoint.CHAT
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
@@ -67,16 +95,30 @@ class PromptUser(LlmUser):
             self._output_lengths = self.session.workload(self.endpoint).output_lengths(self.number)
         return replace(prompt, asked_output_tokens=next(self._output_lengths))
 
-    def ask(self, prompt: Prompt | None = None, *, name: str | None = None) -> Answer:
+    def ask(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        name: str | None = None,
+        session_id: str | None = None,
+        turn: int | None = None,
+        patience_s: float | None = None,
+    ) -> Answer:
         """Send one prompt (default: the workload's next), wait for the whole answer, record it.
 
         A prompt without a bound of its answer's length gets one from ``--output-tokens``.
         A request that fails is told by ``answer.record.outcome``; nothing is raised.
+
+        Args:
+            session_id, turn: the conversation that it belongs to, and its place in it, from 0.
+            patience_s: see :meth:`~llm_locust.client.stream.LlmClient.post`.
         """
         session = self.session
         scheduled_ns = time.time_ns()
         prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
         template = session.template(self.endpoint)
+        body, judge = template.encode(prompt), self.judge
+        prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
         call = Call(
             request_id=session.client.new_request_id(),
             name=name or prompt.name or self.request_name or self.endpoint.value,
@@ -88,8 +130,13 @@ class PromptUser(LlmUser):
             user=self.number,
             asked_input_tokens=prompt.asked_input_tokens,
             asked_output_tokens=prompt.asked_output_tokens,
+            session=session_id,
+            turn=turn,
+            prompt_id=prompt_id,
+            check=judge.check(prompt, prompt.expected, hashed=prompt_id is not None),
         )
-        return session.client.post(path_of(self.endpoint), template.encode(prompt), call)
+        head = session.head(self.endpoint, self.headers)
+        return session.client.post(path_of(self.endpoint), body, call, head, patience_s=patience_s)
 
 
 class ChatUser(PromptUser):
@@ -109,7 +156,7 @@ class ChatUser(PromptUser):
         self, messages: Sequence[Mapping[str, Any]] | str | None = None, *, name: str | None = None
     ) -> Answer:
         """One chat completion: of the given messages or text, else of the workload's next prompt."""
-        return self.ask(None if messages is None else _chat_prompt(messages), name=name)
+        return self.ask(None if messages is None else _prompt(messages), name=name)
 
 
 class CompletionUser(PromptUser):
@@ -123,7 +170,36 @@ class CompletionUser(PromptUser):
         return self.ask(None if text is None else Prompt(text=text), name=name)
 
 
-def _chat_prompt(messages: Sequence[Mapping[str, Any]] | str) -> Prompt:
+class ResponsesUser(PromptUser):
+    """Sends to the responses API. Messages are in the chat API's form, and translated."""
+
+    abstract = True
+    endpoint = Endpoint.RESPONSES
+
+    def respond(
+        self, messages: Sequence[Mapping[str, Any]] | str | None = None, *, name: str | None = None
+    ) -> Answer:
+        """One response: to the given messages or text, else to the workload's next prompt."""
+        return self.ask(None if messages is None else _prompt(messages), name=name)
+
+
+class MessagesUser(PromptUser):
+    """Sends to the Anthropic-style messages API. Messages are in the chat API's form, and translated.
+
+    The API key (``--api-key-env``) goes out as ``x-api-key`` too.
+    """
+
+    abstract = True
+    endpoint = Endpoint.MESSAGES
+
+    def message(
+        self, messages: Sequence[Mapping[str, Any]] | str | None = None, *, name: str | None = None
+    ) -> Answer:
+        """One message in answer to the given ones or a text, else to the workload's next prompt."""
+        return self.ask(None if messages is None else _prompt(messages), name=name)
+
+
+def _prompt(messages: Sequence[Mapping[str, Any]] | str) -> Prompt:
     if isinstance(messages, str):
         return Prompt(text=messages)
     return Prompt(messages=tuple(dict(message) for message in messages))

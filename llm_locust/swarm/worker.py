@@ -22,17 +22,20 @@ from llm_locust.client.pool import TargetError
 from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.store import Spool
 from llm_locust.swarm import messages
+from llm_locust.swarm.arrivals_load import OpenLoad, open_loop_class
 from llm_locust.swarm.clocks import ClockWatch
 from llm_locust.swarm.health import Health
 from llm_locust.swarm.messages import (
     AckMessage,
     CountsMessage,
     PongMessage,
+    RateMessage,
     Received,
     RefusedMessage,
     RunInfo,
     RunMessage,
 )
+from llm_locust.swarm.options import OWN_SPOOL
 from llm_locust.swarm.recorder import Deliver, Offset
 from llm_locust.swarm.roster import place_key
 from llm_locust.swarm.session import Session
@@ -41,6 +44,9 @@ from llm_locust.swarm.shipping import Shipper
 from llm_locust.swarm.waiting import wait_until
 
 logger = logging.getLogger(__name__)
+
+#: How often a worker looks whether its share of the run is done.
+SPENT_INTERVAL_S = 0.1
 
 #: A batch is closed at least this often, so that a worker that dies loses no more than this.
 BATCH_INTERVAL_S = 3.0
@@ -75,6 +81,7 @@ class UserSide:
         place: gives this process's index and how many there are, when a run begins.
         clock: gives this process's clock against the run's time, and
         clock_facts: what is known of it.
+        refuse: told why the run that is under way cannot be done here.
     """
 
     def __init__(
@@ -86,6 +93,7 @@ class UserSide:
         health: Health,
         clock: Callable[[], Offset],
         clock_facts: Callable[[], ClockFacts | None],
+        refuse: Callable[[str], None],
     ) -> None:
         self.environment = environment
         self.worker = worker
@@ -100,6 +108,7 @@ class UserSide:
         self._health = health
         self._clock = clock
         self._clock_facts = clock_facts
+        self._refuse = refuse
         gevent.spawn(self._close_batches)
 
     def begin(self, run: RunInfo) -> None:
@@ -126,8 +135,30 @@ class UserSide:
                 deliver=self._deliver,
                 clock=self._clock,
             )
+            self.session.load = self._open_load(self.session)
         except (TargetError, ValueError) as e:
             raise UsageError(str(e)) from e
+        if self.session.load is not None:
+            self.session.load.start()
+
+    def _open_load(self, session: Session) -> OpenLoad | None:
+        """This process's part of an open loop (raises TraceError); None in a closed one."""
+        user_class = open_loop_class(self.environment.user_classes)
+        if user_class is None:
+            return None
+        return OpenLoad(
+            session.settings.load,
+            session.run,
+            session.worker_index,
+            lambda clock: user_class(self.environment).follow(clock),
+            self._clock,
+            self._refuse,
+        )
+
+    def change_rate(self, change: RateMessage) -> None:
+        session = self.session
+        if session is not None and session.load is not None and session.run["id"] == change["run"]:
+            session.load.change_rate(change["at_ns"], change["rate"])
 
     def counts(self, unsent: int = 0, dropped: int = 0) -> CountsMessage | None:
         """What this process has done in its run so far; None before its first."""
@@ -140,6 +171,7 @@ class UserSide:
             in_flight=session.in_flight,
             unsent=unsent,
             dropped=dropped,
+            load=session.counts(),
             clock=None if (facts := self._clock_facts()) is None else asdict(facts),
             health=asdict(self._health.snapshot()),
         )
@@ -148,10 +180,14 @@ class UserSide:
         """The run is being stopped: a user that is spawned from here on does nothing."""
         if self.session is not None:
             self.session.stopping = True
+            if self.session.load is not None:
+                self.session.load.stop()
 
     def close(self) -> None:
         """End the session; its users must have stopped."""
         if self.session is not None and not self.session.closed:
+            if self.session.load is not None:
+                self.session.load.drain(float(self.environment.stop_timeout or 0))
             self.session.close()
 
     def close_batch(self) -> None:
@@ -174,8 +210,6 @@ class WorkerSide:
         remember_default_arguments()
         self._environment = environment
         self._runner = runner
-        # The master's options replace this process's own; its disk is its own.
-        self._own_spool: str | None = getattr(environment.parsed_options, "spool", None)
         self._shipper = Shipper(lambda m: runner.send_message(messages.BATCH, dict(m)))
         self._clock = ClockWatch(lambda m: runner.send_message(messages.PING, dict(m)), self._on_clock_step)
         self._users = UserSide(
@@ -186,13 +220,15 @@ class WorkerSide:
             Health(),
             self._offset,
             self._clock.facts,
+            self._refuse,
         )
         self._over: set[str] = set()  # runs that must not begin here (again)
         self._last_word: CountsMessage | None = None  # of the run that was flushed last
         self._flushing: str | None = None
         runner.register_message(messages.ACK, self._on_ack)
         runner.register_message(messages.PONG, self._on_pong)
-        runner.register_message(messages.OVER, self._on_over)
+        runner.register_message(messages.OVER, self._on_over, concurrent=True)
+        runner.register_message(messages.RATE, self._on_rate)
         runner.register_message(messages.FLUSH, self._on_flush, concurrent=True)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
@@ -202,6 +238,7 @@ class WorkerSide:
         events.quitting.add_listener(self._on_quitting)
         gevent.spawn(self._shipper.ship_forever)
         gevent.spawn(self._clock.run)
+        gevent.spawn(self._tell_when_spent)
         if runner.worker_state != STATE_INIT:
             # It joined in the middle of a run, and was told to spawn before anybody listened.
             self._on_test_start()
@@ -219,7 +256,9 @@ class WorkerSide:
         return index, max(int(getattr(options, "expect_workers", 1) or 1), len(places))
 
     def _spool(self, run: RunInfo) -> Spool | None:
-        chosen = self._own_spool or getattr(self._environment.parsed_options, "spool", None)
+        options = self._environment.parsed_options
+        # The master's options replace this process's own; its disk is its own.
+        chosen = getattr(options, OWN_SPOOL, None) or getattr(options, "spool", None)
         if chosen == "off":
             return None
         root = Path(chosen) if chosen else Path(run["path"]).parent
@@ -241,8 +280,27 @@ class WorkerSide:
             self._users.begin(run)
         except UsageError as e:
             logger.info("no part in run %s: %s", run["id"], e)
-            refusal = RefusedMessage(run=run["id"], reason=f"worker {os.uname().nodename}: {e}")
-            self._runner.send_message(messages.REFUSED, dict(refusal))
+            self._refuse(str(e))
+
+    def _refuse(self, reason: str) -> None:
+        """The run cannot be done here: the master is told."""
+        run: RunInfo = self._environment.parsed_options.llm_run  # type: ignore[union-attr]
+        refusal = RefusedMessage(run=run["id"], reason=f"worker {os.uname().nodename}: {reason}")
+        self._runner.send_message(messages.REFUSED, dict(refusal))
+
+    def _on_rate(self, msg: Received[RateMessage], **_: object) -> None:
+        self._users.change_rate(msg.data)
+
+    def _tell_when_spent(self) -> NoReturn:
+        """Say once that this worker's share of a run is done. Each report says it again."""
+        told: str | None = None
+        while True:
+            gevent.sleep(SPENT_INTERVAL_S)
+            session = self.session
+            if session is None or session.closed or session.run["id"] == told or not session.spent:
+                continue
+            told = session.run["id"]
+            self._runner.send_message(messages.SPENT, dict(self._counts() or {}))
 
     def _on_ack(self, msg: Received[AckMessage], **_: object) -> None:
         self._shipper.acknowledged(msg.data["run"], msg.data["seq"])
@@ -260,7 +318,15 @@ class WorkerSide:
         self._users.close_batch()
 
     def _on_over(self, msg: Received[RunMessage], **_: object) -> None:
-        self._shipper.over(msg.data["run"])
+        """The run ended while this worker could not be reached: nobody takes its records any more."""
+        run = msg.data["run"]
+        self._shipper.over(run)
+        session = self.session
+        if session is not None and session.run["id"] == run and run not in self._over:
+            logger.warning("run %s has ended without this worker: its load ends too", run)
+            self._over.add(run)
+            self._runner.stop()
+            self._flush(session)
 
     def _on_flush(self, msg: Received[RunMessage], **_: object) -> None:
         run = msg.data["run"]
@@ -275,7 +341,14 @@ class WorkerSide:
             self._flush(session)
         else:  # this worker had no part in it
             nothing = CountsMessage(
-                run=run, finished=0, in_flight=0, unsent=0, dropped=0, clock=None, health={}
+                run=run,
+                finished=0,
+                in_flight=0,
+                unsent=0,
+                dropped=0,
+                load=messages.NO_LOAD,
+                clock=None,
+                health={},
             )
             self._runner.send_message(messages.DONE, dict(nothing))
 
@@ -308,6 +381,9 @@ class WorkerSide:
             received=counts["finished"] - counts["dropped"],
             dropped=counts["dropped"],
             in_flight=counts["in_flight"],
+            held_back=counts["load"]["held_back"],
+            longest_held_ns=counts["load"]["longest_held_ns"],
+            unsent=counts["load"]["waiting"],
             clock=self._clock.facts(),
             health=NodeHealth(**counts["health"]),
         )

@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible endpoint answered: events or a body in, a :class:`Reply` out.
+"""What an endpoint answered: events or a body in, a :class:`Reply` out.
 
 Nothing that a server can send raises: what is not as the API promises is in ``Reply.invalid``,
 what the server calls an error in ``Reply.error``, and the tokens that came are kept in any case.
@@ -10,6 +10,7 @@ from enum import StrEnum
 from llm_locust.wire.chat import read_body as _read_choices_body
 from llm_locust.wire.chat import read_chat, read_completions
 from llm_locust.wire.draft import Draft, Reply, ToolCall, Usage
+from llm_locust.wire.messages import read_messages, read_messages_body
 from llm_locust.wire.responses import read_responses, read_responses_body
 from llm_locust.wire.sse import SseEvent
 
@@ -22,6 +23,7 @@ class Endpoint(StrEnum):
     CHAT = "chat"  # /v1/chat/completions
     COMPLETIONS = "completions"  # /v1/completions
     RESPONSES = "responses"  # /v1/responses
+    MESSAGES = "messages"  # /v1/messages
 
 
 class ReplyReader:
@@ -68,6 +70,8 @@ def reply_reader(endpoint: Endpoint) -> ReplyReader:
             return ReplyReader(read_completions)
         case Endpoint.RESPONSES:
             return ReplyReader(read_responses)
+        case Endpoint.MESSAGES:
+            return ReplyReader(read_messages)
 
 
 def read_body(endpoint: Endpoint, body: bytes) -> Reply:
@@ -80,4 +84,6 @@ def read_body(endpoint: Endpoint, body: bytes) -> Reply:
             _read_choices_body(draft, body, "text")
         case Endpoint.RESPONSES:
             read_responses_body(draft, body)
+        case Endpoint.MESSAGES:
+            read_messages_body(draft, body)
     return draft.finish()

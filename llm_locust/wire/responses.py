@@ -110,6 +110,9 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
 
 
 def _read_end(draft: Draft, response: dict[str, Any], status: str) -> None:
+    said = name_of(response.get("status"))
+    if f"response.{said}" in _ENDS:  # some servers end incomplete ones with "completed" too
+        status = said or status
     draft.note(response.get("model"), response.get("usage"))
     draft.closed = True
     reason: Any = status

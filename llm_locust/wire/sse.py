@@ -85,16 +85,17 @@ class SseDecoder:
         if self._tail:
             data = self._tail + data
         size = len(data)
+        named = data.find(b"\n") + 1 if data.startswith(b"event: ") else 0
         if (
-            data.startswith(b"data: ")
+            data.startswith(b"data: ", named)
             and data.endswith(b"\n\n")
-            and data.find(b"\n") == size - 2
+            and data.find(b"\n", named) == size - 2
             and b"\r" not in data
-            and 8 < size <= self._max_event_bytes
+            and named + 8 < size <= self._max_event_bytes
         ):  # one event in one read: what a server sends that is slower than its client
             self._tail = b""
             self._start += size
-            return [SseEvent(data[6:-2], self._start)]
+            return [SseEvent(data[named + 6 : -2], self._start, data[7 : named - 1] if named else b"")]
         return self._read_events(data)
 
     def _read_events(self, data: bytes) -> list[SseEvent]:

@@ -7,18 +7,28 @@ run's: a line's are left out. A field that ``--body`` sets to null is not sent a
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Never
 
 import msgspec
 
+from llm_locust.workload.dialects import DIALECTS, in_dialect
 from llm_locust.workload.prompts import Prompt, as_text
 
 #: The fields that bound an answer's length. A body carries one of them.
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
-_PATHS = {"chat": "/chat/completions", "completions": "/completions", "responses": "/responses"}
-_LIMIT_FIELD = {"chat": "max_tokens", "completions": "max_tokens", "responses": "max_output_tokens"}
+_PATHS = {
+    "chat": "/chat/completions",
+    "completions": "/completions",
+    "responses": "/responses",
+    "messages": "/messages",
+}
+_LIMIT_FIELD = dict.fromkeys(_PATHS, "max_tokens") | {"responses": "max_output_tokens"}
+
+#: The bound of an answer of the messages API, which asks for one, where the workload has none.
+MESSAGES_MAX_TOKENS = 1024
+
 _CONTENT_FIELDS = ("messages", "prompt", "input")
 
 ENDPOINTS = tuple(_PATHS)
@@ -118,6 +128,8 @@ class BodyTemplate:
         Raises:
             PromptError: the endpoint takes text, and a message has a part that is not.
         """
+        if self.endpoint in DIALECTS:
+            prompt = self._in_dialect(prompt)
         parts = [self._content(prompt)]
         extra = prompt.extra
         if extra and (line := {k: v for k, v in extra.items() if k not in self.own}):
@@ -127,10 +139,19 @@ class BodyTemplate:
         parts.append(self.tail)
         return b"".join(parts)
 
+    def _in_dialect(self, prompt: Prompt) -> Prompt:
+        """The prompt in the endpoint's words, the bound of its answer under the endpoint's name."""
+        asked = prompt.asked_output_tokens or output_limit(prompt.extra)
+        if asked is None and self.endpoint == "messages":
+            asked = MESSAGES_MAX_TOKENS
+        found = in_dialect(prompt, self.endpoint) if prompt.extra or prompt.messages else prompt
+        extra = {name: value for name, value in found.extra.items() if name not in LIMIT_FIELDS}
+        return replace(found, extra=extra, asked_output_tokens=asked)
+
     def _content(self, prompt: Prompt) -> bytes:
         if self.endpoint == "completions":
             return b'{"prompt":' + _encode(as_text(prompt))
-        name = b'{"messages":' if self.endpoint == "chat" else b'{"input":'
+        name = b'{"input":' if self.endpoint == "responses" else b'{"messages":'
         if prompt.messages is not None:
             return name + _encode(prompt.messages)
         return name + b'[{"role":"user","content":' + _encode(prompt.text) + b"}]"
@@ -157,11 +178,11 @@ def body_template(
             and ``max_output_tokens`` on responses.
 
     Raises:
-        BodyError: there is no such endpoint.
+        BodyError: there is no such endpoint, or ``extra_body`` leaves out a field that it cannot be without.
     """
     extra = dict(extra_body or {})
     fixed: dict[str, Any] = {"model": model, "stream": stream}
-    if stream and check_endpoint(endpoint) != "responses":
+    if stream and check_endpoint(endpoint) not in DIALECTS:
         fixed["stream_options"] = {"include_usage": True}
     if isinstance(options := extra.get("stream_options"), dict):
         extra["stream_options"] = {**fixed.get("stream_options", {}), **options}
@@ -170,6 +191,8 @@ def body_template(
     fixed.update(extra)
     sent = {name: value for name, value in fixed.items() if value is not None}
     bounded = any(name in extra for name in LIMIT_FIELDS)
+    if endpoint == "messages" and bounded and not sent.get("max_tokens"):
+        raise BodyError("body: the messages endpoint takes no request without 'max_tokens'; set that one")
     own = {*fixed, "stream_options", *_CONTENT_FIELDS, *(LIMIT_FIELDS if bounded else ())}
     return BodyTemplate(
         endpoint=endpoint,

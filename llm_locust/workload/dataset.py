@@ -1,66 +1,58 @@
-"""Prompts out of a JSONL file: one JSON value a line.
+"""Prompts out of a file, whatever its format.
 
-An object with ``messages`` (OpenAI's chat form) or with ``prompt`` (a text), or a bare JSON
-string, which is a text. Understood beside it: ``id``, ``name`` (the request's name in the
-statistics), ``class`` (its SLO class), ``input_tokens`` and ``output_tokens`` (asked lengths).
-Every other key goes into the request body (``tools``, ``temperature``, ``max_tokens``, ...), but
-for those that the run itself decides: see :mod:`llm_locust.workload.body`. Blank lines are skipped.
+======================= ==================================================================
+``.jsonl``, ``.ndjson`` one JSON value a line, each as below
+``.json``               one list of such values; ShareGPT's files are this
+``.csv``, ``.tsv``      see :mod:`llm_locust.workload.datasets.tables`
+``.txt``                one prompt a line
+a folder                one prompt a file
+======================= ==================================================================
+
+A file of another name is what its first character says: JSON values, or plain text.
+
+A JSON value is an object with ``messages`` (OpenAI's chat form), with ``prompt`` (a text) or with
+``conversations`` (ShareGPT's form, of which the first question is the prompt), or a bare JSON string,
+which is a text. Understood beside ``messages`` and ``prompt``: ``id``, ``name`` (the request's name in
+the statistics), ``class`` (its SLO class), ``input_tokens`` and ``output_tokens`` (asked lengths),
+``weight`` (for the weighted order). Every other key goes into the request body (``tools``,
+``temperature``, ``max_tokens``, ...), but for those that the run itself decides: see
+:mod:`llm_locust.workload.body`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
-import msgspec
+from llm_locust.workload.datasets.json_values import (
+    first_character,
+    is_list,
+    json_line_rows,
+    json_list_rows,
+    json_values,
+)
+from llm_locust.workload.datasets.row import EXPECTED, DatasetError, Row
+from llm_locust.workload.datasets.sharegpt import Conversation, conversation_of
+from llm_locust.workload.datasets.tables import table_rows
+from llm_locust.workload.datasets.texts import folder_rows, text_line_rows
+from llm_locust.workload.ordering import Order, sequential, shuffled, weighted
+from llm_locust.workload.prompts import Prompt
 
-from llm_locust.workload.body import output_limit
-from llm_locust.workload.prompts import Message, Prompt
+_FORMS = "expected JSON values, a CSV table or plain text with one prompt a line, or a folder of texts"
 
-EXPECTED = 'expected an object with "messages" or "prompt", or a JSON string'
+T = TypeVar("T")
 
-_BOM = b"\xef\xbb\xbf"
-
-_Text = Annotated[str, msgspec.Meta(min_length=1)]
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-
-
-class DatasetError(ValueError):
-    """A file that is no dataset; one line: where, what is wrong, what is expected."""
-
-
-class _Part(msgspec.Struct):
-    type: _Text
-
-
-class _Message(msgspec.Struct):
-    role: _Text
-    content: str | list[_Part] | None = None
-
-
-class _Line(msgspec.Struct, rename={"slo_class": "class"}):
-    """The understood keys; they are checked here, and the values sent are the line's own."""
-
-    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)] | None = None
-    prompt: _Text | None = None
-    id: str | int | None = None
-    name: _Text | None = None
-    slo_class: _Text | None = None
-    input_tokens: _Count | None = None
-    output_tokens: _Count | None = None
-
-
-_UNDERSTOOD = frozenset(field.encode_name for field in msgspec.structs.fields(_Line))
+__all__ = ["EXPECTED", "Dataset", "DatasetError", "load_conversations", "load_dataset"]
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The prompts of a file in its order, and the line number of each."""
+    """The prompts of a file in its order, the line number of each, and their weights if any has one."""
 
     path: str
     prompts: tuple[Prompt, ...]
     lines: tuple[int, ...]
+    weights: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -72,80 +64,85 @@ class Dataset:
         """
         return self.prompts[worker_index % len(self) :: worker_count]
 
-    def stream(self, worker_index: int, worker_count: int) -> Iterator[Prompt]:
-        """A worker's share over and over, in order, without end."""
-        return cycle(self.share(worker_index, worker_count))
+    def stream(
+        self, worker_index: int, worker_count: int, order: Order = "sequential", seed: int = 0
+    ) -> Iterator[Prompt]:
+        """A worker's part of the lines in an order of :mod:`llm_locust.workload.ordering`, without end.
+
+        Raises:
+            DatasetError: the order is ``weighted``, and no line has a weight.
+        """
+        if order == "sequential":
+            places = sequential(len(self), worker_index, worker_count)
+        elif order == "shuffled":
+            places = shuffled(len(self), worker_index, worker_count, seed)
+        else:
+            places = weighted(self.checked_weights(), worker_index, seed)
+        return (self.prompts[place] for place in places)
+
+    def checked_weights(self) -> tuple[float, ...]:
+        """The weights (raises DatasetError where there are none)."""
+        if not self.weights:
+            raise DatasetError(f"dataset {self.path!r}: order 'weighted', and no line has a weight")
+        return self.weights
 
 
 def load_dataset(path: str | Path) -> Dataset:
-    """The dataset in the file at ``path``.
+    """The dataset in the file or folder at ``path``.
 
     Raises:
-        DatasetError: the file cannot be read, a line is not what the module describes, or
-            there is none.
+        DatasetError: it cannot be read, a line is not what the module describes, or there is none.
     """
-    prompts, lines = [], []
-    try:
-        with Path(path).open("rb") as file:
-            for number, line in enumerate(file, 1):
-                raw = line.removeprefix(_BOM).strip() if number == 1 else line.strip()
-                if raw:
-                    prompts.append(_prompt(f"{path}:{number}", raw))
-                    lines.append(number)
-    except DatasetError:
-        raise
-    except (OSError, ValueError) as e:  # ValueError: a path with a null byte
-        raise DatasetError(f"dataset {str(path)!r} cannot be read: {getattr(e, 'strerror', e)}") from e
-    if not prompts:
-        raise DatasetError(f"dataset {str(path)!r} has no line with a prompt; {EXPECTED} a line")
-    return Dataset(str(path), tuple(prompts), tuple(lines))
-
-
-def _prompt(where: str, raw: bytes) -> Prompt:
-    try:
-        value = msgspec.json.decode(raw)
-        return _of_text(value) if isinstance(value, str) else _of_object(value)
-    except UnicodeDecodeError:
-        what = _where_not_utf8(raw)
-    except RecursionError:
-        what = "nested too deep"
-    except ValueError as e:
-        what = str(e)
-    raise DatasetError(f"{where}: {what}, in {_excerpt(raw)}; {EXPECTED}")
-
-
-def _of_text(value: str) -> Prompt:
-    if not value:
-        raise ValueError("an empty text")
-    return Prompt(text=value)
-
-
-def _of_object(value: Any) -> Prompt:
-    line = msgspec.convert(value, _Line)
-    if (line.messages is None) == (line.prompt is None):
-        raise ValueError('both "messages" and "prompt"' if line.prompt else 'no "messages" and no "prompt"')
-    extra = {key: item for key, item in value.items() if key not in _UNDERSTOOD}
-    messages: tuple[Message, ...] | None = None if line.messages is None else tuple(value["messages"])
-    return Prompt(
-        text=line.prompt,
-        messages=messages,
-        asked_input_tokens=line.input_tokens,
-        asked_output_tokens=line.output_tokens or output_limit(extra),
-        extra=extra,
-        id=None if line.id is None else str(line.id),
-        name=line.name,
-        slo_class=line.slo_class,
+    place = Path(path)
+    rows = _all(path, lambda: _reader(place)(place))
+    weights = tuple(1.0 if row.weight is None else row.weight for row in rows)
+    return Dataset(
+        str(path),
+        tuple(row.prompt for row in rows),
+        tuple(row.line for row in rows),
+        weights if any(row.weight is not None for row in rows) else (),
     )
 
 
-def _excerpt(raw: bytes) -> str:
-    text = raw[:240].decode(errors="replace")
-    return repr(text if len(text) <= 60 else text[:60] + "…")
+def load_conversations(path: str | Path) -> tuple[Conversation, ...]:
+    """The conversations of a file in ShareGPT's form, as JSON or JSONL, with all their turns.
+
+    Raises:
+        DatasetError: it cannot be read, an item is not of that form, or nobody asks anything.
+    """
+
+    def read(value: Any, line: int) -> Conversation | None:
+        return conversation_of(value)
+
+    return tuple(_all(path, lambda: json_values(Path(path), read)))
 
 
-def _where_not_utf8(raw: bytes) -> str:
+def _all(path: str | Path, read: Callable[[], Iterator[T]]) -> list[T]:
     try:
-        raw.decode()
-    except UnicodeDecodeError as e:
-        return f"not UTF-8 at byte {e.start + 1} (0x{raw[e.start]:02x})"
-    return "not UTF-8"
+        found = list(read())
+    except DatasetError:
+        raise
+    except (OSError, ValueError) as e:  # ValueError: a path with a null byte
+        raise DatasetError(
+            f"dataset {str(path)!r} cannot be read: {getattr(e, 'strerror', None) or e}"
+        ) from e
+    if not found:
+        raise DatasetError(f"dataset {str(path)!r} has no line with a prompt; {_FORMS}")
+    return found
+
+
+def _reader(path: Path) -> Callable[[Path], Iterator[Row]]:
+    if path.is_dir():
+        return folder_rows
+    match path.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            return json_line_rows
+        case ".csv" | ".tsv":
+            return table_rows
+        case ".txt":
+            return text_line_rows
+        case ".json":
+            return json_list_rows if is_list(path) else json_line_rows
+    return {b"[": json_list_rows, b"{": json_line_rows, b'"': json_line_rows}.get(
+        first_character(path), text_line_rows
+    )

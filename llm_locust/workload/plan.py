@@ -1,95 +1,39 @@
 """Which prompts each user of each worker sends, reproducibly.
 
-Every (seed, worker, user) has a random generator of its own, so no two users draw alike
-and none depends on when another one acts. A dataset is the worker's: its users take the next
-line as they come, and line k has the same lengths whoever takes it. Two runs of one seed and
-worker count send the same, but for the run-unique head that keeps prefix caches from hitting.
+Every (seed, worker, user) has lengths of its own, and its prompt k a random generator of its own: no
+two users draw alike, and none depends on when another one acts, nor on when or in which
+thread a prompt is made. A dataset is the worker's: its users take the next line as they come,
+and line k has the same lengths whoever takes it. Two runs of one seed and worker count send the
+same, but for the run-unique starts that keep prefix caches from hitting, and for what is learned
+from the server's counts (:class:`~llm_locust.workload.calibration.Calibration`).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from llm_locust.workload.body import LIMIT_FIELDS, BodyTemplate, body_template, check_endpoint, output_limit
-from llm_locust.workload.dataset import Dataset, DatasetError
-from llm_locust.workload.lengths import Lengths, parse_lengths
-from llm_locust.workload.prompts import (
-    TEMPLATE_TOKENS,
-    Corpus,
-    Prompt,
-    PromptError,
-    as_text,
-    head_tag,
-    head_words,
-    synthetic_text,
-    with_head,
-)
+from llm_locust.workload.ahead import Ahead, Order
+from llm_locust.workload.body import LIMIT_FIELDS, output_limit
+from llm_locust.workload.calibration import Calibration
+from llm_locust.workload.dataset import Dataset
+from llm_locust.workload.draws import LINE, OWN_OUTPUTS, REPLAY, TEXT, generator, swarm_generator
+from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.prompts import TEMPLATE_TOKENS, Corpus, Prompt, head_tag, head_words, with_head
+from llm_locust.workload.shared_prefix import SharedTexts
+from llm_locust.workload.spec import WorkloadError, WorkloadSpec
+from llm_locust.workload.synthetic import AboutWriter, ExactWriter, Writer
+
+__all__ = ["DEFAULT_INPUT_TOKENS", "Workload", "WorkloadError", "WorkloadSpec"]
 
 #: Input length where neither lengths nor a dataset are given.
 DEFAULT_INPUT_TOKENS = parse_lengths("512")
 
 _BLOCK = 64  # lengths drawn at a time: a draw of one costs as much as a draw of a hundred
 
-
-class WorkloadError(ValueError):
-    """Settings of a workload that contradict each other, or its place in the swarm."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadSpec:
-    """What is sent, the same on every worker.
-
-    ``unique_head`` puts a run-unique start before every prompt: six words of its own count
-    before synthetic text, a tag like ``[1f0c9a3be2d4]`` before a dataset's first message.
-
-    Raises:
-        BodyError: there is no such endpoint.
-        DatasetError: a line cannot go to the endpoint.
-        WorkloadError: both input lengths and a dataset.
-    """
-
-    endpoint: str = "chat"
-    stream: bool = True
-    input_tokens: Lengths | None = None
-    output_tokens: Lengths | None = None
-    dataset: Dataset | None = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    ignore_eos: bool = False
-    unique_head: bool = True
-    limit_field: str | None = None
-
-    def __post_init__(self) -> None:
-        check_endpoint(self.endpoint)
-        if self.dataset is None:
-            return
-        if self.input_tokens is not None:
-            raise WorkloadError(
-                f"input lengths {self.input_tokens.text!r} beside dataset {self.dataset.path!r}: "
-                "a dataset has its own; give one of the two"
-            )
-        if self.endpoint == "completions":
-            _check_text(self.dataset)
-
-    def body_template(self, model: str) -> BodyTemplate:
-        """The template that :meth:`BodyTemplate.encode` puts this workload's prompts into."""
-        return body_template(
-            self.endpoint,
-            model,
-            stream=self.stream,
-            ignore_eos=self.ignore_eos,
-            extra_body=self.extra_body,
-            limit_field=self.limit_field,
-        )
-
-
-def _check_text(dataset: Dataset) -> None:
-    for prompt, line in zip(dataset.prompts, dataset.lines, strict=True):
-        try:
-            as_text(prompt)
-        except PromptError as e:
-            raise DatasetError(f"{dataset.path}:{line}: {e}; the completions endpoint takes text only") from e
+_LINES_AHEAD = 16  # a dataset's iterator serves all users of a worker
 
 
 class Workload:
@@ -100,14 +44,22 @@ class Workload:
         seed: of all draws, >= 0.
         worker_index: this worker's place, from 0.
         worker_count: how many workers there are.
-        salt: a text that no other run has; only the prompts' heads depend on it.
+        salt: a text that no other run has; only the prompts' heads and shared beginnings depend on it.
+        executor: makes prompts ahead in other threads where a tokenizer makes that slow; see
+            :mod:`llm_locust.workload.ahead`. Prompts are the same without it.
 
     Raises:
         WorkloadError: a negative seed, or an index that is not below the count.
     """
 
     def __init__(
-        self, spec: WorkloadSpec, seed: int, worker_index: int, worker_count: int, salt: str
+        self,
+        spec: WorkloadSpec,
+        seed: int,
+        worker_index: int,
+        worker_count: int,
+        salt: str,
+        executor: Executor | None = None,
     ) -> None:
         if seed < 0:
             raise WorkloadError(f"seed {seed} is negative; give a whole number from 0")
@@ -118,43 +70,106 @@ class Workload:
         self.spec = spec
         self._key = (seed, worker_index)
         self._salt = salt
+        self._executor = executor if spec.tokenizer is not None else None
         # --body wins over the drawn bound of the answer's length: what is recorded is what is sent.
         self._bounded = any(name in spec.extra_body for name in LIMIT_FIELDS)
         self._bound = output_limit(spec.extra_body)
-        self._corpus = Corpus.of(seed) if spec.dataset is None else None
-        self._lines = self._from_dataset(spec.dataset, worker_count) if spec.dataset else None
+        self.calibration = Calibration(TEMPLATE_TOKENS[spec.endpoint], enabled=spec.calibrate)
+        self._writer = self._make_writer(Corpus.of(seed))
+        prefix = spec.shared_prefix
+        self._prefixes = SharedTexts(self._writer, seed, salt if prefix and prefix.run_unique else "")
+        self._blocks = SharedTexts(self._writer, seed, salt if spec.unique_head else "")
+        self._lines = (
+            self._made(self._lines_of(spec.dataset, worker_count), _LINES_AHEAD) if spec.dataset else None
+        )
 
     def prompts(self, user: int) -> Iterator[Prompt]:
         """The prompts of one user, without end. With a dataset all users share one iterator."""
-        if self._lines is not None:
-            return self._lines
-        return self._synthetic(user)
+        return self._lines or self._made(self._synthetic(user), 1)
 
     def output_lengths(self, user: int) -> Iterator[int | None]:
         """Asked output lengths for prompts that a user brings itself, drawn apart from :meth:`prompts`."""
-        return self._outputs(self._generator(user, 1))
+        return self._outputs(self._generator(user, OWN_OUTPUTS))
 
-    def _synthetic(self, user: int) -> Iterator[Prompt]:
-        assert self._corpus is not None
-        rng = self._generator(user)
-        overhead = TEMPLATE_TOKENS[self.spec.endpoint]
-        for k, (asked, output) in enumerate(self._lengths(rng)):
-            head = head_words(self._salt, *self._key, user, k) if self.spec.unique_head else ""
-            yield Prompt(
-                text=synthetic_text(self._corpus, rng, max(1, asked - overhead), head),
-                asked_input_tokens=asked,
-                asked_output_tokens=output,
-            )
+    def learn(self, asked_input_tokens: int, input_tokens: int) -> None:
+        """The server counted ``input_tokens`` for a prompt of this workload that asked for the other.
 
-    def _from_dataset(self, dataset: Dataset, worker_count: int) -> Iterator[Prompt]:
+        Of use until 32 are in, for synthetic prompts without a tokenizer; else it changes nothing.
+        """
+        if self.spec.dataset is None and self.spec.tokenizer is None:
+            self.calibration.learn(asked_input_tokens, input_tokens)
+
+    def replayed(
+        self, k: int, input_tokens: int, output_tokens: int | None, hash_ids: Sequence[int] = ()
+    ) -> Prompt:
+        """Row k of a trace as a prompt: the same on whichever worker, other than any other row's.
+
+        Args:
+            input_tokens: asked length, all that is shared included.
+            hash_ids: blocks of 512 tokens that it begins with: equal leading ids give equal beginnings.
+        """
+        rng = swarm_generator(self._key[0], REPLAY, k)
+        if hash_ids:
+            lead = self._blocks.prefix_of_blocks(tuple(hash_ids))
+        else:
+            lead = head_words(self._salt, "row", k) if self.spec.unique_head else ""
+        return self._written(input_tokens, self._bound if self._bounded else output_tokens, rng, lead)
+
+    def _make_writer(self, corpus: Corpus) -> Writer:
+        if self.spec.tokenizer is None:
+            return AboutWriter(corpus, self.calibration)
+        return ExactWriter(corpus, self.spec.tokenizer, self.spec.endpoint)
+
+    def _made(self, orders: Iterator[Order], depth: int) -> Iterator[Prompt]:
+        if self._executor is None:
+            return (order() for order in orders)
+        return Ahead(orders, self._executor, depth)
+
+    def _synthetic(self, user: int) -> Iterator[Order]:
+        for k, (asked, output) in enumerate(self._lengths(self._generator(user))):
+            yield partial(self._synthetic_prompt, user, k, asked, output)
+
+    def _synthetic_prompt(self, user: int, k: int, asked: int, output: int | None) -> Prompt:
+        rng = self._generator(user, TEXT, k)
+        prefix = self._prefix(rng)
+        head = head_words(self._salt, *self._key, user, k) if self.spec.unique_head else ""
+        return self._written(asked, output, rng, " ".join(filter(None, (prefix, head))))
+
+    def _written(self, asked: int, output: int | None, rng: np.random.Generator, lead: str) -> Prompt:
+        text, counted = self._writer.prompt(asked, rng, lead)
+        return Prompt(
+            text=text,
+            asked_input_tokens=asked,
+            asked_output_tokens=output,
+            counted_input_tokens=counted,
+        )
+
+    def _prefix(self, rng: np.random.Generator) -> str:
+        shared = self.spec.shared_prefix
+        return "" if shared is None else self._prefixes.prefix(shared.draw(rng), shared.tokens)
+
+    def _lines_of(self, dataset: Dataset, worker_count: int) -> Iterator[Order]:
+        seed, worker = self._key
         outputs = self._outputs(self._generator())
-        for k, line in enumerate(dataset.stream(self._key[1], worker_count)):
-            prompt = self._bound_to(line, next(outputs))
-            yield with_head(prompt, head_tag(self._salt, *self._key, k)) if self.spec.unique_head else prompt
+        for k, line in enumerate(dataset.stream(worker, worker_count, self.spec.order, seed)):
+            yield partial(self._line_prompt, line, k, next(outputs))
+
+    def _line_prompt(self, line: Prompt, k: int, output: int | None) -> Prompt:
+        prompt = self._bound_to(line, output)
+        if self.spec.unique_head:
+            prompt = with_head(prompt, head_tag(self._salt, *self._key, k))
+        shared = self.spec.shared_prefix
+        if shared is None:
+            return prompt
+        asked = prompt.asked_input_tokens
+        return replace(
+            with_head(prompt, self._prefix(self._generator(0, LINE, k))),
+            asked_input_tokens=None if asked is None else asked + shared.tokens,
+        )
 
     def _generator(self, *user: int) -> np.random.Generator:
         seed, worker = self._key
-        return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(worker, *user)))
+        return generator(seed, worker, *user)
 
     def _lengths(self, rng: np.random.Generator) -> Iterator[tuple[int, int | None]]:
         """Asked input and output lengths. A file of pairs keeps them together."""
@@ -175,7 +190,11 @@ class Workload:
                 yield from lengths.rows(rng, _BLOCK)[:, -1].tolist()
 
     def _bound_to(self, line: Prompt, output: int | None) -> Prompt:
+        """The line with the asked bound, else its own, else the length of the answer that it came with."""
         if output is None and not self._bounded:
-            return line
+            tokenizer = self.spec.tokenizer
+            if line.asked_output_tokens is not None or line.answer is None or tokenizer is None:
+                return line
+            return replace(line, asked_output_tokens=max(1, tokenizer.count(line.answer)))
         extra = {name: value for name, value in line.extra.items() if name not in LIMIT_FIELDS}
         return replace(line, asked_output_tokens=output, extra=extra)

@@ -16,19 +16,22 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llm_locust.workload.words import WORDS
 
 Message = Mapping[str, Any]
 
 #: Tokens that a chat template puts around one user message, by endpoint. ChatML's count.
-TEMPLATE_TOKENS: Mapping[str, int] = {"chat": 8, "completions": 0, "responses": 8}
+TEMPLATE_TOKENS: Mapping[str, int] = {"chat": 8, "completions": 0, "responses": 8, "messages": 8}
 
 #: Words, and so tokens, of a synthetic prompt's run-unique head.
 HEAD_WORDS = 6
 
+#: Longer passages are made of several slices, so that none repeats itself.
+SLICE_WORDS = 1 << 12
+
 _CORPUS_WORDS = 1 << 16
-_SLICE_WORDS = 1 << 12  # longer passages are made of several slices, so that none repeats itself
 
 
 class PromptError(ValueError):
@@ -42,12 +45,19 @@ class Prompt:
     ``messages`` are in OpenAI's chat form and go out as they are. ``extra`` holds further
     fields of the request body (tools, temperature, ...). The asked lengths are what the
     workload wanted, ``None`` where it did not say; they are never measured counts.
+    ``counted_input_tokens`` is the count by the tokenizer that was given, where one was:
+    other than asked only where no text has the asked length. ``answer`` is the one
+    that a dataset has beside the question, ``expected`` the right one as the dataset's line says it:
+    see :mod:`llm_locust.workload.expected`.
     """
 
     text: str | None = None
     messages: tuple[Message, ...] | None = None
     asked_input_tokens: int | None = None
     asked_output_tokens: int | None = None
+    counted_input_tokens: int | None = None
+    answer: str | None = None
+    expected: Any = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
     name: str | None = None
@@ -111,28 +121,34 @@ def _digest(key: tuple[object, ...]) -> bytes:
     return blake2b("/".join(map(str, key)).encode(), digest_size=8).digest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
     """A long seeded text that passages are cut out of, at word boundaries."""
 
     text: str
     starts: "array[int]"  # of word i in text; one more at the end
+    words: NDArray[np.int64]  # of word i, its place in WORDS
 
     @classmethod
     def of(cls, seed: int) -> "Corpus":
         """65,536 words; equal for equal seeds. Takes under 10 ms."""
         rng = np.random.default_rng(np.random.SeedSequence(seed))
-        words = [WORDS[i] for i in rng.integers(len(WORDS), size=_CORPUS_WORDS).tolist()]
+        drawn = rng.integers(len(WORDS), size=_CORPUS_WORDS)
+        words = [WORDS[i] for i in drawn.tolist()]
         starts = array("L", accumulate((len(word) + 1 for word in words), initial=0))
-        return cls(" ".join(words), starts)
+        return cls(" ".join(words), starts, drawn)
+
+    def cut(self, first: int, words: int) -> str:
+        """``words`` words from word ``first`` on."""
+        return self.text[self.starts[first] : self.starts[first + words] - 1]
 
     def passage(self, rng: np.random.Generator, words: int) -> str:
         """``words`` words, from one random place or, where that is too long, from several."""
         pieces = []
         while words > 0:
-            taken = min(words, _SLICE_WORDS)
-            first = int(rng.integers(_CORPUS_WORDS - taken + 1))
-            pieces.append(self.text[self.starts[first] : self.starts[first + taken] - 1])
+            taken = min(words, SLICE_WORDS)
+            first = int(rng.integers(len(self.words) - taken + 1))
+            pieces.append(self.cut(first, taken))
             words -= taken
         return " ".join(pieces)
 

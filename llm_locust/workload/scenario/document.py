@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.metrics.slo import parse_duration
+from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.presets import PRESETS
 from llm_locust.workload.scenario import options, readers, values
 from llm_locust.workload.scenario.classes import SHARED, preset, read_classes, sole_class
@@ -65,16 +66,8 @@ class Scenario:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must stand in no file, log or page: the header values that are no template.
-
-        Of ``authorization: Bearer TOKEN`` the token alone too. A text of under four characters would
-        blank out half of every message.
-        """
-        pairs = {pair for c in self.classes for pair in c.headers.items() if "{" not in pair[1]}
-        tokens = {
-            value.split()[-1] for name, value in pairs if name.endswith("authorization") and value.strip()
-        }
-        return tuple(sorted(text for text in tokens.union(value for _, value in pairs) if len(text) >= 4))
+        """Texts that must stand in no file, log or page: what is fixed of the headers' values."""
+        return tuple(sorted({text for c in self.classes for text in secret_texts(c.headers)}))
 
     def text_for_workers(self) -> str:
         """JSON that :meth:`from_text` makes this scenario of; equal for files that say the same.

@@ -18,9 +18,6 @@ HISTORIES = ("full", "none")
 #: How an answer is held against the one that the dataset expects.
 EXPECTATIONS = ("exact", "choice", "number", "regex")
 
-#: What stands in braces in a header's value.
-HEADER_FIELDS = ("class", "request_id", "session", "turn", "user", "worker")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
@@ -70,7 +67,7 @@ class TrafficClass:
     Either ``weight`` (its part of the run's load is weight / sum of all weights) or ``rate`` (a rate
     of its own, as ``--request-rate`` takes it) is not None. ``None`` elsewhere: the run's option holds.
     ``body`` is put over the run's ``--body``, key by key. The values of ``headers`` are templates
-    with :data:`HEADER_FIELDS`; they may be secrets.
+    (see :mod:`llm_locust.wire.headers`); they may be secrets.
     """
 
     name: str

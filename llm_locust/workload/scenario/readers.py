@@ -1,32 +1,30 @@
 """What reads the values of a class's keys."""
 
 import re
-import string
 import warnings
 from collections.abc import Mapping
 from typing import Any, get_args
 
 from llm_locust.metrics.slo import Slo, parse_slo
-from llm_locust.metrics.terms import listed, nearest
+from llm_locust.metrics.terms import listed
+from llm_locust.wire.headers import HeaderError, header_template
 from llm_locust.workload.body import ENDPOINTS, parse_body
 from llm_locust.workload.lengths import MAX_TOKENS, Lengths, parse_lengths
 from llm_locust.workload.scenario import options, values
 from llm_locust.workload.scenario.parts import (
     EXPECTATIONS,
-    HEADER_FIELDS,
     HISTORIES,
     Conversation,
     DatasetSource,
     Expected,
     Validator,
 )
-from llm_locust.workload.scenario.tree import Fields, Items, Node, Scalar, ScenarioError, plain
+from llm_locust.workload.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
 from llm_locust.workload.scenario.values import Context, Reader
 from llm_locust.workload.shared_prefix import Choice, SharedPrefix, SharedPrefixError, parse_shared_prefix
 
 MOST_WEIGHT = 1e9
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FUNCTION = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LAW = re.compile(r"[a-z]+:\S.*")
 
@@ -83,27 +81,24 @@ def headers(node: Node, name: str, context: Context) -> dict[str, str]:
     """Header names in lower case -> templates. No message shows a value: it may be a secret."""
     found: dict[str, str] = {}
     for header, entry in values.mapping(node, name, "a mapping of header names and values").entries.items():
-        if not _HEADER_NAME.fullmatch(header):
-            raise ScenarioError(entry.key, f"{header[:40]!r} is no header name")
         if header.lower() in found:
             raise ScenarioError(entry.key, f"the header {header!r} is there twice")
-        found[header.lower()] = _template(header, entry.node)
+        found[header.lower()] = _template(header, entry)
     return found
 
 
-def _template(header: str, node: Node) -> str:
+def _template(header: str, entry: Entry) -> str:
+    try:
+        header_template(header, "")
+    except HeaderError as e:
+        raise ScenarioError(entry.key, str(e)) from e
+    node = entry.node
     if not isinstance(node, Scalar) or node.value is None:
         raise ScenarioError(node.place, f"the value of header {header!r} is no text")
-    if not all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in node.text):
-        raise ScenarioError(node.place, f"the value of header {header!r} has a character no header can hold")
     try:
-        fields = list(string.Formatter().parse(node.text))
-    except ValueError as e:
-        raise ScenarioError(node.place, f"header {header!r}: {e}; write a brace itself as {{{{") from e
-    for _, field, form, conversion in fields:
-        if field is not None and (field not in HEADER_FIELDS or form or conversion):
-            allowed = f"in braces may stand {listed(HEADER_FIELDS)}; write a brace itself as {{{{"
-            raise ScenarioError(node.place, f"header {header!r}: {nearest(field, HEADER_FIELDS)}{allowed}")
+        header_template(header, node.text)
+    except HeaderError as e:
+        raise ScenarioError(node.place, str(e)) from e
     return node.text
 
 

@@ -1,0 +1,210 @@
+"""Conversations as wholes, and their turns by number.
+
+A request is a turn where its record names a session. A session may say in its name how many turns
+it is to have (:func:`session_name`): only so can one that the run's end cut between two turns be told
+from one that was over.
+"""
+
+from dataclasses import dataclass
+from re import compile as compile_pattern
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_locust.batch import Labels, RecordBatch, Requests
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.latency import e2el, tpot, ttft
+from llm_locust.metrics.percentiles import ordered, summarise_ascending
+from llm_locust.metrics.window import Population, Window
+
+#: Turns with a row of their own; later ones share one.
+TURNS_APART = 10
+
+_COLUMNS = ("session", "turn", "cached_tokens")
+_PLANNED = compile_pattern(r"-of([0-9]{1,9})$")
+_FIGURES = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
+
+
+def session_name(unique: str, turns: int) -> str:
+    """The name of a session that is to have so many turns; ``unique`` is no other session's."""
+    return f"{unique}-of{turns}"
+
+
+def planned_turns(session: str) -> int | None:
+    """How many turns a session is to have, where its name says it."""
+    found = _PLANNED.search(session)
+    return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The requests that are turns, shape (turns,), each some 33 bytes: no text is kept.
+
+    ``row`` is a request's place among all of the run, ``session`` a number that all turns of one session
+    share, ``number`` the turn's own from 0, -1 where it has none, ``planned`` -1 where it is not known.
+    """
+
+    row: Rows
+    session: NDArray[np.int64]
+    number: NDArray[np.int32]
+    planned: NDArray[np.int32]
+    cached_tokens: Floats
+
+    @classmethod
+    def of(cls, requests: Requests) -> "Turns":
+        """Read part by part."""
+        parts, at = [_turns(RecordBatch.empty(), 0)], 0
+        for batch in requests.parts(_COLUMNS):
+            parts.append(_turns(batch, at))
+            at += len(batch)
+        return cls(
+            row=np.concatenate([part.row for part in parts]),
+            session=np.concatenate([part.session for part in parts]),
+            number=np.concatenate([part.number for part in parts]),
+            planned=np.concatenate([part.planned for part in parts]),
+            cached_tokens=np.concatenate([part.cached_tokens for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def _turns(batch: RecordBatch, at: int) -> Turns:
+    labels = _session_labels(batch)
+    rows = np.flatnonzero(labels.codes >= 0)
+    codes = labels.codes[rows]
+    # 64 bits of Python's hash stand for the name: of ten million names two collide once in 400,000 runs.
+    hashes = np.array([hash(name) for name in labels.names], dtype=np.int64)
+    planned = [planned_turns(name) for name in labels.names]
+    known = np.array([-1 if turns is None else turns for turns in planned], dtype=np.int32)
+    numbers = np.nan_to_num(batch.floats("turn")[rows], nan=-1)
+    return Turns(
+        rows + at, hashes[codes], numbers.astype(np.int32), known[codes], batch.floats("cached_tokens")[rows]
+    )
+
+
+def _session_labels(batch: RecordBatch) -> Labels:
+    table = batch.table
+    encoded = table.column("session").dictionary_encode()
+    place = table.column_names.index("session")
+    return RecordBatch(table.set_column(place, "session", encoded)).labels("session")
+
+
+def sessions(requests: Requests, c: Columns, window: Window) -> dict[str, Any]:
+    """Figures of the sessions that began in the window, and by turn of the requests scheduled in it.
+
+    ``completed`` + ``abandoned`` + ``failed`` + ``cut`` = ``n``. ``turns`` and ``output_tokens`` are
+    of the sessions that came to an end of their own (all but ``cut``), ``duration_s`` is of completed
+    ones.
+
+    Returns:
+        Nothing at all where no request is a turn.
+    """
+    turns = Turns.of(requests)
+    if not len(turns):
+        return {}
+    found = _Sessions.of(c, turns, window)
+    completed = found.inside & ~found.failed & ~found.abandoned & ~found.cut
+    ended = found.inside & (completed | found.failed | found.abandoned)
+    return {
+        "n": int(found.inside.sum()),
+        "completed": int(completed.sum()),
+        "abandoned": int((found.inside & found.abandoned & ~found.failed).sum()),
+        "failed": int((found.inside & found.failed).sum()),
+        "cut": int((found.inside & ~ended).sum()),
+        "turns": _amounts(found.done[ended]),
+        "output_tokens": _amounts(found.output_tokens[ended]),
+        "duration_s": _times(found.duration_s[completed], 1.0),
+        "by_turn": _by_turn(c, turns, window),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Sessions:
+    """One value a session. ``inside``: its first turn was scheduled in the window; ``done``: ok turns."""
+
+    inside: Mask
+    failed: Mask
+    abandoned: Mask
+    cut: Mask
+    done: Floats
+    output_tokens: Floats
+    duration_s: Floats
+
+    @classmethod
+    def of(cls, c: Columns, turns: Turns, window: Window) -> "_Sessions":
+        _, session = np.unique(turns.session, return_inverse=True)
+        n, rows = int(session.max()) + 1, turns.row
+        begun, ended = np.full(n, np.inf), np.full(n, -np.inf)
+        np.minimum.at(begun, session, c.scheduled_s[rows])
+        np.maximum.at(ended, session, c.ended_s[rows])
+        planned = np.full(n, -1, dtype=np.int32)
+        np.maximum.at(planned, session, turns.planned)
+
+        def count(which: Mask) -> Rows:
+            return np.bincount(session[which], minlength=n)
+
+        ok, cancelled, abandoned = c.ok[rows], c.cancelled[rows], c.abandoned[rows]
+        done = count(ok)
+        tokens = c.output_tokens[rows]
+        unknown = count(ok & np.isnan(tokens)) > 0
+        total = np.bincount(session, weights=np.nan_to_num(tokens), minlength=n)
+        return cls(
+            inside=(begun >= window.start_s(c)) & (begun < window.end_s(c)),
+            failed=count(~ok & ~cancelled) > 0,
+            abandoned=count(abandoned) > 0,
+            cut=(count(cancelled & ~abandoned) > 0) | (done < planned),
+            done=done.astype(np.float64),
+            output_tokens=np.where(unknown, np.nan, total),
+            duration_s=ended - begun,
+        )
+
+
+def _by_turn(c: Columns, turns: Turns, window: Window) -> list[dict[str, Any]]:
+    """One entry a turn number that occurs; ``from_here_on`` in the one of all later turns."""
+    scheduled = window.scheduled(c)
+    apart = np.minimum(turns.number, TURNS_APART)
+    entries = []
+    for number in range(TURNS_APART + 1):
+        chosen = np.flatnonzero((apart == number) & scheduled[turns.row])
+        if len(chosen):
+            figures = _turn(c, turns, chosen, scheduled)
+            entries.append({"turn": number, "from_here_on": number == TURNS_APART, **figures})
+    return entries
+
+
+def _turn(c: Columns, turns: Turns, chosen: Rows, scheduled: Mask) -> dict[str, Any]:
+    rows = turns.row[chosen]
+    population = Population.of(c, scheduled, rows)
+    ok = population.ok
+    return {
+        "requests": len(rows),
+        "ok": len(ok),
+        "failed": len(population.failed),
+        "abandoned": int(c.abandoned[population.cancelled].sum()),
+        "ttft_ms": _times(ttft(c)[ok], 1e3),
+        "tpot_ms": _times(tpot(c)[ok], 1e3),
+        "e2el_ms": _times(e2el(c)[ok], 1e3),
+        "input_tokens": _amounts(c.input_tokens[ok]),
+        "cached_share": _cached_share(c, turns, chosen),
+    }
+
+
+def _cached_share(c: Columns, turns: Turns, chosen: Rows) -> float | None:
+    """Cached prompt tokens / prompt tokens, over the ok turns whose usage tells both."""
+    rows, cached = turns.row[chosen], turns.cached_tokens[chosen]
+    inputs = c.input_tokens[rows]
+    known = c.ok[rows] & ~np.isnan(cached) & ~np.isnan(inputs)
+    asked = float(inputs[known].sum())
+    return float(cached[known].sum()) / asked if asked else None
+
+
+def _times(values_s: Floats, scale: float) -> dict[str, Any]:
+    figures = summarise_ascending(ordered(values_s), scale=scale, places=_FIGURES)
+    return {key: figures[key] for key in ("n", "mean", *_FIGURES)}
+
+
+def _amounts(values: Floats) -> dict[str, Any]:
+    figures = summarise_ascending(ordered(values), places={"p50": 50.0})
+    return {key: figures[key] for key in ("n", "mean", "p50", "max")}

@@ -1,0 +1,271 @@
+"""Starts requests when a schedule wants them, whatever becomes of those before.
+
+Times are seconds of the schedule, which begins at an instant of this process's monotonic clock. A
+request that is late is started at once, none is dropped.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+import gevent
+from gevent.event import Event
+
+from llm_locust.arrivals import Timed, Timetable
+from llm_locust.client.clock import ClockPair, read_clocks
+from llm_locust.swarm.arrivals_greenlets import Greenlets
+from llm_locust.swarm.arrivals_turns import Turns
+from llm_locust.workload.traces import TraceEntry
+
+logger = logging.getLogger(__name__)
+
+#: The timetable is asked so far ahead. A change of the rate is to be known earlier than this.
+HORIZON_S = 0.25
+
+#: Requests are made ready so long before they are due, and so many of them.
+AHEAD_S = 0.1
+MOST_READY = 256
+
+#: After so long the other greenlets have their turn, however much is to be made ready.
+TURN_S = 0.001
+
+
+class ScheduleClock:
+    """The schedule's time in this process.
+
+    Args:
+        origin: the schedule's beginning.
+        read: the clocks.
+    """
+
+    def __init__(self, origin: ClockPair, read: Callable[[], ClockPair] = read_clocks) -> None:
+        self._origin_ns = origin.monotonic_ns
+        self._read = read
+
+    @classmethod
+    def beginning_at(cls, realtime_ns: int, read: Callable[[], ClockPair] = read_clocks) -> "ScheduleClock":
+        """The schedule that begins when this process's realtime, as it is set now, shows ``realtime_ns``."""
+        return cls(ClockPair(realtime_ns, realtime_ns - read().offset_ns), read)
+
+    def now_s(self) -> float:
+        return (time.monotonic_ns() - self._origin_ns) * 1e-9
+
+    def realtime_ns(self, at_s: float) -> int:
+        """An instant of the schedule on this process's realtime, as that is set now."""
+        return self._read().offset_ns + self._origin_ns + round(at_s * 1e9)
+
+
+T = TypeVar("T", bound=Timed)
+T_contra = TypeVar("T_contra", bound=Timed, contravariant=True)
+P = TypeVar("P")
+
+
+class Sender(Protocol[T_contra, P]):
+    """What is done at an arrival."""
+
+    def prepare(self, arrival: T_contra) -> P:
+        """Make all that can be made before the request is due; it must not wait."""
+        ...
+
+    def send(self, arrival: T_contra, prepared: P, due_s: float) -> None:
+        """Send the request and wait for its end; in a greenlet of its own."""
+        ...
+
+
+class _Slot(NamedTuple, Generic[T]):
+    """An arrival whose request has not begun. Ordered by when it is due; no two have the same k."""
+
+    due_s: float
+    k: int
+    arrival: T
+    prepared: Any = None  # a P, once it was made
+
+
+class Dispatcher(Generic[T, P]):
+    """One worker's requests of a schedule.
+
+    Attributes:
+        in_flight: requests begun and not over.
+        held_back: requests that had to wait because ``max_in_flight`` others were under way.
+
+    Args:
+        now_s: the schedule's time.
+        max_in_flight: at most so many at once; those beyond it wait, in order.
+        turns: where arrivals may depend on each other.
+        on_error: told what :class:`Sender` raises; the request is then over.
+    """
+
+    def __init__(
+        self,
+        timetable: Timetable[T],
+        sender: Sender[T, P],
+        now_s: Callable[[], float],
+        *,
+        max_in_flight: int | None = None,
+        turns: Turns | None = None,
+        on_error: Callable[[Exception], None] = lambda e: logger.error("a request was not sent: %r", e),
+    ) -> None:
+        self.in_flight = 0
+        self.held_back = 0
+        self._timetable = timetable
+        self._sender = sender
+        self._now_s = now_s
+        self._max_in_flight = max_in_flight
+        self._turns = turns
+        self._on_error = on_error
+        self._coming: list[_Slot[T]] = []  # heaps: not made ready yet,
+        self._ready: list[_Slot[T]] = []  # and made ready
+        self._waiting: deque[_Slot[T]] = deque()  # held back, in the order of their times
+        self._longest_wait_s = 0.0
+        self._asked_until_s = float("-inf")
+        self._stopped = False
+        self._wake = Event()
+        self._greenlets = Greenlets(self._perform)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are held back now."""
+        return len(self._waiting)
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest that one was held back, those that still are among them."""
+        if not self._waiting:
+            return self._longest_wait_s
+        return max(self._longest_wait_s, self._now_s() - self._waiting[0].due_s)
+
+    @property
+    def spent(self) -> bool:
+        """The timetable has ended, and so have all its requests."""
+        return self._exhausted and not (self._waiting or self.in_flight or self._turns)
+
+    @property
+    def _exhausted(self) -> bool:
+        return self._timetable.ended and not (self._coming or self._ready)
+
+    def run(self) -> None:
+        """Start every request at its time, until all are over or :meth:`stop`: a greenlet's life."""
+        while not (self._stopped or self.spent):
+            now_s = self._now_s()
+            self._ask(now_s)
+            if self._start_due(now_s) or self._make_ready(now_s):
+                # What was started sends before anything else is made ready.
+                gevent.sleep(0)
+            else:
+                self._wake.wait(self._rest_s())
+                self._wake.clear()
+
+    def stop(self) -> None:
+        """Start nothing more. What is under way goes on."""
+        self._stopped = True
+        self._wake.set()
+
+    def wake(self) -> None:
+        """The timetable has changed."""
+        self._wake.set()
+
+    def kill(self) -> None:
+        """End what is under way, where it stands."""
+        self.stop()
+        self._greenlets.close()
+
+    def _ask(self, now_s: float) -> None:
+        """Take from the timetable what comes soon."""
+        if now_s + HORIZON_S / 2 < self._asked_until_s or self._timetable.ended:
+            return
+        self._asked_until_s = now_s + HORIZON_S
+        for arrival in self._timetable.before(self._asked_until_s):
+            due_s = arrival.at_s
+            if self._turns is not None and isinstance(arrival, TraceEntry):
+                free_s = self._turns.due_s(arrival)
+                if free_s is None:
+                    continue
+                due_s = free_s
+            heappush(self._coming, _Slot(due_s, arrival.k, arrival))
+
+    def _start_due(self, now_s: float) -> int:
+        """Start what is due; gives how many that were."""
+        started = 0
+        for heap in (self._ready, self._coming):
+            while heap and heap[0].due_s <= now_s:
+                self._due(heappop(heap))
+                started += 1
+        return started
+
+    def _due(self, slot: _Slot[T]) -> None:
+        if self._full or self._waiting:
+            self.held_back += 1
+            self._waiting.append(slot)
+        else:
+            self._begin(slot)
+
+    @property
+    def _full(self) -> bool:
+        return self._max_in_flight is not None and self.in_flight >= self._max_in_flight
+
+    def _begin(self, slot: _Slot[T]) -> None:
+        self.in_flight += 1
+        self._greenlets.start(slot)
+
+    def _make_ready(self, now_s: float) -> bool:
+        """Prepare the next requests, if it is time to, until one is due; none while others are held back."""
+        coming, ready = self._coming, self._ready
+        stop_s, made = now_s + TURN_S, False
+        while coming and coming[0].due_s <= now_s + AHEAD_S and len(ready) < MOST_READY and not self._waiting:
+            self._make_one_ready(heappop(coming))
+            made, now_s = True, self._now_s()
+            if now_s >= stop_s or (ready and ready[0].due_s <= now_s):
+                break
+        return made
+
+    def _make_one_ready(self, slot: _Slot[T]) -> None:
+        try:
+            prepared = self._sender.prepare(slot.arrival)
+        except Exception as e:
+            self._on_error(e)
+            self._free_followers(slot)
+        else:
+            heappush(self._ready, _Slot(slot.due_s, slot.k, slot.arrival, prepared))
+
+    def _rest_s(self) -> float | None:
+        """Until something is to be done; None: until somebody says so."""
+        due_s = [heap[0].due_s - early_s for heap, early_s in self._heaps() if heap]
+        if not self._timetable.ended:
+            due_s.append(self._asked_until_s - HORIZON_S / 2)
+        return max(0.0, min(due_s) - self._now_s()) if due_s else None
+
+    def _heaps(self) -> list[tuple[list[_Slot[T]], float]]:
+        """Each with how long before it is due its first one wants something."""
+        makes_ready = len(self._ready) < MOST_READY and not self._waiting
+        # Half the time, so that what wakes it for a start mostly makes the next ones ready as well.
+        return [(self._ready, 0.0), (self._coming, AHEAD_S / 2 if makes_ready else 0.0)]
+
+    def _perform(self, slot: _Slot[T]) -> None:
+        sender = self._sender
+        try:
+            prepared = sender.prepare(slot.arrival) if slot.prepared is None else slot.prepared
+            sender.send(slot.arrival, prepared, slot.due_s)
+        except Exception as e:
+            self._on_error(e)
+        finally:
+            self.in_flight -= 1
+            self._free_followers(slot)
+            self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and not self._full and not self._stopped:
+            slot = self._waiting.popleft()
+            self._longest_wait_s = max(self._longest_wait_s, self._now_s() - slot.due_s)
+            self._begin(slot)
+        if self._exhausted:
+            self._wake.set()
+
+    def _free_followers(self, slot: _Slot[T]) -> None:
+        if self._turns is None or not isinstance(slot.arrival, TraceEntry):
+            return
+        for due_s, entry in self._turns.over(slot.arrival, self._now_s()):
+            heappush(self._coming, _Slot(due_s, entry.k, cast(T, entry)))  # as the one it waited for is
+            self._wake.set()

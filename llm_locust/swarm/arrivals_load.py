@@ -1,0 +1,167 @@
+"""One worker's part of an open loop: its share of the schedule, from the run's beginning to its end."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gevent
+
+from llm_locust.arrivals import (
+    Arrival,
+    ListedSchedule,
+    Process,
+    Schedule,
+    Timetable,
+    constant,
+)
+from llm_locust.swarm.arrivals_dispatch import Dispatcher, ScheduleClock, Sender
+from llm_locust.swarm.arrivals_options import DEFAULT_PROCESS, LoadSettings
+from llm_locust.swarm.arrivals_turns import Turns
+from llm_locust.swarm.limits import share
+from llm_locust.swarm.messages import LoadCounts, RunInfo
+from llm_locust.swarm.recorder import Offset
+from llm_locust.swarm.waiting import wait_until
+from llm_locust.workload.traces import TraceEntry, TraceError
+
+logger = logging.getLogger(__name__)
+
+#: A worker that does not know its clock's offset by then takes its own clock for the run's.
+OFFSET_PATIENCE_S = 5.0
+
+#: After each error of the same kind so many more are only counted.
+_SAID_ERRORS = 20
+
+Item = Arrival | TraceEntry
+
+#: Makes what sends: called once a run, in the load's own greenlet, with the schedule's clock.
+MakeSender = Callable[[ScheduleClock], Sender[Any, Any]]
+
+
+def open_loop_class(user_classes: Iterable[type]) -> Any | None:
+    """The user class whose requests follow a schedule; None in a closed loop."""
+    return next((cls for cls in user_classes if getattr(cls, "open_loop", False)), None)
+
+
+def timetable(load: LoadSettings, run: RunInfo, index: int) -> Timetable[Any]:
+    """Worker ``index``'s part of the run's schedule; of one that joined late nothing.
+
+    Raises:
+        TraceError: the trace cannot be read here.
+    """
+    count = run["starters"]
+    if index >= count:
+        return ListedSchedule[Arrival](())
+    if load.trace is not None:
+        entries = load.open_trace(run["trace_scale"]).share(index, count)
+        return ListedSchedule(entries, load.num_requests)
+    return Schedule(
+        load.arrival if isinstance(load.arrival, Process) else DEFAULT_PROCESS,
+        constant(run["rate"]) if load.rate is None else load.rate,
+        seed=run["seed"],
+        worker_index=index,
+        worker_count=count,
+        limit=load.num_requests,
+    )
+
+
+class OpenLoad:
+    """The requests of a schedule in one process.
+
+    Args:
+        index: this worker's place in the run.
+        make_sender: what sends them.
+        clock: this process's clock against the run's time; None while it is not known.
+        refuse: told why the schedule cannot be followed to its end.
+
+    Raises:
+        TraceError: the trace cannot be read here.
+    """
+
+    def __init__(
+        self,
+        load: LoadSettings,
+        run: RunInfo,
+        index: int,
+        make_sender: MakeSender,
+        clock: Callable[[], Offset],
+        refuse: Callable[[str], None],
+    ) -> None:
+        self._load = load
+        self._run_info = run
+        self._index = index
+        self._make_sender = make_sender
+        self._clock = clock
+        self._refuse = refuse
+        self._timetable = timetable(load, run, index)
+        self._dispatcher: Dispatcher[Any, Any] | None = None
+        self._stopped_s: float | None = None
+        self._errors = 0
+
+    def start(self) -> None:
+        gevent.spawn(self._run)
+
+    @property
+    def spent(self) -> bool:
+        """The schedule has ended, and so have all requests of it."""
+        return self._dispatcher is not None and self._dispatcher.spent
+
+    def change_rate(self, at_ns: int, rate: float) -> None:
+        """From ``at_ns`` of the run's axis on the rate is another one; a trace keeps its own."""
+        if isinstance(self._timetable, Schedule):
+            self._timetable.change_rate((at_ns - self._run_info["origin_ns"]) * 1e-9, rate)
+            if self._dispatcher is not None:
+                self._dispatcher.wake()
+
+    def stop(self) -> None:
+        """Start no more requests."""
+        if self._stopped_s is None:
+            self._stopped_s = time.monotonic()
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
+
+    def drain(self, patience_s: float) -> None:
+        """Wait for the requests under way, as long as that is from :meth:`stop`; then end their greenlets."""
+        self.stop()
+        dispatcher = self._dispatcher
+        if dispatcher is None:
+            return
+        assert self._stopped_s is not None
+        left_s = self._stopped_s + patience_s - time.monotonic()
+        wait_until(lambda: not dispatcher.in_flight, max(0.0, left_s), poll_s=0.01)
+        dispatcher.kill()
+
+    def counts(self, ok: int, failed: int) -> LoadCounts:
+        """The load so far, beside how its requests ended."""
+        found = LoadCounts(ok=ok, failed=failed, waiting=0, held_back=0, longest_held_ns=0, spent=self.spent)
+        if self._dispatcher is not None:
+            found["waiting"] = self._dispatcher.waiting
+            found["held_back"] = self._dispatcher.held_back
+            found["longest_held_ns"] = round(self._dispatcher.longest_wait_s * 1e9)
+        return found
+
+    def _run(self) -> None:
+        if not wait_until(lambda: self._clock() is not None, OFFSET_PATIENCE_S, poll_s=0.01):
+            logger.warning("this worker's clock is not measured yet: its own is taken for the run's time")
+        offset_ns, _ = self._clock() or (0, 0)
+        clock = ScheduleClock.beginning_at(self._run_info["origin_ns"] - offset_ns)
+        if self._stopped_s is not None:
+            return
+        limit = self._load.max_in_flight
+        self._dispatcher = dispatcher = Dispatcher(
+            self._timetable,
+            self._make_sender(clock),
+            clock.now_s,
+            max_in_flight=None if limit is None else share(limit, self._index, self._run_info["starters"]),
+            turns=None if self._load.trace is None else Turns(),
+            on_error=self._on_error,
+        )
+        try:
+            dispatcher.run()
+        except TraceError as e:
+            self._refuse(str(e))
+
+    def _on_error(self, error: Exception) -> None:
+        self._errors += 1
+        if self._errors <= _SAID_ERRORS:
+            logger.error("a request of the schedule was not sent: %r", error, exc_info=error)

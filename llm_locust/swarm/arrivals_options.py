@@ -1,0 +1,163 @@
+"""The options that say when requests are sent, and how many, as checked values."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from llm_locust.arrivals import Process, Profile, TraceFile, parse_arrival, parse_rate
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.swarm.limits import StopRule, parse_stop_rules
+from llm_locust.workload.traces import Trace, open_trace
+
+#: What the manifest keeps of them.
+LOAD_OPTIONS = (
+    "arrival", "request_rate", "trace_scale", "trace_slice", "max_in_flight", "num_requests", "stop_when",
+)  # fmt: skip
+
+#: Of an open loop that is told a rate and nothing else.
+DEFAULT_PROCESS = Process(1.0)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A part of a trace, in recorded seconds after its first request; to its end without ``end_s``."""
+
+    start_s: float = 0.0
+    end_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """When requests are sent, and when no more are. None is what was not said.
+
+    Attributes:
+        trace_scale: stretches a trace's times: 2 is twice as slow.
+        max_in_flight, num_requests: of all workers together.
+    """
+
+    arrival: Process | TraceFile | None = None
+    rate: Profile | None = None
+    trace_scale: float | None = None
+    trace_slice: Slice = Slice()
+    max_in_flight: int | None = None
+    num_requests: int | None = None
+    stop_rules: tuple[StopRule, ...] = ()
+
+    @property
+    def open_loop_option(self) -> str | None:
+        """An option that was given and makes sense in an open loop only."""
+        given = {
+            "--arrival": self.arrival,
+            "--request-rate": self.rate,
+            "--max-in-flight": self.max_in_flight,
+        }
+        return next((flag for flag, value in given.items() if value is not None), None)
+
+    @property
+    def trace(self) -> Path | None:
+        return self.arrival.path if isinstance(self.arrival, TraceFile) else None
+
+    @property
+    def users_are_rate(self) -> bool:
+        """Of an open loop: the number of users is the rate, because nothing else says it."""
+        return self.rate is None and self.trace is None
+
+    def open_trace(self, scale: float | None = None) -> Trace:
+        """The trace, checked as far as its first request; stretched to the asked rate, which reads it once.
+
+        Args:
+            scale: known from an earlier reading; the asked one is not worked out again.
+
+        Raises:
+            TraceError: as :func:`llm_locust.workload.traces.open_trace`.
+        """
+        assert self.trace is not None
+        part, rate = self.trace_slice, None
+        if scale is None:
+            rate = None if self.rate is None else self.rate.rate(0.0)
+            scale = self.trace_scale or 1.0
+        return open_trace(self.trace, scale=scale, start_s=part.start_s, end_s=part.end_s, rate=rate)
+
+
+def parse_slice(text: str) -> Slice:
+    """``10m-20m``, ``10m-`` or ``-20m``; raises ValueError, which says what is allowed."""
+    start, dash, end = text.partition("-")
+    try:
+        if not dash or not (start.strip() or end.strip()):
+            raise ValueError("no FROM-TO")
+        found = Slice(
+            start_s=parse_duration(start) if start.strip() else 0.0,
+            end_s=parse_duration(end) if end.strip() else None,
+        )
+        if found.end_s is not None and found.end_s <= found.start_s:
+            raise ValueError("it ends before it starts")
+    except ValueError as e:
+        raise ValueError(f"slice {text!r}: {e}; allowed is FROM-TO, such as 10m-20m, or 10m-") from None
+    return found
+
+
+def parse_scale(text: str) -> float:
+    """A number above 0 (raises ValueError)."""
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 1e-6 <= scale <= 1e6:
+        raise ValueError(f"scale {text!r}: a number above 0; 2 is twice as slow, 0.5 twice as fast")
+    return scale
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 1 (raises ValueError)."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"{text!r} is no whole number from 1")
+    return count
+
+
+def parse_load(options: argparse.Namespace) -> LoadSettings:
+    """The options' values; raises ValueError, which names the option."""
+
+    def parsed(name: str, parse: Callable[[str], T]) -> T | None:
+        text = getattr(options, name, None)
+        try:
+            return parse(str(text)) if text not in (None, "") else None
+        except ValueError as e:
+            raise ValueError(f"--{name.replace('_', '-')}: {e}") from e
+
+    load = LoadSettings(
+        arrival=parsed("arrival", parse_arrival),
+        rate=parsed("request_rate", parse_rate),
+        trace_scale=parsed("trace_scale", parse_scale),
+        trace_slice=parsed("trace_slice", parse_slice) or Slice(),
+        max_in_flight=parsed("max_in_flight", parse_count),
+        num_requests=parsed("num_requests", parse_count),
+        stop_rules=parsed("stop_when", parse_stop_rules) or (),
+    )
+    _check_trace(load)
+    return load
+
+
+def _check_trace(load: LoadSettings) -> None:
+    if load.trace is None:
+        if load.trace_scale is not None or load.trace_slice != Slice():
+            flag = "--trace-slice" if load.trace_scale is None else "--trace-scale"
+            raise ValueError(f"{flag} without a trace: give --arrival trace:FILE too")
+        return
+    if load.rate is None:
+        return
+    segments = load.rate.segments
+    if len(segments) > 1 or segments[0].amplitude:
+        raise ValueError(
+            "--request-rate: a trace has its own rate over time; give one number, the mean that it is "
+            "stretched to, or leave it out"
+        )
+    if load.trace_scale is not None:
+        raise ValueError("--trace-scale beside --request-rate: both stretch the trace; give one")

@@ -1,0 +1,150 @@
+"""What the side with the run directory watches of a load: its rate in the web UI, and its end."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gevent
+
+from llm_locust.swarm.arrivals_load import open_loop_class
+from llm_locust.swarm.arrivals_options import LoadSettings
+from llm_locust.swarm.limits import StopWatch, Totals
+from llm_locust.swarm.messages import RateMessage
+from llm_locust.swarm.roster import Participant
+from llm_locust.swarm.run import Run
+from llm_locust.swarm.settings import Settings, UsageError
+from llm_locust.workload.traces import Trace, TraceError
+
+logger = logging.getLogger(__name__)
+
+WATCH_INTERVAL_S = 0.25
+
+#: The schedule begins so long after the run, when every worker has heard of it and knows its clock.
+ORIGIN_DELAY_S = 2.0
+
+#: A change of the rate is told so long before it comes into force.
+RATE_NOTICE_S = 1.0
+
+
+def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
+    """See that the options fit the user classes (raises UsageError)."""
+    classes = list(user_classes)
+    found = [cls.__name__ for cls in classes if open_loop_class([cls]) is not None]
+    flag = settings.load.open_loop_option
+    if flag is not None and not found:
+        names = ", ".join(cls.__name__ for cls in classes) or "none"
+        raise UsageError(
+            f"{flag} needs a user class of OpenLoopUser (the locustfile has: {names}): "
+            "see locustfiles/open_loop.py"
+        )
+    if found and len(classes) > 1:
+        names = ", ".join(cls.__name__ for cls in classes)
+        raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
+
+
+def checked_trace(load: LoadSettings) -> Trace | None:
+    """The trace of the options, if they have one, opened (raises UsageError)."""
+    if load.trace is None:
+        return None
+    try:
+        return load.open_trace()
+    except TraceError as e:
+        raise UsageError(f"--arrival: {e}") from e
+
+
+def check_shares(load: LoadSettings, workers: int) -> None:
+    """See that every worker may send (raises UsageError)."""
+    if load.max_in_flight is not None and load.max_in_flight < workers:
+        raise UsageError(
+            f"--max-in-flight: {load.max_in_flight} requests cannot be shared by {workers} workers; "
+            f"give {workers} or more"
+        )
+
+
+def describe(load: LoadSettings, users: int) -> str:
+    """What is said of an open loop when it starts."""
+    if load.users_are_rate:
+        return f"open loop: users mean requests per second, {users} now; changing their number changes it"
+    return "open loop: the schedule says when requests are sent; the number of users is ignored"
+
+
+class LoadWatch:
+    """Watches one run until it is stopped.
+
+    Args:
+        runner: Locust's, which knows the number of users.
+        look: brings the roster's counts up to date, where nobody sends them.
+        present: whether a worker is there.
+        tell: sends a change of the rate to all workers.
+        end: stops the load.
+    """
+
+    def __init__(
+        self,
+        runner: Any,
+        run: Run,
+        *,
+        look: Callable[[Run], None],
+        present: Callable[[str], bool],
+        tell: Callable[[RateMessage], None],
+        end: Callable[[], None],
+    ) -> None:
+        self._runner = runner
+        self._run = run
+        self._look = look
+        self._present = present
+        self._tell = tell
+        self._end = end
+        self._rate = run.info["rate"]
+        self._rules = StopWatch(run.settings.load.stop_rules)
+
+    def watch(self) -> None:
+        """A greenlet's life: until a rule ends the run, or something else does."""
+        run = self._run
+        while run.stopped_ns is None:
+            gevent.sleep(WATCH_INTERVAL_S)
+            self._look(run)
+            self._follow_users()
+            reason = self._reason()
+            if reason is not None and run.stopped_ns is None:
+                run.stop_reason = reason
+                logger.warning("the run is stopped: %s", reason)
+                self._end()
+                return
+
+    def _follow_users(self) -> None:
+        users = float(self._runner.target_user_count)
+        run = self._run
+        if not run.open_loop or not run.settings.load.users_are_rate or users == self._rate:
+            return
+        self._rate = users
+        at_ns = run.axis.now_ns() + round(RATE_NOTICE_S * 1e9)
+        logger.info("open loop: %g requests per second from %.1f s on", users, RATE_NOTICE_S)
+        self._tell(RateMessage(run=run.info["id"], at_ns=at_ns, rate=users))
+
+    def _reason(self) -> str | None:
+        participants = {worker: self._run.roster[worker] for worker in self._run.roster}
+        if self._all_spent(participants):
+            load = self._run.settings.load
+            if load.num_requests is not None:
+                return f"num-requests: {load.num_requests} were asked for, and no worker has one left"
+            return "the end of the trace"
+        return self._rules.look(self._run.axis.now_ns() * 1e-9, totals(participants.values()))
+
+    def _all_spent(self, participants: dict[str, Participant]) -> bool:
+        """Every worker of the run's start that is still there has done its share, and one at least has."""
+        starters = {worker: p for worker, p in participants.items() if not p.late}
+        spent = [p.counts is not None and p.counts["load"]["spent"] for p in starters.values()]
+        gone = [p.done or not self._present(worker) for worker, p in starters.items()]
+        return any(spent) and all(s or g for s, g in zip(spent, gone, strict=True))
+
+
+def totals(participants: Iterable[Participant]) -> Totals:
+    """What the workers last said, summed up."""
+    counts = [p.counts for p in participants if p.counts is not None]
+    return Totals(
+        ok=sum(c["load"]["ok"] for c in counts),
+        failed=sum(c["load"]["failed"] for c in counts),
+        ended=sum(c["finished"] for c in counts),
+        backlog=sum(c["in_flight"] + c["load"]["waiting"] for c in counts),
+    )

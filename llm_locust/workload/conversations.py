@@ -1,0 +1,252 @@
+"""Conversations: how many turns they have, what a person says next, how long one thinks and waits.
+
+A turn's request is what is new in it, after as much of the turns before as the history policy
+carries on: the user's messages as they were sent, the assistant's as the server answered them.
+Everything is drawn from generators of (seed, worker, user, conversation): no two users behave alike,
+and none does otherwise because of another one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import chain, count
+from re import fullmatch
+
+import numpy as np
+
+from llm_locust.workload.datasets.sharegpt import Conversation
+from llm_locust.workload.draws import generator
+from llm_locust.workload.lengths import Lengths, parse_lengths
+from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, Workload
+from llm_locust.workload.prompts import Message, Prompt, head_tag, with_head
+from llm_locust.workload.times import Times, parse_times
+
+#: Turns of a conversation where neither its plan nor a dataset says how many.
+DEFAULT_TURNS = 5
+
+#: The third number of the keys of :func:`~llm_locust.workload.draws.generator`; their last is one of these.
+CONVERSATION = 100
+_TURNS, _PATIENCE, _THINKING, _LENGTHS, _SCRIPT = range(5)
+
+HISTORY_FORMS = "full, none, or last:N (N turns)"
+
+
+class ConversationError(ValueError):
+    """A plan that cannot be followed; says the value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationPlan:
+    """How people talk.
+
+    Attributes:
+        turns: how many a conversation has; None: those of the dataset's, else :data:`DEFAULT_TURNS`.
+        think_time: between an answer's end and the next turn; None: no pause.
+        patience: how long a user waits for a first token, drawn once a conversation; None: for ever.
+        carried: how many of the turns before are sent again, None for all of them.
+    """
+
+    turns: Lengths | None = None
+    think_time: Times | None = None
+    patience: Times | None = None
+    carried: int | None = None
+
+
+def parse_plan(
+    *,
+    turns: str | Lengths | None = None,
+    think_time: str | None = None,
+    patience: str | None = None,
+    history: str = "full",
+) -> ConversationPlan:
+    """The plan that these texts describe; the fields of a scenario's ``conversation`` fit too.
+
+    Raises:
+        LengthError, TimesError, ConversationError: for a person, with the text that is wrong.
+    """
+    return ConversationPlan(
+        turns=parse_lengths(turns) if isinstance(turns, str) else turns,
+        think_time=None if think_time is None else parse_times(think_time),
+        patience=None if patience is None else parse_times(patience),
+        carried=parse_history(history),
+    )
+
+
+def parse_history(text: str) -> int | None:
+    """How many turns ``full`` (None), ``none`` (0) or ``last:N`` carry on (raises ConversationError)."""
+    if text == "full":
+        return None
+    if text == "none":
+        return 0
+    match = fullmatch(r"last:([1-9][0-9]{0,8})", text)
+    if match is None:
+        raise ConversationError(f"history {text!r}: allowed are {HISTORY_FORMS}")
+    return int(match[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which conversation it is: the n-th of a user of a worker, in the run of a seed."""
+
+    seed: int
+    worker: int
+    user: int
+    number: int
+
+    def generator(self, purpose: int) -> np.random.Generator:
+        return generator(self.seed, self.worker, self.user, CONVERSATION, self.number, purpose)
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a user goes about a conversation. ``think_s`` gives the pause before each turn but the first."""
+
+    patience_s: float | None
+    think_s: Iterator[float]
+
+
+def manner(plan: ConversationPlan, place: Place) -> Manner:
+    patience = None if plan.patience is None else plan.patience.draw_s(place.generator(_PATIENCE))
+    return Manner(patience, _thinking(plan.think_time, place))
+
+
+def _thinking(think_time: Times | None, place: Place) -> Iterator[float]:
+    rng = place.generator(_THINKING)
+    while True:
+        yield 0.0 if think_time is None else think_time.draw_s(rng)
+
+
+# What is said
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a user says, turn by turn, whatever is answered; at least one turn.
+
+    Each turn is a prompt with what is new in it alone. ``lead`` (what the system is told) stands
+    before all of them, and no history policy drops it.
+    """
+
+    turns: tuple[Prompt, ...]
+    lead: tuple[Message, ...] = ()
+
+
+def script_of(prompt: Prompt) -> Script:
+    """A dataset's line as a script: each message of a user begins a turn.
+
+    What the line has of an assistant or a tool is left out: the server's own answers stand there. A
+    line of one user's message, or of none, is one turn with all that it has.
+    """
+    messages = prompt.messages or ()
+    asked = [i for i, message in enumerate(messages) if message.get("role") == "user"]
+    if len(asked) < 2:
+        return Script((prompt,))
+    lead = tuple(m for m in messages[: asked[0]] if m.get("role") in ("system", "developer"))
+    # What the line says of lengths and of the right answer is meant for its last question, after all others.
+    new = replace(prompt, asked_input_tokens=None, counted_input_tokens=None, answer=None, expected=None)
+    turns = [replace(new, messages=(messages[i],)) for i in asked]
+    return Script((*turns[:-1], replace(turns[-1], answer=prompt.answer, expected=prompt.expected)), lead)
+
+
+def script_of_dialogue(dialogue: Conversation, head: str = "") -> Script:
+    """A dataset's conversation as a script; with ``head``, all its requests begin with that."""
+    turns = [Prompt(text=turn.text, id=dialogue.id) for turn in dialogue.turns]
+    if dialogue.system is None:
+        first = with_head(turns[0], head) if head else turns[0]
+        return Script((first, *turns[1:]))
+    system = f"{head} {dialogue.system}" if head else dialogue.system
+    return Script(tuple(turns), ({"role": "system", "content": system},))
+
+
+def drawn_script(dialogues: Sequence[Conversation], place: Place, salt: str | None) -> Script:
+    """One of ``dialogues``, each as likely. ``salt``, a text of the run's own, makes its start unique."""
+    chosen = int(place.generator(_SCRIPT).integers(len(dialogues)))
+    head = "" if salt is None else head_tag(salt, *_key(place))
+    return script_of_dialogue(dialogues[chosen], head)
+
+
+def turn_count(plan: ConversationPlan, place: Place, own: int, most: int | None = None) -> int:
+    """How many turns a conversation has: the plan's, up to ``most``; ``own`` where the plan does not say."""
+    if plan.turns is None:
+        return own
+    drawn = plan.turns.sample(place.generator(_TURNS))
+    return drawn if most is None else min(drawn, most)
+
+
+def follow_ups(workload: Workload, place: Place) -> Iterator[Prompt]:
+    """Synthetic turns after the first, without end, each as long as ``--input-tokens`` says.
+
+    They have no shared prefix: that is the beginning of a conversation. An output length comes only
+    with a file of pairs.
+    """
+    inputs, outputs = workload.spec.input_tokens or DEFAULT_INPUT_TOKENS, workload.spec.output_tokens
+    paired = inputs.joint and (outputs is None or outputs == inputs)
+    rng = place.generator(_LENGTHS)
+    for turn in count(1):
+        row = inputs.rows(rng, 1)[0].tolist()
+        yield workload.replayed(_number(place, turn), row[0], row[1] if paired else None)
+
+
+def _key(place: Place) -> tuple[str, int, int, int]:
+    return ("conversation", place.worker, place.user, place.number)
+
+
+def _number(place: Place, turn: int) -> int:
+    """A number that no other turn of the run has (64 bits of a hash)."""
+    key = "/".join(map(str, (*_key(place), turn)))
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
+
+
+# What is carried on
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One turn that was answered: its messages, and their tokens as far as they are known."""
+
+    messages: tuple[Message, ...]
+    tokens: int | None
+
+
+def exchange(said: Prompt, answer: str, answer_tokens: int | None) -> Exchange:
+    """What was new in a turn, and the answer to it.
+
+    Args:
+        answer_tokens: of ``answer`` alone, without the reasoning before it.
+    """
+    new = _tokens_of(said)
+    tokens = None if new is None or answer_tokens is None else new + answer_tokens
+    return Exchange((*_messages_of(said), {"role": "assistant", "content": answer}), tokens)
+
+
+def carry_on(past: Sequence[Exchange], last: Exchange, carried: int | None) -> tuple[Exchange, ...]:
+    """The turns that the next request begins with."""
+    turns = (*past, last)
+    return turns if carried is None else turns[max(0, len(turns) - carried) :]
+
+
+def with_history(said: Prompt, past: Sequence[Exchange], lead: Sequence[Message] = ()) -> Prompt:
+    """The request of a turn: ``lead``, the turns ``past``, and what is new.
+
+    Its asked input length is the new one and all that is carried; None where a part is not known.
+    """
+    if not past and not lead:
+        return said
+    tokens = [_tokens_of(said), *(e.tokens for e in past)]
+    return replace(
+        said,
+        text=None,
+        messages=(*lead, *chain.from_iterable(e.messages for e in past), *_messages_of(said)),
+        asked_input_tokens=None if lead or None in tokens else sum(t for t in tokens if t is not None),
+        counted_input_tokens=None,
+    )
+
+
+def _messages_of(prompt: Prompt) -> tuple[Message, ...]:
+    if prompt.messages is not None:
+        return prompt.messages
+    return ({"role": "user", "content": prompt.text},)
+
+
+def _tokens_of(said: Prompt) -> int | None:
+    return said.asked_input_tokens if said.counted_input_tokens is None else said.counted_input_tokens

@@ -1,0 +1,108 @@
+"""One prompt of a dataset as its reader found it, and the form that a JSON value may have."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from llm_locust.workload.body import output_limit
+from llm_locust.workload.datasets.sharegpt import prompt_of_conversation
+from llm_locust.workload.expected import expected_answer
+from llm_locust.workload.prompts import Message, Prompt
+
+EXPECTED = 'expected an object with "messages", "prompt" or "conversations", or a JSON string'
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class DatasetError(ValueError):
+    """A file that is no dataset; one line: where, what is wrong, what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A prompt, the number of the line that it begins in, and its weight where it has one."""
+
+    prompt: Prompt
+    line: int
+    weight: float | None = None
+
+
+class _Part(msgspec.Struct):
+    type: _Text
+
+
+class _Message(msgspec.Struct):
+    role: _Text
+    content: str | list[_Part] | None = None
+
+
+class _Line(msgspec.Struct, rename={"slo_class": "class"}):
+    """The understood keys; they are checked here, and the values sent are the line's own."""
+
+    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)] | None = None
+    prompt: _Text | None = None
+    id: str | int | None = None
+    name: _Text | None = None
+    slo_class: _Text | None = None
+    expected: Any = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1e12)] | None = None
+
+
+_UNDERSTOOD = frozenset(field.encode_name for field in msgspec.structs.fields(_Line))
+
+
+def row_of_value(value: Any, line: int) -> Row | None:
+    """The row that a JSON value describes; None for a conversation in which nobody asks anything.
+
+    Raises:
+        ValueError: it describes none; the text says what is wrong.
+    """
+    if isinstance(value, str):
+        if not value:
+            raise ValueError("an empty text")
+        return Row(Prompt(text=value), line)
+    if isinstance(value, dict) and "conversations" in value:
+        prompt = prompt_of_conversation(value)
+        return None if prompt is None else Row(prompt, line)
+    return _of_object(value, line)
+
+
+def _of_object(value: Any, number: int) -> Row:
+    line = msgspec.convert(value, _Line)
+    if (line.messages is None) == (line.prompt is None):
+        raise ValueError('both "messages" and "prompt"' if line.prompt else 'no "messages" and no "prompt"')
+    if isinstance(line.expected, dict):
+        expected_answer(line.expected)
+    extra = {key: item for key, item in value.items() if key not in _UNDERSTOOD}
+    messages: tuple[Message, ...] | None = None if line.messages is None else tuple(value["messages"])
+    prompt = Prompt(
+        text=line.prompt,
+        messages=messages,
+        asked_input_tokens=line.input_tokens,
+        asked_output_tokens=line.output_tokens or output_limit(extra),
+        expected=line.expected,
+        extra=extra,
+        id=None if line.id is None else str(line.id),
+        name=line.name,
+        slo_class=line.slo_class,
+    )
+    return Row(prompt, number, line.weight)
+
+
+def excerpt(raw: bytes) -> str:
+    """The beginning of ``raw``, quoted, for an error's text."""
+    text = raw[:240].decode(errors="replace")
+    return repr(text if len(text) <= 60 else text[:60] + "…")
+
+
+def where_not_utf8(raw: bytes) -> str:
+    """What is wrong with bytes that are no UTF-8."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as e:
+        return f"not UTF-8 at byte {e.start + 1} (0x{raw[e.start]:02x})"
+    return "not UTF-8"

@@ -1,0 +1,94 @@
+"""Prompts out of a CSV file with a header.
+
+The prompt is in the column ``prompt``, else ``text``, else ``input``. Understood beside it: ``id``,
+``name``, ``class``, ``expected``, ``input_tokens``, ``output_tokens``, ``weight``. Other columns are left
+alone. In a ``.tsv`` file tabs stand for the commas.
+"""
+
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from llm_locust.workload.datasets.row import DatasetError, Row
+from llm_locust.workload.length_file import plain_number
+from llm_locust.workload.prompts import Prompt
+
+_PROMPT_COLUMNS = ("prompt", "text", "input")
+_EXPECTED = "expected a header with a column named prompt, text or input"
+_LONGEST = 1 << 30  # bytes of a cell; the csv module's own limit is 131,072
+
+
+def table_rows(path: Path) -> Iterator[Row]:
+    """The rows of a CSV file.
+
+    Raises:
+        DatasetError: no column of prompts, a row that is cut short or has none, or a wrong number;
+            with file and line.
+        OSError: the file cannot be read.
+    """
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    with path.open(encoding="utf-8-sig", newline="") as file, _long_cells():
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            header = [name.strip().lower() for name in next(reader, [])]
+            column = next((name for name in _PROMPT_COLUMNS if name in header), None)
+            if column is None:
+                shown = ", ".join(repr(name[:40]) for name in header[:8]) or "nothing"
+                raise DatasetError(f"{path}:1: the header is {shown}; {_EXPECTED}")
+            line = reader.line_num + 1
+            for cells in reader:
+                if any(cell.strip() for cell in cells):
+                    yield _row(f"{path}:{line}", line, header, column, cells)
+                line = reader.line_num + 1
+        except csv.Error as e:
+            raise DatasetError(f"{path}:{reader.line_num}: {e}; {_EXPECTED}") from e
+        except UnicodeDecodeError as e:
+            raise DatasetError(f"{path}:{reader.line_num + 1}: not UTF-8 ({e.reason}); {_EXPECTED}") from e
+
+
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    before = csv.field_size_limit(_LONGEST)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _row(where: str, line: int, header: list[str], column: str, cells: list[str]) -> Row:
+    if len(cells) != len(header):
+        raise DatasetError(f"{where}: {len(cells)} columns, {len(header)} in the header")
+    row = dict(zip(header, cells, strict=True))
+    if not row[column].strip():
+        raise DatasetError(f"{where}: column {column!r} is empty")
+
+    def text(name: str) -> str | None:
+        return row.get(name, "").strip() or None
+
+    prompt = Prompt(
+        text=row[column],
+        asked_input_tokens=_count(where, "input_tokens", text("input_tokens")),
+        asked_output_tokens=_count(where, "output_tokens", text("output_tokens")),
+        expected=text("expected"),
+        id=text("id"),
+        name=text("name"),
+        slo_class=text("class"),
+    )
+    return Row(prompt, line, _weight(where, text("weight")))
+
+
+def _count(where: str, name: str, cell: str | None) -> int | None:
+    if cell is None:
+        return None
+    value = plain_number(cell)
+    if value is None or not value.is_integer() or value < 1:
+        raise DatasetError(f"{where}: {name} {cell[:40]!r} is no whole number from 1")
+    return int(value)
+
+
+def _weight(where: str, cell: str | None) -> float | None:
+    value = None if cell is None else plain_number(cell)
+    if cell is not None and (value is None or not 0 < value <= 1e12):
+        raise DatasetError(f"{where}: weight {cell[:40]!r} is no number above 0")
+    return value

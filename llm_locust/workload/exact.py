@@ -1,0 +1,189 @@
+"""Text of exactly an asked number of tokens, by the tokenizer that counts it.
+
+Tokens of pieces do not add up to the tokens of their sum, and decoding is no inverse of encoding.
+So a text is made by what each word costs in the middle of a text, encoded whole as it will be
+sent, and lengthened or shortened by what it is off, until the whole is right. With the
+byte-level and SentencePiece tokenizers in use the first text is right, or the second.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_locust.workload.prompts import SLICE_WORDS, TEMPLATE_TOKENS, Corpus, Prompt, PromptError
+from llm_locust.workload.tokenizer import PromptTokenizer
+from llm_locust.workload.words import WORDS
+
+#: ``text`` to the tokens that the server counts for a prompt of it.
+Count = Callable[[str], int]
+
+_TRIES = 8
+
+#: Endings that lengthen a text by one token or few where no word does, mildest first.
+_ENDINGS = (" a", "a", " the", ".", ",", " 1", "1", "x", " x", "!", "?", "\n", ";")
+_END_TRIES = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordCosts:
+    """What the vocabulary's words cost in one tokenizer, and passages measured by it.
+
+    Attributes:
+        tokens: of each word, in the midst of others.
+        units: the words of one token.
+        total: of the corpus' first i words together, for each i.
+    """
+
+    corpus: Corpus
+    tokens: dict[str, int]
+    units: tuple[str, ...]
+    total: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tokenizer: PromptTokenizer, corpus: Corpus) -> "WordCosts":
+        """Measure every word. Takes about 10 ms."""
+        around = WORDS[0]
+        alone, *counts = tokenizer.count_all(
+            [f"{around} {around}", *(f"{around} {word} {around}" for word in WORDS)]
+        )
+        costs = np.maximum(np.array(counts, dtype=np.int64) - alone, 1)
+        tokens = dict(zip(WORDS, costs.tolist(), strict=True))
+        units = tuple(word for word, cost in tokens.items() if cost == 1)
+        total = np.concatenate([[0], np.cumsum(costs[corpus.words])])
+        return cls(corpus, tokens, units, total)
+
+    def of_text(self, text: str) -> int:
+        """About the tokens of ``text``: the sum over its words, one each for unknown ones."""
+        return sum(self.tokens.get(word, 1) for word in text.split(" ")) if text else 0
+
+    def passage(self, rng: np.random.Generator, tokens: int) -> tuple[str, int]:
+        """Words that cost ``tokens`` at most, and less by no more than one word costs; and what they cost."""
+        pieces: list[str] = []
+        left = tokens
+        while left > 0:
+            first = int(rng.integers(len(self.total) - SLICE_WORDS))
+            reach = self.total[first : first + SLICE_WORDS + 1]
+            taken = int(np.searchsorted(reach, reach[0] + left, side="right")) - 1
+            if taken:
+                pieces.append(self.corpus.cut(first, taken))
+            left -= int(reach[taken] - reach[0])
+            if taken < SLICE_WORDS:
+                break
+        return " ".join(pieces), tokens - left
+
+
+class ExactText:
+    """Makes texts that ``count`` says are of an asked length.
+
+    Args:
+        costs: of the tokenizer that ``count`` uses.
+        count: the tokens of a text with all that is put around it.
+    """
+
+    def __init__(self, costs: WordCosts, count: Count) -> None:
+        self._costs = costs
+        self._count = count
+        self._shortest = min(("a", "i", "1", "go"), key=count)
+        #: The tokens of the shortest prompt.
+        self.least = count(self._shortest)
+        self._around = count(WORDS[0]) - costs.tokens[WORDS[0]]
+
+    def of(self, asked: int, rng: np.random.Generator, lead: str = "") -> str:
+        """A text that counts ``asked`` tokens, starting with ``lead`` (of words).
+
+        An asked length that the lead alone goes beyond is the lead cut short.
+
+        Raises:
+            PromptError: no such text was found; the text says why.
+        """
+        text, counted = self.nearest(asked, rng, lead)
+        if counted == asked:
+            return text
+        if asked < self.least:
+            around = "with what is put around its text"
+            raise PromptError(f"no prompt has {asked} tokens: the shortest has {self.least}, {around}")
+        raise PromptError(f"no prompt of {asked} tokens was found: the nearest has {counted}")
+
+    def nearest(self, asked: int, rng: np.random.Generator, lead: str = "") -> tuple[str, int]:
+        """As :meth:`of`, or the nearest text that was found; with its count."""
+        if asked <= self.least:
+            return self._shortest, self.least
+        text = self._longer(lead, asked - self._around - self._costs.of_text(lead), rng)
+        best, off = text, asked
+        for _ in range(_TRIES):
+            miss = asked - self._count(text)
+            if miss == 0:
+                return text, asked
+            if abs(miss) < abs(off):
+                best, off = text, miss
+            before = text
+            text = self._longer(text, miss, rng) if miss > 0 else _shorter(text, -miss, self._costs)
+            if text == before:
+                break
+        return self._by_endings(best, asked)
+
+    def _longer(self, text: str, tokens: int, rng: np.random.Generator) -> str:
+        """The text with words that cost ``tokens``, or less where no word costs one token."""
+        body, cost = self._costs.passage(rng, tokens)
+        units, missing = self._costs.units, max(0, tokens - cost)
+        fill = [units[i] for i in rng.integers(len(units), size=missing).tolist()] if units else []
+        return " ".join(part for part in (text, body, *fill) if part) or self._shortest
+
+    def _by_endings(self, text: str, asked: int) -> tuple[str, int]:
+        """The text lengthened by endings that are no words, as near to ``asked`` as they get it."""
+        counted = self._count(text)
+        while counted > asked and text != self._shortest:
+            text = text.rpartition(" ")[0] or self._shortest
+            counted = self._count(text)
+        for _ in range(_END_TRIES):
+            longer = ((text + ending, self._count(text + ending)) for ending in _ENDINGS)
+            found = next((pair for pair in longer if counted < pair[1] <= asked), None)
+            if counted == asked or found is None:
+                break
+            text, counted = found
+        return text, counted
+
+
+def _shorter(text: str, tokens: int, costs: WordCosts) -> str:
+    """The text without its last words, which cost ``tokens`` or more."""
+    kept, *last = text.rsplit(" ", tokens)
+    freed = np.cumsum([costs.tokens.get(word, 1) for word in reversed(last)]).tolist()
+    dropped = min(len(last), bisect_right(freed, tokens - 1) + 1)
+    return " ".join([kept, *last[: len(last) - dropped]])
+
+
+def prompt_count(tokenizer: PromptTokenizer, endpoint: str) -> Count:
+    """How an endpoint's server counts a prompt that is one text.
+
+    Without a chat template its tokens are taken to be
+    :data:`~llm_locust.workload.prompts.TEMPLATE_TOKENS`.
+    """
+    if endpoint == "completions":
+        return lambda text: tokenizer.count(text, special=True)
+    if tokenizer.knows_chat:
+        return lambda text: tokenizer.count_chat([{"role": "user", "content": text}])
+    around = TEMPLATE_TOKENS[endpoint]
+    return lambda text: tokenizer.count(text) + around
+
+
+def exact_prompt(
+    tokenizer: PromptTokenizer,
+    corpus: Corpus,
+    rng: np.random.Generator,
+    asked: int,
+    head: str = "",
+    endpoint: str = "chat",
+) -> Prompt:
+    """One prompt of exactly ``asked`` tokens; for many keep an :class:`ExactText`.
+
+    Raises:
+        PromptError: there is no such prompt, because what is put around the text is longer, or none was
+            found.
+        TokenizerError: the chat template does not take a user's message.
+    """
+    maker = ExactText(WordCosts.of(tokenizer, corpus), prompt_count(tokenizer, endpoint))
+    text = maker.of(asked, rng, head)
+    return Prompt(text=text, asked_input_tokens=asked, counted_input_tokens=asked)

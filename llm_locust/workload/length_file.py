@@ -1,0 +1,109 @@
+"""Token lengths out of a file: rows of one length, or of an input and an output length.
+
+CSV (a first row without a number is its header) or Parquet of one or two columns of whole numbers.
+"""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+#: No length is longer: a typing error in a distribution must not fill the memory.
+MAX_TOKENS = 10_000_000
+
+_MAGIC = b"PAR1"
+_COLUMNS = "expected one column of lengths, or two: input,output"
+
+
+class LengthError(ValueError):
+    """A text that is no distribution of lengths; says the value and what is allowed."""
+
+
+def read_lengths(path: Path) -> NDArray[np.int64]:
+    """The file's rows, shape (n, 1) or (n, 2), n > 0.
+
+    Raises:
+        LengthError: the file cannot be read, is neither CSV nor Parquet, has no row, or one that
+            is not of lengths in 1 .. :data:`MAX_TOKENS`.
+    """
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(len(_MAGIC)) == _MAGIC or path.suffix == ".parquet"
+        rows = _of_parquet(path) if parquet else _of_csv(path)
+    except LengthError:
+        raise
+    except pa.ArrowInvalid as e:
+        raise LengthError(f"{str(path)!r} is not a Parquet file: {str(e).splitlines()[0]}") from e
+    except OSError as e:
+        raise LengthError(f"{str(path)!r} cannot be read: {e.strerror or e}") from e
+    except (ValueError, csv.Error) as e:
+        raise LengthError(f"{str(path)!r} is not a CSV file in UTF-8: {e}") from e
+    if not len(rows):
+        raise LengthError(f"{str(path)!r} has no row; expected one or two lengths a row")
+    return rows
+
+
+def plain_number(word: str) -> float | None:
+    """The plain decimal number that ``word`` is: ``float`` would take ``nan`` and ``1_0`` too."""
+    try:
+        value = float(word)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and "_" not in word else None
+
+
+def _of_csv(path: Path) -> NDArray[np.int64]:
+    rows: list[list[int]] = []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        filled = (cells for cells in reader if any(cell.strip() for cell in cells))
+        for i, cells in enumerate(filled):
+            if i == 0 and all(plain_number(cell) is None for cell in cells):
+                continue
+            where = f"{path}:{reader.line_num}"
+            rows.append(_row(where, cells))
+            if len(rows[-1]) != len(rows[0]):
+                raise LengthError(f"{where}: {len(cells)} columns, {len(rows[0])} in the rows before")
+    return np.array(rows, dtype=np.int64)
+
+
+def _row(where: str, cells: list[str]) -> list[int]:
+    if len(cells) > 2:
+        raise LengthError(f"{where}: {len(cells)} columns; expected an input length, or input,output")
+    lengths = []
+    for cell in cells:
+        value = plain_number(cell)
+        if value is None or not value.is_integer() or not 1 <= value <= MAX_TOKENS:
+            raise _no_length(where, cell.strip()[:60])
+        lengths.append(int(value))
+    return lengths
+
+
+def _of_parquet(path: Path) -> NDArray[np.int64]:
+    with pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        if len(names) not in (1, 2):
+            shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+            raise LengthError(f"{path}: {len(names)} columns ({shown}); {_COLUMNS}")
+        table = file.read()
+    return np.column_stack([_column(path, name, table.column(name)) for name in names])
+
+
+def _column(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.int64]:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise LengthError(f"{path}: column {name!r} is of type {kind}; {_COLUMNS}")
+    values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
+    wrong = ~((values >= 1) & (values <= MAX_TOKENS) & (values == np.rint(values)))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise _no_length(f"{path}: row {row + 1} of column {name!r}", str(column[row].as_py()))
+    return values.astype(np.int64)
+
+
+def _no_length(where: str, value: str) -> LengthError:
+    return LengthError(f"{where}: {value!r} is no length; expected a whole number in 1 .. {MAX_TOKENS:,}")

@@ -1,0 +1,106 @@
+"""What a workload sends, as checked settings: the same on every worker."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from llm_locust.workload.body import BodyTemplate, body_template, check_endpoint
+from llm_locust.workload.dataset import Dataset, DatasetError
+from llm_locust.workload.exact import prompt_count
+from llm_locust.workload.lengths import Lengths
+from llm_locust.workload.ordering import ORDERS, Order
+from llm_locust.workload.prompts import PromptError, as_text
+from llm_locust.workload.shared_prefix import SharedPrefix
+from llm_locust.workload.tokenizer import PromptTokenizer, TokenizerError
+
+
+class WorkloadError(ValueError):
+    """Settings of a workload that contradict each other, or its place in the swarm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """What is sent, the same on every worker.
+
+    Attributes:
+        tokenizer: counts prompts, so that they have exactly the asked lengths. Without it a word
+            is taken for a token, and with ``calibrate`` that is corrected by the server's own counts.
+        calibrate: see :class:`~llm_locust.workload.calibration.Calibration`; false, and two runs of one
+            seed send the same texts without a tokenizer too.
+        order: of a dataset's lines, see :mod:`llm_locust.workload.ordering`.
+        unique_head: put a run-unique start before every prompt: six words that count before
+            synthetic text, a tag like ``[1f0c9a3be2d4]`` before a dataset's first message.
+        shared_prefix: what groups of prompts begin with; it counts as part of the asked length.
+
+    Raises:
+        BodyError: there is no such endpoint.
+        DatasetError: a line cannot go to the endpoint, or no line has a weight for the weighted order.
+        WorkloadError: both input lengths and a dataset, lengths that no prompt can have, or no
+            such order.
+    """
+
+    endpoint: str = "chat"
+    stream: bool = True
+    input_tokens: Lengths | None = None
+    output_tokens: Lengths | None = None
+    dataset: Dataset | None = None
+    order: Order = "sequential"
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    ignore_eos: bool = False
+    unique_head: bool = True
+    shared_prefix: SharedPrefix | None = None
+    tokenizer: PromptTokenizer | None = None
+    calibrate: bool = True
+    limit_field: str | None = None
+
+    def __post_init__(self) -> None:
+        check_endpoint(self.endpoint)
+        if self.order not in ORDERS:
+            raise WorkloadError(f"no order {self.order!r} of a dataset; there are {', '.join(ORDERS)}")
+        if self.dataset is not None:
+            self._check_dataset(self.dataset)
+        elif self.order != "sequential":
+            raise WorkloadError(f"order {self.order!r} without a dataset: only its lines have an order")
+        if self.tokenizer is not None:
+            self._check_lengths(self.tokenizer)
+
+    def _check_dataset(self, dataset: Dataset) -> None:
+        if self.input_tokens is not None:
+            raise WorkloadError(
+                f"input lengths {self.input_tokens.text!r} beside dataset {dataset.path!r}: "
+                "a dataset has its own; give one of the two"
+            )
+        if self.order == "weighted":
+            dataset.checked_weights()
+        if self.endpoint == "completions":
+            _check_text(dataset)
+
+    def _check_lengths(self, tokenizer: PromptTokenizer) -> None:
+        try:
+            least = prompt_count(tokenizer, self.endpoint)("a")
+        except TokenizerError as e:
+            raise WorkloadError(str(e)) from e
+        if self.input_tokens is not None and self.input_tokens.most < least:
+            raise WorkloadError(
+                f"input lengths {self.input_tokens.text!r}: the shortest prompt has {least} tokens by "
+                f"{tokenizer.path!r}, with what is put around its text; ask for more"
+            )
+
+    def body_template(self, model: str) -> BodyTemplate:
+        """The template that :meth:`BodyTemplate.encode` puts this workload's prompts into."""
+        return body_template(
+            self.endpoint,
+            model,
+            stream=self.stream,
+            ignore_eos=self.ignore_eos,
+            extra_body=self.extra_body,
+            limit_field=self.limit_field,
+        )
+
+
+def _check_text(dataset: Dataset) -> None:
+    for prompt, line in zip(dataset.prompts, dataset.lines, strict=True):
+        try:
+            as_text(prompt)
+        except PromptError as e:
+            raise DatasetError(f"{dataset.path}:{line}: {e}; the completions endpoint takes text only") from e

@@ -1,0 +1,55 @@
+"""Writes synthetic text of an asked length: exactly, by a tokenizer, or about, by words."""
+
+from typing import Protocol
+
+import numpy as np
+
+from llm_locust.workload.calibration import Calibration
+from llm_locust.workload.exact import ExactText, WordCosts, prompt_count
+from llm_locust.workload.prompts import Corpus, synthetic_text
+from llm_locust.workload.tokenizer import PromptTokenizer
+
+
+class Writer(Protocol):
+    """Makes texts. Equal generators and leads give equal texts."""
+
+    def prompt(self, asked: int, rng: np.random.Generator, lead: str = "") -> tuple[str, int | None]:
+        """A prompt's text that begins with ``lead`` (words), and its tokens where they are known.
+
+        A lead that is longer than asked is cut short. An asked length that no text has
+        gives the nearest one.
+        """
+        ...
+
+    def passage(self, tokens: int, rng: np.random.Generator, lead: str = "") -> str:
+        """A part of a prompt, of ``tokens`` tokens, that never depends on what was learned."""
+        ...
+
+
+class AboutWriter:
+    """Takes a word for a token, and learns from the server's counts where it may."""
+
+    def __init__(self, corpus: Corpus, calibration: Calibration) -> None:
+        self._corpus = corpus
+        self._calibration = calibration
+
+    def prompt(self, asked: int, rng: np.random.Generator, lead: str = "") -> tuple[str, int | None]:
+        return synthetic_text(self._corpus, rng, self._calibration.fit.words(asked), lead), None
+
+    def passage(self, tokens: int, rng: np.random.Generator, lead: str = "") -> str:
+        return synthetic_text(self._corpus, rng, tokens, lead)
+
+
+class ExactWriter:
+    """Has every text counted by the model's tokenizer. Safe to use from several threads."""
+
+    def __init__(self, corpus: Corpus, tokenizer: PromptTokenizer, endpoint: str) -> None:
+        costs = WordCosts.of(tokenizer, corpus)
+        self._prompts = ExactText(costs, prompt_count(tokenizer, endpoint))
+        self._passages = ExactText(costs, tokenizer.count)
+
+    def prompt(self, asked: int, rng: np.random.Generator, lead: str = "") -> tuple[str, int | None]:
+        return self._prompts.nearest(asked, rng, lead)
+
+    def passage(self, tokens: int, rng: np.random.Generator, lead: str = "") -> str:
+        return self._passages.nearest(tokens, rng, lead)[0]

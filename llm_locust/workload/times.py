@@ -1,0 +1,114 @@
+"""Lengths of time as distributions: ``2s``, ``uniform:1s,5s``, ``exponential:3s``, ``lognormal:4s,0.8``.
+
+====================== =====================================================================
+``T``                  always T
+``uniform:LOW,HIGH``   every time from LOW to HIGH, equally likely
+``exponential:MEAN``   of that mean
+``lognormal:M,SIGMA``  median M, standard deviation SIGMA of the natural logarithm; the mean is
+                       M·exp(SIGMA²/2)
+====================== =====================================================================
+
+A time has its unit, as in ``500ms``. No draw is longer than :data:`LONGEST_S`.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.workload.length_file import plain_number
+
+#: The forms that error texts name.
+ALLOWED = "2s, uniform:LOW,HIGH, exponential:MEAN or lognormal:MEDIAN,SIGMA"
+
+#: A day. A draw far out in a tail must not keep a user from ever coming back.
+LONGEST_S = 86_400.0
+
+_MOST_SIGMA = 10.0
+
+Law = Callable[[np.random.Generator], float]
+
+
+class TimesError(ValueError):
+    """A text that is no distribution of times; says the value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A distribution of times in 0 .. :data:`LONGEST_S` seconds. Equal when their texts are equal."""
+
+    text: str
+    law: Law = field(compare=False, repr=False)
+
+    def draw_s(self, rng: np.random.Generator) -> float:
+        """One time, in seconds."""
+        return min(self.law(rng), LONGEST_S)
+
+
+def parse_times(text: str) -> Times:
+    """The distribution that ``text`` names, in the module's grammar.
+
+    Raises:
+        TimesError: unknown name, a parameter that is missing, not a time, or out of bounds.
+    """
+    name, colon, rest = text.strip().partition(":")
+    words = [word.strip() for word in rest.split(",")] if colon else []
+    match name:
+        case _ if not colon:
+            return Times(text, partial(_always, _time_s(text, "the time", name)))
+        case "uniform":
+            low, high = _parameters(text, words, "LOW", "HIGH")
+            low_s, high_s = _time_s(text, "LOW", low), _time_s(text, "HIGH", high)
+            if high_s < low_s:
+                raise TimesError(f"times {text!r}: HIGH {high} is below LOW {low}")
+            return Times(text, partial(_uniform, low_s, high_s))
+        case "exponential":
+            (mean,) = _parameters(text, words, "MEAN")
+            return Times(text, partial(_exponential, _time_s(text, "MEAN", mean)))
+        case "lognormal":
+            median, sigma = _parameters(text, words, "MEDIAN", "SIGMA")
+            return Times(text, partial(_lognormal, _time_s(text, "MEDIAN", median), _sigma(text, sigma)))
+    raise TimesError(f"times {text!r}: no distribution {name!r}; allowed are {ALLOWED}")
+
+
+def _always(time_s: float, rng: np.random.Generator) -> float:
+    return time_s
+
+
+def _uniform(low_s: float, high_s: float, rng: np.random.Generator) -> float:
+    return float(rng.uniform(low_s, high_s))
+
+
+def _exponential(mean_s: float, rng: np.random.Generator) -> float:
+    return float(rng.exponential(mean_s))
+
+
+def _lognormal(median_s: float, sigma: float, rng: np.random.Generator) -> float:
+    return median_s * math.exp(float(rng.normal(0.0, sigma)))
+
+
+def _parameters(text: str, words: list[str], *names: str) -> list[str]:
+    if len(words) != len(names):
+        given = ",".join(words)
+        raise TimesError(f"times {text!r}: {given!r} should be {','.join(names)}; allowed are {ALLOWED}")
+    return words
+
+
+def _time_s(text: str, name: str, word: str) -> float:
+    try:
+        time_s = parse_duration(word)
+    except ValueError as e:
+        raise TimesError(f"times {text!r}: {name} {word!r}: {e}; allowed are {ALLOWED}") from e
+    if time_s > LONGEST_S:
+        raise TimesError(f"times {text!r}: {name} {word!r} is longer than a day")
+    return time_s
+
+
+def _sigma(text: str, word: str) -> float:
+    sigma = plain_number(word)
+    if sigma is None or not 0 <= sigma <= _MOST_SIGMA:
+        raise TimesError(f"times {text!r}: SIGMA {word!r} is not a number in 0 .. {_MOST_SIGMA:g}")
+    return sigma

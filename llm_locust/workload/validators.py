@@ -1,0 +1,210 @@
+"""What an answer must hold to count: one that does not is ``rejected``, however fast it came.
+
+A validator runs in the event loop after the request's end: no time of a record has it inside, but other
+streams wait for it. So each is bounded. A regular expression gives up after :data:`REGEX_LIMIT_S` of
+CPU time, whatever the pattern; repetition is measured over the last :data:`REPETITION_WORDS` words; the
+rest is one pass over the answer. Each takes at most 2 ms for an answer of 100 kB, and for one of 2 kB some
+3 to 30 µs. Only a function of the user's own has no bound: it must neither wait nor compute for long.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import regex
+
+from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.scenario.parts import Validator
+
+REGEX_LIMIT_S = 0.002
+REPETITION_WORDS = 1 << 12
+
+#: Words in a row that are held against those before.
+REPETITION_GRAM = 4
+
+#: A user's function: True (or an empty text) where the answer holds, False or a text why not elsewhere.
+OwnFunction = Callable[[str, Prompt | None], bool | str]
+
+_NAME_LENGTH = 60
+
+
+class ValidatorError(ValueError):
+    """A validator that cannot be used; the text says why, and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A validator that is ready. ``why_not`` says of (answer, prompt) what is wrong, None where nothing is.
+
+    ``why_not`` of a user's function raises what the function raises.
+    """
+
+    name: str
+    why_not: Callable[[str, Prompt | None], str | None]
+
+
+def check_of(validator: Validator | OwnFunction) -> Check:
+    """A validator of a scenario, or a function of the user's own, made ready.
+
+    Raises:
+        ValidatorError: there is no such kind, its argument is not what the kind takes, or the function
+            cannot be imported.
+    """
+    if not isinstance(validator, Validator):
+        return _function_check(validator)
+    kind, argument = validator.kind, validator.argument
+    if kind not in _MADE_BY:
+        raise ValidatorError(f"no validator {kind!r}; there are {', '.join(_MADE_BY)}")
+    return _MADE_BY[kind](argument)
+
+
+def checks_of(validators: Sequence[Validator | OwnFunction]) -> tuple[Check, ...]:
+    """Each validator made ready, in order (raises ValidatorError)."""
+    return tuple(map(check_of, validators))
+
+
+def compiled_pattern(pattern: object) -> "regex.Pattern[str]":
+    """A pattern for :func:`found` (raises ValidatorError)."""
+    if not isinstance(pattern, str) or not pattern:
+        raise ValidatorError(f"pattern {pattern!r}: expected a regular expression as text")
+    try:
+        return regex.compile(pattern)
+    except (regex.error, OverflowError, RecursionError) as e:
+        raise ValidatorError(f"pattern {pattern!r}: {e}; expected a regular expression") from e
+
+
+def found(pattern: "regex.Pattern[str]", text: str) -> bool:
+    """Whether the pattern occurs in ``text``.
+
+    Raises:
+        TimeoutError: that was not known after :data:`REGEX_LIMIT_S` of CPU time.
+    """
+    return pattern.search(text, timeout=REGEX_LIMIT_S) is not None
+
+
+def repetition(text: str) -> float | None:
+    """Share of the text's 4-grams of words that stood in it before: (n − distinct) / n, n = words − 3.
+
+    Words are what white space parts, the last :data:`REPETITION_WORDS` of them. Ordinary prose is
+    below 0.1, an answer that goes round in circles near 1. None for fewer than 4 words.
+    """
+    words = text.rsplit(None, REPETITION_WORDS)[-REPETITION_WORDS:]
+    n = len(words) - REPETITION_GRAM + 1
+    if n < 1:
+        return None
+    return (n - len(set(zip(*(words[i:] for i in range(REPETITION_GRAM)), strict=False)))) / n
+
+
+def _regex_check(argument: object) -> Check:
+    pattern = compiled_pattern(argument)
+
+    def why_not(text: str, _: Prompt | None) -> str | None:
+        try:
+            return None if found(pattern, text) else "not found in the answer"
+        except TimeoutError:
+            return f"gave up after {REGEX_LIMIT_S * 1e3:g} ms; write a pattern that backtracks less"
+
+    return Check(f"regex {_short(argument)}", why_not)
+
+
+def _contains_check(argument: object) -> Check:
+    texts = (argument,) if isinstance(argument, str) else argument
+    if not isinstance(texts, Sequence) or not texts or not all(isinstance(t, str) and t for t in texts):
+        raise ValidatorError(f"contains {argument!r}: expected a text, or a list of texts")
+
+    def why_not(text: str, _: Prompt | None) -> str | None:
+        missing = [t for t in texts if t not in text]
+        return f"{', '.join(map(_short, missing))} is not in the answer" if missing else None
+
+    return Check(f"contains {', '.join(map(repr, texts))}"[:_NAME_LENGTH], why_not)
+
+
+def _schema_check(argument: object) -> Check:
+    if not isinstance(argument, dict):
+        raise ValidatorError(f"json_schema {_short(argument)}: expected a JSON schema as a mapping")
+    try:
+        schema = jsonschema_rs.validator_for(argument, retriever=_no_retrieval)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as e:
+        raise ValidatorError(f"json_schema: {str(e).splitlines()[0]}; expected a JSON schema") from e
+
+    def why_not(text: str, _: Prompt | None) -> str | None:
+        try:
+            value = msgspec.json.decode(text)
+            error = next(iter(schema.iter_errors(value)), None)
+        except (msgspec.DecodeError, RecursionError):
+            return "the answer is not JSON"
+        except (ValueError, OverflowError):
+            return "the answer is JSON that cannot be checked: too deep, or a number too large"
+        # The schema's place and not the value: one kind of failure has one text.
+        return None if error is None else f"does not fit the schema at {_place(error.schema_path)}"
+
+    return Check("json_schema", why_not)
+
+
+def _no_retrieval(uri: str) -> Any:
+    raise ValueError(f"$ref {uri!r} is not fetched; put what it names into the schema ($defs)")
+
+
+def _place(path: Sequence[str | int]) -> str:
+    return "/" + "/".join(map(str, path))
+
+
+def _repetition_check(argument: object) -> Check:
+    if isinstance(argument, bool) or not isinstance(argument, int | float) or not 0 <= argument <= 1:
+        raise ValidatorError(f"max_repetition {argument!r}: expected a share from 0 to 1")
+    limit = float(argument)
+
+    def why_not(text: str, _: Prompt | None) -> str | None:
+        share = repetition(text)
+        return (
+            f"over {limit:.0%} of the answer is repetition" if share is not None and share > limit else None
+        )
+
+    return Check(f"max_repetition {limit:g}", why_not)
+
+
+def _named_function_check(argument: object) -> Check:
+    module, colon, name = argument.partition(":") if isinstance(argument, str) else ("", "", "")
+    if not (module and colon and name):
+        raise ValidatorError(f"function {argument!r}: expected module:function")
+    try:
+        own = getattr(importlib.import_module(module), name, None)
+    except Exception as e:  # a module of the user's own may raise anything
+        raise ValidatorError(f"function {argument!r}: importing {module!r} failed: {e!r}") from e
+    if not callable(own):
+        raise ValidatorError(f"function {argument!r}: {module!r} has no function {name!r}")
+    return Check(f"function {argument}"[:_NAME_LENGTH], partial(_own_why_not, own))
+
+
+def _function_check(own: object) -> Check:
+    if not callable(own):
+        raise ValidatorError(f"validator {own!r}: expected a Validator, or a function of answer and prompt")
+    name = getattr(own, "__qualname__", type(own).__qualname__)
+    return Check(f"function {name}"[:_NAME_LENGTH], partial(_own_why_not, own))
+
+
+def _own_why_not(own: OwnFunction, text: str, prompt: Prompt | None) -> str | None:
+    said: object = own(text, prompt)
+    if isinstance(said, str):
+        return said or None
+    if not isinstance(said, bool):
+        raise TypeError(f"it returned {type(said).__name__}; a validator returns True, False or a text")
+    return None if said else "said no"
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _NAME_LENGTH else shown[: _NAME_LENGTH - 1] + "…"
+
+
+_MADE_BY: Mapping[str, Callable[[object], Check]] = {
+    "regex": _regex_check,
+    "contains": _contains_check,
+    "json_schema": _schema_check,
+    "max_repetition": _repetition_check,
+    "function": _named_function_check,
+}

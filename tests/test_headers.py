@@ -1,0 +1,139 @@
+"""Header values of requests: templates, what is no template, what is refused, what is secret."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.client.head import call_fields, make_head
+from llm_locust.client.recording import Call
+from llm_locust.wire.headers import (
+    HEADER_FIELDS,
+    RESERVED,
+    HeaderError,
+    header_lines,
+    header_template,
+    secret_texts,
+)
+
+FIELDS = {name: name.upper() for name in HEADER_FIELDS}
+
+
+def filled(value: str) -> str:
+    return header_template("X-A", value).value(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("", ""),
+        ("plain", "plain"),
+        ("{session}", "SESSION"),
+        ("s-{session}/{turn}", "s-SESSION/TURN"),
+        ("{user}{worker}", "USERWORKER"),
+        ("{{session}", "{session}"),
+        ("{{session}}", "{session}"),
+        ("{{nobody}}-{class}", "{nobody}-CLASS"),
+        ('{"a":1}', '{"a":1}'),
+        ('{"a":{"b":"{name}"}}', '{"a":{"b":"NAME"}}'),
+        ("{}{ session }{1}{", "{}{ session }{1}{"),
+        ("a}}b}", "a}}b}"),
+    ],
+)
+def test_only_a_word_in_braces_is_a_template(value: str, sent: str) -> None:
+    assert filled(value) == sent
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text("abc", min_size=1), inner, max_size=3),
+    )
+)
+def test_json_needs_no_care(value: object) -> None:
+    for text in (json.dumps(value), json.dumps(value, separators=(",", ":"))):
+        assert header_template("X-A", text).fixed
+        assert filled(text) == text
+
+
+@pytest.mark.parametrize("value", ["{sesion}", "a{hunter2}", "{request-id}", "{Session}"])
+def test_an_unknown_word_is_refused_with_the_fields_there_are_and_without_the_value(value: str) -> None:
+    with pytest.raises(HeaderError) as told:
+        header_template("X-A", value)
+    assert "'X-A'" in str(told.value)
+    assert all(f"{{{name}}}" in str(told.value) for name in HEADER_FIELDS)
+    assert value.strip("a{}") not in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["Content-Length", "transfer-encoding", "CONNECTION", "X-Request-Id"])
+def test_what_is_each_requests_own_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(HeaderError, match=f"'{name}' cannot be set: ") as told:
+        header_template(name, "sk-hush")
+    assert "sk-hush" not in str(told.value)
+    assert name.lower() in RESERVED
+
+
+def test_the_users_headers_replace_ours_of_the_same_name_host_too() -> None:
+    head = make_head("h:1", {"host": "other", "User-Agent": "me", "X-A": "1", "x-a": "2"})
+    assert head.fixed == (
+        b"host: other\r\nUser-Agent: me\r\nAccept: text/event-stream, application/json\r\n"
+        b"Accept-Encoding: identity\r\nContent-Type: application/json\r\nx-a: 2\r\n"
+    )
+    assert not head.templates
+
+
+def test_a_templated_header_is_no_part_of_what_all_requests_share() -> None:
+    head = make_head("h:1", {"X-Session": "{session}", "Accept": "{name}"})
+    assert b"X-Session" not in head.fixed
+    assert b"Accept:" not in head.fixed
+    assert [template.name for template in head.templates] == ["Accept", "X-Session"]
+
+
+def call(**of: object) -> Call:
+    return Call(request_id="r-1", name="talk", scheduled_ns=1, **of)  # type: ignore[arg-type]
+
+
+def test_every_field_is_filled_for_any_call() -> None:
+    fields = call_fields(call(user=7, session="s", turn=2, slo_class="gold"), worker="w", seq=3)
+    assert fields == {
+        "class": "gold",
+        "name": "talk",
+        "request_id": "r-1",
+        "seq": "3",
+        "session": "s",
+        "turn": "2",
+        "user": "7",
+        "worker": "w",
+    }
+    assert fields.keys() == set(HEADER_FIELDS) == call_fields(call(), worker="", seq=0).keys()
+
+
+def test_all_requests_of_a_user_without_sessions_share_one() -> None:
+    sessions = [call_fields(call(user=user), worker=w, seq=0)["session"] for w in "ab" for user in (1, 1, 2)]
+    assert sessions == ["a-1", "a-1", "a-2", "b-1", "b-1", "b-2"]
+
+
+@given(st.text(), st.text("abc{}", max_size=5))
+def test_no_field_can_break_out_of_its_line(name: str, around: str) -> None:
+    try:
+        template = header_template("X-A", around + "{name}")
+    except HeaderError:
+        return
+    line = header_lines([("X-A", template.value({"name": name}))])
+    assert line.endswith(b"\r\n")
+    assert line.isascii()
+    assert line[:-2].decode().isprintable()
+
+
+def test_what_stands_around_a_templates_fields_is_secret() -> None:
+    headers = {
+        "Authorization": "Bearer tok-0002",
+        "X-Key": "{user}:hush-hush",
+        "Proxy-Authorization": "Basic k-{user}-longer",
+        "X-N": "abc",
+    }
+    assert set(secret_texts(headers)) == {
+        *("Bearer tok-0002", "tok-0002", ":hush-hush", "Basic k-", "-longer"),
+    }

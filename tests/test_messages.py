@@ -1,0 +1,248 @@
+"""The messages API: its events and its body."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from payloads import body, read
+from strategies import cuts
+
+from llm_locust.wire.reply import Endpoint, Reply, ToolCall, Usage, read_body, reply_reader
+from llm_locust.wire.sse import SseDecoder
+
+START = {
+    "type": "message_start",
+    "message": {
+        "type": "message",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+        "usage": {
+            "input_tokens": 3,
+            "cache_read_input_tokens": 20,
+            "cache_creation_input_tokens": 7,
+            "output_tokens": 1,
+        },
+    },
+}
+PING = {"type": "ping"}
+STOP = {"type": "message_stop"}
+
+
+def block(index: int, **content: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": content}
+
+
+def delta(kind: str, index: int = 0, **content: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": kind, **content}}
+
+
+def says(text: str) -> dict[str, Any]:
+    return delta("text_delta", text=text)
+
+
+def ends(reason: str | None = "end_turn", **usage: int) -> dict[str, Any]:
+    return {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage}
+
+
+def messages(*payloads: Any) -> Reply:
+    return read(*payloads, endpoint=Endpoint.MESSAGES)
+
+
+def test_a_messages_stream_reads_whole() -> None:
+    reply = messages(
+        START,
+        PING,
+        block(0, type="thinking", thinking="", signature=""),
+        delta("thinking_delta", thinking="H"),
+        delta("thinking_delta", thinking="m"),
+        delta("signature_delta", signature="c2ln"),
+        {"type": "content_block_stop", "index": 0},
+        block(1, type="text", text=""),
+        delta("text_delta", 1, text="Y"),
+        delta("text_delta", 1, text="es"),
+        delta("text_delta", 1, text=""),
+        delta("citations_delta", 1, citation={"cited_text": "no token"}),
+        block(2, type="tool_use", id="call", name="f", input={}),
+        delta("input_json_delta", 2, partial_json=""),
+        delta("input_json_delta", 2, partial_json='{"a"'),
+        delta("input_json_delta", 2, partial_json=":1}"),
+        ends("tool_use", output_tokens=9),
+        STOP,
+    )
+    assert reply == Reply(
+        token_ends=(40, 50, 90, 100, 150, 160),
+        first_answer=2,
+        text="Yes",
+        reasoning="Hm",
+        refusal="",
+        tool_calls=[ToolCall(id="call", name="f", arguments='{"a":1}')],
+        output_chars=12,
+        finish_reason="tool_use",
+        done=True,
+        usage=Usage(input_tokens=30, output_tokens=9, cached_tokens=20),
+        error=None,
+        invalid=None,
+        model="m",
+    )
+
+
+def test_output_counts_of_an_answer_that_has_just_begun_are_not_its_own() -> None:
+    broken_off = messages(START, says("a"), says("b"))
+    assert broken_off.usage == Usage(input_tokens=30, cached_tokens=20)
+    assert not broken_off.done
+
+
+def test_counts_are_cumulative_and_the_last_that_was_sent_counts() -> None:
+    reply = messages(START, says("a"), ends(None, output_tokens=4), ends(output_tokens=8, input_tokens=5))
+    assert reply.usage == Usage(input_tokens=32, output_tokens=8, cached_tokens=20)
+
+
+def test_counts_that_the_server_does_not_know_are_not_zero() -> None:
+    usage = {"input_tokens": 5, "cache_read_input_tokens": None, "output_tokens": None}
+    begun = {"type": "message_start", "message": {"usage": usage}}
+    assert messages(begun, says("a"), ends(), STOP).usage == Usage(input_tokens=5)
+    assert messages(says("a"), STOP).usage is None
+
+
+@pytest.mark.parametrize("end", [ends("max_tokens"), STOP, b"[DONE]"])
+def test_a_stop_reason_or_the_messages_stop_ends_the_answer(end: Any) -> None:
+    reply = messages(says("a"), PING)
+    assert not reply.done
+    assert messages(says("a"), PING, end).done
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ({"type": "overloaded_error", "message": "Overloaded"}, "overloaded_error: Overloaded"),
+        ({"type": "overloaded_error"}, 'overloaded_error: {"type": "overloaded_error"}'),
+        ({"message": "broke"}, "broke"),
+        ("broke", "broke"),
+    ],
+)
+def test_an_error_event_is_an_error_that_keeps_the_tokens(error: Any, said: str) -> None:
+    reply = messages(says("a"), {"type": "error", "error": error})
+    assert (reply.error, reply.token_ends, reply.done, reply.invalid) == (said, (10,), False, None)
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        {"type": "message_paused", "why": 1},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "hologram_delta", "text": "no token"}},
+        {"type": "content_block_start", "index": 5, "content_block": {"type": "hologram", "text": "x"}},
+        {"type": "content_block_delta"},
+        {"type": "message_delta"},
+        {"type": "message_start"},
+    ],
+)
+def test_what_the_api_may_add_one_day_is_let_pass(unknown: dict[str, Any]) -> None:
+    assert messages(says("a"), unknown, ends(), STOP) == messages(says("a"), PING, ends(), STOP)
+
+
+def test_a_stream_of_another_api_is_invalid() -> None:
+    assert messages({"choices": []}).invalid == 'no "type" in \'{"choices": []}\''
+    assert messages(b"<html>").invalid == "not JSON: '<html>'"
+    assert messages({**says("a"), "delta": 5}).invalid is not None
+
+
+def test_text_that_stands_in_the_start_of_its_block_is_a_token() -> None:
+    reply = messages(START, block(0, type="text", text="Yes"), says(" sir"))
+    assert (reply.text, reply.token_ends, reply.first_answer) == ("Yes sir", (20, 30), 0)
+
+
+MESSAGE: dict[str, Any] = {
+    "type": "message",
+    "model": "m",
+    "content": [
+        {"type": "thinking", "thinking": "Hm", "signature": "c2ln"},
+        {"type": "redacted_thinking", "data": "no token"},
+        {"type": "text", "text": "Yes"},
+        {"type": "tool_use", "id": "call", "name": "f", "input": {"a": 1}},
+    ],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 3, "cache_read_input_tokens": 1, "output_tokens": 9},
+}
+
+
+def test_a_messages_body_is_one_token_event() -> None:
+    data = body(MESSAGE)
+    reply = read_body(Endpoint.MESSAGES, data)
+    assert (reply.token_ends, reply.first_answer, reply.done) == ((len(data),), 0, True)
+    assert (reply.text, reply.reasoning, reply.finish_reason) == ("Yes", "Hm", "end_turn")
+    assert reply.tool_calls == [ToolCall(id="call", name="f", arguments='{"a": 1}')]
+    assert reply.usage == Usage(input_tokens=4, output_tokens=9, cached_tokens=1)
+
+
+def test_an_error_body_is_an_error_with_its_type() -> None:
+    error = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
+    assert read_body(Endpoint.MESSAGES, body(error)).error == "rate_limit_error: slow down"
+
+
+_pieces = st.text(max_size=6)
+_deltas = st.one_of(
+    _pieces.map(says),
+    _pieces.map(lambda text: delta("thinking_delta", thinking=text)),
+    st.tuples(_pieces, st.integers(0, 2)).map(lambda p: delta("input_json_delta", p[1], partial_json=p[0])),
+    _pieces.map(lambda text: delta("signature_delta", signature=text)),
+    st.sampled_from([PING, {"type": "new_event"}, {"type": "content_block_stop", "index": 0}]),
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """A stream as the API describes it, whole or not, perhaps with an error in it."""
+    payloads = [START, *draw(st.lists(_deltas, max_size=10))]
+    if draw(st.booleans()):
+        payloads += [ends("end_turn", output_tokens=draw(st.integers(0, 99))), STOP]
+    elif draw(st.booleans()):
+        payloads.append({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    return payloads
+
+
+def wire(payloads: list[dict[str, Any]], end: str = "\n") -> list[bytes]:
+    return [f"event: {p['type']}{end}data: {json.dumps(p)}{end}{end}".encode() for p in payloads]
+
+
+def read_pieces(pieces: list[bytes]) -> Reply:
+    decoder, reader = SseDecoder(), reply_reader(Endpoint.MESSAGES)
+    for piece in pieces:
+        reader.feed(decoder.feed(piece))
+    return reader.finish()
+
+
+@given(st.data(), streams(), st.sampled_from(["\n", "\r\n", "\r"]))
+def test_a_stream_reads_the_same_however_it_is_split(
+    data: st.DataObject, payloads: list[dict[str, Any]], end: str
+) -> None:
+    stream = b"".join(wire(payloads, end))
+    whole = read_pieces([stream])
+    assert read_pieces([bytes([byte]) for byte in stream]) == whole
+    assert read_pieces(data.draw(cuts(stream))) == whole
+
+
+@given(streams())
+def test_every_piece_of_text_counts_once_at_the_end_of_its_event(payloads: list[dict[str, Any]]) -> None:
+    pieces = wire(payloads)
+    reply = read_pieces(pieces)
+    found: dict[str, list[str]] = {"text": [], "thinking": [], "partial_json": []}
+    token_ends, sent = [], 0
+    for payload, piece in zip(payloads, pieces, strict=True):
+        sent += len(piece)
+        for name, texts in found.items():
+            if text := payload.get("delta", {}).get(name):
+                texts.append(text)
+                token_ends.append(sent)
+    assert list(reply.token_ends) == token_ends
+    assert (reply.text, reply.reasoning) == ("".join(found["text"]), "".join(found["thinking"]))
+    assert sum(len(c.arguments) for c in reply.tool_calls) == sum(map(len, found["partial_json"]))
+    assert reply.output_chars == sum(len(text) for texts in found.values() for text in texts)
+
+
+@given(streams())
+def test_the_short_way_and_the_lenient_way_read_the_same(payloads: list[dict[str, Any]]) -> None:
+    """A NaN anywhere is refused by typed decoding, so that every event is read leniently."""
+    assert messages(*payloads) == messages(*({**p, "nan": float("nan")} for p in payloads))

@@ -1,0 +1,288 @@
+"""Users that talk: what they send, when they leave, and what is recorded of it."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm_process import Process, Result, in_parallel, locust, simulation
+
+from llm_locust.metrics.sessions import planned_turns
+from llm_locust.sim.text import count_tokens
+
+#: Each request is written down as it was made, with the answer.
+LOCUSTFILE = """
+import json
+from pathlib import Path
+
+from locust import task
+
+from llm_locust import ConversationUser
+from llm_locust.workload.dataset import load_conversations
+
+
+class Talk(ConversationUser):
+    {attributes}
+
+    @task
+    def talk(self):
+        self.converse()
+
+    def ask(self, prompt, **of):
+        answer = super().ask(prompt, **of)
+        said = prompt.messages or [dict(role="user", content=prompt.text)]
+        line = [answer.record.request_id, said, answer.reply.text]
+        with Path("asked.jsonl").open("a") as lines:
+            lines.write(json.dumps(line) + "\\n")
+        return answer
+"""
+
+DIALOGUE = [
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "one"},
+    {"role": "assistant", "content": "never sent"},
+    {"role": "user", "content": "two"},
+    {"role": "user", "content": "three"},
+]
+SHAREGPT = [{"id": "d", "conversations": [{"from": "human", "value": text} for text in ("why?", "really?")]}]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Talked:
+    process: Process
+    result: Result
+    truth: dict[str, Row]
+    asked: dict[str, tuple[list[dict[str, str]], str]]  # by request id: the messages, the answer's text
+
+    def sessions(self) -> dict[str, list[Row]]:
+        """The records of each conversation in the order of their turns."""
+        found: dict[str, list[Row]] = defaultdict(list)
+        for row in sorted(self.result.rows().values(), key=lambda row: row["turn"]):
+            found[row["session"]].append(row)
+        return found
+
+    def judged(self) -> dict[str, list[Row]]:
+        """Those that began before the run was stopped; some user may begin another one just after."""
+        stopped_ns = self.result.manifest.stopped_ns
+        assert stopped_ns is not None
+        return {k: rows for k, rows in self.sessions().items() if rows[0]["scheduled_ns"] < stopped_ns}
+
+    def answered(self) -> list[list[Row]]:
+        """The conversations' turns whose answer the user has had, and so written down."""
+        each = ([row for row in rows if row["request_id"] in self.asked] for rows in self.sessions().values())
+        return [rows for rows in each if rows]
+
+    def drawn(self) -> dict[int, list[tuple[Any, ...]]]:
+        """What each user drew, in order: planned turns, and the lengths that were asked for."""
+        found: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        for row in sorted(self.result.rows().values(), key=lambda row: row["scheduled_ns"]):
+            lengths = row["asked_input_tokens"], row["asked_output_tokens"]
+            found[row["user"]].append((planned_turns(row["session"]), row["turn"], *lengths))
+        return found
+
+
+def _run(folder: Path, attributes: str, *options: str, sim_options: tuple[str, ...] = ()) -> Talked:
+    path = folder / "locustfile.py"
+    path.write_text(LOCUSTFILE.format(attributes=attributes.replace("\n", "\n    ")))
+    (folder / "lines.jsonl").write_text(json.dumps({"messages": DIALOGUE, "id": "x"}))
+    (folder / "questions.txt").write_text("\n".join(f"question {k}" for k in range(7)))
+    (folder / "sharegpt.json").write_text(json.dumps(SHAREGPT))
+    usual = ["--headless", "-u", "6", "-r", "100", "-t", "3s", "--out", "run", "--seed", "5"]
+    exactly = ["--output-tokens", "5", "--body", '{"ignore_eos": true}']
+    with (
+        simulation(folder, *sim_options) as sim,
+        locust(folder, *usual, *exactly, *options, "-H", sim.url, locustfile=path) as process,
+    ):
+        assert process.exit_code() in (0, 1), process.stderr
+        truth = {entry["request_id"]: entry for entry in sim.entries()}
+    asked = [json.loads(line) for line in (folder / "asked.jsonl").read_text().splitlines()]
+    return Talked(
+        process, Result.read(folder / "run"), truth, {key: (said, text) for key, said, text in asked}
+    )
+
+
+SEVERAL = 'turns = "uniform:2,4"\nthink_time = "uniform:20ms,60ms"'
+SYNTHETIC = ("--input-tokens", "uniform:20,60")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Talked]:
+    lines, questions = ("--dataset", "lines.jsonl"), ("--dataset", "questions.txt")
+    slow = ("--ttft-base", "200ms", "--noise", "0.3")
+    return in_parallel(
+        tmp_path_factory.mktemp("talk"),
+        {
+            "full": lambda f: _run(f, SEVERAL, *SYNTHETIC),
+            "again": lambda f: _run(f, SEVERAL, *SYNTHETIC),
+            "last": lambda f: _run(f, 'turns = "4"\nhistory = "last:1"', *SYNTHETIC),
+            "impatient": lambda f: _run(
+                f, 'turns = "3"\npatience = "uniform:100ms,400ms"', *SYNTHETIC, sim_options=slow
+            ),
+            "failing": lambda f: _run(f, 'turns = "3"', sim_options=("--faults", "http_500=20%")),
+            "lines": lambda f: _run(f, 'history = "none"', *lines),
+            "capped": lambda f: _run(f, 'turns = "2"', *lines),
+            "questions": lambda f: _run(f, 'turns = "3"', *questions),
+            "dialogues": lambda f: _run(f, 'dialogues = load_conversations("sharegpt.json")'),
+        },
+        at_once=3,
+    )
+
+
+NAMES = ["full", "last", "impatient", "failing", "lines", "capped", "questions", "dialogues"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_conversations_turns_are_numbered_follow_each_other_and_are_one_users(
+    runs: dict[str, Talked], name: str
+) -> None:
+    sessions = runs[name].sessions()
+    assert len(sessions) > 6
+    for session, rows in sessions.items():
+        assert [row["turn"] for row in rows] == list(range(len(rows)))
+        assert len({row["user"] for row in rows}) == 1
+        assert len(rows) <= (planned_turns(session) or 0)
+        for before, row in pairwise(rows):
+            assert before["outcome"] == "ok", "a conversation ends with the first turn that is not"
+            assert before["ended_ns"] <= row["scheduled_ns"]
+    assert not any("Traceback" in line for line in runs[name].process.lines)
+
+
+def test_a_turn_carries_on_what_was_asked_and_what_the_server_answered(runs: dict[str, Talked]) -> None:
+    talked = runs["full"]
+    several = [rows for rows in talked.answered() if len(rows) > 1]
+    assert several
+    for rows in several:
+        for before, row in pairwise(rows):
+            (said, answer), (now, _) = talked.asked[before["request_id"]], talked.asked[row["request_id"]]
+            assert now[:-2] == said
+            assert now[-2] == {"role": "assistant", "content": answer}
+            assert now[-1]["role"] == "user"
+            assert talked.truth[row["request_id"]]["input_tokens"] == sum(
+                count_tokens(m["content"]) for m in now
+            )
+
+
+def test_the_asked_length_grows_by_what_is_carried_on(runs: dict[str, Talked]) -> None:
+    """Each new input has 20 .. 60 tokens, each answer 5."""
+    for rows in runs["full"].answered():
+        asked = [row["asked_input_tokens"] for row in rows]
+        assert all(25 <= later - before <= 65 for before, later in pairwise(asked))
+
+
+def test_of_the_last_turn_alone_that_one_is_carried_on(runs: dict[str, Talked]) -> None:
+    talked = runs["last"]
+    lengths = {len(talked.asked[row["request_id"]][0]) for rows in talked.answered() for row in rows[1:]}
+    assert lengths == {3}
+
+
+def test_a_user_thinks_between_an_answer_and_the_next_turn(runs: dict[str, Talked]) -> None:
+    thought_ms = [
+        (row["scheduled_ns"] - before["ended_ns"]) / 1e6
+        for rows in runs["full"].answered()
+        for before, row in pairwise(rows)
+    ]
+    assert len(thought_ms) > 20
+    assert min(thought_ms) >= 19
+    assert sorted(thought_ms)[len(thought_ms) // 2] < 80
+
+
+def test_two_runs_of_one_seed_hold_the_same_conversations(runs: dict[str, Talked]) -> None:
+    first, second = runs["full"].drawn(), runs["again"].drawn()
+    assert first.keys() == second.keys()
+    for user, drawn in first.items():
+        n = min(len(drawn), len(second[user]))
+        assert n > 4
+        assert drawn[:n] == second[user][:n]
+    assert len({tuple(drawn[:4]) for drawn in first.values()}) == len(first)
+
+
+# Patience
+
+
+def test_a_user_whose_first_token_comes_too_late_leaves_and_the_others_stay(runs: dict[str, Talked]) -> None:
+    talked = runs["impatient"]
+    rows = list(talked.result.rows().values())
+    left = [row for row in rows if row["abandoned"]]
+    stayed = [row for row in rows if row["outcome"] == "ok"]
+    assert left
+    assert stayed
+    for row in left:
+        assert (row["outcome"], row["arrivals_ns"]) == ("cancelled", [])
+        assert (row["ended_ns"] - row["sent_ns"]) / 1e6 >= 99
+        assert talked.truth[row["request_id"]]["disconnected"]
+
+
+def test_who_left_is_counted_apart_and_no_failure(runs: dict[str, Talked]) -> None:
+    summary = runs["impatient"].result.summary
+    left = sum(bool(row["abandoned"]) for row in runs["impatient"].result.rows().values())
+    assert summary["requests"]["abandoned"] == summary["sessions"]["abandoned"] == left
+    assert summary["requests"]["failed"] == 0
+    assert sum(turn["abandoned"] for turn in summary["sessions"]["by_turn"]) == left
+    assert f"{left} abandoned" in runs["impatient"].process.stdout + runs["impatient"].process.stderr
+
+
+# Ends
+
+
+def test_a_failed_turn_ends_its_conversation(runs: dict[str, Talked]) -> None:
+    talked = runs["failing"]
+    failed = [rows for rows in talked.judged().values() if rows[-1]["outcome"] == "http_error"]
+    assert talked.result.summary["sessions"]["failed"] == len(failed) > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_session_is_counted_once_by_how_it_ended(runs: dict[str, Talked], name: str) -> None:
+    talked = runs[name]
+    counts = talked.result.summary["sessions"]
+    ways = ("completed", "abandoned", "failed", "cut")
+    assert sum(counts[way] for way in ways) == counts["n"] == len(talked.judged())
+    whole = [
+        session
+        for session, rows in talked.judged().items()
+        if [row["outcome"] for row in rows] == ["ok"] * (planned_turns(session) or 0)
+    ]
+    assert counts["completed"] == len(whole) > 0
+
+
+# Datasets
+
+
+def test_a_lines_questions_are_asked_in_order_with_its_system_message_first(runs: dict[str, Talked]) -> None:
+    talked = runs["lines"]
+    for rows in talked.answered():
+        for row, question in zip(rows, ["one", "two", "three"], strict=False):
+            (system, user), _ = talked.asked[row["request_id"]]
+            assert (system["role"], system["content"].endswith("be brief")) == ("system", True)
+            assert user == {"role": "user", "content": question}
+            assert (row["prompt_id"], row["asked_input_tokens"]) == ("x", None)
+    assert {planned_turns(session) for session in talked.sessions()} == {3}
+
+
+def test_the_plan_may_cut_a_line_short(runs: dict[str, Talked]) -> None:
+    assert {planned_turns(session) for session in runs["capped"].sessions()} == {2}
+
+
+def test_lines_of_one_question_each_are_turns_one_after_another(runs: dict[str, Talked]) -> None:
+    talked = runs["questions"]
+    last = [
+        talked.asked[row["request_id"]][0][-1]["content"] for rows in talked.answered() for row in rows[1:]
+    ]
+    assert last
+    assert all("question " in text for text in last)
+    assert {planned_turns(session) for session in talked.sessions()} == {3}
+
+
+def test_dialogues_are_asked_with_a_start_of_their_own(runs: dict[str, Talked]) -> None:
+    talked = runs["dialogues"]
+    firsts = [talked.asked[rows[0]["request_id"]][0][0]["content"] for rows in talked.answered()]
+    assert all(text.endswith("] why?") for text in firsts)
+    assert len(set(firsts)) == len(firsts)
+    seconds = {
+        talked.asked[rows[1]["request_id"]][0][-1]["content"] for rows in talked.answered() if rows[1:]
+    }
+    assert seconds == {"really?"}

@@ -1,0 +1,155 @@
+"""One worker's part of an open loop: its share, what it counts, and how it ends."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import gevent
+import pytest
+
+from llm_locust.arrivals import Arrival, Process, Schedule, TraceFile, constant
+from llm_locust.swarm.arrivals_dispatch import ScheduleClock
+from llm_locust.swarm.arrivals_load import OpenLoad, open_loop_class, timetable
+from llm_locust.swarm.arrivals_options import LoadSettings
+from llm_locust.swarm.messages import RunInfo
+from llm_locust.workload.traces.trace import WINDOW
+
+
+def run_info(**fields: Any) -> RunInfo:
+    info = RunInfo(
+        id="r",
+        seed=3,
+        host="http://h",
+        base="",
+        model="m",
+        salt="s",
+        path="p",
+        manifest="",
+        places=["a", "b"],
+        starters=2,
+        origin_ns=time.time_ns(),
+        rate=200.0,
+        trace_scale=None,
+    )
+    info.update(fields)  # type: ignore[typeddict-item]
+    return info
+
+
+class Noting:
+    """Sends nothing; notes what it is asked for."""
+
+    def __init__(self, lasts_s: float = 0.0) -> None:
+        self.sent: list[tuple[int, int]] = []  # k and when it was due, of this process's clock
+        self.clock: ScheduleClock | None = None
+        self._lasts_s = lasts_s
+
+    def follow(self, clock: ScheduleClock) -> "Noting":
+        self.clock = clock
+        return self
+
+    def prepare(self, arrival: Arrival) -> str:
+        return "ready"
+
+    def send(self, arrival: Arrival, prepared: str, due_s: float) -> None:
+        assert self.clock is not None
+        self.sent.append((arrival.k, self.clock.realtime_ns(arrival.at_s)))
+        gevent.sleep(self._lasts_s)
+
+
+def loaded(sender: Noting, load: LoadSettings, index: int = 0, **fields: Any) -> OpenLoad:
+    refused: list[str] = []
+    part = OpenLoad(load, run_info(**fields), index, sender.follow, lambda: (0, 1), refused.append)
+    part.start()
+    return part
+
+
+def test_the_shares_of_two_workers_are_the_schedule_and_a_late_one_has_none() -> None:
+    load = LoadSettings(num_requests=41)
+    whole = Schedule(Process(1.0), constant(200.0), seed=3, limit=41).before(1e6)
+    shares = [timetable(load, run_info(), index).before(1e6) for index in (0, 1)]
+    assert sorted(shares[0] + shares[1]) == whole
+    late = timetable(load, run_info(), 2)
+    assert late.before(1e6) == []
+    assert late.ended
+
+
+def test_requests_are_due_at_the_runs_time_less_this_clocks_offset() -> None:
+    sender = Noting()
+    origin_ns = time.time_ns() + 5_000_000_000
+    load = LoadSettings(arrival=Process(0.0), num_requests=3)
+    # This process's clock is 5 s behind the run's axis: here the schedule begins now.
+    info = run_info(starters=1, origin_ns=origin_ns)
+    part = OpenLoad(load, info, 0, sender.follow, lambda: (5_000_000_000, 1), lambda _: None)
+    part.start()
+    gevent.sleep(0.3)
+    assert part.spent
+    begin_ns = origin_ns - 5_000_000_000
+    assert [k for k, _ in sender.sent] == [0, 1, 2]
+    assert [due_ns - begin_ns for _, due_ns in sender.sent] == pytest.approx([0, 5e6, 10e6], abs=1e6)
+
+
+def test_a_stopped_load_lets_what_is_under_way_end_within_its_patience() -> None:
+    for patience_s, ends in ((2.0, True), (0.0, False)):
+        sender = Noting(lasts_s=0.3)
+        part = loaded(sender, LoadSettings(arrival=Process(0.0)), starters=1)
+        gevent.sleep(0.1)
+        part.stop()
+        begun, at = len(sender.sent), time.monotonic()
+        part.drain(patience_s)
+        took_s = time.monotonic() - at
+        assert begun > 1
+        assert len(sender.sent) == begun, "something was sent after the stop"
+        assert (0.1 < took_s < 1.5) if ends else took_s < 0.2
+
+
+def test_what_is_held_back_is_told() -> None:
+    sender = Noting(lasts_s=5.0)
+    part = loaded(sender, LoadSettings(max_in_flight=3), starters=2, rate=2000.0)
+    gevent.sleep(0.3)
+    counts = part.counts(ok=4, failed=1)
+    assert len(sender.sent) == 2, "three of two workers: the first has two"
+    assert counts["ok"] == 4
+    assert counts["waiting"] == counts["held_back"] > 50
+    assert counts["longest_held_ns"] > 100_000_000
+    assert not counts["spent"]
+    part.drain(0.0)
+
+
+def test_the_rate_follows_the_runs_axis() -> None:
+    sender = Noting()
+    info = run_info(starters=1, rate=0.0)
+    part = OpenLoad(
+        LoadSettings(arrival=Process(0.0)), info, 0, sender.follow, lambda: (0, 1), lambda _: None
+    )
+    part.start()
+    gevent.sleep(0.05)
+    part.change_rate(info["origin_ns"] + 200_000_000, 100.0)
+    gevent.sleep(0.6)
+    part.drain(0.0)
+    assert 20 < len(sender.sent) < 60
+    assert min(due_ns for _, due_ns in sender.sent) >= info["origin_ns"] + 199_000_000
+
+
+def test_a_trace_that_goes_wrong_midway_refuses_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = [f"2023-11-16 18:00:00.{k:06d},9,9" for k in range(WINDOW + 300)]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows, "noon,9,9"]))
+    load, refused, sender = LoadSettings(arrival=TraceFile(path), trace_scale=100.0), list[str](), Noting()
+    part = OpenLoad(load, run_info(starters=1), 0, sender.follow, lambda: (0, 1), refused.append)
+    part.start()
+    gevent.sleep(1.0)
+    (reason,) = refused
+    assert f"{path}:{WINDOW + 302}" in reason
+    assert "noon" in reason
+    assert not part.spent
+    part.drain(0.0)
+
+
+def test_the_class_that_follows_a_schedule_is_found() -> None:
+    class Closed: ...
+
+    class Open:
+        open_loop = True
+
+    assert open_loop_class([Closed]) is None
+    assert open_loop_class([Closed, Open]) is Open
