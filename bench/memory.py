@@ -13,6 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 MOST_MB_PER_H = 1.0
+
+#: Allocators take memory from the system in steps of one to two MB: two steps are no trend yet. The
+#: standard error knows nothing of steps.
+STEPS_MB = 3.0
 WARMUP = 0.25  # of the samples
 
 
@@ -27,15 +31,19 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A line through memory over time, in MB per hour, and the standard error of its slope."""
+    """A line through memory over time, in MB per hour, and the standard error of its slope.
+
+    ``grown_mb`` is what was added between its ends.
+    """
 
     slope: float
     error: float
+    grown_mb: float
 
     @property
     def grows(self) -> bool:
         """Whether the slope is above the mark beyond doubt."""
-        return self.slope - 2 * self.error > MOST_MB_PER_H
+        return self.slope - 2 * self.error > MOST_MB_PER_H and self.grown_mb > STEPS_MB
 
 
 def trend(samples: Sequence[Sample], clock: float) -> Trend:
@@ -52,7 +60,8 @@ def trend(samples: Sequence[Sample], clock: float) -> Trend:
     away = hours - hours.mean()
     slope = float(away @ rss_mb / (away @ away))
     residuals: NDArray[np.float64] = rss_mb - rss_mb.mean() - slope * away
-    return Trend(slope, math.sqrt(residuals @ residuals / (len(used) - 2) / (away @ away)))
+    error = math.sqrt(residuals @ residuals / (len(used) - 2) / (away @ away))
+    return Trend(slope, error, float(rss_mb[-1] - rss_mb[0]))
 
 
 def write_samples(path: Path, samples: Mapping[str, Sequence[Sample]]) -> None:
