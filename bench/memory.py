@@ -14,9 +14,9 @@ from rich.table import Table
 
 MOST_MB_PER_H = 1.0
 
-#: Allocators take memory from the system in steps of one to two MB: two steps are no trend yet. The
+#: Allocators take memory from the system in steps of one to two MB: a few steps are no trend yet. The
 #: standard error knows nothing of steps.
-STEPS_MB = 3.0
+STEPS_MB = 5.0
 WARMUP = 0.25  # of the samples
 
 
