@@ -1,30 +1,13 @@
 """The user whose requests come when a schedule wants them, whatever the server does."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from locust import task
 
 from llm_locust.arrivals import Arrival
-from llm_locust.client.stream import Answer, Call
-from llm_locust.record import RequestRecord
 from llm_locust.swarm.arrivals_dispatch import ScheduleClock
 from llm_locust.swarm.arrivals_load import Item
-from llm_locust.swarm.judging import prompt_key
-from llm_locust.swarm.users import PromptUser
-from llm_locust.workload.body import path_of
+from llm_locust.swarm.users import Prepared, PromptUser
 from llm_locust.workload.prompts import Prompt
 from llm_locust.workload.traces import TraceEntry
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request that waits for its time."""
-
-    prompt: Prompt
-    body: bytes
-    prompt_id: str | None
-    check: Callable[[Answer], RequestRecord] | None
 
 
 class OpenLoopUser(PromptUser):
@@ -75,34 +58,17 @@ class ScheduledSender:
 
     def prepare(self, arrival: Item) -> Prepared:
         user = self._user
-        prompt = user.bounded(user.prompt_of(arrival))
-        body, judge = user.session.template(user.endpoint).encode(prompt), user.judge
-        prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
-        check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
-        return Prepared(prompt, body, prompt_id, check)
+        return user.prepared(user.bounded(user.prompt_of(arrival)))
 
     def send(self, arrival: Item, prepared: Prepared, due_s: float) -> None:
-        user, prompt = self._user, prepared.prompt
-        session = user.session
-        call = Call(
-            request_id=session.client.new_request_id(),
-            name=prompt.name or user.request_name or user.endpoint.value,
-            scheduled_ns=self._clock.realtime_ns(arrival.at_s),
-            endpoint=user.endpoint,
-            slo_class=prompt.slo_class or user.slo_class,
-            model=session.run["model"],
-            streamed=session.template(user.endpoint).streamed,
-            user=user.number,
-            asked_input_tokens=prompt.asked_input_tokens,
-            asked_output_tokens=prompt.asked_output_tokens,
-            session=None if isinstance(arrival, Arrival) else arrival.session,
-            turn=None if isinstance(arrival, Arrival) else arrival.turn,
+        entry = None if isinstance(arrival, Arrival) else arrival
+        self._user.send_prepared(
+            prepared,
+            self._clock.realtime_ns(arrival.at_s),
+            session_id=None if entry is None else entry.session,
+            turn=None if entry is None else entry.turn,
             blocked_ns=_blocked_ns(arrival, due_s),
-            prompt_id=prepared.prompt_id,
-            check=prepared.check,
         )
-        head = session.head(user.endpoint, user.headers)
-        session.client.post(path_of(user.endpoint), prepared.body, call, head)
 
 
 def _blocked_ns(arrival: Item, due_s: float) -> int | None:

@@ -1,8 +1,8 @@
 """Locust users that speak to a language model."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +11,7 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from llm_locust.client.stream import Answer, Call
+from llm_locust.record import RequestRecord
 from llm_locust.swarm.judging import Judge, prompt_key
 from llm_locust.swarm.plugin import session_of
 from llm_locust.swarm.session import Session
@@ -64,6 +65,16 @@ class LlmUser(User):
         return self.session.judge(kind, kind.validators, kind.expected, consistency=kind.consistency)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that is ready to be sent."""
+
+    prompt: Prompt
+    body: bytes
+    prompt_id: str | None
+    check: Callable[[Answer], RequestRecord] | None
+
+
 class PromptUser(LlmUser):
     """A user that sends prompts of the workload to one endpoint.
 
@@ -113,12 +124,37 @@ class PromptUser(LlmUser):
             session_id, turn: the conversation that it belongs to, and its place in it, from 0.
             patience_s: see :meth:`~llm_locust.client.stream.LlmClient.post`.
         """
-        session = self.session
         scheduled_ns = time.time_ns()
         prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
-        template = session.template(self.endpoint)
-        body, judge = template.encode(prompt), self.judge
+        return self.send_prepared(
+            self.prepared(prompt),
+            scheduled_ns,
+            name=name,
+            session_id=session_id,
+            turn=turn,
+            patience_s=patience_s,
+        )
+
+    def prepared(self, prompt: Prompt) -> Prepared:
+        """All of a request that can be made before its time."""
+        body, judge = self.session.template(self.endpoint).encode(prompt), self.judge
         prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
+        check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
+        return Prepared(prompt, body, prompt_id, check)
+
+    def send_prepared(
+        self,
+        ready: Prepared,
+        scheduled_ns: int,
+        *,
+        name: str | None = None,
+        session_id: str | None = None,
+        turn: int | None = None,
+        blocked_ns: int | None = None,
+        patience_s: float | None = None,
+    ) -> Answer:
+        """Send it now, wait for the whole answer, record it; ``blocked_ns`` as in the record."""
+        session, prompt = self.session, ready.prompt
         call = Call(
             request_id=session.client.new_request_id(),
             name=name or prompt.name or self.request_name or self.endpoint.value,
@@ -126,17 +162,18 @@ class PromptUser(LlmUser):
             endpoint=self.endpoint,
             slo_class=prompt.slo_class or self.slo_class,
             model=session.run["model"],
-            streamed=template.streamed,
+            streamed=session.template(self.endpoint).streamed,
             user=self.number,
             asked_input_tokens=prompt.asked_input_tokens,
             asked_output_tokens=prompt.asked_output_tokens,
             session=session_id,
             turn=turn,
-            prompt_id=prompt_id,
-            check=judge.check(prompt, prompt.expected, hashed=prompt_id is not None),
+            blocked_ns=blocked_ns,
+            prompt_id=ready.prompt_id,
+            check=ready.check,
         )
         head = session.head(self.endpoint, self.headers)
-        return session.client.post(path_of(self.endpoint), body, call, head, patience_s=patience_s)
+        return session.client.post(path_of(self.endpoint), ready.body, call, head, patience_s=patience_s)
 
 
 class ChatUser(PromptUser):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from llm_locust.wire.draft import Draft, Kind
+from llm_locust.wire.draft import Draft, Kind, read_leniently
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     PayloadError,
@@ -152,15 +152,11 @@ def read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
 
 def _read_odd(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
     """A payload that typed decoding refused."""
-    if event.data.strip().startswith(b"[DONE]"):
-        draft.closed = True
-        return
-    try:
-        chunk = _lenient_chunk(parse_object(event.data), carrier)
-    except PayloadError as e:
-        draft.refuse(event, explained(e, event.data))
-    else:
-        _read_chunk(draft, chunk, event)
+
+    def read(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
+        _read_chunk(draft, _lenient_chunk(payload, carrier), event)
+
+    read_leniently(draft, event, read)
 
 
 def _read_chunk(draft: Draft, chunk: _Chunk | _TextChunk, event: SseEvent) -> None:

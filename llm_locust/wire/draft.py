@@ -1,12 +1,20 @@
 """An answer as a value, and the draft that it is written into while its events are read."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 from typing import Any
 
-from llm_locust.wire.payload import count_of, json_text, name_of, well_formed
+from llm_locust.wire.payload import (
+    PayloadError,
+    count_of,
+    explained,
+    json_text,
+    name_of,
+    parse_object,
+    well_formed,
+)
 from llm_locust.wire.sse import SseEvent
 
 
@@ -197,6 +205,22 @@ class Draft:
             invalid=_well_formed(self.invalid),
             model=_well_formed(self.model),
         )
+
+
+def read_leniently(
+    draft: Draft, event: SseEvent, read: Callable[[Draft, dict[str, Any], SseEvent], None]
+) -> None:
+    """An event that is not just the next piece of text: its end, or an object for ``read``.
+
+    What is no object, or holds what ``read`` cannot use (PayloadError), is refused.
+    """
+    if event.data.strip().startswith(b"[DONE]"):
+        draft.closed = True
+        return
+    try:
+        read(draft, parse_object(event.data), event)
+    except PayloadError as e:
+        draft.refuse(event, explained(e, event.data))
 
 
 def _joined(texts: Iterable[list[str]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.wire.draft import Draft, Kind
+from llm_locust.wire.draft import Draft, Kind, read_leniently
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     PayloadError,
@@ -53,18 +53,18 @@ def read_messages(draft: Draft, events: Sequence[SseEvent]) -> None:
         try:
             payload = _decode(event.data)
         except DECODE_ERRORS:
-            _read_odd(draft, event)
+            read_leniently(draft, event, _read_event)
             continue
         delta = payload.delta
         if delta is None or payload.type != _DELTA:
-            _read_odd(draft, event)
+            read_leniently(draft, event, _read_event)
         elif delta.type == "text_delta" and delta.text and draft.first_answer is not None:
             choice.text.append(delta.text)
             draft.token_ends.append(event.end)
         elif delta.type == "thinking_delta" and delta.thinking:
             draft.token(event.end, choice.add(reasoning=delta.thinking))
         else:
-            _read_odd(draft, event)
+            read_leniently(draft, event, _read_event)
 
 
 def read_messages_body(draft: Draft, body: bytes) -> None:
@@ -88,17 +88,6 @@ def read_messages_body(draft: Draft, body: bytes) -> None:
     _note_usage(draft, message.get("usage"))
     draft.choices[0].finish(message.get("stop_reason"))
     draft.closed = True
-
-
-def _read_odd(draft: Draft, event: SseEvent) -> None:
-    """An event that is not just the next piece of text."""
-    if event.data.strip().startswith(b"[DONE]"):
-        draft.closed = True
-        return
-    try:
-        _read_event(draft, parse_object(event.data), event)
-    except PayloadError as e:
-        draft.refuse(event, explained(e, event.data))
 
 
 def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.wire.draft import Draft, Kind
+from llm_locust.wire.draft import Draft, Kind, read_leniently
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     PayloadError,
@@ -52,7 +52,7 @@ def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
         try:
             payload = _decode(event.data)
         except DECODE_ERRORS:
-            _read_odd(draft, event)
+            read_leniently(draft, event, _read_event)
             continue
         if payload.type == _TEXT and payload.delta and draft.first_answer is not None:
             choice.text.append(payload.delta)
@@ -60,7 +60,7 @@ def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
         elif payload.delta is not None and payload.type is not None:
             _read_delta(draft, payload, event)
         else:
-            _read_odd(draft, event)
+            read_leniently(draft, event, _read_event)
 
 
 def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:
@@ -74,17 +74,6 @@ def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:
     elif payload.type in _ARGUMENTS:
         kind = draft.tool(0, name_of(payload.item_id) or "").add(text)
     draft.token(event.end, kind)
-
-
-def _read_odd(draft: Draft, event: SseEvent) -> None:
-    """An event that is no plain delta."""
-    if event.data.strip().startswith(b"[DONE]"):
-        draft.closed = True
-        return
-    try:
-        _read_event(draft, parse_object(event.data), event)
-    except PayloadError as e:
-        draft.refuse(event, explained(e, event.data))
 
 
 def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
