@@ -164,8 +164,9 @@ class Simulation:
     truth: Path
 
     def entries(self) -> list[dict[str, Any]]:
-        """The requests that are over, in the order of their ends."""
-        return [json.loads(line) for line in self.truth.read_text().splitlines()]
+        """The requests that are over, in the order of their ends. A line still being written is none yet."""
+        whole, _, _ = self.truth.read_text().rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def wait_entries(self, count: int) -> None:
         wait_until(lambda: len(self.entries()) >= count, f"{count} requests at the simulation")
