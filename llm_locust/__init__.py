@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from llm_locust.swarm.hooks import events
     from llm_locust.swarm.open_loop import OpenLoopUser
     from llm_locust.swarm.openai_user import OpenAIUser
+    from llm_locust.swarm.scenario_user import ScenarioUser
     from llm_locust.swarm.users import ChatUser, CompletionUser, MessagesUser, ResponsesUser
     from llm_locust.workload.prompts import Prompt
+    from llm_locust.workload.scenario.parts import Validator
 
 __all__ = [
     "Answer",
@@ -32,8 +34,10 @@ __all__ = [
     "Prompt",
     "RequestRecord",
     "ResponsesUser",
+    "ScenarioUser",
     "Slo",
     "TokenSource",
+    "Validator",
     "events",
 ]
 
@@ -49,8 +53,10 @@ _HOMES = {
     "Prompt": "llm_locust.workload.prompts",
     "RequestRecord": "llm_locust.record",
     "ResponsesUser": "llm_locust.swarm.users",
+    "ScenarioUser": "llm_locust.swarm.scenario_user",
     "Slo": "llm_locust.metrics.slo",
     "TokenSource": "llm_locust.record",
+    "Validator": "llm_locust.workload.scenario.parts",
     "events": "llm_locust.swarm.hooks",
 }
 

@@ -100,10 +100,12 @@ class Manifest:
     host: str | None = None
     model: str | None = None
     scenario: str | None = None
+    scenario_document: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     command: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     slo: str = ""
+    class_slos: dict[str, dict[str, float]] = field(default_factory=dict)
     gates: str = ""
     warmup_s: float = 0.0
     open_loop: bool = False

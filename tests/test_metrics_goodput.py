@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, failed, request, requests
 
-from llm_locust.metrics.goodput import LOST, OUTCOME, MeasuredFrom, goodput, judge
+from llm_locust.metrics.goodput import LOST, OUTCOME, Limits, MeasuredFrom, goodput, judge
 from llm_locust.metrics.latency import per_request, summarise_latency
 from llm_locust.metrics.slo import Slo
 from llm_locust.record import Outcome, RequestRecord
@@ -24,7 +24,7 @@ def of(
 ) -> dict[str, Any]:
     c = columns(*records)
     judged = np.flatnonzero(~c.cancelled)
-    return goodput(judge(c, per_request(c), slo, measured_from), c, judged, seconds, lost=lost)
+    return goodput(judge(c, per_request(c), Limits(slo), measured_from), c, judged, seconds, lost=lost)
 
 
 def good(record: RequestRecord, slo: Slo, measured_from: MeasuredFrom = "sent") -> bool:
@@ -166,3 +166,45 @@ def test_attainment_is_the_adjusted_distribution_at_the_limit(records: list[Requ
     adjusted = summarise_latency(np.array(ok), failed=len(records) - len(ok))
     if records:
         assert share == pytest.approx((len(ok) if ms >= 7 else 0) / adjusted["n"])
+
+
+OWN = Limits(Slo(ttft_s=0.2, e2el_s=5.0), {"code": Slo(ttft_s=0.1), "batch": Slo()})
+
+
+def of_classes(*records: RequestRecord, lost: int | None = 0) -> dict[str, Any]:
+    c = columns(*records)
+    judged = np.flatnonzero(~c.cancelled)
+    return goodput(judge(c, per_request(c), OWN, "sent"), c, judged, 10.0, lost=lost)
+
+
+def labelled(slo_class: str, ttft_s: float) -> RequestRecord:
+    return replace(request(arrivals=(ttft_s, ttft_s + 0.1)), slo_class=slo_class)
+
+
+def test_a_class_with_limits_of_its_own_is_held_against_them_alone() -> None:
+    assert of_classes(labelled("code", 0.15))["ratio"] == 0.0
+    assert of_classes(labelled("chat", 0.15))["ratio"] == 1.0
+    assert of_classes(labelled("batch", 99.0))["ratio"] == 1.0
+    assert of_classes(labelled("code", 0.05))["ratio"] == 1.0
+
+
+def test_what_every_request_is_held_against_is_the_slo_where_classes_differ_each_is_told() -> None:
+    assert of_classes(labelled("code", 0.1))["slo"] == {"ttft": 100.0}
+    assert of_classes(labelled("code", 0.1))["slo_by_class"] == {}
+    several = of_classes(labelled("code", 0.1), labelled("chat", 0.1), labelled("batch", 0.1))
+    assert several["slo"] == {"ttft": 200.0, "e2el": 5000.0}
+    assert several["slo_by_class"] == {
+        "batch": {},
+        "chat": {"ttft": 200.0, "e2el": 5000.0},
+        "code": {"ttft": 100.0},
+    }
+
+
+def test_attainment_is_of_those_that_have_the_limit() -> None:
+    found = of_classes(
+        labelled("code", 0.15), labelled("chat", 0.15), labelled("chat", 9.0), labelled("batch", 99.0)
+    )
+    assert found["attainment"] == {"ttft": pytest.approx(1 / 3), "e2el": 0.5}
+    assert found["ratio"] == 0.5
+    assert found["first_failed"] == {"ttft": 2, "e2el": 0, OUTCOME: 0, LOST: 0}
+    assert of_classes(labelled("batch", 1.0))["attainment"] == {"ttft": None, "e2el": None}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, failed, ns, request
 
-from llm_locust.metrics.goodput import judge
+from llm_locust.metrics.goodput import Limits, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.replicas import fairness, jain, replicas
 from llm_locust.metrics.slo import Slo
@@ -22,7 +22,7 @@ def test_a_slow_replica_does_not_hide_in_the_pool() -> None:
     ]
     c = columns(*fast, *slow, failed(0.1))
     values = per_request(c)
-    judgement = judge(c, values, Slo(ttft_s=1.0), "sent")
+    judgement = judge(c, values, Limits(Slo(ttft_s=1.0)), "sent")
     a, b = entries = replicas(c, values, Credits.of(c, Window(ns(0.0), ns(4.0), "")), judgement)
     assert a == {
         "name": "a",

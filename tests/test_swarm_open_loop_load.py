@@ -149,7 +149,10 @@ def test_the_class_that_follows_a_schedule_is_found() -> None:
     class Closed: ...
 
     class Open:
-        open_loop = True
+        @classmethod
+        def follows_schedule(cls, settings: object) -> bool:
+            return settings == "open"
 
-    assert open_loop_class([Closed]) is None
-    assert open_loop_class([Closed, Open]) is Open
+    assert open_loop_class([Closed], "open") is None
+    assert open_loop_class([Closed, Open], "closed") is None
+    assert open_loop_class([Closed, Open], "open") is Open

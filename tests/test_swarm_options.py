@@ -13,22 +13,16 @@ from llm_locust.manifest import Manifest
 from llm_locust.store import read_manifest
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.health import Health
+from llm_locust.swarm.option_types import parse_header, parse_time, parse_timeouts
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
-from llm_locust.swarm.settings import (
-    RECORDED_OPTIONS,
-    Settings,
-    UsageError,
-    parse_header,
-    parse_settings,
-    parse_time,
-    parse_timeouts,
-)
+from llm_locust.swarm.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings
 
 #: As a command line without any of our options leaves them.
 DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("model", "input_tokens", "output_tokens", "dataset", "body", "slo", "gate", "out")),
     **dict.fromkeys(("seed", "spool", "api_key_env", "ca_cert", "client_cert")),
+    **dict.fromkeys(("dataset_order", "tokenizer", "shared_prefix", "unique_head", "calibrate")),
     "warmup": "0s",
     "timeouts": "first=60s gap=30s total=600s",
     "flush_timeout": "30s",

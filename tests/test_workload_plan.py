@@ -321,12 +321,12 @@ def test_another_run_has_other_prefixes_unless_they_are_to_be_the_same() -> None
     assert beginnings(kept, "a") == beginnings(kept, "b")
 
 
-def test_an_asked_length_below_the_prefix_is_the_prefix_cut_short() -> None:
-    long = WorkloadSpec(input_tokens=parse_lengths("100"), shared_prefix=SharedPrefix(groups=1, tokens=60))
-    short = replace(long, input_tokens=parse_lengths("28"))
-    text = prompts(short, 1)[0].text or ""
-    assert len(text.split(" ")) == 20
-    assert (prompts(long, 1)[0].text or "").startswith(text + " ")
+def test_the_prefix_is_asked_for_beside_the_input_length() -> None:
+    spec = WorkloadSpec(input_tokens=parse_lengths("28"), shared_prefix=SharedPrefix(groups=1, tokens=60))
+    drawn = prompts(spec, 3)
+    assert [p.asked_input_tokens for p in drawn] == [88, 88, 88]
+    assert {len((p.text or "").split(" ")) for p in drawn} == {80}
+    assert len({tuple((p.text or "").split(" ")[:60]) for p in drawn}) == 1
 
 
 def test_with_a_tokenizer_the_prefix_counts_and_the_whole_is_exact(tokenizer: PromptTokenizer) -> None:

@@ -1,5 +1,6 @@
 """When requests are sent: schedules that are absolute, reproducible and divided over the workers."""
 
+from llm_locust.arrivals.mixed import ClassArrival, MixedSchedule
 from llm_locust.arrivals.parse import ArrivalError, TraceFile, parse_arrival, parse_rate
 from llm_locust.arrivals.process import Process, unit_times
 from llm_locust.arrivals.profile import Leg, Profile, Segment, constant, piecewise, sine
@@ -9,8 +10,10 @@ __all__ = [
     "Arrival",
     "ArrivalError",
     "Arrivals",
+    "ClassArrival",
     "Leg",
     "ListedSchedule",
+    "MixedSchedule",
     "Process",
     "Profile",
     "Schedule",

@@ -20,6 +20,10 @@ REPLICA_HEADERS = (
 )
 
 
+#: The number of tokens of a text.
+CountTokens = Callable[[str], int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """What the caller knows of a request before it is sent; it goes into the record as it is."""
@@ -38,6 +42,7 @@ class Call:
     turn: int | None = None
     blocked_ns: int | None = None
     prompt_id: str | None = None
+    counted_input_tokens: int | None = None  # by a tokenizer; counts where the server does not tell
     # Off the timing path: gives the record that counts, in place of the one that was made.
     check: Callable[["Answer"], RequestRecord] | None = None
 
@@ -62,11 +67,22 @@ class Link:
 
 
 def record_of(
-    call: Call, exchange: Exchange, reply: Reply, verdict: Verdict, times: Timeline, link: Link
+    call: Call,
+    exchange: Exchange,
+    reply: Reply,
+    verdict: Verdict,
+    times: Timeline,
+    link: Link,
+    count_tokens: CountTokens | None = None,
 ) -> RequestRecord:
-    """All that is known of a finished call."""
+    """All that is known of a finished call.
+
+    Args:
+        count_tokens: counts the answer where the server does not; some 1 µs a token.
+    """
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
-    counted = None if usage is None else usage.output_tokens
+    output_tokens, source = _output_tokens(reply, count_tokens)
+    input_tokens = None if usage is None else usage.input_tokens
     outcome, error = verdict
     return RequestRecord(
         request_id=call.request_id,
@@ -88,11 +104,11 @@ def record_of(
         status=exchange.status,
         error=error,
         finish_reason=reply.finish_reason,
-        input_tokens=None if usage is None else usage.input_tokens,
+        input_tokens=call.counted_input_tokens if input_tokens is None else input_tokens,
         cached_tokens=None if usage is None else usage.cached_tokens,
-        output_tokens=len(arrivals) if counted is None else counted,
+        output_tokens=output_tokens,
         reasoning_tokens=None if usage is None else usage.reasoning_tokens,
-        token_source=TokenSource.EVENTS if counted is None else TokenSource.USAGE,
+        token_source=source,
         asked_input_tokens=call.asked_input_tokens,
         asked_output_tokens=call.asked_output_tokens,
         output_chars=reply.output_chars if len(arrivals) else None,
@@ -112,6 +128,16 @@ def record_of(
         blocked_ns=call.blocked_ns,
         prompt_id=call.prompt_id,
     )
+
+
+def _output_tokens(reply: Reply, count_tokens: CountTokens | None) -> tuple[int, TokenSource]:
+    """By the server, else by the tokenizer over the whole text, else the token events."""
+    if reply.usage is not None and reply.usage.output_tokens is not None:
+        return reply.usage.output_tokens, TokenSource.USAGE
+    if count_tokens is None or not reply.output_chars:
+        return len(reply.token_ends), TokenSource.EVENTS
+    calls = (f"{call.name}{call.arguments}" for call in reply.tool_calls)
+    return count_tokens("".join((reply.reasoning, reply.text, reply.refusal, *calls))), TokenSource.TOKENIZER
 
 
 def replica_of(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | None:

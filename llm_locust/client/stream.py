@@ -17,7 +17,15 @@ from llm_locust.client.head import Head, call_fields, make_head
 from llm_locust.client.outcome import error_text, judge
 from llm_locust.client.patience import Patience
 from llm_locust.client.pool import Pool
-from llm_locust.client.recording import REPLICA_HEADERS, Answer, Call, Link, record_of, replica_of
+from llm_locust.client.recording import (
+    REPLICA_HEADERS,
+    Answer,
+    Call,
+    CountTokens,
+    Link,
+    record_of,
+    replica_of,
+)
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.client.timing import Moments, timeline
 from llm_locust.record import Outcome
@@ -43,6 +51,7 @@ class LlmClient:
         sink: gets the answer of every call, cancelled ones included, once.
         secrets: texts that are blanked out of every error text that a server sends back.
         admit: called before each call begins; what it raises keeps the call from being sent.
+        count_tokens: counts answers whose length the server does not tell.
     """
 
     def __init__(
@@ -56,7 +65,9 @@ class LlmClient:
         secrets: Sequence[str] = (),
         worker: str = "",
         admit: Callable[[], None] = lambda: None,
+        count_tokens: CountTokens | None = None,
     ) -> None:
+        self.count_tokens = count_tokens
         self.pool = pool
         self.admit = admit
         self.timeouts = timeouts or Timeouts()
@@ -325,6 +336,7 @@ class LiveCall:
                 rtt_ns=rtt_ns,
                 replica=replica_of(exchange.headers, client.replica_headers),
             ),
+            client.count_tokens,
         )
         if left and outcome is Outcome.CANCELLED:
             record = replace(record, abandoned=True, error=_LEFT)

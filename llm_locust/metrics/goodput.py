@@ -1,14 +1,15 @@
 """Which requests were good, and how many of all that were asked for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_locust.batch import Labels
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.slo import SLO_METRICS, Slo
 
 MeasuredFrom = Literal["scheduled", "sent"]
 
@@ -27,21 +28,49 @@ _LAST = np.finfo(np.float64).max
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """Each request against one SLO; arrays of shape (rows,).
-
-    ``held[metric]`` marks the requests that ended ok and kept that limit, ``good`` those that kept
-    all. ``first_failed`` is the index of what broke first among ``(*held, OUTCOME)``, -1 for good.
-    """
+class Limits:
+    """The run's SLO, and those of classes that have their own instead."""
 
     slo: Slo
+    of_class: Mapping[str, Slo] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.slo) or any(self.of_class.values())
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All that have a limit somewhere, in the order of :data:`SLO_METRICS`."""
+        every = [self.slo, *self.of_class.values()]
+        return tuple(metric for metric in SLO_METRICS if any(metric in slo.limits for slo in every))
+
+    def of(self, label: str) -> Slo:
+        """The SLO of a class."""
+        return self.of_class.get(label, self.slo)
+
+    def per_request(self, classes: Labels, metric: str) -> Floats:
+        """The limit of each request in seconds; infinite where it has none."""
+        of_code = [*map(self.of, classes.names), self.slo]  # -1: no class
+        return np.array([slo.limits.get(metric, np.inf) for slo in of_code], dtype=np.float64)[classes.codes]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Each request against its SLO; arrays of shape (rows,).
+
+    ``held[metric]`` marks the requests that ended ok and kept that limit, ``limited[metric]`` those that
+    have it, ``good`` those that kept all. ``first_failed`` is the index of what broke first among
+    ``(*held, OUTCOME)``, -1 for good.
+    """
+
+    limits: Limits
     held: dict[str, Mask]
+    limited: dict[str, Mask]
     good: Mask
     first_failed: NDArray[np.int8]
 
 
-def judge(c: Columns, values: Mapping[str, Floats], slo: Slo, measured_from: MeasuredFrom) -> Judgement:
-    """Hold every request against ``slo``.
+def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_from: MeasuredFrom) -> Judgement:
+    """Hold every request against the SLO of its class.
 
     Args:
         values: what :func:`~llm_locust.metrics.latency.per_request` gave for ``c``.
@@ -50,10 +79,12 @@ def judge(c: Columns, values: Mapping[str, Floats], slo: Slo, measured_from: Mea
     A metric that is not defined breaks its limit, but for the tpot of an answer of fewer than two
     tokens, which has no pace to break.
     """
-    held, broken_at_s = {}, []
-    for metric, limit_s in slo.limits.items():
+    held, limited, broken_at_s = {}, {}, []
+    for metric in limits.metrics:
+        limit_s = limits.per_request(c.slo_class, metric)
+        limited[metric] = np.isfinite(limit_s)
         measured = _measured(values, metric, measured_from)
-        kept = measured <= limit_s + _HALF_A_NANOSECOND
+        kept = (measured <= limit_s + _HALF_A_NANOSECOND) | ~limited[metric]
         if metric == "tpot":
             kept |= c.output_tokens < 2
         held[metric] = kept & c.ok
@@ -62,7 +93,8 @@ def judge(c: Columns, values: Mapping[str, Floats], slo: Slo, measured_from: Mea
         broken_at_s.append(np.where(kept, np.inf, np.nan_to_num(moment, nan=_LAST)))
     good = np.logical_and.reduce([c.ok, *held.values()])
     first = np.argmin(broken_at_s, axis=0) if broken_at_s else np.zeros(len(c))
-    return Judgement(slo, held, good, np.select([good, ~c.ok], [-1, len(held)], first).astype(np.int8))
+    first_failed = np.select([good, ~c.ok], [-1, len(held)], first).astype(np.int8)
+    return Judgement(limits, held, limited, good, first_failed)
 
 
 def goodput(
@@ -70,11 +102,13 @@ def goodput(
 ) -> dict[str, Any]:
     """Shares of a population and rates of its good requests.
 
-    ``attainment`` is for each limit the share of the population that ended ok and held it: the
-    adjusted distribution at the limit. ``first_failed`` counts, for the requests that were not
-    good, which limit broke first in time, ``outcome`` standing for those that did not end ok and
-    ``lost`` for those without a record; the counts and the good ones add up to the population and the
-    lost ones. Rates are of the population's good requests and of their whole output.
+    ``slo`` is in milliseconds: what all of the population is held against; where its classes differ, the
+    run's, and ``slo_by_class`` has those of each. ``attainment`` is for each limit the share, of those in
+    the population that have it, that ended ok and held it: the adjusted distribution at the limit.
+    ``first_failed`` counts, for the requests that were not good, which limit broke first in time,
+    ``outcome`` standing for those that did not end ok and ``lost`` for those without a record; the counts
+    and the good ones add up to the population and the lost ones. Rates are of the population's good
+    requests and of their whole output.
 
     Args:
         judgement: None where no SLO was given: nothing is good or bad then, all values are None.
@@ -85,6 +119,7 @@ def goodput(
     if judgement is None:
         return {
             "slo": {},
+            "slo_by_class": {},
             "ratio": None,
             "requests_per_s": None,
             "output_tokens_per_s": None,
@@ -95,15 +130,35 @@ def goodput(
     tokens = c.output_tokens[good]
     known = not np.isnan(tokens).all() or not len(good)
     return {
-        "slo": {metric: limit_s * 1e3 for metric, limit_s in judgement.slo.limits.items()},
+        **_limits(judgement.limits, c.slo_class, judged),
         "ratio": len(good) / n if n else None,
         "requests_per_s": len(good) / seconds if seconds > 0 else None,
         "output_tokens_per_s": float(np.nansum(tokens)) / seconds if seconds > 0 and known else None,
-        "attainment": {
-            metric: int(held[judged].sum()) / n if n else None for metric, held in judgement.held.items()
-        },
+        "attainment": {metric: _attained(judgement, metric, judged, lost or 0) for metric in judgement.held},
         "first_failed": _first_failed(judgement, judged) | ({} if lost is None else {LOST: lost}),
     }
+
+
+def _limits(limits: Limits, classes: Labels, judged: Rows) -> dict[str, Any]:
+    """The keys ``slo`` and ``slo_by_class``."""
+    found = {classes.names[code] for code in np.unique(classes.codes[judged]).tolist() if code >= 0}
+    slos = {label: limits.of(label).limits for label in sorted(found)}
+    alike = len({tuple(slo.items()) for slo in slos.values()}) == 1
+    shared = next(iter(slos.values())) if alike else limits.slo.limits
+    return {
+        "slo": _in_ms(shared),
+        "slo_by_class": {} if alike or not slos else {label: _in_ms(slo) for label, slo in slos.items()},
+    }
+
+
+def _in_ms(limits: Mapping[str, float]) -> dict[str, float]:
+    return {metric: limit_s * 1e3 for metric, limit_s in limits.items()}
+
+
+def _attained(judgement: Judgement, metric: str, judged: Rows, lost: int) -> float | None:
+    limited = judged[judgement.limited[metric][judged]]
+    n = len(limited) + lost
+    return int(judgement.held[metric][limited].sum()) / n if n else None
 
 
 def _first_failed(judgement: Judgement, judged: Rows) -> dict[str, int]:
@@ -118,7 +173,7 @@ def _measured(values: Mapping[str, Floats], metric: str, measured_from: Measured
 
 
 def _moment_s(
-    c: Columns, values: Mapping[str, Floats], metric: str, limit_s: float, measured_from: MeasuredFrom
+    c: Columns, values: Mapping[str, Floats], metric: str, limit_s: Floats, measured_from: MeasuredFrom
 ) -> Floats:
     """When a limit breaks, in seconds after sent.
 
@@ -128,4 +183,4 @@ def _moment_s(
         return values["ttft"] + limit_s * (c.output_tokens - 1)
     if metric.endswith("_scheduled") or measured_from == "scheduled":
         return limit_s - values["schedule_delay"]
-    return np.full(len(c), limit_s)
+    return limit_s

@@ -7,15 +7,18 @@ import numpy as np
 
 from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
-from llm_locust.metrics.columns import PART_COLUMNS, TIME_COLUMNS, Columns, Floats, Part, Rows, Times
+from llm_locust.metrics.columns import PART_COLUMNS, TIME_COLUMNS, Columns, Floats, Part, Rows, Times, groups
 from llm_locust.metrics.gaps import PooledGaps
-from llm_locust.metrics.goodput import Judgement, MeasuredFrom, judge
+from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.pace import on_time_ratio
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.throughput import Credits
 from llm_locust.metrics.whole import Whole
 from llm_locust.metrics.window import Population, Window, run_window, steady_window
+
+#: Both limits that say when each token is in time.
+_PACE = {"ttft", "tpot"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ def measure(requests: Requests, manifest: Manifest, slo: Slo, window: str, warmu
     origin_ns = _origin_ns(requests, manifest)
     span = _window(requests, origin_ns, manifest, window, warmup_s)
     columns, credits = Whole(Columns, len(requests)), Whole(Credits, len(requests))
+    limits = Limits(slo, {label: _slo(of_class) for label, of_class in manifest.class_slos.items()})
     judgements, on_time = Whole(Judgement, len(requests)), Whole(_OnTime, len(requests))
     gaps = PooledGaps()
     for batch in requests.parts(PART_COLUMNS):
@@ -64,16 +68,16 @@ def measure(requests: Requests, manifest: Manifest, slo: Slo, window: str, warmu
         ok = Population.of(part, span.scheduled(part), np.arange(len(part))).ok
         columns.add(part, len(part))
         credits.add(Credits.of(part, span), len(part))
-        if slo:
-            judgements.add(judge(part, per_request(part), slo, measured_from), len(part))
-        if _has_pace(slo):
-            on_time.add(_OnTime.of(part, ok, slo.limits), len(part))
+        if limits:
+            judgements.add(judge(part, per_request(part), limits, measured_from), len(part))
+        if _has_pace(limits):
+            on_time.add(_OnTime.of(part, ok, limits), len(part))
         gaps.add(part, ok)
     return Measured(
         columns.value(),
         credits.value(),
-        judgements.value() if slo else None,
-        on_time.value().share if _has_pace(slo) else None,
+        judgements.value() if limits else None,
+        on_time.value().share if _has_pace(limits) else None,
         gaps,
     )
 
@@ -83,14 +87,23 @@ class _OnTime:
     share: Floats
 
     @classmethod
-    def of(cls, c: Part, ok: Rows, limits: Mapping[str, float]) -> "_OnTime":
+    def of(cls, c: Part, ok: Rows, limits: Limits) -> "_OnTime":
         share = np.full(len(c), np.nan)
-        share[ok] = on_time_ratio(c, ok, limits["ttft"], limits["tpot"])
+        for label, rows in groups(c.slo_class):
+            slo = limits.of(label).limits
+            if slo.keys() >= _PACE:
+                rows = np.intersect1d(rows, ok, assume_unique=True)
+                share[rows] = on_time_ratio(c, rows, slo["ttft"], slo["tpot"])
         return cls(share)
 
 
-def _has_pace(slo: Slo) -> bool:
-    return {"ttft", "tpot"} <= slo.limits.keys()
+def _has_pace(limits: Limits) -> bool:
+    """Some class's SLO says when each token is in time."""
+    return any(slo.limits.keys() >= _PACE for slo in (limits.slo, *limits.of_class.values()))
+
+
+def _slo(limits_s: Mapping[str, float]) -> Slo:
+    return Slo(**{f"{metric}_s": limit_s for metric, limit_s in limits_s.items()})
 
 
 def _origin_ns(requests: Requests, manifest: Manifest) -> int:

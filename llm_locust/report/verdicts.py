@@ -90,8 +90,7 @@ def _gate_value(text: str, value: float | None) -> str:
 def goodput(summary: Part) -> Section:
     """How much of what was asked for came within the SLO, and what broke it first."""
     part = summary.get("goodput") or {}
-    limits = part.get("slo") or {}
-    if not limits:
+    if part.get("ratio") is None and not _limits_ms(part):
         return Section("Goodput", (Line("not judged: no SLO was given", Tone.FAINT),))
     requests = summary.get("requests") or {}
     population, lost = requests.get("population"), requests.get("lost") or 0
@@ -110,10 +109,22 @@ def goodput(summary: Part) -> Section:
     return Section("Goodput", (Line(text),), Table(columns, tuple(_limit_rows(part))), notes)
 
 
+def _limits_ms(part: Part) -> dict[str, tuple[float, float]]:
+    """Metric -> the tightest and the widest limit that a class has."""
+    slos = (part.get("slo_by_class") or {}).values() or [part.get("slo") or {}]
+    found: dict[str, list[float]] = {}
+    for slo in slos:
+        for metric, limit_ms in slo.items():
+            found.setdefault(metric, []).append(limit_ms)
+    return {metric: (min(limits), max(limits)) for metric, limits in found.items()}
+
+
 def _limit_rows(part: Part) -> Iterator[Row]:
     held, first = part.get("attainment") or {}, part.get("first_failed") or {}
-    for metric, limit_ms in (part.get("slo") or {}).items():
-        limit = f"{metric} ≤ {limit_ms:,g} ms"
+    for metric, (least_ms, most_ms) in _limits_ms(part).items():
+        limit = f"{metric} ≤ {most_ms:,g} ms"
+        if least_ms != most_ms:
+            limit = f"{metric} ≤ {least_ms:,g} … {most_ms:,g} ms by class"
         yield Row((clean(limit), percent(held.get(metric)), count(first.get(metric))))
     if first.get(OUTCOME):
         yield Row(("(did not end ok)", "", count(first[OUTCOME])))

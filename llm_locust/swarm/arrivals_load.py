@@ -9,7 +9,9 @@ import gevent
 
 from llm_locust.arrivals import (
     Arrival,
+    ClassArrival,
     ListedSchedule,
+    MixedSchedule,
     Process,
     Schedule,
     Timetable,
@@ -26,21 +28,28 @@ from llm_locust.workload.traces import TraceEntry, TraceError
 
 logger = logging.getLogger(__name__)
 
+#: The schedule begins so long after the run, when every worker has heard of it and knows its clock.
+ORIGIN_DELAY_S = 2.0
+
 #: A worker that does not know its clock's offset by then takes its own clock for the run's.
 OFFSET_PATIENCE_S = 5.0
 
 #: After each error of the same kind so many more are only counted.
 _SAID_ERRORS = 20
 
-Item = Arrival | TraceEntry
+Item = Arrival | ClassArrival | TraceEntry
 
 #: Makes what sends: called once a run, in the load's own greenlet, with the schedule's clock.
 MakeSender = Callable[[ScheduleClock], Sender[Any, Any]]
 
 
-def open_loop_class(user_classes: Iterable[type]) -> Any | None:
+def open_loop_class(user_classes: Iterable[Any], settings: Any) -> Any | None:
     """The user class whose requests follow a schedule; None in a closed loop."""
-    return next((cls for cls in user_classes if getattr(cls, "open_loop", False)), None)
+
+    def follows(cls: Any) -> bool:
+        return hasattr(cls, "follows_schedule") and cls.follows_schedule(settings)
+
+    return next(filter(follows, user_classes), None)
 
 
 def timetable(load: LoadSettings, run: RunInfo, index: int) -> Timetable[Any]:
@@ -55,8 +64,19 @@ def timetable(load: LoadSettings, run: RunInfo, index: int) -> Timetable[Any]:
     if load.trace is not None:
         entries = load.open_trace(run["trace_scale"]).share(index, count)
         return ListedSchedule(entries, load.num_requests)
+    process = load.arrival if isinstance(load.arrival, Process) else DEFAULT_PROCESS
+    if load.class_rates:
+        return MixedSchedule(
+            {
+                name: Schedule(process, rate, seed=run["seed"], stream=name)
+                for name, rate in load.class_rates.items()
+            },
+            worker_index=index,
+            worker_count=count,
+            limit=load.num_requests,
+        )
     return Schedule(
-        load.arrival if isinstance(load.arrival, Process) else DEFAULT_PROCESS,
+        process,
         constant(run["rate"]) if load.rate is None else load.rate,
         seed=run["seed"],
         worker_index=index,

@@ -1,9 +1,10 @@
 """The options that say when requests are sent, and how many, as checked values."""
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from llm_locust.arrivals import Process, Profile, TraceFile, parse_arrival, parse_rate
@@ -36,7 +37,9 @@ class LoadSettings:
 
     Attributes:
         trace_scale: stretches a trace's times: 2 is twice as slow.
-        max_in_flight, num_requests: of all workers together.
+        max_in_flight, num_requests: of all workers together. In a run of conversations they count
+            these, not their turns.
+        class_rates: the rate of each class of a scenario, where they have rates of their own.
     """
 
     arrival: Process | TraceFile | None = None
@@ -46,6 +49,7 @@ class LoadSettings:
     max_in_flight: int | None = None
     num_requests: int | None = None
     stop_rules: tuple[StopRule, ...] = ()
+    class_rates: Mapping[str, Profile] = field(default_factory=dict)
 
     @property
     def open_loop_option(self) -> str | None:
@@ -54,6 +58,7 @@ class LoadSettings:
             "--arrival": self.arrival,
             "--request-rate": self.rate,
             "--max-in-flight": self.max_in_flight,
+            "a class's rate": self.class_rates or None,
         }
         return next((flag for flag, value in given.items() if value is not None), None)
 
@@ -64,7 +69,7 @@ class LoadSettings:
     @property
     def users_are_rate(self) -> bool:
         """Of an open loop: the number of users is the rate, because nothing else says it."""
-        return self.rate is None and self.trace is None
+        return self.rate is None and self.trace is None and not self.class_rates
 
     def open_trace(self, scale: float | None = None) -> Trace:
         """The trace, checked as far as its first request; stretched to the asked rate, which reads it once.
@@ -122,8 +127,14 @@ def parse_count(text: str) -> int:
     return count
 
 
-def parse_load(options: argparse.Namespace) -> LoadSettings:
-    """The options' values; raises ValueError, which names the option."""
+def parse_load(
+    options: argparse.Namespace, class_rates: Mapping[str, str] = MappingProxyType({})
+) -> LoadSettings:
+    """The options' values; raises ValueError, which names the option.
+
+    Args:
+        class_rates: of the scenario's classes that have a rate of their own.
+    """
 
     def parsed(name: str, parse: Callable[[str], T]) -> T | None:
         text = getattr(options, name, None)
@@ -140,12 +151,16 @@ def parse_load(options: argparse.Namespace) -> LoadSettings:
         max_in_flight=parsed("max_in_flight", parse_count),
         num_requests=parsed("num_requests", parse_count),
         stop_rules=parsed("stop_when", parse_stop_rules) or (),
+        class_rates={name: parse_rate(rate) for name, rate in class_rates.items()},
     )
     _check_trace(load)
     return load
 
 
 def _check_trace(load: LoadSettings) -> None:
+    if load.class_rates and (load.trace is not None or load.rate is not None):
+        flag = "--request-rate" if load.trace is None else "--arrival trace"
+        raise ValueError(f"{flag} beside classes that have rates of their own; give one of the two")
     if load.trace is None:
         if load.trace_scale is not None or load.trace_slice != Slice():
             flag = "--trace-slice" if load.trace_scale is None else "--trace-scale"

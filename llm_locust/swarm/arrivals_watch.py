@@ -19,9 +19,6 @@ logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.25
 
-#: The schedule begins so long after the run, when every worker has heard of it and knows its clock.
-ORIGIN_DELAY_S = 2.0
-
 #: A change of the rate is told so long before it comes into force.
 RATE_NOTICE_S = 1.0
 
@@ -29,12 +26,12 @@ RATE_NOTICE_S = 1.0
 def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     """See that the options fit the user classes (raises UsageError)."""
     classes = list(user_classes)
-    found = [cls.__name__ for cls in classes if open_loop_class([cls]) is not None]
+    found = [cls.__name__ for cls in classes if open_loop_class([cls], settings) is not None]
     flag = settings.load.open_loop_option
     if flag is not None and not found:
         names = ", ".join(cls.__name__ for cls in classes) or "none"
         raise UsageError(
-            f"{flag} needs a user class of OpenLoopUser (the locustfile has: {names}): "
+            f"{flag} needs a user class of OpenLoopUser or ScenarioUser (the locustfile has: {names}): "
             "see locustfiles/open_loop.py"
         )
     if found and len(classes) > 1:

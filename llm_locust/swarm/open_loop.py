@@ -1,13 +1,19 @@
 """The user whose requests come when a schedule wants them, whatever the server does."""
 
+from collections.abc import Callable
+
 from locust import task
 
-from llm_locust.arrivals import Arrival
 from llm_locust.swarm.arrivals_dispatch import ScheduleClock
 from llm_locust.swarm.arrivals_load import Item
-from llm_locust.swarm.users import Prepared, PromptUser
+from llm_locust.swarm.settings import Settings
+from llm_locust.swarm.speaker import Prepared, Speaker
+from llm_locust.swarm.users import PromptUser
 from llm_locust.workload.prompts import Prompt
 from llm_locust.workload.traces import TraceEntry
+
+#: A user that only stands for the load waits; Locust ends one that does at once.
+STANDING_S = 3600.0
 
 
 class OpenLoopUser(PromptUser):
@@ -25,54 +31,68 @@ class OpenLoopUser(PromptUser):
     """
 
     abstract = True
-    open_loop = True
+
+    @classmethod
+    def follows_schedule(cls, settings: Settings) -> bool:
+        return True
 
     @task
     def stand_for_load(self) -> None:
         """What Locust counts as a user: it sends nothing itself."""
 
     def wait_time(self) -> float:
-        """Locust ends a user that waits at once."""
-        return 3600.0
+        return STANDING_S
 
     def prompt_of(self, arrival: Item) -> Prompt:
         """What is sent at an arrival; called ahead of its time. It must not wait."""
-        if isinstance(arrival, TraceEntry):
-            # Requests that failed when the trace was recorded have no tokens: none can be sent so.
-            return self.session.workload(self.endpoint).replayed(
-                arrival.k, max(1, arrival.input_tokens), max(1, arrival.output_tokens), arrival.hash_ids
-            )
-        return self.next_prompt()
+        return scheduled_prompt(self.speaker, arrival)
 
     def follow(self, clock: ScheduleClock) -> "ScheduledSender":
         """What sends the requests of this process's part of the schedule."""
-        return ScheduledSender(self, clock)
+        return ScheduledSender(self.speaker, clock, self.prompt_of)
 
 
 class ScheduledSender:
     """Sends a user's requests at the times of a schedule."""
 
-    def __init__(self, user: OpenLoopUser, clock: ScheduleClock) -> None:
-        self._user = user
+    def __init__(self, speaker: Speaker, clock: ScheduleClock, prompt_of: Callable[[Item], Prompt]) -> None:
+        self._speaker = speaker
         self._clock = clock
+        self._prompt_of = prompt_of
 
     def prepare(self, arrival: Item) -> Prepared:
-        user = self._user
-        return user.prepared(user.bounded(user.prompt_of(arrival)))
+        return self._speaker.prepared(self._speaker.bounded(self._prompt_of(arrival)))
 
     def send(self, arrival: Item, prepared: Prepared, due_s: float) -> None:
-        entry = None if isinstance(arrival, Arrival) else arrival
-        self._user.send_prepared(
-            prepared,
-            self._clock.realtime_ns(arrival.at_s),
-            session_id=None if entry is None else entry.session,
-            turn=None if entry is None else entry.turn,
-            blocked_ns=_blocked_ns(arrival, due_s),
+        send_scheduled(self._speaker, self._clock, arrival, prepared, due_s)
+
+
+def scheduled_prompt(speaker: Speaker, arrival: Item) -> Prompt:
+    """The prompt of an arrival: of a trace's row what that asks for, else the workload's next."""
+    if isinstance(arrival, TraceEntry):
+        # Requests that failed when the trace was recorded have no tokens: none can be sent so.
+        return speaker.traffic.workload.replayed(
+            arrival.k, max(1, arrival.input_tokens), max(1, arrival.output_tokens), arrival.hash_ids
         )
+    return speaker.next_prompt(speaker.session.is_warm_up(arrival.at_s))
+
+
+def send_scheduled(
+    speaker: Speaker, clock: ScheduleClock, arrival: Item, prepared: Prepared, due_s: float
+) -> None:
+    """Send what was prepared for an arrival, and wait for its end."""
+    entry = arrival if isinstance(arrival, TraceEntry) else None
+    speaker.send(
+        prepared,
+        clock.realtime_ns(arrival.at_s),
+        session_id=None if entry is None else entry.session,
+        turn=None if entry is None else entry.turn,
+        blocked_ns=_blocked_ns(arrival, due_s),
+    )
 
 
 def _blocked_ns(arrival: Item, due_s: float) -> int | None:
     """How long the arrival waited for others that it depends on; None where it depends on none."""
-    if isinstance(arrival, Arrival) or not arrival.after:
+    if not isinstance(arrival, TraceEntry) or not arrival.after:
         return None
     return round((due_s - arrival.at_s) * 1e9)

@@ -11,9 +11,12 @@ from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.swarm.arrivals_options import parse_count, parse_scale, parse_slice
 from llm_locust.swarm.limits import parse_stop_rules
-from llm_locust.swarm.settings import parse_header, parse_time, parse_timeouts
+from llm_locust.swarm.option_types import parse_header, parse_time, parse_timeouts
+from llm_locust.swarm.scenario_options import take_scenario
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.ordering import ORDERS
+from llm_locust.workload.shared_prefix import parse_shared_prefix
 
 ENV_PREFIX = "LLM_LOCUST_"
 
@@ -52,8 +55,28 @@ class _OwnSpool(argparse.Action):
         setattr(namespace, OWN_SPOOL, values)
 
 
+class _Append(argparse.Action):
+    """A repeatable option whose words replace what a scenario says, instead of coming after it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, [values] if before is self.default else [*(before or []), values])
+
+
 def add_arguments(parser: LocustArgumentParser) -> None:
-    """Add the options; each can also be given as an environment variable ``LLM_LOCUST_<NAME>``."""
+    """Add the options; each can also be given as an environment variable ``LLM_LOCUST_<NAME>``, and in
+    the file of ``--scenario``."""
+    _add_options(parser)
+    take_scenario(parser)
+
+
+def _add_options(parser: LocustArgumentParser) -> None:
     group = parser.add_argument_group("LLM load", "What is sent to the model, and what is asked of it.")
 
     def add(flag: str, *, ui: bool = False, **settings: Any) -> None:
@@ -65,6 +88,12 @@ def add_arguments(parser: LocustArgumentParser) -> None:
         action.is_required = False
         action.is_multiple = False
 
+    add(
+        "--scenario",
+        metavar="FILE",
+        help="YAML file with all of these options and more, such as classes of requests; what the command "
+        "line or the environment says wins",
+    )
     add("--model", ui=True, help="model name; default: the only one that the server lists")
     add(
         "--input-tokens",
@@ -82,7 +111,39 @@ def add_arguments(parser: LocustArgumentParser) -> None:
         help="max_tokens of the answers, a distribution as for --input-tokens (default 128; "
         "with --dataset what its lines say)",
     )
-    add("--dataset", ui=True, metavar="FILE", help="JSON Lines of messages, instead of synthetic prompts")
+    add(
+        "--dataset",
+        ui=True,
+        metavar="FILE",
+        help="prompts instead of synthetic ones: JSON Lines of messages, ShareGPT's JSON, a CSV with a "
+        "column named prompt, plain text with one prompt a line",
+    )
+    add("--dataset-order", choices=ORDERS, help="of the dataset's lines (default sequential)")
+    add(
+        "--tokenizer",
+        metavar="PATH",
+        help="Hugging Face folder or tokenizer.json: prompts then have exactly the asked lengths, and "
+        "answers whose usage the server does not tell are counted by it",
+    )
+    add(
+        "--shared-prefix",
+        ui=True,
+        type=checked(parse_shared_prefix),
+        metavar="P",
+        help="beginnings that many prompts share: "
+        '"groups=10 tokens=1000 choice=uniform|zipf run_unique=yes|no"',
+    )
+    add(
+        "--unique-head",
+        choices=("on", "off"),
+        help="on: every prompt begins with words of its own, lest a prefix cache knows it (default on)",
+    )
+    add(
+        "--calibrate",
+        choices=("auto", "on", "off"),
+        help="correct the lengths of synthetic prompts by the server's own first counts, where no tokenizer "
+        "is given; texts then depend on when answers came (default auto: unless --seed is given)",
+    )
     add(
         "--body",
         type=checked(parse_body),
@@ -95,6 +156,11 @@ def add_arguments(parser: LocustArgumentParser) -> None:
         type=checked(parse_slo),
         metavar="LIMITS",
         help='limits per request, for goodput: "ttft=500ms tpot=50ms e2el=10s"',
+    )
+    add(
+        "--slo-from",
+        choices=("sent", "scheduled"),
+        help="where the limits of ttft, ttfo and e2el begin (default: scheduled in an open loop, else sent)",
     )
     add(
         "--gate",
@@ -139,7 +205,7 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     )
     add(
         "--replica-header",
-        action="append",
+        action=_Append,
         default=[],
         metavar="NAME",
         help="response header that names the replica (repeatable; common ones are known)",
@@ -147,7 +213,7 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
     add(
         "--header",
-        action="append",
+        action=_Append,
         default=[],
         type=checked(parse_header),
         metavar="K=V",
@@ -217,5 +283,5 @@ def _add_load_arguments(add: Callable[..., None]) -> None:
 def options_help() -> str:
     """The options as a person reads them. (Locust prints its help before it loads a locustfile.)"""
     parser = LocustArgumentParser(prog="locust -f FILE", usage="%(prog)s [options]", add_help=False)
-    add_arguments(parser)
+    _add_options(parser)
     return str(parser.format_help())

@@ -16,6 +16,7 @@ from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.wire import reply as wire
 from llm_locust.wire.headers import HeaderError, header_templates
+from llm_locust.workload.scenario import sole_class
 from llm_locust.workload.validators import ValidatorError, checks_of
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> 
     """See that the workload fits the endpoint of every user class that sends it, and that its
     headers and validators can be used (raises UsageError)."""
     user_classes = list(user_classes)
+    _check_scenario(settings, user_classes)
     for endpoint in {e.value for cls in user_classes if (e := getattr(cls, "endpoint", None)) is not None}:
         try:
             replace(settings.workload, endpoint=endpoint).body_template("")
@@ -78,6 +80,23 @@ def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> 
             checks_of(getattr(cls, "validators", ()))
         except ValidatorError as e:
             raise UsageError(f"{cls.__name__}.validators: {e}") from e
+
+
+def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> None:
+    """See that what the scenario says beside options has a user class that does it."""
+    scenario = settings.scenario
+    sends = any(getattr(cls, "sends_scenario", False) for cls in user_classes)
+    if scenario is not None and not sends and scenario.classes != sole_class({}):
+        names = ", ".join(cls.__name__ for cls in user_classes) or "none"
+        raise UsageError(
+            f"--scenario: {scenario.path!r} says what requests are like, which needs a user class of "
+            f"ScenarioUser (the locustfile has: {names}): see locustfiles/scenario.py"
+        )
+    for kind in settings.kinds:
+        try:
+            checks_of(kind.validators)
+        except ValidatorError as e:
+            raise UsageError(f"--scenario: class {kind.slo_class!r}: {e}") from e
 
 
 def check_target(host: str, settings: Settings) -> Endpoint:

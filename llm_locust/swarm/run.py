@@ -75,6 +75,7 @@ class Run:
 
     def manifest(self) -> Manifest:
         """The facts so far."""
+        scenario = self.settings.scenario
         return Manifest(
             id=self.info["id"],
             name=self.name,
@@ -83,10 +84,13 @@ class Run:
             ended_ns=self.ended_ns,
             host=self.info["host"],
             model=self.info["model"],
+            scenario=None if scenario is None else scenario.path,
+            scenario_document={} if scenario is None else scenario.public_document,
             seed=self.info["seed"],
             command=_command(self.settings),
             versions=_versions(),
             slo=self.settings.slo,
+            class_slos=self.settings.class_slos,
             gates=self.settings.gates,
             warmup_s=self.settings.warmup_s,
             open_loop=self.open_loop,

@@ -15,9 +15,8 @@ from locust.env import Environment
 
 from llm_locust.report.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
-from llm_locust.swarm.arrivals_load import open_loop_class
+from llm_locust.swarm.arrivals_load import ORIGIN_DELAY_S, open_loop_class
 from llm_locust.swarm.arrivals_watch import (
-    ORIGIN_DELAY_S,
     LoadWatch,
     check_load,
     check_shares,
@@ -262,7 +261,7 @@ class RunSide:
             axis=self.axis,
             health=self.health,
             started_ns=self.axis.now_ns(),
-            open_loop=open_loop_class(self.environment.user_classes) is not None,
+            open_loop=open_loop_class(self.environment.user_classes, settings) is not None,
         )
         run.begin()
         # Travels to every worker with the first spawn message, and to those that join later.

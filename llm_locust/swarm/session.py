@@ -2,12 +2,14 @@
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
 from weakref import WeakSet
 
+from gevent.threadpool import ThreadPoolExecutor
 from locust.env import Environment
 from locust.exception import StopUser
 
@@ -20,13 +22,14 @@ from llm_locust.record import Outcome, RequestRecord
 from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.judging import Judge
+from llm_locust.swarm.kinds import Kind
 from llm_locust.swarm.limits import Quota, share
 from llm_locust.swarm.messages import LoadCounts, RunInfo
 from llm_locust.swarm.recorder import Deliver, Offset, Recorder
 from llm_locust.swarm.settings import Settings
+from llm_locust.swarm.traffic import Traffic
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.reply import Endpoint
-from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.scenario.parts import Validator
 from llm_locust.workload.validators import OwnFunction, checks_of
@@ -94,10 +97,11 @@ class Session:
         self.worker_index = worker_index
         self._place = (worker_index, max(worker_count, worker_index + 1))
         self._users = count()
-        self._workloads: dict[Endpoint, Workload] = {}
+        self._began_s = time.monotonic()
+        self._workloads: dict[Hashable, Workload] = {}
         self._judges: dict[Hashable, Judge] = {}
-        self._templates: dict[Endpoint, BodyTemplate] = {}
-        self._heads: dict[tuple[Endpoint, frozenset[tuple[str, str]]], Head] = {}
+        self._traffic: dict[Hashable, Traffic] = {}
+        self._writers: ThreadPoolExecutor | None = None  # of prompts that a tokenizer has to count
         target = Target.parse(run["host"]).with_base(run["base"])
         self.client = LlmClient(
             make_pool(target, settings),
@@ -108,40 +112,65 @@ class Session:
             secrets=settings.secrets,
             worker=worker,
             admit=self._admit,
+            count_tokens=None if settings.workload.tokenizer is None else settings.workload.tokenizer.count,
         )
 
     def new_user(self) -> int:
         """A number that no other user of this process has."""
         return next(self._users)
 
-    def workload(self, endpoint: Endpoint) -> Workload:
-        """This worker's part of what is sent to one endpoint."""
-        if endpoint not in self._workloads:
-            spec = replace(self.settings.workload, endpoint=endpoint.value)
-            self._workloads[endpoint] = Workload(spec, self.run["seed"], *self._place, self.run["salt"])
-        return self._workloads[endpoint]
+    def enter(self) -> "Session":
+        """This session, where one more request may begin (StopUser where not)."""
+        if self.closed or self.exhausted:
+            raise StopUser
+        return self
 
-    def template(self, endpoint: Endpoint) -> BodyTemplate:
-        if endpoint not in self._templates:
-            spec = replace(self.settings.workload, endpoint=endpoint.value)
-            self._templates[endpoint] = spec.body_template(self.run["model"])
-        return self._templates[endpoint]
+    @property
+    def warming_up(self) -> bool:
+        """The measured phase has not begun: in a closed loop, where the clock says so."""
+        return time.monotonic() - self._began_s < self.settings.warmup_s
 
-    def head(self, endpoint: Endpoint, headers: Mapping[str, str] | None = None) -> Head:
-        """The header lines of requests to one endpoint.
+    def is_warm_up(self, at_s: float) -> bool:
+        """What is due ``at_s`` after the schedule's beginning is due before the measured phase."""
+        return at_s < self.settings.warmup_s
 
-        Args:
-            headers: a class's own, which win over the run's; values may be templates.
+    def traffic(self, kind: Kind) -> Traffic:
+        """A kind's traffic: made at its first request, and kept for its others.
 
         Raises:
-            HeaderError: one that cannot be sent.
+            HeaderError: a header of its own that cannot be sent.
+            ValidatorError: a validator that cannot be used.
         """
-        key = endpoint, frozenset((headers or {}).items())
-        if key not in self._heads:
-            own = dict(key[1])
-            self._heads[key] = self.client.make_head({**request_headers(self.settings, endpoint), **own})
-            self.client.secrets += secret_texts(own)
-        return self._heads[key]
+        if kind.key not in self._traffic:
+            own = self.settings.warmup_s > 0 and not self.settings.shared_warm_up
+            workload = self._workload(kind)
+            self._traffic[kind.key] = Traffic(
+                kind,
+                workload,
+                self._workload(kind, warm_up=True) if own else workload,
+                kind.spec.body_template(self.run["model"]),
+                self._head(kind),
+                self.judge(kind.key, kind.validators, kind.expected, consistency=kind.consistency),
+                kind.seed(self.run["seed"]),
+            )
+        return self._traffic[kind.key]
+
+    def _workload(self, kind: Kind, *, warm_up: bool = False) -> Workload:
+        """This worker's part of what kinds of one source send."""
+        key = kind.source, warm_up
+        if key not in self._workloads:
+            seed = replace(kind, stream=f"warm-up/{kind.stream}") if warm_up else kind
+            if kind.spec.tokenizer is not None and self._writers is None:
+                self._writers = ThreadPoolExecutor(1)
+            self._workloads[key] = Workload(
+                kind.spec, seed.seed(self.run["seed"]), *self._place, self.run["salt"], self._writers
+            )
+        return self._workloads[key]
+
+    def _head(self, kind: Kind) -> Head:
+        own = dict(kind.headers)
+        self.client.secrets += secret_texts(own)
+        return self.client.make_head({**request_headers(self.settings, kind.endpoint), **own})
 
     def judge(
         self,

@@ -4,22 +4,30 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_locust.client.connection import Timeouts
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.metrics.slo import parse_duration, parse_slo
+from llm_locust.metrics.slo import parse_slo
 from llm_locust.swarm.arrivals_options import LOAD_OPTIONS, LoadSettings, parse_load
-from llm_locust.wire.headers import header_template, secret_texts
+from llm_locust.swarm.kinds import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
+from llm_locust.swarm.option_types import parse_header, parse_time, parse_timeouts
+from llm_locust.swarm.scenario_options import scenario_of
+from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.dataset import load_dataset
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
+from llm_locust.workload.scenario import DatasetSource, Scenario, sole_class
+from llm_locust.workload.shared_prefix import parse_shared_prefix
+from llm_locust.workload.tokenizer import load_tokenizer
 
 #: What the manifest keeps of the command line. Not --header: its values may be secrets.
 RECORDED_OPTIONS = (
-    "model", "input_tokens", "output_tokens", "dataset", "body", "slo", "gate", "warmup", "out", "spool",
+    "scenario", "model", "input_tokens", "output_tokens", "dataset", "dataset_order", "tokenizer",
+    "shared_prefix", "unique_head", "calibrate", "body", "slo", "slo_from", "gate", "warmup", "out", "spool",
     "seed", "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
     "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time", "stop_timeout",
     "processes", "expect_workers", *LOAD_OPTIONS,
@@ -34,7 +42,10 @@ class UsageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of one run, parsed. ``text`` holds them as given, without secrets."""
+    """The options of one run, parsed. ``text`` holds them as given, without secrets.
+
+    ``kinds`` are the scenario's classes; without a scenario a nameless one, of what the options say.
+    """
 
     model: str | None
     workload: WorkloadSpec
@@ -54,42 +65,25 @@ class Settings:
     require_valid: bool
     allow_incomplete: bool
     text: dict[str, Any]
+    scenario: Scenario | None
+    kinds: tuple[Kind, ...]
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must not stand in any file, log or page: the API key, the values of all headers."""
         key = (self.api_key,) if self.api_key and len(self.api_key) >= 4 else ()
-        return (*key, *secret_texts(self.headers))
+        of_classes = () if self.scenario is None else self.scenario.secrets
+        return (*key, *secret_texts(self.headers), *of_classes)
 
+    @property
+    def shared_warm_up(self) -> bool:
+        """The warm-up sends the first of the run's own prompts."""
+        return self.scenario is not None and self.scenario.warm_up.prompts == "shared"
 
-def parse_time(text: str) -> float:
-    """A duration such as ``30s`` in seconds; raises ValueError, which names the text."""
-    try:
-        return parse_duration(text)
-    except ValueError as e:
-        raise ValueError(f"{text!r}: {e}") from e
-
-
-def parse_timeouts(text: str) -> Timeouts:
-    """``first=60s gap=30s total=600s``, any of the three; raises ValueError with the wrong word."""
-    bounds: dict[str, float] = {}
-    for word in text.replace(",", " ").split():
-        name, equals, value = word.partition("=")
-        if name not in ("first", "gap", "total") or not equals:
-            raise ValueError(f"{word!r} in {text!r}: use first=TIME, gap=TIME or total=TIME, such as gap=30s")
-        bounds[f"{name}_s"] = parse_time(value)
-        if bounds[f"{name}_s"] <= 0:
-            raise ValueError(f"{word!r} in {text!r}: a bound must be longer than 0")
-    return Timeouts(**bounds)
-
-
-def parse_header(text: str) -> tuple[str, str]:
-    """``Name=value`` as a pair, the value a template; raises ValueError, which never shows the value."""
-    name, equals, value = text.partition("=")
-    if not equals:  # the whole text may be a value
-        raise ValueError("a header has no '=': write NAME=VALUE")
-    header_template(name, value)
-    return name, value
+    @property
+    def class_slos(self) -> dict[str, dict[str, float]]:
+        """Class -> metric -> limit in seconds, of the classes that have limits of their own."""
+        return {kind.slo_class: kind.slo.limits for kind in self.kinds if kind.slo is not None}
 
 
 def parse_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -106,11 +100,14 @@ def parse_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.
 
 def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     text = {name: getattr(options, name, None) for name in RECORDED_OPTIONS}
+    scenario = scenario_of(options)
+    workload = _workload(options, None if scenario is None else scenario.dataset)
+    kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
     header_pairs = [_parsed(parse_header, h, "--header") for h in options.header or []]
     return Settings(
         model=options.model or None,
-        workload=_workload(options),
-        load=parse_load(options),
+        workload=workload,
+        load=parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}),
         slo=_text(parse_slo, options.slo, "--slo"),
         gates=_text(parse_gates, options.gate, "--gate"),
         warmup_s=_parsed(parse_time, options.warmup or "0s", "--warmup"),
@@ -126,16 +123,32 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         require_valid=bool(options.require_valid),
         allow_incomplete=bool(options.allow_incomplete),
         text=text,
+        scenario=scenario,
+        kinds=kinds,
     )
 
 
-def _workload(options: argparse.Namespace) -> WorkloadSpec:
-    dataset = _parsed(load_dataset, options.dataset, "--dataset") if options.dataset else None
+def _workload(options: argparse.Namespace, source: DatasetSource | None) -> WorkloadSpec:
+    """What is sent where no class says otherwise; ``source`` is what a scenario says of its dataset."""
+    if source is not None and source.file != options.dataset:
+        source = None  # the command line has another one
+    read = partial(load_dataset, format=None if source is None else source.format)
+    dataset = _parsed(read, options.dataset, "--dataset") if options.dataset else None
+    order = options.dataset_order or ("sequential" if source is None else source.order)
     # A dataset brings its own prompts, and perhaps its own bounds of the answers.
-    default_input, default_output = (None, None) if dataset is not None else ("512", "128")
+    default_input, default_output = (
+        (None, None) if dataset is not None else (DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS)
+    )
     input_tokens = options.input_tokens or default_input
     output_tokens = options.output_tokens or default_output
+    shared = options.shared_prefix
+    tokenizer = _parsed(load_tokenizer, options.tokenizer, "--tokenizer") if options.tokenizer else None
     return WorkloadSpec(
+        order=order,
+        tokenizer=tokenizer,
+        shared_prefix=_parsed(parse_shared_prefix, shared, "--shared-prefix") if shared else None,
+        unique_head=options.unique_head != "off",
+        calibrate=options.calibrate == "on" or (options.calibrate != "off" and options.seed is None),
         input_tokens=_parsed(parse_lengths, input_tokens, "--input-tokens") if input_tokens else None,
         output_tokens=_parsed(parse_lengths, output_tokens, "--output-tokens") if output_tokens else None,
         dataset=dataset,

@@ -1,8 +1,7 @@
 """Locust users that speak to a language model."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -10,13 +9,14 @@ from locust import User
 from locust.env import Environment
 from locust.exception import StopUser
 
-from llm_locust.client.stream import Answer, Call
-from llm_locust.record import RequestRecord
-from llm_locust.swarm.judging import Judge, prompt_key
+from llm_locust.client.stream import Answer
+from llm_locust.swarm.judging import Judge
+from llm_locust.swarm.kinds import Kind
 from llm_locust.swarm.plugin import session_of
 from llm_locust.swarm.session import Session
+from llm_locust.swarm.settings import Settings
+from llm_locust.swarm.speaker import Speaker
 from llm_locust.wire.reply import Endpoint
-from llm_locust.workload.body import path_of
 from llm_locust.workload.prompts import Prompt
 from llm_locust.workload.scenario.parts import Validator
 from llm_locust.workload.validators import OwnFunction
@@ -34,9 +34,11 @@ class LlmUser(User):
         expected: how the answers that a dataset expects are compared: ``exact`` (where nothing is said),
             ``choice``, ``number`` or ``regex``.
         consistency: tell equal answers to equal prompts, also where the prompts have no id.
+        sends_scenario: it sends the classes of ``--scenario``.
     """
 
     abstract = True
+    sends_scenario = False
     request_name: str | None = None
     slo_class: str = ""
     validators: Sequence[Validator | OwnFunction] = ()
@@ -54,25 +56,20 @@ class LlmUser(User):
 
         So does one whose worker has begun its share of ``--num-requests``.
         """
-        if self._session is None or self._session.closed or self._session.exhausted:
+        if self._session is None:
             raise StopUser
-        return self._session
+        return self._session.enter()
+
+    @classmethod
+    def follows_schedule(cls, settings: Settings) -> bool:
+        """The users of this class only stand for the load: requests come when a schedule wants them."""
+        return False
 
     @property
     def judge(self) -> Judge:
         """What this user's answers are held against."""
         kind = type(self)
         return self.session.judge(kind, kind.validators, kind.expected, consistency=kind.consistency)
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A request that is ready to be sent."""
-
-    prompt: Prompt
-    body: bytes
-    prompt_id: str | None
-    check: Callable[[Answer], RequestRecord] | None
 
 
 class PromptUser(LlmUser):
@@ -89,22 +86,34 @@ class PromptUser(LlmUser):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self._prompts: Iterator[Prompt] | None = None
-        self._output_lengths: Iterator[int | None] | None = None
+        self._speaker: Speaker | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What this user's class says of its requests."""
+        cls = type(self)
+        return Kind(
+            key=cls,
+            spec=replace(self.session.settings.workload, endpoint=self.endpoint.value),
+            source=self.endpoint,
+            name=self.request_name,
+            slo_class=self.slo_class,
+            headers=self.headers,
+            validators=self.validators,
+            expected=self.expected,
+            consistency=self.consistency,
+        )
+
+    @property
+    def speaker(self) -> Speaker:
+        """What sends this user's requests."""
+        if self._speaker is None:
+            self._speaker = Speaker(self.session, self.kind, self.number)
+        return self._speaker
 
     def next_prompt(self) -> Prompt:
         """The next prompt of this user's workload."""
-        if self._prompts is None:
-            self._prompts = self.session.workload(self.endpoint).prompts(self.number)
-        return next(self._prompts)
-
-    def bounded(self, prompt: Prompt) -> Prompt:
-        """A prompt of one's own with the answer's length that the workload asks for, if it has none."""
-        if prompt.asked_output_tokens is not None:
-            return prompt
-        if self._output_lengths is None:
-            self._output_lengths = self.session.workload(self.endpoint).output_lengths(self.number)
-        return replace(prompt, asked_output_tokens=next(self._output_lengths))
+        return self.speaker.next_prompt()
 
     def ask(
         self,
@@ -124,56 +133,7 @@ class PromptUser(LlmUser):
             session_id, turn: the conversation that it belongs to, and its place in it, from 0.
             patience_s: see :meth:`~llm_locust.client.stream.LlmClient.post`.
         """
-        scheduled_ns = time.time_ns()
-        prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
-        return self.send_prepared(
-            self.prepared(prompt),
-            scheduled_ns,
-            name=name,
-            session_id=session_id,
-            turn=turn,
-            patience_s=patience_s,
-        )
-
-    def prepared(self, prompt: Prompt) -> Prepared:
-        """All of a request that can be made before its time."""
-        body, judge = self.session.template(self.endpoint).encode(prompt), self.judge
-        prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
-        check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
-        return Prepared(prompt, body, prompt_id, check)
-
-    def send_prepared(
-        self,
-        ready: Prepared,
-        scheduled_ns: int,
-        *,
-        name: str | None = None,
-        session_id: str | None = None,
-        turn: int | None = None,
-        blocked_ns: int | None = None,
-        patience_s: float | None = None,
-    ) -> Answer:
-        """Send it now, wait for the whole answer, record it; ``blocked_ns`` as in the record."""
-        session, prompt = self.session, ready.prompt
-        call = Call(
-            request_id=session.client.new_request_id(),
-            name=name or prompt.name or self.request_name or self.endpoint.value,
-            scheduled_ns=scheduled_ns,
-            endpoint=self.endpoint,
-            slo_class=prompt.slo_class or self.slo_class,
-            model=session.run["model"],
-            streamed=session.template(self.endpoint).streamed,
-            user=self.number,
-            asked_input_tokens=prompt.asked_input_tokens,
-            asked_output_tokens=prompt.asked_output_tokens,
-            session=session_id,
-            turn=turn,
-            blocked_ns=blocked_ns,
-            prompt_id=ready.prompt_id,
-            check=ready.check,
-        )
-        head = session.head(self.endpoint, self.headers)
-        return session.client.post(path_of(self.endpoint), ready.body, call, head, patience_s=patience_s)
+        return self.speaker.ask(prompt, name=name, session_id=session_id, turn=turn, patience_s=patience_s)
 
 
 class ChatUser(PromptUser):

@@ -143,7 +143,7 @@ class UserSide:
 
     def _open_load(self, session: Session) -> OpenLoad | None:
         """This process's part of an open loop (raises TraceError); None in a closed one."""
-        user_class = open_loop_class(self.environment.user_classes)
+        user_class = open_loop_class(self.environment.user_classes, session.settings)
         if user_class is None:
             return None
         return OpenLoad(

@@ -26,12 +26,10 @@ from typing import Any, TypeVar
 
 from llm_locust.workload.datasets.json_values import (
     first_character,
-    is_list,
-    json_line_rows,
-    json_list_rows,
+    json_rows,
     json_values,
 )
-from llm_locust.workload.datasets.row import EXPECTED, DatasetError, Row
+from llm_locust.workload.datasets.row import EXPECTED, EXPECTED_FIELD, DatasetError, Row
 from llm_locust.workload.datasets.sharegpt import Conversation, conversation_of
 from llm_locust.workload.datasets.tables import table_rows
 from llm_locust.workload.datasets.texts import folder_rows, text_line_rows
@@ -87,14 +85,24 @@ class Dataset:
         return self.weights
 
 
-def load_dataset(path: str | Path) -> Dataset:
+def load_dataset(
+    path: str | Path, format: str | None = None, expected_field: str = EXPECTED_FIELD
+) -> Dataset:
     """The dataset in the file or folder at ``path``.
 
+    Args:
+        format: ``jsonl``, ``sharegpt`` (both JSON, lines or a list), ``csv`` or ``text``; None: as the
+            file's name or its first character tells.
+        expected_field: the key or column of the right answers.
+
     Raises:
-        DatasetError: it cannot be read, a line is not what the module describes, or there is none.
+        DatasetError: it cannot be read, a line is not what the module describes, or there is none; or
+            no line has the ``expected_field`` that was asked for.
     """
     place = Path(path)
-    rows = _all(path, lambda: _reader(place)(place))
+    rows = _all(path, lambda: _read(place, format or _format(place), expected_field))
+    if expected_field != EXPECTED_FIELD and all(row.prompt.expected is None for row in rows):
+        raise DatasetError(f"dataset {str(path)!r}: no line has {expected_field!r}, the expected answer")
     weights = tuple(1.0 if row.weight is None else row.weight for row in rows)
     return Dataset(
         str(path),
@@ -131,18 +139,26 @@ def _all(path: str | Path, read: Callable[[], Iterator[T]]) -> list[T]:
     return found
 
 
-def _reader(path: Path) -> Callable[[Path], Iterator[Row]]:
+def _read(path: Path, format: str, expected_field: str) -> Iterator[Row]:
+    match format:
+        case "folder":
+            return folder_rows(path)
+        case "csv":
+            return table_rows(path, expected_field)
+        case "text":
+            return text_line_rows(path)
+    return json_rows(path, expected_field)
+
+
+def _format(path: Path) -> str:
     if path.is_dir():
-        return folder_rows
-    match path.suffix.lower():
-        case ".jsonl" | ".ndjson":
-            return json_line_rows
-        case ".csv" | ".tsv":
-            return table_rows
-        case ".txt":
-            return text_line_rows
-        case ".json":
-            return json_list_rows if is_list(path) else json_line_rows
-    return {b"[": json_list_rows, b"{": json_line_rows, b'"': json_line_rows}.get(
-        first_character(path), text_line_rows
-    )
+        return "folder"
+    known = {
+        ".jsonl": "jsonl",
+        ".ndjson": "jsonl",
+        ".json": "jsonl",
+        ".csv": "csv",
+        ".tsv": "csv",
+        ".txt": "text",
+    }
+    return known.get(path.suffix.lower()) or ("jsonl" if first_character(path) in b'[{"' else "text")

@@ -132,6 +132,7 @@ class Workload:
     def _synthetic_prompt(self, user: int, k: int, asked: int, output: int | None) -> Prompt:
         rng = self._generator(user, TEXT, k)
         prefix = self._prefix(rng)
+        asked += 0 if self.spec.shared_prefix is None else self.spec.shared_prefix.tokens
         head = head_words(self._salt, *self._key, user, k) if self.spec.unique_head else ""
         return self._written(asked, output, rng, " ".join(filter(None, (prefix, head))))
 

@@ -30,7 +30,7 @@ class WorkloadSpec:
         order: of a dataset's lines, see :mod:`llm_locust.workload.ordering`.
         unique_head: put a run-unique start before every prompt: six words that count before
             synthetic text, a tag like ``[1f0c9a3be2d4]`` before a dataset's first message.
-        shared_prefix: what groups of prompts begin with; it counts as part of the asked length.
+        shared_prefix: what groups of prompts begin with; its tokens are asked for beside the input length.
 
     Raises:
         BodyError: there is no such endpoint.

@@ -5,6 +5,7 @@ Blank lines, a BOM and CRLF do not matter.
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import msgspec
 
 from llm_locust.workload.datasets.row import (
     EXPECTED,
+    EXPECTED_FIELD,
     DatasetError,
     Row,
     excerpt,
@@ -24,14 +26,9 @@ _BOM = b"\xef\xbb\xbf"
 T = TypeVar("T")
 
 
-def json_line_rows(path: Path) -> Iterator[Row]:
-    """The rows of a JSONL file (raises DatasetError with file and line)."""
-    return _of_lines(path, row_of_value)
-
-
-def json_list_rows(path: Path) -> Iterator[Row]:
-    """The rows of a JSON file that is one list (raises DatasetError with file and line)."""
-    return _of_list(path, row_of_value)
+def json_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[Row]:
+    """The rows of a file in either form (raises DatasetError with file and line)."""
+    return json_values(path, partial(row_of_value, expected_field=expected_field))
 
 
 def json_values(path: Path, read: Callable[[Any, int], T | None]) -> Iterator[T]:

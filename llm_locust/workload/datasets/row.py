@@ -10,6 +10,9 @@ from llm_locust.workload.datasets.sharegpt import prompt_of_conversation
 from llm_locust.workload.expected import expected_answer
 from llm_locust.workload.prompts import Message, Prompt
 
+#: Where a line has the right answer, unless it is said otherwise.
+EXPECTED_FIELD = "expected"
+
 EXPECTED = 'expected an object with "messages", "prompt" or "conversations", or a JSON string'
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -55,8 +58,11 @@ class _Line(msgspec.Struct, rename={"slo_class": "class"}):
 _UNDERSTOOD = frozenset(field.encode_name for field in msgspec.structs.fields(_Line))
 
 
-def row_of_value(value: Any, line: int) -> Row | None:
+def row_of_value(value: Any, line: int, expected_field: str = EXPECTED_FIELD) -> Row | None:
     """The row that a JSON value describes; None for a conversation in which nobody asks anything.
+
+    Args:
+        expected_field: the key of the right answer; another one is no part of the request's body then.
 
     Raises:
         ValueError: it describes none; the text says what is wrong.
@@ -68,6 +74,10 @@ def row_of_value(value: Any, line: int) -> Row | None:
     if isinstance(value, dict) and "conversations" in value:
         prompt = prompt_of_conversation(value)
         return None if prompt is None else Row(prompt, line)
+    if isinstance(value, dict) and expected_field != EXPECTED_FIELD:
+        value = {key: item for key, item in value.items() if key not in (EXPECTED_FIELD, expected_field)} | (
+            {EXPECTED_FIELD: value[expected_field]} if expected_field in value else {}
+        )
     return _of_object(value, line)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llm_locust.workload.datasets.row import DatasetError, Row
+from llm_locust.workload.datasets.row import EXPECTED_FIELD, DatasetError, Row
 from llm_locust.workload.length_file import plain_number
 from llm_locust.workload.prompts import Prompt
 
@@ -19,7 +19,7 @@ _EXPECTED = "expected a header with a column named prompt, text or input"
 _LONGEST = 1 << 30  # bytes of a cell; the csv module's own limit is 131,072
 
 
-def table_rows(path: Path) -> Iterator[Row]:
+def table_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[Row]:
     """The rows of a CSV file.
 
     Raises:
@@ -39,7 +39,7 @@ def table_rows(path: Path) -> Iterator[Row]:
             line = reader.line_num + 1
             for cells in reader:
                 if any(cell.strip() for cell in cells):
-                    yield _row(f"{path}:{line}", line, header, column, cells)
+                    yield _row(f"{path}:{line}", line, header, column, cells, expected_field.lower())
                 line = reader.line_num + 1
         except csv.Error as e:
             raise DatasetError(f"{path}:{reader.line_num}: {e}; {_EXPECTED}") from e
@@ -56,7 +56,7 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _row(where: str, line: int, header: list[str], column: str, cells: list[str]) -> Row:
+def _row(where: str, line: int, header: list[str], column: str, cells: list[str], expected_field: str) -> Row:
     if len(cells) != len(header):
         raise DatasetError(f"{where}: {len(cells)} columns, {len(header)} in the header")
     row = dict(zip(header, cells, strict=True))
@@ -70,7 +70,7 @@ def _row(where: str, line: int, header: list[str], column: str, cells: list[str]
         text=row[column],
         asked_input_tokens=_count(where, "input_tokens", text("input_tokens")),
         asked_output_tokens=_count(where, "output_tokens", text("output_tokens")),
-        expected=text("expected"),
+        expected=text(expected_field),
         id=text("id"),
         name=text("name"),
         slo_class=text("class"),

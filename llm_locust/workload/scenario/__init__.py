@@ -1,5 +1,6 @@
 """The scenario file: a run's options, its classes of requests, its warm-up and stop rules, checked."""
 
+from llm_locust.workload.scenario.classes import sole_class
 from llm_locust.workload.scenario.document import Scenario, Stop, WarmUp, load_scenario, parse_scenario
 from llm_locust.workload.scenario.mix import Mix, choose
 from llm_locust.workload.scenario.parts import (
@@ -25,4 +26,5 @@ __all__ = [
     "choose",
     "load_scenario",
     "parse_scenario",
+    "sole_class",
 ]

@@ -69,6 +69,11 @@ class Scenario:
         """Texts that must stand in no file, log or page: what is fixed of the headers' values."""
         return tuple(sorted({text for c in self.classes for text in secret_texts(c.headers)}))
 
+    @property
+    def public_document(self) -> dict[str, Any]:
+        """:attr:`document` without the values of headers."""
+        return {str(key): _without_headers(key, value) for key, value in self.document.items()}
+
     def text_for_workers(self) -> str:
         """JSON that :meth:`from_text` makes this scenario of; equal for files that say the same.
 
@@ -92,6 +97,18 @@ class Scenario:
         except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise ScenarioError(Place("scenario"), f"not the text of a scenario: {e}") from e
         return _scenario(document, path, checks or {})
+
+
+def _without_headers(key: str, value: Any) -> Any:
+    if key.replace("-", "_") == "headers" and isinstance(value, dict):
+        return dict.fromkeys(value, "***")
+    if key.replace("-", "_") == "header":
+        return [f"{text.partition('=')[0]}=***" for text in ([value] if isinstance(value, str) else value)]
+    if isinstance(value, dict):
+        return {name: _without_headers(name, item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_headers("", item) for item in value]
+    return value
 
 
 def load_scenario(path: str | os.PathLike[str], checks: Mapping[str, Check] | None = None) -> Scenario:

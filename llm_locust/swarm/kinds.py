@@ -1,0 +1,146 @@
+"""What tells one kind of requests from others: a user class's attributes, or a class of a scenario."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+from llm_locust.metrics.slo import Slo
+from llm_locust.wire.reply import Endpoint
+from llm_locust.workload.conversations import ConversationPlan, parse_plan
+from llm_locust.workload.dataset import Dataset, DatasetError, load_dataset
+from llm_locust.workload.datasets.row import EXPECTED_FIELD
+from llm_locust.workload.lengths import Lengths, parse_lengths
+from llm_locust.workload.scenario import DatasetSource, TrafficClass, Validator
+from llm_locust.workload.spec import WorkloadSpec
+from llm_locust.workload.validators import OwnFunction
+
+#: Where neither a dataset nor anybody says lengths.
+DEFAULT_INPUT_TOKENS = "512"
+DEFAULT_OUTPUT_TOKENS = "128"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind:
+    """One kind of requests. Whatever a process keeps for it is kept under ``key``.
+
+    Attributes:
+        source: kinds of one source share its prompts: the lines of a dataset come once for all of them.
+        stream: sets its draws apart from those of other sources.
+        name: of its requests in every table; default: the endpoint's.
+        slo_class: the class that they are counted in.
+        headers: over the run's of the same name; values may be templates.
+        expected: how the answers that a dataset expects are compared.
+        plan: of conversations; None for single requests.
+        weight, rate: as in :class:`TrafficClass`.
+    """
+
+    key: Hashable
+    spec: WorkloadSpec
+    source: Hashable
+    stream: str = ""
+    name: str | None = None
+    slo_class: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    validators: Sequence[Validator | OwnFunction] = ()
+    expected: str | None = None
+    consistency: bool = False
+    plan: ConversationPlan | None = None
+    slo: Slo | None = None
+    weight: float | None = 1.0
+    rate: str | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.spec.endpoint)
+
+    def seed(self, run_seed: int) -> int:
+        """The seed of its draws; the run's own for a kind without a stream of its own."""
+        if not self.stream:
+            return run_seed
+        return int.from_bytes(blake2b(f"{run_seed}/{self.stream}".encode(), digest_size=7).digest())
+
+
+def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[Kind, ...]:
+    """The classes of a scenario as kinds: what a class leaves open is the run's.
+
+    Raises:
+        ValueError: a dataset that cannot be used, or lengths, endpoint and dataset that do not fit together
+            (DatasetError, WorkloadError, BodyError ...), with the class's name.
+    """
+    datasets: dict[tuple[str, str | None, str], Dataset] = {}
+    kinds = []
+    for found in classes:
+        try:
+            spec = _spec(found, run, datasets)
+            spec.body_template("")
+        except ValueError as e:
+            raise ValueError(f"class {found.name!r}: {e}" if found.name else str(e)) from e
+        kinds.append(_kind(found, spec))
+    return tuple(kinds)
+
+
+def _kind(found: TrafficClass, spec: WorkloadSpec) -> Kind:
+    talk = found.conversation
+    return Kind(
+        key=("class", found.name),
+        spec=spec,
+        source=("class", found.name),
+        stream=found.name,
+        name=found.request_name or None,
+        slo_class=found.name,
+        headers=found.headers,
+        validators=found.validators,
+        expected=None if found.expected is None else found.expected.match,
+        plan=None
+        if talk is None
+        else parse_plan(
+            turns=talk.turns, think_time=talk.think_time, patience=talk.patience, history=talk.history
+        ),
+        slo=found.slo,
+        weight=found.weight,
+        rate=found.rate,
+    )
+
+
+def _spec(
+    found: TrafficClass, run: WorkloadSpec, datasets: dict[tuple[str, str | None, str], Dataset]
+) -> WorkloadSpec:
+    dataset, order = run.dataset, run.order
+    if found.dataset is not None:
+        dataset, order = _dataset(found.dataset, found, datasets), found.dataset.order
+    elif found.input_tokens is not None:
+        dataset, order = None, "sequential"
+    return replace(
+        run,
+        endpoint=found.endpoint,
+        stream=found.stream,
+        dataset=dataset,
+        order=order,
+        input_tokens=None
+        if dataset is not None
+        else found.input_tokens or run.input_tokens or _default_input(),
+        output_tokens=found.output_tokens or run.output_tokens or (None if dataset else _default_output()),
+        extra_body={**run.extra_body, **found.body},
+        shared_prefix=found.shared_prefix or run.shared_prefix,
+        unique_head=found.unique_head and run.unique_head,
+    )
+
+
+def _dataset(
+    source: DatasetSource, found: TrafficClass, datasets: dict[tuple[str, str | None, str], Dataset]
+) -> Dataset:
+    """The file's content, read once for all classes that take it in the same way."""
+    key = source.file, source.format, EXPECTED_FIELD if found.expected is None else found.expected.field
+    if key not in datasets:
+        datasets[key] = load_dataset(*key)
+    if found.expected is not None and all(p.expected is None for p in datasets[key].prompts):
+        raise DatasetError(f"dataset {source.file!r}: no line has {key[2]!r}, the expected answer")
+    return datasets[key]
+
+
+def _default_input() -> Lengths:
+    return parse_lengths(DEFAULT_INPUT_TOKENS)
+
+
+def _default_output() -> Lengths:
+    return parse_lengths(DEFAULT_OUTPUT_TOKENS)

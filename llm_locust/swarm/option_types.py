@@ -1,0 +1,35 @@
+"""Options' texts as values, one by one."""
+
+from llm_locust.client.connection import Timeouts
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.wire.headers import header_template
+
+
+def parse_time(text: str) -> float:
+    """A duration such as ``30s`` in seconds; raises ValueError, which names the text."""
+    try:
+        return parse_duration(text)
+    except ValueError as e:
+        raise ValueError(f"{text!r}: {e}") from e
+
+
+def parse_timeouts(text: str) -> Timeouts:
+    """``first=60s gap=30s total=600s``, any of the three; raises ValueError with the wrong word."""
+    bounds: dict[str, float] = {}
+    for word in text.replace(",", " ").split():
+        name, equals, value = word.partition("=")
+        if name not in ("first", "gap", "total") or not equals:
+            raise ValueError(f"{word!r} in {text!r}: use first=TIME, gap=TIME or total=TIME, such as gap=30s")
+        bounds[f"{name}_s"] = parse_time(value)
+        if bounds[f"{name}_s"] <= 0:
+            raise ValueError(f"{word!r} in {text!r}: a bound must be longer than 0")
+    return Timeouts(**bounds)
+
+
+def parse_header(text: str) -> tuple[str, str]:
+    """``Name=value`` as a pair, the value a template; raises ValueError, which never shows the value."""
+    name, equals, value = text.partition("=")
+    if not equals:  # the whole text may be a value
+        raise ValueError("a header has no '=': write NAME=VALUE")
+    header_template(name, value)
+    return name, value

@@ -1,0 +1,130 @@
+"""The user of a scenario: sends the requests of its classes, in a closed or an open loop."""
+
+from collections.abc import Iterator
+from itertools import count
+
+from locust import task
+from locust.env import Environment
+
+from llm_locust.arrivals import ClassArrival
+from llm_locust.client.stream import Answer
+from llm_locust.swarm.arrivals_dispatch import ScheduleClock
+from llm_locust.swarm.arrivals_load import Item
+from llm_locust.swarm.kinds import Kind
+from llm_locust.swarm.open_loop import STANDING_S, scheduled_prompt, send_scheduled
+from llm_locust.swarm.settings import Settings
+from llm_locust.swarm.speaker import Prepared, Speaker
+from llm_locust.swarm.talk import Talk
+from llm_locust.swarm.users import LlmUser
+from llm_locust.workload.scenario import Mix
+from llm_locust.workload.traces import TraceEntry
+
+
+class ScenarioUser(LlmUser):
+    """Sends the requests of ``--scenario``.
+
+    ::
+
+        class Scenario(ScenarioUser):
+            pass
+
+    Without an arrival process each user sends one request after another (``wait_time`` as in every Locust
+    user), of a class drawn anew each time by the weights. With one, requests follow the schedule as those
+    of :class:`OpenLoopUser`; an arrival of a class of conversations begins one. Without a scenario it
+    sends what the options say.
+    """
+
+    abstract = True
+    sends_scenario = True
+
+    def __init__(self, environment: Environment) -> None:
+        super().__init__(environment)
+        self._classes: Classes | None = None
+
+    @classmethod
+    def follows_schedule(cls, settings: Settings) -> bool:
+        return settings.load.open_loop_option is not None
+
+    @property
+    def classes(self) -> "Classes":
+        if self._classes is None:
+            self._classes = Classes(self)
+        return self._classes
+
+    @task
+    def send_next(self) -> None:
+        """One request, or one conversation; nothing where a schedule says when."""
+        if self.session.load is None:
+            self.classes.send_next()
+
+    def wait_time(self) -> float:
+        return 0.0 if self.session.load is None else STANDING_S
+
+    def follow(self, clock: ScheduleClock) -> "MixedSender":
+        """What sends the requests of this process's part of the schedule."""
+        return MixedSender(self.classes, clock)
+
+
+class Classes:
+    """The classes of the run's scenario, for one user."""
+
+    def __init__(self, user: ScenarioUser) -> None:
+        session, number = user.session, user.number
+        self.session = session
+        kinds = session.settings.kinds
+        self.speakers = {kind.slo_class: Speaker(session, kind, number) for kind in kinds}
+        seed = session.run["seed"]
+        self._mix = None if any(kind.rate for kind in kinds) else Mix(kinds)
+        self._drawn: Iterator[Kind] = (
+            iter(()) if self._mix is None else self._mix.of_user(seed, session.worker_index, number)
+        )
+        self._seed = seed
+        self._talks = count()
+
+    def send_next(self) -> None:
+        """Send of the next class, in a closed loop."""
+        speaker = self.speakers[next(self._drawn).slo_class]
+        plan = speaker.traffic.kind.plan
+        if plan is None:
+            speaker.ask()
+        else:
+            self.talk(speaker).hold()
+
+    def of_arrival(self, arrival: Item) -> Speaker:
+        """What sends at an arrival: whose schedule it is of, else drawn, the same on whichever worker."""
+        if isinstance(arrival, ClassArrival):
+            return self.speakers[arrival.of]
+        assert self._mix is not None
+        return self.speakers[self._mix.of_arrival(self._seed, arrival.k).slo_class]
+
+    def talk(self, speaker: Speaker, warm_up: bool | None = None) -> Talk:
+        plan = speaker.traffic.kind.plan
+        assert plan is not None
+        return Talk(speaker, plan, next(self._talks), warm_up=warm_up)
+
+
+class MixedSender:
+    """Sends requests of several classes at the times of a schedule."""
+
+    def __init__(self, classes: Classes, clock: ScheduleClock) -> None:
+        self._classes = classes
+        self._clock = clock
+
+    def prepare(self, arrival: Item) -> tuple[Speaker, Prepared, Talk | None]:
+        speaker = self._classes.of_arrival(arrival)
+        if speaker.traffic.kind.plan is None or isinstance(arrival, TraceEntry):
+            return speaker, speaker.prepared(speaker.bounded(scheduled_prompt(speaker, arrival))), None
+        talk = self._classes.talk(speaker, self._classes.session.is_warm_up(arrival.at_s))
+        return speaker, talk.opening(), talk
+
+    def send(self, arrival: Item, prepared: tuple[Speaker, Prepared, Talk | None], due_s: float) -> None:
+        speaker, ready, talk = prepared
+        if talk is None:
+            send_scheduled(speaker, self._clock, arrival, ready, due_s)
+            return
+
+        def open_with(session_id: str, patience_s: float | None) -> Answer:
+            at_ns = self._clock.realtime_ns(arrival.at_s)
+            return speaker.send(ready, at_ns, session_id=session_id, turn=0, patience_s=patience_s)
+
+        talk.hold(open_with=open_with)

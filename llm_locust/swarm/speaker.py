@@ -1,0 +1,131 @@
+"""From a prompt to its request, for one user and one kind of requests."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from llm_locust.client.stream import Answer, Call
+from llm_locust.record import RequestRecord
+from llm_locust.swarm.judging import prompt_key
+from llm_locust.swarm.kinds import Kind
+from llm_locust.swarm.session import Session
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.prompts import Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that is ready to be sent."""
+
+    prompt: Prompt
+    body: bytes
+    prompt_id: str | None
+    check: Callable[[Answer], RequestRecord] | None
+
+
+class Speaker:
+    """Sends one kind of requests for one user.
+
+    Every method raises StopUser where the run has no use for one more request.
+    """
+
+    def __init__(self, session: Session, kind: Kind, number: int) -> None:
+        self.traffic = session.traffic(kind)
+        self.number = number
+        self._session = session
+        self._prompts: dict[Workload, Iterator[Prompt]] = {}
+        self._output_lengths: Iterator[int | None] | None = None
+
+    @property
+    def session(self) -> Session:
+        return self._session.enter()
+
+    def workload(self, warm_up: bool | None = None) -> Workload:
+        """What the next prompt comes from.
+
+        Args:
+            warm_up: whether it is sent before the measured phase; None: what the clock says.
+        """
+        early = self.session.warming_up if warm_up is None else warm_up
+        return self.traffic.warm_up if early else self.traffic.workload
+
+    def next_prompt(self, warm_up: bool | None = None) -> Prompt:
+        """The next prompt of the workload."""
+        workload = self.workload(warm_up)
+        if workload not in self._prompts:
+            self._prompts[workload] = workload.prompts(self.number)
+        return next(self._prompts[workload])
+
+    def bounded(self, prompt: Prompt) -> Prompt:
+        """A prompt of one's own with the answer's length that the workload asks for, if it has none."""
+        if prompt.asked_output_tokens is not None:
+            return prompt
+        if self._output_lengths is None:
+            self._output_lengths = self.traffic.workload.output_lengths(self.number)
+        return replace(prompt, asked_output_tokens=next(self._output_lengths))
+
+    def prepared(self, prompt: Prompt) -> Prepared:
+        """All of a request that can be made before its time."""
+        traffic = self.traffic
+        body, judge = traffic.template.encode(prompt), traffic.judge
+        prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
+        check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
+        return Prepared(prompt, body, prompt_id, check)
+
+    def ask(
+        self,
+        prompt: Prompt | None = None,
+        *,
+        name: str | None = None,
+        session_id: str | None = None,
+        turn: int | None = None,
+        patience_s: float | None = None,
+    ) -> Answer:
+        """Prepare a prompt (default: the workload's next) and send it now; see :meth:`PromptUser.ask`."""
+        scheduled_ns = time.time_ns()
+        prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
+        return self.send(
+            self.prepared(prompt),
+            scheduled_ns,
+            name=name,
+            session_id=session_id,
+            turn=turn,
+            patience_s=patience_s,
+        )
+
+    def send(
+        self,
+        ready: Prepared,
+        scheduled_ns: int,
+        *,
+        name: str | None = None,
+        session_id: str | None = None,
+        turn: int | None = None,
+        blocked_ns: int | None = None,
+        patience_s: float | None = None,
+    ) -> Answer:
+        """Send it now, wait for the whole answer, record it; ``blocked_ns`` as in the record."""
+        session, traffic, prompt = self.session, self.traffic, ready.prompt
+        call = Call(
+            request_id=session.client.new_request_id(),
+            name=name or prompt.name or traffic.name,
+            scheduled_ns=scheduled_ns,
+            endpoint=traffic.endpoint,
+            slo_class=prompt.slo_class or traffic.kind.slo_class,
+            model=session.run["model"],
+            streamed=traffic.template.streamed,
+            user=self.number,
+            asked_input_tokens=prompt.asked_input_tokens,
+            asked_output_tokens=prompt.asked_output_tokens,
+            session=session_id,
+            turn=turn,
+            blocked_ns=blocked_ns,
+            prompt_id=ready.prompt_id,
+            counted_input_tokens=prompt.counted_input_tokens,
+            check=ready.check,
+        )
+        answer = session.client.post(traffic.path, ready.body, call, traffic.head, patience_s=patience_s)
+        if not turn and prompt.asked_input_tokens and answer.record.input_tokens:
+            # Later turns hold answers, whose tokens are the server's own.
+            traffic.workload.learn(prompt.asked_input_tokens, answer.record.input_tokens)
+        return answer
