@@ -88,7 +88,8 @@ class Manifest:
     began, carried on without steps: ``started_ns`` when the load was
     asked for, ``stopped_ns`` when it was told to stop, ``ended_ns`` when the last record was in
     (``None`` while that has not come). ``options`` are the run's settings as text, without
-    secrets. ``stop_reason`` says which rule ended the run, where one did.
+    secrets. ``stop_reason`` says which rule ended the run, where one did, or what else did that nobody
+    had asked for; ``cut_short`` that it was a fault.
     """
 
     schema: int = MANIFEST_SCHEMA
@@ -110,6 +111,7 @@ class Manifest:
     warmup_s: float = 0.0
     open_loop: bool = False
     stop_reason: str = ""
+    cut_short: bool = False
     require_valid: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     workers_expected: int = 1

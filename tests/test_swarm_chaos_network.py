@@ -130,11 +130,14 @@ def test_the_records_are_what_the_server_saw(name: str, runs: dict[str, Survived
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_the_run_is_complete_and_its_exit_code_is_0(name: str, runs: dict[str, Survived]) -> None:
+def test_the_run_is_complete_and_its_exit_code_says_whether_locust_cut_it_short(
+    name: str, runs: dict[str, Survived]
+) -> None:
     run = runs[name]
     manifest = run.result.manifest
     assert manifest.complete, run.told()
-    assert run.code == 0, run.told()
+    assert not manifest.cut_short or name == "all workers cut off"
+    assert run.code == (2 if manifest.cut_short else 0), run.told()
     assert manifest.workers_lost == manifest.records_lost == 0
     assert len(manifest.workers) == 3
     assert all(w.announced == w.received > 0 and w.in_flight == 0 for w in manifest.workers)
@@ -170,7 +173,6 @@ def test_a_run_that_ended_without_its_workers_is_incomplete_until_it_is_merged(
     assert run.merged is not None
     assert run.code == 2, run.told()
     assert run.result.manifest.workers_lost == 2
-    assert run.merged.code == 0, run.merged.errors
     assert run.merged.result.manifest.complete
     assert unrecorded(run.truth, run.merged.rows) == []
     assert len(unrecorded(run.truth, run.rows)) > 50
@@ -180,3 +182,15 @@ def test_a_worker_that_learns_that_its_run_is_over_ends_its_load(runs: dict[str,
     run = runs["beyond the run's end"]
     last_ns = max(entry["received_ns"] for entry in run.truth.values())
     assert last_ns < run.at_ns + (SILENT_WITHIN_S - 2) * 1e9
+
+
+def test_a_run_that_ends_because_every_worker_went_silent_says_so_even_when_all_its_records_are_in(
+    runs: dict[str, Survived],
+) -> None:
+    run = runs["beyond the run's end"]
+    assert run.merged is not None
+    for result in (run.result, run.merged.result):
+        assert result.manifest.cut_short
+        assert result.summary["run"]["stop_reason"] == "no worker was left: 2 of 2 went silent at the end"
+    assert run.merged.code == 2
+    assert "CUT SHORT: no worker was left" in run.merged.output

@@ -372,6 +372,17 @@ def test_what_is_not_acknowledged_at_the_end_stays_on_disk_with_the_workers_last
     assert outbox.shipper.unsent == 0
 
 
+def test_the_last_word_is_there_before_the_last_acknowledgement_and_goes_with_it(
+    outbox: Outbox, tmp_path: Path
+) -> None:
+    outbox.ship(0, 1)
+    outbox.shipper.foretell("run", facts())
+    assert msgspec.json.decode((outbox.spool.folder / WORKER_FILE).read_bytes(), type=WorkerFacts) == facts()
+    outbox.acknowledge(0, 1)
+    assert outbox.shipper.finish("run", facts()) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_at_the_end_the_disk_is_asked_once_more(outbox: Outbox) -> None:
     outbox.spool.full = True
     outbox.ship(0, 1)

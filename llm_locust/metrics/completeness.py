@@ -29,6 +29,7 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
     workers = sorted(manifest.workers, key=lambda w: (w.index, w.id))
     return {
         "complete": manifest.complete and rows >= manifest.records_received,
+        "cut_short": manifest.cut_short,
         "workers_expected": manifest.workers_expected,
         "workers_seen": len(workers),
         "workers_late": sum(w.late for w in workers),

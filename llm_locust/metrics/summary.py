@@ -116,12 +116,14 @@ def summarise(
 def exit_code(summary: dict[str, Any], manifest: Manifest, allow_incomplete: bool = False) -> int | None:
     """The exit code that a run's result asks for.
 
-    2 when records are missing (unless ``allow_incomplete``), before 3 when the measurement is
+    2 when records are missing or a fault cut the run short (unless ``allow_incomplete``), before 3 when
+    the measurement is
     invalid and the manifest requires a valid one, before 1 when a gate broke: a gate on a part of
     the records, or on numbers that are the client's own, says nothing about the server. 0 when all
     gates held. None without gates: Locust's own code stands then.
     """
-    if not summary["completeness"]["complete"] and not allow_incomplete:
+    whole = summary["completeness"]["complete"] and not summary["completeness"]["cut_short"]
+    if not whole and not allow_incomplete:
         return 2
     if manifest.require_valid and summary["client"]["verdict"] == "invalid":
         return 3

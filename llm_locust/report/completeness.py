@@ -23,10 +23,16 @@ def completeness(summary: Part) -> Section:
             f"complete: all {count(part.get('records_received'))} records of "
             f"{plural(part.get('workers_seen'), 'worker')}"
         )
-        return Section("Records", (Line(text, Tone.GOOD), *([notable] if notable.text else [])))
+        short = list(_cut_short(summary, part))
+        lines = (*short, Line(text, Tone.GOOD), *([notable] if notable.text else []))
+        return Section("Records", lines, alarm=bool(short))
     facts = [*_records(summary, part), *_workers(part), notable, *_by_worker(part), *_torn(part)]
     headline = Line("INCOMPLETE: the numbers below are of a part of the run", Tone.BAD)
-    return Section("Records", (headline, *(fact for fact in facts if fact.text)), alarm=True)
+    return Section(
+        "Records",
+        (headline, *_cut_short(summary, part), *(fact for fact in facts if fact.text)),
+        alarm=True,
+    )
 
 
 def _notable(part: Part) -> str:
@@ -39,6 +45,12 @@ def _notable(part: Part) -> str:
             f"{plural(resent, 'batch', 'batches')} resent" if resent else "",
         ]
     )
+
+
+def _cut_short(summary: Part, part: Part) -> Iterator[Line]:
+    if part.get("cut_short"):
+        reason = clean((summary.get("run") or {}).get("stop_reason") or "the reason is not known")
+        yield Line(f"CUT SHORT: {reason}", Tone.BAD)
 
 
 def _records(summary: Part, part: Part) -> Iterator[Line]:

@@ -138,6 +138,12 @@ class Backlog:
         seqs, self._to_remove = self._to_remove, []
         self._to_remove += off_the_hub(_remove, self._spool, seqs)
 
+    def foretell(self, facts: WorkerFacts) -> None:
+        """Write the worker's last word, in a thread, as it is before the last acknowledgements: a process
+        that is killed while it waits for them can say no more."""
+        if self._spool is not None and self.batches:
+            self._leave(self._spool, facts)
+
     def close(self, facts: WorkerFacts | None) -> int:
         """The run has ended: leave on disk, in a thread, what is not acknowledged; else nothing.
 

@@ -129,6 +129,7 @@ class MasterSide:
         if run is None or run.stopped_ns is not None:
             return
         run.stopped()
+        self._tell_desertion(run)
         # No ramp or shape may spawn users from here on; Locust sets the same state right after.
         self._runner.update_state(STATE_STOPPING)
         for client in self._runner.clients.all:
@@ -142,6 +143,19 @@ class MasterSide:
                 return
             for worker in awaited:
                 self._flush(run, worker)
+
+    def _tell_desertion(self, run: Run) -> None:
+        """Locust ends a run whose last worker is gone, as if somebody had asked for it."""
+        if self._runner.worker_count or run.stop_reason:
+            return
+        missing = sum(client.state == STATE_MISSING for client in self._runner.clients.all)
+        run.cut_short = missing > 0
+        run.stop_reason = (
+            f"no worker was left: {missing} of {len(list(run.roster))} went silent at the end"
+            if missing
+            else "no worker was left: the last one quit"
+        )
+        logger.error("the run ends early: %s", run.stop_reason)
 
     def _flush(self, run: Run, worker: str) -> None:
         self._send(messages.FLUSH, RunMessage(run=run.info["id"]), worker)

@@ -48,7 +48,8 @@ class Run:
     started_ns: int
     open_loop: bool = False
     stopped_ns: int | None = None
-    stop_reason: str = ""  # the rule that ended the load
+    stop_reason: str = ""  # the rule, or the fault, that ended the load
+    cut_short: bool = False  # it was a fault
     ended_ns: int | None = None
     finishing: bool = False  # all records are in, or given up: the report is being made, or is there
     report: Report | None = None
@@ -95,6 +96,7 @@ class Run:
             warmup_s=self.settings.warmup_s,
             open_loop=self.open_loop,
             stop_reason=self.stop_reason,
+            cut_short=self.cut_short,
             require_valid=self.settings.require_valid,
             options={k: v for k, v in self.settings.text.items() if v not in (None, [], "")},
             workers_expected=self.workers_expected,

@@ -119,6 +119,12 @@ class Shipper:
         self._flushed.wait(timeout_s)
         return self.unsent == 0
 
+    def foretell(self, run: str, facts: WorkerFacts) -> None:
+        """Leave the worker's last word where a merge finds it, should :meth:`finish` never come."""
+        if run in self._backlogs:
+            with self._disk:
+                self._backlogs[run].foretell(facts)
+
     def finish(self, run: str, facts: WorkerFacts | None = None) -> int:
         """The run has ended here: its spool goes, or what is not acknowledged stays there for a merge.
 

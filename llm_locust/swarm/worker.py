@@ -356,6 +356,9 @@ class WorkerSide:
         """Send all of the run and say that it was all; the master waits for this word."""
         self._flushing = run = session.run["id"]
         self._users.close()
+        counts = self._counts()
+        assert counts is not None
+        self._shipper.foretell(run, self._facts(counts))
         # Once Locust has ended the greenlet that receives, no acknowledgement can come: do not wait for one.
         receives = len(self._runner.greenlet) > 0
         timeout_s = session.settings.flush_timeout_s
