@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.calibration import SAMPLES, Calibration, Fit
+from llm_locust.workload.calibration import STAGES, Calibration, Fit
 
 
 def learned(asked: list[int], per_word: float, overhead: float, wrong: dict[int, int] | None = None) -> Fit:
     """The fit after a server counted ``per_word`` tokens a word; ``wrong`` are counts it got wrong."""
     calibration = Calibration(8)
     for i, n in enumerate(asked):
-        counted = round(per_word * calibration.fit.words(n) + overhead)
-        calibration.learn(n, (wrong or {}).get(i, counted))
+        words = calibration.fit.words(n)
+        calibration.learn(words, (wrong or {}).get(i, round(per_word * words + overhead)))
     return calibration.fit
 
 
-VARIED = np.random.default_rng(1).integers(100, 1000, SAMPLES).tolist()
+VARIED = np.random.default_rng(1).integers(100, 1000, STAGES[-1]).tolist()
 
 
 def test_before_anything_is_known_a_word_is_a_token() -> None:
@@ -40,22 +40,22 @@ def test_prompts_of_varied_lengths_come_out_within_a_word_and_a_percent(
 )
 def test_prompts_of_one_length_come_out_right_at_that_length(truth: tuple[float, int], asked: int) -> None:
     per_word, overhead = truth
-    fit = learned([asked] * SAMPLES, per_word, overhead)
+    fit = learned([asked] * STAGES[-1], per_word, overhead)
     assert abs(per_word * fit.words(asked) + overhead - asked) <= per_word + 1
 
 
 def test_at_one_length_longer_words_and_a_longer_template_together_leave_an_error_of_a_percent() -> None:
-    fit = learned([512] * SAMPLES, 1.1, 30)
+    fit = learned([512] * STAGES[-1], 1.1, 30)
     assert 1.1 * fit.words(512) + 30 == pytest.approx(512, rel=0.01)
 
 
 def test_up_to_64_tokens_more_than_words_are_the_template_and_not_longer_words() -> None:
-    assert learned([512] * SAMPLES, 1.0, 30) == Fit(1.0, 30)
-    assert learned([512] * SAMPLES, 1.3, 8).tokens_per_word == pytest.approx(1.3, rel=0.01)
+    assert learned([512] * STAGES[-1], 1.0, 30) == Fit(1.0, 30)
+    assert learned([512] * STAGES[-1], 1.3, 8).tokens_per_word == pytest.approx(1.3, rel=0.01)
 
 
 def test_a_quarter_of_odd_counts_does_not_bend_the_line() -> None:
-    wrong = dict.fromkeys(range(0, SAMPLES, 4), 9)
+    wrong = dict.fromkeys(range(0, STAGES[-1], 4), 9)
     fit = learned(VARIED, 1.5, 20, wrong)
     assert fit.tokens_per_word == pytest.approx(1.5, rel=0.02)
     assert fit.overhead == pytest.approx(20, abs=6)
@@ -63,22 +63,37 @@ def test_a_quarter_of_odd_counts_does_not_bend_the_line() -> None:
 
 def test_counts_that_are_of_something_else_change_nothing() -> None:
     assert learned(VARIED, 0.0, 7) == Fit(1.0, 8)
-    assert learned([512] * SAMPLES, 0.0, 7) == Fit(1.0, 8)
+    assert learned([512] * STAGES[-1], 0.0, 7) == Fit(1.0, 8)
 
 
-def test_it_learns_from_the_first_counts_and_then_holds_still() -> None:
+def test_it_learns_in_stages_and_then_holds_still() -> None:
     calibration = Calibration(8)
-    for n in VARIED[:-1]:
+    fits = []
+    for i, n in enumerate(VARIED, 1):
+        assert calibration.learning
         calibration.learn(n, 2 * n)
-    assert calibration.learning
-    assert calibration.fit == Fit(1.0, 8)
-    calibration.learn(VARIED[-1], 2 * VARIED[-1])
-    fit = calibration.fit
+        if i not in STAGES:
+            assert calibration.fit == (fits[-1] if fits else Fit(1.0, 8))
+        else:
+            fits.append(calibration.fit)
     assert not calibration.learning
-    assert fit.tokens_per_word == pytest.approx(2, rel=0.01)
+    assert calibration.fit.tokens_per_word == pytest.approx(2, rel=0.01)
     for n in VARIED:
         calibration.learn(n, 7 * n)
-    assert calibration.fit == fit
+    assert calibration.fit == fits[-1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_words_of_several_tokens_that_differ_are_right_on_average_at_the_asked_lengths(seed: int) -> None:
+    """A tokenizer that knows few words: six tokens each, give or take two, and a template of nine."""
+    rng = np.random.default_rng(seed)
+    calibration, errors = Calibration(8), []
+    for asked in rng.integers(300, 900, 400).tolist():
+        words = calibration.fit.words(asked)
+        counted = round(float(rng.normal(6.0, 2.0, words).sum())) + 9
+        errors.append(counted / asked - 1)
+        calibration.learn(words, counted)
+    assert abs(float(np.mean(errors[STAGES[-1] :]))) < 0.02
 
 
 def test_one_that_is_not_enabled_never_learns() -> None:

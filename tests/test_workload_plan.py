@@ -377,9 +377,7 @@ def learned(spec: WorkloadSpec, per_word: float) -> Workload:
     """A workload that the server has answered 40 times, counting ``per_word`` tokens a word."""
     workload = Workload(spec, 1, 0, 2, "a")
     for prompt in islice(workload.prompts(9), 40):
-        assert prompt.asked_input_tokens is not None
-        counted = round(per_word * len((prompt.text or "").split(" "))) + 8
-        workload.learn(prompt.asked_input_tokens, counted)
+        workload.learn(prompt, round(per_word * len((prompt.text or "").split(" "))) + 8)
     return workload
 
 

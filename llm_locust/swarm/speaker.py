@@ -127,5 +127,5 @@ class Speaker:
         answer = session.client.post(traffic.path, ready.body, call, traffic.head, patience_s=patience_s)
         if not turn and prompt.asked_input_tokens and answer.record.input_tokens:
             # Later turns hold answers, whose tokens are the server's own.
-            traffic.workload.learn(prompt.asked_input_tokens, answer.record.input_tokens)
+            traffic.workload.learn(prompt, answer.record.input_tokens)
         return answer

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-#: Counts that are waited for; the line through them then holds for the rest of the run.
-SAMPLES = 32
+#: After so many counts a line is put through them. The first one brings prompts near the asked lengths,
+#: where the counts of the next are worth more; the last one holds for the rest of the run.
+STAGES = (8, 32, 128)
 
 #: What a chat template may add at most, for a count that could be explained by words of more tokens too.
 _MOST_OVERHEAD = 64
@@ -33,7 +34,7 @@ class Fit:
 
 
 class Calibration:
-    """A :class:`Fit` that the first :data:`SAMPLES` counts replace, once.
+    """A :class:`Fit` that the counts of the first prompts replace, at each of :data:`STAGES`.
 
     The asked lengths of a run stay those of its seed; the texts of a calibrated one are longer or
     shorter, from a prompt on that depends on when answers came. So two runs of one seed ask for the
@@ -53,24 +54,25 @@ class Calibration:
     @property
     def learning(self) -> bool:
         """More counts are wanted."""
-        return self._enabled and len(self._counts) < SAMPLES
+        return self._enabled and len(self._counts) < STAGES[-1]
 
-    def learn(self, asked: int, counted: int) -> None:
-        """The server counted ``counted`` tokens for a prompt that was made for ``asked``."""
+    def learn(self, words: int, counted: int) -> None:
+        """The server counted ``counted`` tokens for a prompt of so many words."""
         if not self.learning:
             return
-        self._counts.append((self._first.words(asked), counted))
-        if not self.learning:
-            words, counts = np.array(self._counts, dtype=np.float64).T
-            self.fit = fitted(words, counts, self._first)
+        self._counts.append((words, counted))
+        if len(self._counts) in STAGES:
+            samples, counts = np.array(self._counts, dtype=np.float64).T
+            self.fit = fitted(samples, counts, self._first)
 
 
 def fitted(words: NDArray[np.float64], counted: NDArray[np.float64], first: Fit) -> Fit:
     """The line through (words, counted): medians throughout, so that odd counts do not bend it.
 
-    The slope is the median over pairs that lie far apart. Where all lengths are about equal,
-    slope and overhead cannot be told apart: up to 64 tokens more than words are taken for
-    the overhead, anything else for words of another length.
+    The slope is the median over pairs that lie far apart, the overhead that of the later half, whose
+    lengths are more like those to come. Where all lengths are about equal, slope and overhead cannot be
+    told apart: up to 64 tokens more than words are taken for the overhead, anything else for words of
+    another length.
 
     Returns:
         ``first`` where the counts are no prompts' of these lengths.
@@ -81,7 +83,8 @@ def fitted(words: NDArray[np.float64], counted: NDArray[np.float64], first: Fit)
     i, j = np.triu_indices(len(words), 1)
     far = np.abs(words[i] - words[j]) >= spread / 4
     slope = float(np.median((counted[j] - counted[i])[far] / (words[j] - words[i])[far]))
-    return _sound(Fit(slope, float(np.median(counted - slope * words))), first)
+    later = len(words) // 2
+    return _sound(Fit(slope, float(np.median((counted - slope * words)[later:]))), first)
 
 
 def _of_one_length(words: float, counted: float, first: Fit) -> Fit:

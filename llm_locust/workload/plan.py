@@ -91,13 +91,14 @@ class Workload:
         """Asked output lengths for prompts that a user brings itself, drawn apart from :meth:`prompts`."""
         return self._outputs(self._generator(user, OWN_OUTPUTS))
 
-    def learn(self, asked_input_tokens: int, input_tokens: int) -> None:
-        """The server counted ``input_tokens`` for a prompt of this workload that asked for the other.
+    def learn(self, prompt: Prompt, input_tokens: int) -> None:
+        """The server counted ``input_tokens`` for a prompt of this workload.
 
-        Of use until 32 are in, for synthetic prompts without a tokenizer; else it changes nothing.
+        Of use for the first synthetic prompts without a tokenizer; else it changes nothing.
         """
-        if self.spec.dataset is None and self.spec.tokenizer is None:
-            self.calibration.learn(asked_input_tokens, input_tokens)
+        synthetic = self.spec.dataset is None and self.spec.tokenizer is None
+        if synthetic and self.calibration.learning and prompt.text is not None:
+            self.calibration.learn(len(prompt.text.split()), input_tokens)
 
     def replayed(
         self, k: int, input_tokens: int, output_tokens: int | None, hash_ids: Sequence[int] = ()

@@ -53,6 +53,7 @@ class Server:
 
     port: int
     log: Path
+    model: Path | None = None  # the folder of weights and tokenizer
 
     @property
     def url(self) -> str:
@@ -89,7 +90,7 @@ def transformers_serve(venv: Path, folder: Path) -> Iterator[Server]:
     command = [str(venv / "bin/transformers"), "serve", MODEL]
     command += ["--host", HOST, "--port", str(port), "--device", "cpu"]
     with running(command, port, folder / "transformers.log", offline) as server:
-        yield server
+        yield replace(server, model=cached / "snapshots/local")
 
 
 @contextmanager
