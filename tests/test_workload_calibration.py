@@ -68,7 +68,7 @@ def test_counts_that_are_of_something_else_change_nothing() -> None:
 
 def test_it_learns_in_stages_and_then_holds_still() -> None:
     calibration = Calibration(8)
-    fits = []
+    fits: list[Fit] = []
     for i, n in enumerate(VARIED, 1):
         assert calibration.learning
         calibration.learn(n, 2 * n)
