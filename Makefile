@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-e2e bench bench-report bench-master soak soak-short clean
+.PHONY: help demo test test-e2e bench bench-report bench-compare bench-master soak soak-short clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -25,6 +25,9 @@ bench: $(VENV)/.test  ## CPU per token and truth of the client, beside others, i
 
 bench-report: $(VENV)/.test  ## how long a report of many requests takes, and how much memory
 	$(BIN)/python bench/report.py
+
+bench-compare: $(VENV)/.test  ## does compare find what changed between runs, and nothing else
+	$(BIN)/python bench/compare.py
 
 bench-master: $(VENV)/.test  ## does one master keep up with 500 workers and 50,000 requests/s
 	$(BIN)/python bench/master.py

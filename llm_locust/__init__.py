@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from llm_locust.client.stream import Answer
     from llm_locust.metrics.slo import Slo
     from llm_locust.record import Outcome, RequestRecord, TokenSource
+    from llm_locust.report.run_data import RunData
     from llm_locust.swarm.conversation import ConversationUser
     from llm_locust.swarm.hooks import events
     from llm_locust.swarm.open_loop import OpenLoopUser
@@ -34,6 +35,7 @@ __all__ = [
     "Prompt",
     "RequestRecord",
     "ResponsesUser",
+    "RunData",
     "ScenarioUser",
     "Slo",
     "TokenSource",
@@ -53,6 +55,7 @@ _HOMES = {
     "Prompt": "llm_locust.workload.prompts",
     "RequestRecord": "llm_locust.record",
     "ResponsesUser": "llm_locust.swarm.users",
+    "RunData": "llm_locust.report.run_data",
     "ScenarioUser": "llm_locust.swarm.scenario_user",
     "Slo": "llm_locust.metrics.slo",
     "TokenSource": "llm_locust.record",

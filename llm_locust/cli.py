@@ -1,20 +1,18 @@
 """The ``llm-locust`` command: what is done with runs beside making them."""
 
 import argparse
-import os
-import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from llm_locust.metrics.slo import parse_duration
-from llm_locust.metrics.summary import WINDOWS
+from llm_locust.report import command as report_command
 from llm_locust.report.build import build_report
+from llm_locust.report.compare import command as compare_command
 from llm_locust.report.console import print_report
-from llm_locust.store import REQUESTS_FILE, holds_frames, merge
+from llm_locust.report.output import one_line, printing
+from llm_locust.store import merge
 
 
 class _Parser(argparse.ArgumentParser):
@@ -37,22 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-@contextmanager
-def _printing() -> Iterator[None]:
-    """Let the reader of standard output, such as head, leave when it has seen enough."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser, with the options of ``command`` where these need a library to be imported."""
     parser = _Parser(prog="llm-locust", description="Load tests of LLM inference: reports and tools.")
     parser.add_argument("--version", action="version", version=f"llm-locust {version('llm-locust')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_report(commands.add_parser("report", help="compute and print a run's report again"))
+    again = commands.add_parser(
+        "report", help="compute a run's report again", description=report_command.DESCRIPTION
+    )
+    report_command.add_arguments(again)
+    again.set_defaults(run_command=report_command.run)
+    between = commands.add_parser(
+        "compare", help="what changed between runs, beyond noise", description=compare_command.DESCRIPTION
+    )
+    compare_command.add_arguments(between)
+    between.set_defaults(run_command=compare_command.run)
     _add_merge(commands.add_parser("merge", help="make a run of what its master and workers have left"))
     options = commands.add_parser(
         "options", help="list the options that a locustfile has beside Locust's own"
@@ -62,27 +59,6 @@ def _parser(command: str) -> argparse.ArgumentParser:
     if command == "sim":
         _add_sim(sim)
     return parser
-
-
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Compute a run's report from its records, with other limits or another window where given, "
-        "print it, and write it into the run directory."
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, such as runs/demo")
-    parser.add_argument("--slo", metavar="TEXT", help='limits of a request: "ttft=500ms tpot=50ms"')
-    parser.add_argument("--gate", metavar="TEXT", help='limits of the run: "goodput>=95%% p99_ttft<800ms"')
-    parser.add_argument(
-        "--warmup", type=_duration_s, metavar="TIME", help="left out at the start, such as 30s"
-    )
-    parser.add_argument(
-        "--window",
-        choices=WINDOWS,
-        default="run",
-        help="the run without warm-up and drain, or the longest span of steady concurrency (%(default)s)",
-    )
-    _add_allow_incomplete(parser)
-    parser.set_defaults(run_command=_report)
 
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
@@ -95,14 +71,10 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="run directory to make")
     parser.add_argument("--run", metavar="ID", help="id of the run, where there are batches of several")
-    _add_allow_incomplete(parser)
-    parser.set_defaults(run_command=_merge)
-
-
-def _add_allow_incomplete(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-incomplete", action="store_true", help="missing records do not make the exit code 2"
     )
+    parser.set_defaults(run_command=_merge)
 
 
 def _add_sim(parser: argparse.ArgumentParser) -> None:
@@ -114,48 +86,21 @@ def _add_sim(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run_command=command.run)
 
 
-def _report(args: argparse.Namespace) -> int:
-    try:
-        report = build_report(
-            args.run,
-            slo=args.slo,
-            gates=args.gate,
-            warmup_s=args.warmup,
-            window=args.window,
-            allow_incomplete=args.allow_incomplete,
-        )
-    except (ValueError, OSError) as e:
-        return _refuse("report", _unmerged(args.run) or e)
-    with _printing():
-        print_report(report.summary, args.run, sys.stdout)
-    return report.exit_code or 0
-
-
-def _unmerged(run: Path) -> str | None:
-    """What to do with a directory that holds batches and not yet the requests made of them."""
-    if (run / REQUESTS_FILE).exists() or not holds_frames(run):
-        return None
-    return (
-        f"{str(run)!r} holds batches of a run that was not finished: make one of them, by "
-        f"`llm-locust merge {shlex.quote(str(run))} --out NEW`"
-    )
-
-
 def _merge(args: argparse.Namespace) -> int:
     try:
         merged = merge(args.sources, args.out, args.run)
         for line in merged.unreadable:
-            print(f"llm-locust merge: warning: {_one_line(line)}", file=sys.stderr)
+            print(f"llm-locust merge: warning: {one_line(line)}", file=sys.stderr)
         report = build_report(args.out, allow_incomplete=args.allow_incomplete)
     except (ValueError, OSError) as e:
         return _refuse("merge", e)
-    with _printing():
+    with printing():
         print_report(report.summary, args.out, sys.stdout)
     return report.exit_code or 0
 
 
 def _refuse(command: str, reason: Exception | str) -> int:
-    print(f"llm-locust {command}: {_one_line(reason)}", file=sys.stderr)
+    print(f"llm-locust {command}: {one_line(reason)}", file=sys.stderr)
     return 2
 
 
@@ -163,17 +108,6 @@ def _options(args: argparse.Namespace) -> int:
     # Here and not above: Locust takes long to import, and patches the standard library.
     from llm_locust.swarm.options import options_help
 
-    with _printing():
+    with printing():
         print(options_help())
     return 0
-
-
-def _duration_s(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as e:
-        raise argparse.ArgumentTypeError(f'"{text}": {e}') from e
-
-
-def _one_line(error: Exception | str) -> str:
-    return " ".join(str(error).split())

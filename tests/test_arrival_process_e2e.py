@@ -3,6 +3,8 @@
 import json
 import signal
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +79,22 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Resul
 
         return at
 
-    runs = {f"poisson-{n}": one("poisson", n) for n in (1, 2, 4)} | {"constant-2": one("constant", 2)}
+    runs = {f"poisson-{n}": one("poisson", n) for n in (1, 2, 4)} | {
+        "constant-2": one("constant", 2),
+        "gamma-2": one("gamma:2", 2),
+    }
     return in_parallel(tmp_path_factory.mktemp("processes"), runs, at_once=1)
 
 
-@pytest.mark.parametrize("name", ["poisson-1", "poisson-2", "poisson-4", "constant-2"])
+LAWS = {"poisson": Process(1.0), "constant": Process(0.0), "gamma": Process(2.0)}
+
+
+@pytest.mark.parametrize("name", ["poisson-1", "poisson-2", "poisson-4", "constant-2", "gamma-2"])
 def test_all_workers_together_send_exactly_the_asked_process(
     processes: dict[str, tuple[Result, list[dict[str, Any]]]], name: str
 ) -> None:
     result, entries = processes[name]
-    process = Process(1.0) if name.startswith("poisson") else Process(0.0)
+    process = LAWS[name.partition("-")[0]]
     found, expected = scheduled_s(result), expected_s(process)
     assert len(found) == len(entries) == REQUESTS
     apart = found - expected
@@ -106,6 +114,22 @@ def test_gaps_of_a_poisson_process_are_exponential(
     gaps = np.diff(scheduled_s(result))
     # 1.63 / √n is passed by chance once in a hundred; the clocks of several workers add a little.
     assert ks_exponential(gaps, RATE) < 1.63 / np.sqrt(len(gaps)) + RATE * 0.2e-3
+
+
+def test_gaps_of_a_gamma_process_are_as_bursty_as_they_were_asked_for(
+    processes: dict[str, tuple[Result, list[dict[str, Any]]]],
+) -> None:
+    result, _ = processes["gamma-2"]
+    # Half of the gaps are shorter than the clocks of two processes agree: the others are looked at.
+    least_s = 0.005
+    gaps = np.sort(np.diff(scheduled_s(result)))
+    # A coefficient of variation of 2 is a shape of a quarter. Of so many drawn ones the law is known well.
+    law = np.sort(np.random.default_rng(0).gamma(0.25, 4 / RATE, 400_000))
+    assert np.mean(gaps > least_s) == pytest.approx(np.mean(law > least_s), abs=0.05)
+    gaps, law = gaps[gaps > least_s], law[law > least_s]
+    below, n = np.searchsorted(law, gaps) / len(law), len(gaps)
+    distance = max(np.max(np.arange(1, n + 1) / n - below), np.max(below - np.arange(n) / n))
+    assert distance < 1.63 / np.sqrt(n) + 0.01
 
 
 def test_constant_gaps_are_alike_over_two_workers(
@@ -194,6 +218,55 @@ def test_a_trace_is_replayed_with_its_lengths_and_ends_the_run(tmp_path: Path) -
     assert [row["asked_output_tokens"] for row in found] == [row["output_length"] for row in rows[10:30]]
     assert np.allclose(np.diff(scheduled_s(result)), 0.05, atol=2 * CLOCKS_S)
     assert result.manifest.stop_reason == "the end of the trace"
+
+
+def _rising(n: int, seconds: float) -> list[float]:
+    """``n`` times whose rate rises from a half of the mean to one and a half of it."""
+    u = np.arange(n) / n
+    return [float(t) for t in seconds * (np.sqrt(1 + 8 * u) - 1) / 2]
+
+
+def _azure(at_s: list[float]) -> str:
+    begin = datetime(2023, 11, 16, 18, 15, 46, tzinfo=UTC)
+    lines = [
+        f"{begin + timedelta(seconds=t):%Y-%m-%d %H:%M:%S.%f}0,{20 + k % 9},2" for k, t in enumerate(at_s)
+    ]
+    return "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines])
+
+
+def _burstgpt(at_s: list[float]) -> str:
+    head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+    lines = [f"{t:.6f},ChatGPT,{20 + k % 9},2,{22 + k % 9},API log" for k, t in enumerate(at_s)]
+    return "\n".join([head, *lines])
+
+
+def _mooncake(at_s: list[float]) -> str:
+    return "\n".join(
+        json.dumps({"timestamp": round(t * 1e3, 3), "input_length": 20, "output_length": 2, "hash_ids": [k]})
+        for k, t in enumerate(at_s)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("azure.csv", _azure), ("burstgpt.csv", _burstgpt), ("mooncake.jsonl", _mooncake)]
+)
+def test_the_rate_over_time_at_the_server_is_that_of_the_trace_stretched_to_one_percent(
+    tmp_path: Path, name: str, written: Callable[[list[float]], str]
+) -> None:
+    n, seconds, scale = 1500, 10.0, 0.5
+    at_s = _rising(n, seconds)
+    (tmp_path / name).write_text(written(at_s))
+    with simulation(tmp_path / "sim") as sim:
+        options = ["-u", "1", "--arrival", f"trace:{tmp_path / name}", "--trace-scale", str(scale)]
+        result = run(tmp_path, sim.url, *options, locustfile=REPLAY, workers=2)
+        received_s = np.sort([entry["received_ns"] for entry in sim.entries()]) * 1e-9
+    assert len(received_s) == n
+    begin_s = min(row["scheduled_ns"] for row in result.rows().values()) * 1e-9
+    edges = np.linspace(0, seconds * scale, 6)
+    wanted, _ = np.histogram(np.array(at_s) * scale, edges)
+    found, _ = np.histogram(received_s - begin_s, edges)
+    # A few requests cross an edge on their way to the server.
+    assert np.abs(found - wanted).max() <= np.ceil(0.01 * wanted.max())
 
 
 def test_turns_wait_for_each_other_and_the_wait_is_told_apart(tmp_path: Path) -> None:

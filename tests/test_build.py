@@ -9,7 +9,14 @@ from report_cases import lost_records, records, write_run
 from llm_locust.metrics.gates import GateError
 from llm_locust.metrics.slo import SloError
 from llm_locust.report.build import build_report
-from llm_locust.store import REPORT_MD_FILE, REQUESTS_FILE, SUMMARY_FILE, TIMESERIES_FILE, StoreError
+from llm_locust.store import (
+    REPORT_HTML_FILE,
+    REPORT_MD_FILE,
+    REQUESTS_FILE,
+    SUMMARY_FILE,
+    TIMESERIES_FILE,
+    StoreError,
+)
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -19,9 +26,10 @@ def files(run: Path) -> dict[str, bytes]:
 def test_the_reports_are_written_beside_the_records(tmp_path: Path) -> None:
     before = set(files(write_run(tmp_path)))
     report = build_report(tmp_path)
-    assert set(files(tmp_path)) - before == {SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE}
+    assert set(files(tmp_path)) - before == {SUMMARY_FILE, REPORT_HTML_FILE, REPORT_MD_FILE, TIMESERIES_FILE}
     assert json.loads((tmp_path / SUMMARY_FILE).read_text()) == report.summary
     assert (tmp_path / REPORT_MD_FILE).read_text().startswith("## `first`")
+    assert (tmp_path / REPORT_HTML_FILE).read_text().startswith("<!doctype html>")
     assert (tmp_path / TIMESERIES_FILE).read_text().startswith("second,time,started,")
 
 

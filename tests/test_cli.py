@@ -114,13 +114,17 @@ def test_merge_warns_of_what_it_cannot_read(tmp_path: Path, capsys: pytest.Captu
     assert said.count("\n") == 1
 
 
-def test_a_report_on_batches_says_how_to_make_a_run_of_them(
+def test_a_report_on_batches_is_that_of_the_run_made_of_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left = left_over(tmp_path / "not done")
-    assert f"`llm-locust merge '{left}' --out NEW`" in refused(capsys, "report", str(left))
+    left = left_over(tmp_path / "not done", ended_ns=ORIGIN_NS + 20_000_000_000)
+    assert main(["report", str(left)]) == 0
+    said = capsys.readouterr()
+    assert main(["merge", str(left), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.startswith(said.out)
+    assert "nothing was written" in said.err
     (left / MANIFEST_FILE).unlink()
-    assert "llm-locust merge" in refused(capsys, "report", str(tmp_path))
+    assert "but no manifest of it" in refused(capsys, "report", str(left))
 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +151,7 @@ def test_broken_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("--gate", "p99_tft<1s", 'did you mean "p99_ttft"?'),
         ("--warmup", "30", "add one, as 30ms or 30s"),
         ("--warmup", "soon", "not a duration"),
-        ("--window", "best", "invalid choice"),
+        ("--window", "best", 'unknown window "best"'),
     ],
 )
 def test_a_wrong_option_is_one_line_that_points_at_it(

@@ -182,7 +182,7 @@ def test_broken_gates_come_first_and_each_has_its_value_with_its_unit() -> None:
     rows = [line.split() for line in text.splitlines() if line.strip().startswith(("FAIL", "pass"))]
     assert rows == [
         ["FAIL", "error_rate<1%", "5.0", "%"],
-        ["pass", "p99_ttft<1s", "143", "ms"],
+        ["pass", "p99_ttft<1s", "~143", "ms"],
         ["pass", "rps>1", "9.50"],
     ]
 
@@ -214,12 +214,50 @@ def test_latencies_are_in_milliseconds_with_their_n() -> None:
     assert line_of(text, "ITL").split()[-1] == "380"
 
 
+def alike(n: int) -> dict[str, Any]:
+    """A run of ``n`` answers with one name from one replica: no table is of a part of them."""
+    return summary([replace(record, name="chat", replica="a") for record in records(ok=n, bad=0)])
+
+
 def test_a_percentile_of_too_few_samples_is_marked_and_the_mark_explained() -> None:
-    few, enough = printed(summary(records(ok=367, bad=0))), printed(summary(records(ok=368, bad=0)))
+    few, enough = printed(alike(367)), printed(alike(368))
     assert "~" in line_of(few, "TTFT")
     assert "~ too few samples" in few
     assert "~" not in enough
-    assert "~ too few samples" in printed(summary(records(ok=368, bad=0)), width=140)  # of p99.9
+    assert "~ too few samples" in printed(alike(368), width=140)  # of p99.9
+
+
+def test_marks_stand_in_every_table_and_are_explained_below_the_first() -> None:
+    text = printed(summary(gates="p99_ttft<1s p50_ttft<1s goodput>1% p99_connect<1s"), 140)
+    assert line_of(text, "chat").split()[4:6] == ["97.0", "~142"]
+    assert line_of(text, "replica-0").split()[6:8] == ["96.5", "~142"]
+    assert "pass    p99_ttft<1s      ~143 ms" in text
+    assert "pass    p50_ttft<1s      97.0 ms" in text
+    assert "p99_connect<1s     ~0 ms" in text
+    assert text.count("~ too few samples") == 1
+    assert text.index("~ too few samples") < text.index("\nGoodput")
+
+
+def test_intervals_stand_below_the_latencies_where_there_are_any() -> None:
+    text = printed(summary())
+    after = text[text.index("\n95 %, ms") :]
+    assert line_of(text, "95 %, ms").split() == ["95", "%,", "ms", "p50", "p90", "p95", "p99"]
+    assert line_of(after, "TTFT").split() == ["TTFT", "87.0–107", "128–141", "135–144", "–"]
+    assert "p99.9" in line_of(printed(summary(), 140), "95 %, ms")
+    assert "95 %, ms" not in printed(summary(records(ok=1)))
+
+
+def test_characters_stand_beside_tokens_where_they_are_known() -> None:
+    text = printed(summary(records(output_chars=20)))
+    assert "190 output chars/s · 4.00 chars a token" in text
+    assert "a user sees 50.0 tokens/s (median), ~50.0 (p1)\n" in text
+    assert "a user sees 200 chars/s (median), ~200 (p1)\n" in text
+    assert "chars" not in printed(summary())
+
+
+def test_tokens_on_time_are_told_for_the_jerkiest_requests_too() -> None:
+    text = " ".join(printed(summary()).split())
+    assert "90.7 % of tokens came on time (mean of the requests) · 100 % p50 · 80.0 % p5 · ~80.0 % p1" in text
 
 
 def test_failures_stand_in_adjusted_percentiles_as_endless() -> None:
@@ -320,7 +358,7 @@ def test_many_kinds_of_failure_are_cut_and_counted() -> None:
 
 
 def test_the_files_are_named_where_there_is_a_run_directory() -> None:
-    assert "Files       runs/first\n            summary.json report.md" in printed(summary())
+    assert "Files       runs/first\n            report.html summary.json report.md" in printed(summary())
     assert "Files" not in printed(summary(), run_dir=None)
 
 

@@ -19,8 +19,10 @@ LEVELS: dict[str, int] = {
     "arrivals": 3,
     "deployment": 3,
     "store": 3,
+    "live": 3,
     "report": 4,
     "sim": 4,
+    "k8s": 4,
     "swarm": 5,
     "cli": 6,
     "__main__": 7,
@@ -30,7 +32,8 @@ LEVELS: dict[str, int] = {
 #: Who may import what from outside, for the libraries that shape a process.
 GUARDED = {"gevent": {"client", "swarm"}, "locust": {"swarm"}, "asyncio": {"sim"}, "aiohttp": {"sim"}}
 
-MODULES = sorted(PACKAGE.rglob("*.py"))
+#: Without the locustfiles among the Kubernetes manifests, which are data of the package.
+MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "manifests" not in p.parts)
 
 
 def room(module: str) -> str:

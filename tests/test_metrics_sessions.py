@@ -87,6 +87,7 @@ def test_a_session_lasts_from_the_first_schedule_to_the_last_end_and_only_comple
         "p50": pytest.approx(1.4),
         "p95": pytest.approx(1.4),
         "p99": pytest.approx(1.4),
+        "ci95": {"p50": None, "p95": None, "p99": None},
     }
 
 
@@ -186,7 +187,8 @@ def test_the_report_says_how_sessions_ended_and_what_is_in_no_latency() -> None:
     ends, lengths, lasted, left = (line.text for line in found.lines)
     assert ends == "5 sessions · 1 completed · 1 abandoned · 1 failed · 2 cut by the end"
     assert lengths == "turns 1.33 mean, 1.00 median, 2 max · output tokens 3.33 mean"
-    assert lasted == "completed in 1.40 s p50, 1.40 s p95, 1.40 s p99"
+    assert lasted == "completed in ~1.40 s p50, ~1.40 s p95, ~1.40 s p99"
+    assert found.notes[0].text.startswith("~ too few samples")
     assert left == "1 request abandoned before the first token: in no latency above"
 
 
@@ -194,7 +196,7 @@ def test_turns_stand_side_by_side_where_there_are_several() -> None:
     table = by_turn(summarise(batch(*RECORDS), manifest()))
     assert table is not None
     assert table.table is not None
-    assert [row.cells[:4] for row in table.table.rows] == [("0", "5", "0", "50.0"), ("1", "4", "1", "200")]
+    assert [row.cells[:4] for row in table.table.rows] == [("0", "5", "0", "~50.0"), ("1", "4", "1", "~200")]
     assert by_turn(summarise(batch(turn("a", 0, 1.0)), manifest())) is None
     many = by_turn(summarise(batch(*(turn("a", k, 0.1 * k) for k in range(12))), manifest()))
     assert many is not None

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -26,16 +27,22 @@ CONTRACT: dict[str, set[str]] = {
     "requests": {"scheduled", "sent", "ok", "failed", "cancelled", "abandoned", "lost", "by_outcome"},
     "latency_ms": set(METRICS),
     "latency_ms_adjusted": set(METRICS),
-    "tokens": {"input", "output", "tokens_per_event", "source"},
+    "tokens": {
+        *("input", "output", "tokens_per_event", "source", "user_tps", "chars_per_s", "chars_per_token")
+    },
     "throughput": {
         "requests_per_s",
         "input_tokens_per_s",
         "output_tokens_per_s",
         "total_tokens_per_s",
+        "output_chars_per_s",
         "concurrency_mean",
         "concurrency_peak",
     },
-    "goodput": {"slo", "ratio", "requests_per_s", "output_tokens_per_s", "attainment", "first_failed"},
+    "goodput": {
+        *("slo", "ratio", "requests_per_s", "output_tokens_per_s", "attainment", "first_failed"),
+        *("on_time_ratio", "on_time"),
+    },
     "client": {
         "verdict",
         "reasons",
@@ -69,7 +76,16 @@ CONTRACT: dict[str, set[str]] = {
         *("answers", "finish_reasons", "rejected", "accuracy", "over_time", "by_load", "load_effect"),
         *("baseline", "consistency", "length"),
     },
-    **{key: set() for key in ("schema", "replicas", "fairness", "errors", "gates", "cost", "energy")},
+    "steadiness": {
+        *("settled", "warmup_like", "warmup_s_suggested", "plateau", "steady_share", "reason"),
+    },
+    "compat": {"vllm", "guidellm", "aiperf", "inference-perf", "genai-bench"},
+    "drift": {"reason", "bins", "bin_s", "found", "measures", "client_rss_mib"},
+    "reliability": {
+        *("seconds", "ok_share", "good_share", "longest_without_ok", "longest_without_good", "retries"),
+    },
+    **{key: set() for key in ("schema", "replicas", "errors", "gates", "cost", "energy", "server")},
+    "fairness": {"requests", "output_tokens", "in_flight", "ttft", "gini", "cv", "chance", "causes"},
     **{key: set() for key in ("by_name", "by_class", "sessions")},
 }
 STATISTICS = {"n", "mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p99_9", "max"}
@@ -281,6 +297,44 @@ def test_readers_in_time_are_told_where_both_limits_are_given() -> None:
     late = request(arrivals=(0.5, 0.9, 1.0, 1.1))
     assert run_of(late, slo="ttft=500ms tpot=100ms")["goodput"]["on_time_ratio"] == 0.75
     assert run_of(late, slo="ttft=500ms")["goodput"]["on_time_ratio"] is None
+
+
+def test_the_jerkiest_readers_are_told_beside_the_mean() -> None:
+    late, fine = request(arrivals=(0.5, 0.9, 1.0, 1.1)), request(1.0)
+    goodput = run_of(late, fine, failed(), slo="ttft=500ms tpot=100ms")["goodput"]
+    assert goodput["on_time"]["n"] == 2
+    assert goodput["on_time_ratio"] == goodput["on_time"]["mean"] == 0.875
+    assert goodput["on_time"]["p1"] == pytest.approx(0.7525)
+    assert goodput["on_time"]["p5"] == pytest.approx(0.7625)
+    assert goodput["on_time"]["p50"] == 0.875
+    assert goodput["on_time"]["ci95"] == {"p1": None, "p5": None, "p50": None}
+
+
+def latency_figures(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every dictionary of the summary that has percentiles of latencies."""
+    tables = [summary[key] for key in ("latency_ms", "latency_ms_adjusted")]
+    tables += [part["latency_ms"] for key in ("by_name", "by_class") for part in summary[key].values()]
+    turns = [turn[f"{m}_ms"] for turn in summary["sessions"]["by_turn"] for m in ("ttft", "tpot", "e2el")]
+    return [figures for table in tables for figures in table.values()] + turns
+
+
+def test_every_latency_percentile_has_its_interval_or_too_few_samples_for_one() -> None:
+    records = [
+        request(i / 50, (0.1 + i / 1e4, 0.9), session=f"s{i}", turn=0, slo_class="fast", replica="a")
+        for i in range(400)
+    ]
+    summary = run_of(*records)
+    for figures in latency_figures(summary):
+        places = [key for key in figures if re.fullmatch(r"p[0-9_]+", key)]
+        assert places
+        assert list(figures["ci95"]) == places
+        for place in places:
+            ends = figures["ci95"][place]
+            assert ends is None or figures[place] is None or ends[0] <= figures[place] <= ends[1]
+    (replica,) = summary["replicas"]
+    assert set(replica["ci95"]) == {key for key in replica if re.search(r"_p\d+_ms", key)}
+    assert summary["latency_ms"]["ttft"]["ci95"]["p99"] is not None
+    assert summary["latency_ms"]["ttft"]["ci95"]["p99_9"] is None
 
 
 def test_times_of_the_window_are_iso_and_of_the_run() -> None:

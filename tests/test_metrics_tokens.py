@@ -5,7 +5,7 @@ import pytest
 from metrics_cases import columns, request
 
 from llm_locust.metrics.tokens import delivery, tokens
-from llm_locust.record import TokenSource
+from llm_locust.record import RequestRecord, TokenSource
 
 
 def test_counts_and_the_share_of_each_source() -> None:
@@ -16,6 +16,7 @@ def test_counts_and_the_share_of_each_source() -> None:
         request(arrivals=(), streamed=False, output_tokens=None),
     )
     result = tokens(c, np.arange(4))
+    assert result["input"].pop("error")["n"] == 0
     assert result["input"] == {"n": 3, "mean": 40, "p50": 10, "p99": pytest.approx(98.2), "max": 100}
     assert result["output"]["n"] == 3
     assert result["source"] == pytest.approx({"usage": 1 / 3, "tokenizer": 1 / 3, "events": 1 / 3})
@@ -28,10 +29,38 @@ def test_the_speed_of_users_has_its_slow_end() -> None:
     assert (speed["p1"], speed["p10"], speed["p50"]) == pytest.approx((2, 11, 51))
 
 
+def test_the_pace_in_characters_does_not_depend_on_who_counts_tokens() -> None:
+    many, few = (
+        request(arrivals=(0.1, 0.2, 0.3, 0.4, 0.5), output_chars=100, output_tokens=n) for n in (50, 5)
+    )
+    found = tokens(columns(many, few), np.arange(2))
+    # Of five events four came after the first, with 80 of the characters, in 0.4 s.
+    assert found["chars_per_s"]["n"] == 2
+    assert (found["chars_per_s"]["p1"], found["chars_per_s"]["mean"]) == pytest.approx((200, 200))
+    assert found["user_tps"]["p50"] == pytest.approx((49 / 0.4 + 4 / 0.4) / 2)
+    assert found["chars_per_token"] == pytest.approx(200 / 55)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        request(output_chars=None),
+        request(arrivals=(0.1,), output_chars=9),
+        request(arrivals=(0.1, 0.1), output_chars=9),
+        request(arrivals=(), streamed=False, output_tokens=3, output_chars=9),
+    ],
+)
+def test_an_answer_of_one_moment_or_of_unknown_length_has_no_pace_in_characters(
+    record: RequestRecord,
+) -> None:
+    assert tokens(columns(record), np.arange(1))["chars_per_s"]["n"] == 0
+
+
 def test_without_answers_nothing_is_known() -> None:
     result = tokens(columns(), np.empty(0, np.int64))
+    assert result["input"].pop("error")["n"] == 0
     assert result["input"] == {"n": 0, "mean": None, "p50": None, "p99": None, "max": None}
-    assert result["tokens_per_event"] is None
+    assert result["tokens_per_event"] is result["chars_per_token"] is None
     assert set(result["source"].values()) == {None}
 
 
@@ -52,3 +81,15 @@ def test_a_stream_that_was_held_up_on_the_way_is_told_from_one_that_was_not(
     per_event: float | None, itl_ms: float | None, tpot_ms: float | None, kind: str | None
 ) -> None:
     assert delivery(per_event, itl_ms, tpot_ms) == kind
+
+
+def test_the_error_of_the_asked_lengths_stands_beside_the_input() -> None:
+    c = columns(
+        request(asked_input_tokens=100, input_tokens=110),
+        request(asked_input_tokens=100, input_tokens=100),
+        request(asked_input_tokens=None, input_tokens=7),
+    )
+    error = tokens(c, np.arange(3))["input"]["error"]
+    assert error["n"] == 2
+    assert error["mean_relative"] == pytest.approx(0.05)
+    assert error["share_within_1_percent"] == 0.5

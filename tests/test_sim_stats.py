@@ -2,7 +2,7 @@ import re
 
 from llm_locust.sim.stats import Histogram, ReplicaReading, ReplicaStats, exposition
 
-_SAMPLE = re.compile(r'(vllm:[a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\} ([-+0-9.einf]+)')
+_SAMPLE = re.compile(r'(vllm:[a-z0-9_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\} ([-+0-9.einf]+)')
 
 
 def reading(engine: str, ttfts_s: list[float]) -> ReplicaReading:
@@ -38,7 +38,7 @@ def test_values_are_told_apart_by_engine() -> None:
 
 def test_buckets_are_cumulative_and_hold_their_upper_edge() -> None:
     text = exposition("sim", [reading("0", [0.001, 0.0011, 5000.0])])
-    found = re.findall(r'seconds_bucket\{[^}]*le="([^"]+)"\} (\d+)', text)
+    found = re.findall(r'time_to_first_token_seconds_bucket\{[^}]*le="([^"]+)"\} (\d+)', text)
     assert found[:2] == [("0.001", "1"), ("0.005", "2")]
     assert found[-2:] == [("2560.0", "2"), ("+Inf", "3")]
     assert "seconds_count{" in text

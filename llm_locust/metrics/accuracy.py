@@ -163,7 +163,7 @@ def _over_time(answers: Answers, c: Columns, rows: Rows, window: Window) -> list
     if window.seconds <= 0:
         return []
     start_s = window.start_s(c)
-    edges = start_s + np.linspace(0, window.seconds, TIME_PARTS + 1)
+    edges = start_s + np.linspace(0, (window.end_ns - window.start_ns) * 1e-9, TIME_PARTS + 1)
     place = np.clip(np.searchsorted(edges, c.scheduled_s[rows], side="right") - 1, 0, TIME_PARTS - 1)
     return [
         {

@@ -5,7 +5,8 @@ Undefined is NaN (code -1 for labels). Arrays are one value a request, in the ba
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ PART_COLUMNS = (
     "input_tokens",
     "output_tokens",
     "output_chars",
+    "asked_input_tokens",
     "token_source",
     "streamed",
     "reused",
@@ -101,6 +103,7 @@ class Columns(Times):
     input_tokens: Floats
     output_tokens: Floats
     output_chars: Floats
+    asked_input_tokens: Floats
     source: NDArray[np.int8]
     streamed: Mask
     reused: Mask
@@ -165,6 +168,7 @@ class Part(Columns):
             input_tokens=batch.floats("input_tokens"),
             output_tokens=np.where(counted, events, tokens),
             output_chars=batch.floats("output_chars"),
+            asked_input_tokens=batch.floats("asked_input_tokens"),
             source=np.where(counted, SOURCES.index(TokenSource.EVENTS), source).astype(np.int8),
             streamed=streamed,
             reused=batch.bools("reused"),
@@ -182,6 +186,19 @@ class Part(Columns):
         )
 
 
+def slices(c: Columns, size: int = 1 << 20) -> Iterator[Columns]:
+    """``c`` in parts of ``size`` rows, which share its memory: for what takes several arrays of each."""
+
+    def cut(value: Any, rows: slice) -> Any:
+        if isinstance(value, Labels):
+            return Labels(value.codes[rows], value.names)
+        return value[rows] if isinstance(value, np.ndarray) else value
+
+    for first in range(0, len(c), size):
+        rows = slice(first, first + size)
+        yield Columns(**{field.name: cut(getattr(c, field.name), rows) for field in fields(Columns)})
+
+
 def groups(labels: Labels) -> Iterator[tuple[str, Rows]]:
     """Each text that occurs with its rows, by name; rows without a text are in no group."""
     order = np.argsort(labels.codes, kind="stable")
@@ -193,7 +210,10 @@ def groups(labels: Labels) -> Iterator[tuple[str, Rows]]:
 
 
 def _codes(labels: Labels, members: tuple[str, ...]) -> NDArray[np.int8]:
-    """The labels as indices into ``members``; every row has one."""
+    """The labels as indices into ``members``; every row has one (ValueError where it is another)."""
+    unknown = [name for name in labels.names if name not in members]
+    if unknown:
+        raise ValueError(f"the records have {unknown[0]!r} where only {', '.join(members)} can stand")
     index = np.array([members.index(name) for name in labels.names], dtype=np.int8)
     return index[labels.codes] if len(labels.codes) else np.empty(0, np.int8)
 

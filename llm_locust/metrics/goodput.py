@@ -180,7 +180,8 @@ def _moment_s(
     A bound on an end breaks as it passes; tpot when the answer takes longer than its n tokens may.
     """
     if metric == "tpot":
-        return values["ttft"] + limit_s * (c.output_tokens - 1)
+        with np.errstate(invalid="ignore"):  # ∞ × 0: a one-token answer that has no such limit
+            return values["ttft"] + limit_s * (c.output_tokens - 1)
     if metric.endswith("_scheduled") or measured_from == "scheduled":
         return limit_s - values["schedule_delay"]
     return limit_s

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from llm_locust.metrics.columns import Columns, Floats, Part, Rows
 from llm_locust.metrics.gaps import gap_pieces
-from llm_locust.metrics.percentiles import Ascending, ordered, summarise_ascending
+from llm_locust.metrics.percentiles import PERCENTILES, Ascending, ordered, summarise_ascending
 from llm_locust.metrics.ragged import offsets_of
 
 #: Every latency of a summary, in the order of its tables.
@@ -69,6 +69,18 @@ def user_tps(c: Columns) -> Floats:
     """1 / tpot: the tokens/s that one user sees. Not defined where all tokens came at once."""
     pace = tpot(c)
     return np.reciprocal(np.where(pace > 0, pace, np.nan))
+
+
+def chars_per_s(c: Columns) -> Floats:
+    """Characters of the answer × (1 − 1/events) / (e2el − ttft): the pace without a tokenizer.
+
+    Each event carries as many characters, and those of the first have no gap before them. Not defined for
+    fewer than two events, nor where all came at once.
+    """
+    spent = c.last_event_s - ttft(c)
+    with np.errstate(divide="ignore"):
+        carried = c.output_chars * (1 - 1 / c.events)
+    return carried / np.where((c.events > 1) & (spent > 0), spent, np.nan)
 
 
 def schedule_delay(c: Columns) -> Floats:
@@ -154,17 +166,20 @@ def per_request(c: Columns) -> Mapping[str, Floats]:
     return PerRequest(c)
 
 
-def summarise_latency(values_s: Floats, failed: int = 0) -> dict[str, Any]:
+def summarise_latency(
+    values_s: Floats, failed: int = 0, places: Mapping[str, float] = PERCENTILES
+) -> dict[str, Any]:
     """The figures in milliseconds of latencies in seconds; NaN values are no samples.
 
     Args:
         failed: requests that count as +∞: the adjusted figures.
+        places: the percentiles, key to percent.
 
     Returns:
-        n, mean, std, min, p50, p75, p90, p95, p99, p99_9, max, ci95 and beyond, as
+        n, mean, std, min, p50, p75, p90, p95, p99, p99_9 (or ``places``), max, ci95 and beyond, as
         :func:`~llm_locust.metrics.percentiles.summarise_ascending` has them.
     """
-    return summarise_ascending(ordered(values_s), failed, scale=1e3)
+    return summarise_ascending(ordered(values_s), failed, 1e3, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +194,16 @@ class Measurable:
 Tables = tuple[dict[str, Any], dict[str, Any]]
 
 
-def latency_tables(values: Mapping[str, Floats], populations: Sequence[Measurable]) -> list[Tables]:
+def latency_tables(
+    values: Mapping[str, Floats],
+    populations: Sequence[Measurable],
+    places: Mapping[str, float] = PERCENTILES,
+) -> list[Tables]:
     """Plain and adjusted figures of every metric, for each population.
 
     The plain ones are of the requests ``ok`` alone. The adjusted ones add +∞ once for each
-    ``failed`` request, in ``itl`` too; a failed request's own times enter neither.
+    ``failed`` request, in ``itl`` too; a failed request's own times enter neither. ``places`` are the
+    percentiles that a table has, key to percent.
     """
     tables: list[Tables] = [({}, {}) for _ in populations]
     for metric in METRICS:
@@ -191,6 +211,6 @@ def latency_tables(values: Mapping[str, Floats], populations: Sequence[Measurabl
         of_all = None if metric == "itl" else values[metric]
         for (plain, adjusted), population in zip(tables, populations, strict=True):
             ascending = population.gaps() if of_all is None else ordered(of_all[population.ok])
-            plain[metric] = summarise_ascending(ascending, scale=1e3)
-            adjusted[metric] = summarise_ascending(ascending, population.failed, scale=1e3)
+            plain[metric] = summarise_ascending(ascending, scale=1e3, places=places)
+            adjusted[metric] = summarise_ascending(ascending, population.failed, 1e3, places)
     return tables

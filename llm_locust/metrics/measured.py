@@ -47,20 +47,22 @@ class Measured:
         return Population.of(self.c, self.window.scheduled(self.c), rows)
 
 
-def measure(requests: Requests, manifest: Manifest, slo: Slo, window: str, warmup_s: float) -> Measured:
+def measure(
+    requests: Requests, manifest: Manifest, slo: Slo, window: str | Window, warmup_s: float
+) -> Measured:
     """Find the window by the times alone, then measure every part in it.
 
     Args:
-        window: ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
+        window: one that is known, or ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
 
     Raises:
         ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
     """
-    measured_from = _measured_from(manifest)
+    from_ = measured_from(manifest)
+    span = window if isinstance(window, Window) else find_window(requests, manifest, window, warmup_s)
     origin_ns = _origin_ns(requests, manifest)
-    span = _window(requests, origin_ns, manifest, window, warmup_s)
     columns, credits = Whole(Columns, len(requests)), Whole(Credits, len(requests))
-    limits = Limits(slo, {label: _slo(of_class) for label, of_class in manifest.class_slos.items()})
+    limits = limits_of(manifest, slo)
     judgements, on_time = Whole(Judgement, len(requests)), Whole(_OnTime, len(requests))
     gaps = PooledGaps()
     for batch in requests.parts(PART_COLUMNS):
@@ -69,7 +71,7 @@ def measure(requests: Requests, manifest: Manifest, slo: Slo, window: str, warmu
         columns.add(part, len(part))
         credits.add(Credits.of(part, span), len(part))
         if limits:
-            judgements.add(judge(part, per_request(part), limits, measured_from), len(part))
+            judgements.add(judge(part, per_request(part), limits, from_), len(part))
         if _has_pace(limits):
             on_time.add(_OnTime.of(part, ok, limits), len(part))
         gaps.add(part, ok)
@@ -102,6 +104,11 @@ def _has_pace(limits: Limits) -> bool:
     return any(slo.limits.keys() >= _PACE for slo in (limits.slo, *limits.of_class.values()))
 
 
+def limits_of(manifest: Manifest, slo: Slo) -> Limits:
+    """The SLO, and those that classes of the run have instead."""
+    return Limits(slo, {label: _slo(of_class) for label, of_class in manifest.class_slos.items()})
+
+
 def _slo(limits_s: Mapping[str, float]) -> Slo:
     return Slo(**{f"{metric}_s": limit_s for metric, limit_s in limits_s.items()})
 
@@ -112,7 +119,9 @@ def _origin_ns(requests: Requests, manifest: Manifest) -> int:
     return min((int(part.min()) for part in parts if len(part)), default=manifest.started_ns)
 
 
-def _window(requests: Requests, origin_ns: int, manifest: Manifest, window: str, warmup_s: float) -> Window:
+def find_window(requests: Requests, manifest: Manifest, window: str, warmup_s: float) -> Window:
+    """The ``run`` or the ``steady`` window, by the times alone."""
+    origin_ns = _origin_ns(requests, manifest)
     whole = Whole(Times, len(requests))
     for batch in requests.parts(TIME_COLUMNS):
         whole.add(Times.of(batch, origin_ns), len(batch))
@@ -121,7 +130,12 @@ def _window(requests: Requests, origin_ns: int, manifest: Manifest, window: str,
     return steady_window(times, span) if window == "steady" else span
 
 
-def _measured_from(manifest: Manifest) -> MeasuredFrom:
+def measured_from(manifest: Manifest) -> MeasuredFrom:
+    """Where the limits on ttft, ttfo and e2el begin: as the run was told, else as its load was made.
+
+    Raises:
+        ValueError: the manifest says neither ``sent`` nor ``scheduled``.
+    """
     chosen = manifest.options.get("slo_from") or ("scheduled" if manifest.open_loop else "sent")
     if chosen == "scheduled":
         return "scheduled"

@@ -1,8 +1,11 @@
 """Whether tokens came in time for somebody who reads along."""
 
+from typing import Any
+
 import numpy as np
 
 from llm_locust.metrics.columns import Floats, Part, Rows
+from llm_locust.metrics.percentiles import ordered, summarise_ascending
 from llm_locust.metrics.ragged import lengths, pieces
 
 #: A token further behind its deadline than this (24 min) is no later for it: it keeps the
@@ -41,3 +44,18 @@ def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float)
         out[index[filled : filled + len(part)]] = 1 - missed * np.minimum(1.0, n / counts) / n
         filled += len(part)
     return out
+
+
+#: The jerky end of a distribution of shares is its low one.
+_PLACES = {"p1": 1.0, "p5": 5.0, "p50": 50.0}
+
+
+def summarise_on_time(shares: Floats | None) -> dict[str, Any]:
+    """``on_time_ratio``, the mean of the requests' shares, and ``on_time``, their distribution.
+
+    Args:
+        shares: of :func:`on_time_ratio`, NaN where not defined; None where the SLO has no such limits.
+    """
+    figures = summarise_ascending(ordered(np.empty(0) if shares is None else shares), places=_PLACES)
+    chosen = {key: figures[key] for key in ("n", "mean", *_PLACES, "ci95")}
+    return {"on_time_ratio": figures["mean"], "on_time": chosen}

@@ -5,6 +5,7 @@ result does not depend on the order in which workers delivered.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -16,6 +17,33 @@ from llm_locust.metrics.columns import Floats
 PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
 
 _CONFIDENCE = 0.95
+
+
+#: Most that one report is asked for.
+_MOST = 20
+
+_PERCENT = re.compile(r"[0-9]{1,2}(?:\.[0-9]{1,6})?")
+
+
+def parse_percentiles(text: str) -> dict[str, float]:
+    """Key in a summary -> percent, ascending, of ``50,90,99,99.9``.
+
+    Raises:
+        ValueError: not numbers above 0 and below 100, or too many of them.
+    """
+    words = [word for word in re.split(r"[\s,]+", text) if word]
+    for word in words:
+        if not _PERCENT.fullmatch(word) or not float(word):
+            raise ValueError(f'"{word}" is no percentile: write numbers above 0 and below 100, as 50,99,99.9')
+    places = {percentile_key(percent): percent for percent in sorted(map(float, words))}
+    if not 1 <= len(places) <= _MOST:
+        raise ValueError(f"{len(places)} percentiles: name 1 to {_MOST}, as 50,99,99.9")
+    return places
+
+
+def percentile_key(percent: float) -> str:
+    """``p99`` of 99.0, ``p99_9`` of 99.9."""
+    return f"p{percent:.6f}".rstrip("0").rstrip(".").replace(".", "_")
 
 
 class Ascending(Protocol):

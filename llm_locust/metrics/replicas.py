@@ -1,15 +1,31 @@
-"""The deployment's replicas side by side, and how evenly they were used."""
+"""The deployment's replicas side by side."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import Columns, Floats, groups
+from llm_locust.metrics.columns import Columns, Floats, Rows, groups
+from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.goodput import Judgement
 from llm_locust.metrics.latency import summarise_latency
+from llm_locust.metrics.outages import in_flight, outages, signs
 from llm_locust.metrics.throughput import Credits, rate_per_s
-from llm_locust.metrics.window import Population
+from llm_locust.metrics.window import Population, Window
+
+#: The equal parts of the window that ``in_flight`` is told of.
+COURSE_PARTS = 60
+
+#: Key of an entry -> latency and figure.
+_PERCENTILES = {
+    "ttft_p50_ms": ("ttft", "p50"),
+    "ttft_p99_ms": ("ttft", "p99"),
+    "tpot_p50_ms": ("tpot", "p50"),
+    "tpot_p99_ms": ("tpot", "p99"),
+    "e2el_p50_ms": ("e2el", "p50"),
+    "e2el_p99_ms": ("e2el", "p99"),
+}
 
 
 def replicas(
@@ -18,28 +34,30 @@ def replicas(
     """One entry a replica that answered, by name.
 
     ``requests`` counts its ok and failed ones scheduled in the window; ``share`` is of all those
-    whose replica is known.
+    whose replica is known. ``ci95`` has the interval of each percentile. ``output_tokens_per_s`` and
+    ``concurrency_mean`` are of all its requests, whenever they were scheduled.
     """
-    scheduled = credits.window.scheduled(c)
+    window = credits.window
+    scheduled = window.scheduled(c)
     found = [(name, rows, Population.of(c, scheduled, rows)) for name, rows in groups(c.replica)]
     known = sum(len(population.judged) for _, _, population in found)
-    ttfts, tpots = values["ttft"], values["tpot"]
+    of_all = {
+        name: values[name] for name in ("ttft", "tpot", "e2el")
+    }  # each is computed when it is asked for
     entries = []
     for name, rows, population in found:
         judged = population.judged
-        ttft = summarise_latency(ttfts[population.ok])
-        seconds = credits.window.seconds
+        figures, intervals = _percentiles(of_all, population.ok)
+        tokens, finished = credits.output_tokens[rows], credits.finished[rows]
         entries.append(
             {
                 "name": name,
                 "requests": len(judged),
                 "share": len(judged) / known if known else None,
-                "ttft_p50_ms": ttft["p50"],
-                "ttft_p99_ms": ttft["p99"],
-                "tpot_p50_ms": summarise_latency(tpots[population.ok])["p50"],
-                "output_tokens_per_s": rate_per_s(
-                    credits.output_tokens[rows], credits.finished[rows], seconds
-                ),
+                **figures,
+                "ci95": intervals,
+                "output_tokens_per_s": rate_per_s(tokens, finished, window.seconds),
+                "concurrency_mean": _concurrency(c, rows, window),
                 "error_rate": len(population.failed) / len(judged) if len(judged) else None,
                 "goodput_ratio": float(judgement.good[judged].mean()) if judgement and len(judged) else None,
             }
@@ -47,18 +65,37 @@ def replicas(
     return entries
 
 
-def fairness(entries: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Jain's index of the replicas' requests and output tokens: 1 when even, 1/k when one has all."""
+def course(c: Columns, window: Window) -> dict[str, dict[str, Any]]:
+    """What each replica did over time, by name.
+
+    ``in_flight`` is its mean concurrency in each of :data:`COURSE_PARTS` equal parts of the window,
+    ``outages`` are the times in which it gave no token while others did, each an
+    :class:`~llm_locust.metrics.outages.Outage`.
+    """
+    found = list(groups(c.replica))
+    every = signs(c, np.flatnonzero(c.replica.codes >= 0))
     return {
-        "requests": jain([e["requests"] for e in entries]),
-        "output_tokens": jain([e["output_tokens_per_s"] for e in entries]),
+        name: {
+            "in_flight": in_flight(c, rows, window, COURSE_PARTS).tolist() if window.seconds > 0 else [],
+            "outages": [asdict(o) for o in outages(c, rows, every, window)],
+        }
+        for name, rows in found
     }
 
 
-def jain(amounts: list[float | None]) -> float | None:
-    """(Σx)² / (k Σx²). None for fewer than two, for an unknown one, and where all are 0."""
-    if len(amounts) < 2 or None in amounts:
+def _percentiles(values: Mapping[str, Floats], ok: Rows) -> tuple[dict[str, Any], dict[str, Any]]:
+    stats = {name: summarise_latency(values[name][ok]) for name in values}
+    return (
+        {key: stats[name][place] for key, (name, place) in _PERCENTILES.items()},
+        {key: stats[name]["ci95"][place] for key, (name, place) in _PERCENTILES.items()},
+    )
+
+
+def _concurrency(c: Columns, rows: Rows, window: Window) -> float | None:
+    """Time-weighted mean number of requests between sent and ended; None for an empty window."""
+    spans = [span for span in window.spans if span.seconds > 0]
+    if not spans:
         return None
-    x = np.array(amounts, dtype=np.float64)
-    squares = float(x @ x)
-    return float(x.sum()) ** 2 / (len(x) * squares) if squares else None
+    lasting = Spans.of(c, rows)
+    means = [lasting.means(np.array([span.start_s(c), span.end_s(c)]))[0] for span in spans]
+    return max(0.0, float(np.average(means, weights=[span.seconds for span in spans])))

@@ -151,7 +151,7 @@ class _Sessions:
         unknown = count(ok & np.isnan(tokens)) > 0
         total = np.bincount(session, weights=np.nan_to_num(tokens), minlength=n)
         return cls(
-            inside=(begun >= window.start_s(c)) & (begun < window.end_s(c)),
+            inside=window.inside(c, begun),
             failed=count(~ok & ~cancelled) > 0,
             abandoned=count(abandoned) > 0,
             cut=(count(cancelled & ~abandoned) > 0) | (done < planned),
@@ -202,7 +202,7 @@ def _cached_share(c: Columns, turns: Turns, chosen: Rows) -> float | None:
 
 def _times(values_s: Floats, scale: float) -> dict[str, Any]:
     figures = summarise_ascending(ordered(values_s), scale=scale, places=_FIGURES)
-    return {key: figures[key] for key in ("n", "mean", *_FIGURES)}
+    return {key: figures[key] for key in ("n", "mean", *_FIGURES, "ci95")}
 
 
 def _amounts(values: Floats) -> dict[str, Any]:

@@ -3,52 +3,40 @@
 Its keys are a contract. Values are plain Python; what is not defined is None.
 """
 
-import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Labels, Requests
+from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.accuracy import Answers, ByPrompt
-from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows, groups
+from llm_locust.metrics.availability import reliability
+from llm_locust.metrics.columns import Columns, Rows
+from llm_locust.metrics.compat import compat
 from llm_locust.metrics.completeness import completeness, requests_lost
+from llm_locust.metrics.cost import Prices, cost
+from llm_locust.metrics.drift import drift
+from llm_locust.metrics.energy import energy
 from llm_locust.metrics.failures import failures, iso
+from llm_locust.metrics.fairness import deployment
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
-from llm_locust.metrics.goodput import goodput
-from llm_locust.metrics.latency import Measurable, latency_tables
 from llm_locust.metrics.measured import Measured, measure
-from llm_locust.metrics.percentiles import Ascending
-from llm_locust.metrics.quality import quality, quality_of_part
-from llm_locust.metrics.replicas import fairness, replicas
+from llm_locust.metrics.parts import whole_and_parts
+from llm_locust.metrics.percentiles import PERCENTILES
+from llm_locust.metrics.quality import quality
+from llm_locust.metrics.server_metrics import server_metrics
+from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.sessions import sessions
 from llm_locust.metrics.slo import Slo, parse_slo
-from llm_locust.metrics.throughput import throughput
+from llm_locust.metrics.steadiness import steadiness, untold
 from llm_locust.metrics.tokens import delivery, tokens
 from llm_locust.metrics.validity import client_validity
-from llm_locust.metrics.window import Population, Window
+from llm_locust.metrics.window import Population, Window, run_window
 
 SUMMARY_SCHEMA = 1
 
 WINDOWS = ("run", "steady")
-
-_Label = Literal["name", "slo_class"]
-_LABELS: tuple[_Label, _Label] = ("name", "slo_class")
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Requests that a part of the summary is of, what gives their gaps, and how many have no record.
-
-    Of lost requests neither name nor class is known: a part of a run that lost some has None.
-    """
-
-    rows: Rows
-    gaps: Callable[[], Floats | Ascending]
-    lost: int | None
 
 
 def summarise(
@@ -58,8 +46,13 @@ def summarise(
     slo: Slo | None = None,
     gates: tuple[Gate, ...] | None = None,
     warmup_s: float | None = None,
-    window: str = "run",
+    window: str | Window = "run",
     quality_baseline: ByPrompt | None = None,
+    percentiles: Mapping[str, float] = PERCENTILES,
+    rows_of_run: int | None = None,
+    prices: Prices | None = None,
+    measured: Measured | None = None,
+    server: ServerSeries | None = None,
 ) -> dict[str, Any]:
     """The content of ``summary.json``: JSON-ready, with None for what is not defined.
 
@@ -69,46 +62,51 @@ def summarise(
 
     Args:
         requests: a batch, or requests that are read part by part and never are in memory as a whole.
-        window: ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
+        window: one that is known, or ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
         quality_baseline: the answers of another run, for ``quality.baseline``; see
             :func:`~llm_locust.metrics.accuracy.accuracy_difference`.
+        percentiles: of the latencies, key to percent; gates and reports need the standard ones among them.
+        rows_of_run: where ``requests`` are a selection, the number that they were selected from:
+            completeness is the run's, and of lost requests it is not known whether they belong here.
+        prices: for ``cost``; each that is None is the manifest's option of that name.
+        measured: what :func:`~llm_locust.metrics.measured.measure` gives for all of this, where it is there.
+        server: what was scraped of the servers, in the same window, for ``server`` and ``energy``; both are
+            of all requests, so of a selection there is neither.
 
     Raises:
         ValueError: another window; a warm-up that is negative; a text of the manifest that is no
-            SLO or no gate (:class:`SloError`, :class:`GateError`).
+            SLO, no gate or no price (:class:`SloError`, :class:`GateError`, :class:`PriceError`).
     """
     slo = parse_slo(manifest.slo) if slo is None else slo
     gates = parse_gates(manifest.gates) if gates is None else gates
     warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
-    measured = measure(requests, manifest, slo, _chosen_window(window, warmup_s), warmup_s)
-    c = measured.c
-    everything = np.arange(len(c))
-    lost = requests_lost(manifest, len(c))
-    (whole,) = _parts(measured, [_Group(everything, measured.gaps.ascending, lost)])
-    by_name, by_class = (_by(measured, by, whole, None if lost else 0) for by in _LABELS)
-    population = measured.population(everything)
-    answers = Answers.of(requests)
-    _add_quality(by_name, answers, measured, "name")
-    _add_quality(by_class, answers, measured, "slo_class")
-    per_replica = replicas(c, measured.values, measured.credits, measured.judgement)
+    prices = (prices or Prices()).or_else(Prices.of_options(manifest.options))
+    m = measured or measure(requests, manifest, slo, chosen_window(window, warmup_s), warmup_s)
+    c, rows = m.c, len(m.c) if rows_of_run is None else rows_of_run
+    selection = rows_of_run is not None
+    answers, population = Answers.of(requests), m.population(np.arange(len(c)))
+    found = whole_and_parts(m, answers, percentiles, requests_lost(manifest, rows), of_selection=selection)
+    found["sessions"] = sessions(requests, c, m.window)
+    scraped = None if selection else server
     summary = {
         "schema": SUMMARY_SCHEMA,
         "run": _run(manifest),
-        "window": _window(measured.window),
-        **whole,
-        "tokens": _tokens(c, population.ok, whole["latency_ms"]),
-        "client": _client(measured, population, manifest, whole["latency_ms"]),
-        "completeness": completeness(manifest, len(c)),
-        "replicas": per_replica,
-        "fairness": fairness(per_replica),
-        "quality": quality(answers, c, population.judged, measured.window, quality_baseline),
-        "sessions": sessions(requests, c, measured.window),
+        "window": _window(m.window),
+        **found,
+        "tokens": _tokens(c, population.ok, found["latency_ms"]),
+        "client": _client(m, population, manifest, found["latency_ms"]),
+        "completeness": completeness(manifest, rows),
+        "steadiness": _steadiness(m, manifest, window, warmup_s),
+        "drift": drift(c, population, m.judgement, m.window),
+        "reliability": reliability(requests, c, population, m.judgement, m.window),
+        **deployment(requests, m),
+        "quality": quality(answers, c, population.judged, m.window, quality_baseline),
         "errors": failures(c, population.failed),
+        "compat": compat(m),
         "gates": [],
-        "cost": {},
-        "energy": {},
-        "by_name": by_name,
-        "by_class": by_class if by_class.keys() - {""} else {},
+        "cost": cost(prices, m.window.seconds, found, of_selection=selection),
+        "server": server_metrics(scraped, c, m.window) if scraped else {},
+        "energy": energy(scraped, found) if scraped else {},
     }
     return summary | {"gates": evaluate(gates, summary)}
 
@@ -117,10 +115,9 @@ def exit_code(summary: dict[str, Any], manifest: Manifest, allow_incomplete: boo
     """The exit code that a run's result asks for.
 
     2 when records are missing or a fault cut the run short (unless ``allow_incomplete``), before 3 when
-    the measurement is
-    invalid and the manifest requires a valid one, before 1 when a gate broke: a gate on a part of
-    the records, or on numbers that are the client's own, says nothing about the server. 0 when all
-    gates held. None without gates: Locust's own code stands then.
+    the measurement is invalid and the manifest requires a valid one, before 1 when a gate broke: a gate
+    on a part of the records, or on numbers that are the client's own, says nothing about the server. 0
+    when all gates held. None without gates: Locust's own code stands then.
     """
     whole = summary["completeness"]["complete"] and not summary["completeness"]["cut_short"]
     if not whole and not allow_incomplete:
@@ -132,85 +129,13 @@ def exit_code(summary: dict[str, Any], manifest: Manifest, allow_incomplete: boo
     return 0 if all(gate["passed"] for gate in summary["gates"]) else 1
 
 
-def _chosen_window(window: str, warmup_s: float) -> str:
-    if window not in WINDOWS:
+def chosen_window(window: str | Window, warmup_s: float) -> str | Window:
+    """The window, where there is such a one (raises ValueError)."""
+    if isinstance(window, str) and window not in WINDOWS:
         raise ValueError(f'unknown window "{window}": write one of {", ".join(WINDOWS)}')
     if not 0 <= warmup_s < float("inf"):
         raise ValueError(f"the warm-up is {warmup_s!r} s; it has to be 0 or more")
     return window
-
-
-def _parts(m: Measured, groups_: Sequence[_Group]) -> list[dict[str, Any]]:
-    """requests, latency_ms, latency_ms_adjusted, throughput and goodput of each group."""
-    populations = [m.population(group.rows) for group in groups_]
-    tables = latency_tables(
-        m.values,
-        [
-            Measurable(population.ok, len(population.failed), group.gaps)
-            for population, group in zip(populations, groups_, strict=True)
-        ],
-    )
-    return [
-        {
-            **_latencies(plain, adjusted, m.gaps.relative_error),
-            "throughput": throughput(m.c, m.credits, group.rows),
-            **_counted(m, population, group.lost),
-        }
-        for group, population, (plain, adjusted) in zip(groups_, populations, tables, strict=True)
-    ]
-
-
-def _counted(m: Measured, population: Population, lost: int | None) -> dict[str, Any]:
-    judged = goodput(m.judgement, m.c, population.judged, m.window.seconds, lost=lost)
-    return {
-        "requests": _requests(m.c, population, lost),
-        "goodput": judged | {"on_time_ratio": _on_time(m, population.ok)},
-    }
-
-
-def _latencies(plain: dict[str, Any], adjusted: dict[str, Any], itl_error: float) -> dict[str, Any]:
-    """Both tables; what is told of ``itl`` may be off by this share of it."""
-    return {
-        key: table | {"itl": table["itl"] | {"relative_error": itl_error}}
-        for key, table in (("latency_ms", plain), ("latency_ms_adjusted", adjusted))
-    }
-
-
-def _by(m: Measured, by: _Label, whole: dict[str, Any], lost: int | None) -> dict[str, Any]:
-    """The same parts for each name or class; of a text that all requests have they are the whole's, but
-    for what counts lost ones."""
-    labels: Labels = getattr(m.c, by)
-    texts, found = [], []
-    for text, rows in groups(labels):
-        texts.append(text)
-        found.append(_Group(rows, partial(m.gaps.ascending, **{by: text}), lost))
-    if len(texts) == 1 and len(found[0].rows) == len(m.c):
-        shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
-        return {texts[0]: copy.deepcopy(shared) | _counted(m, m.population(found[0].rows), lost)}
-    return dict(zip(texts, _parts(m, found), strict=True))
-
-
-def _add_quality(parts: dict[str, Any], answers: Answers, m: Measured, by: _Label) -> None:
-    for text, rows in groups(getattr(m.c, by)):
-        parts[text]["quality"] = quality_of_part(answers, m.c, m.population(rows).judged)
-
-
-def _requests(c: Columns, population: Population, lost: int | None) -> dict[str, Any]:
-    scheduled = population.all
-    judged = len(population.judged)
-    counts = np.bincount(c.outcome[scheduled], minlength=len(OUTCOMES))
-    return {
-        "scheduled": len(scheduled),
-        "sent": int((~np.isnan(c.sent_s[scheduled])).sum()),
-        "ok": len(population.ok),
-        "failed": len(population.failed),
-        "cancelled": len(population.cancelled),
-        "abandoned": int(c.abandoned[population.cancelled].sum()),
-        "lost": lost,
-        "population": judged,
-        "error_rate": len(population.failed) / judged if judged else None,
-        "by_outcome": {o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True)},
-    }
 
 
 def _tokens(c: Columns, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
@@ -230,16 +155,13 @@ def _client(m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str
     )
 
 
-def _on_time(m: Measured, ok: Rows) -> float | None:
-    """Mean share of tokens in time over the ok requests; None unless ttft and tpot have limits."""
-    if m.on_time is None:
-        return None
-    shares = m.on_time[ok]
-    return _mean(shares[~np.isnan(shares)])
-
-
-def _mean(values: Floats) -> float | None:
-    return float(np.sort(values).mean()) if len(values) else None
+def _steadiness(m: Measured, manifest: Manifest, window: str | Window, warmup_s: float) -> dict[str, Any]:
+    """Of the run, also where a part of it is judged."""
+    if isinstance(window, Window):
+        return untold("the window was given: steadiness is that of a run as a whole")
+    run = run_window(m.c, manifest, warmup_s)
+    ok = Population.of(m.c, run.scheduled(m.c), np.arange(len(m.c))).ok
+    return steadiness(m.c, run, ok, warmup_s)
 
 
 def _run(manifest: Manifest) -> dict[str, Any]:

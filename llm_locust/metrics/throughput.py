@@ -27,9 +27,9 @@ class Credits:
 
     @classmethod
     def of(cls, c: Part, window: Window) -> "Credits":
-        share = arrived_share(c, window)
+        share = np.sum([arrived_share(c, span) for span in window.spans], axis=0)
         begun = np.where(c.events > 0, c.sent_s + c.first_event_s, c.ended_s)
-        begins_inside = (begun >= window.start_s(c)) & (begun < window.end_s(c))
+        begins_inside = window.inside(c, begun)
         # Without an event and without an answer there was no prefill to be credited.
         answered = (c.events > 0) | c.ok
         return cls(
@@ -42,7 +42,7 @@ class Credits:
 
 
 def arrived_share(c: Part, window: Window) -> Floats:
-    """The share of each request's token events that arrived inside the window, shape (rows,).
+    """The share of each request's token events that arrived in a window without gaps, shape (rows,).
 
     All events of a request weigh the same: its n tokens are spread over them evenly. An answer
     without events counts as a whole at its end.
@@ -90,13 +90,23 @@ def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
     inputs = rate_per_s(credits.input_tokens[rows], finished, seconds)
     outputs = rate_per_s(credits.output_tokens[rows], finished, seconds)
     spans = Spans.of(c, rows)
-    edges = np.array([window.start_s(c), window.end_s(c)])
+    concurrent = _concurrency(spans, c, window)
     return {
         "requests_per_s": float(finished.sum()) / seconds if seconds > 0 else None,
         "input_tokens_per_s": inputs,
         "output_tokens_per_s": outputs,
         "total_tokens_per_s": None if inputs is None or outputs is None else inputs + outputs,
         "output_chars_per_s": rate_per_s(credits.output_chars[rows], finished, seconds),
-        "concurrency_mean": float(spans.means(edges)[0]) if seconds > 0 else None,
-        "concurrency_peak": spans.peak(edges[0], edges[1]) if seconds > 0 else None,
+        "concurrency_mean": concurrent[0],
+        "concurrency_peak": concurrent[1],
     }
+
+
+def _concurrency(spans: Spans, c: Columns, window: Window) -> tuple[float | None, int | None]:
+    """Time-weighted mean and peak; None for an empty window."""
+    edges = [np.array([span.start_s(c), span.end_s(c)]) for span in window.spans if span.seconds > 0]
+    if not edges:
+        return None, None
+    mean = np.average([spans.means(e)[0] for e in edges], weights=[e[1] - e[0] for e in edges])
+    # Differences of large sums: below 0 by a rounding where nothing was under way.
+    return max(0.0, float(mean)), max(spans.peak(*e.tolist()) for e in edges)

@@ -1,6 +1,8 @@
 """The window [start, end) over which a run is judged, and the requests that belong to it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,15 +18,28 @@ STEADY_TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """[``start_ns``, ``end_ns``) in wall-clock nanoseconds; ``rule`` says in words where it is from."""
+    """[``start_ns``, ``end_ns``) in wall-clock nanoseconds; ``rule`` says in words where it is from.
+
+    ``gaps`` are the spans inside that do not belong to it, ascending and apart: the time between
+    the windows of several runs.
+    """
 
     start_ns: int
     end_ns: int
     rule: str
+    gaps: tuple[tuple[int, int], ...] = ()
 
     @property
     def seconds(self) -> float:
-        return (self.end_ns - self.start_ns) * 1e-9
+        outside_ns = sum(end_ns - start_ns for start_ns, end_ns in self.gaps)
+        return (self.end_ns - self.start_ns - outside_ns) * 1e-9
+
+    @property
+    def spans(self) -> tuple["Window", ...]:
+        """The windows without a gap that it consists of."""
+        edges = [self.start_ns, *(edge for gap in self.gaps for edge in gap), self.end_ns]
+        pairs = zip(edges[::2], edges[1::2], strict=True)
+        return tuple(Window(start_ns, end_ns, self.rule) for start_ns, end_ns in pairs)
 
     def start_s(self, c: Times) -> float:
         return c.after_origin_s(self.start_ns)
@@ -32,13 +47,20 @@ class Window:
     def end_s(self, c: Times) -> float:
         return c.after_origin_s(self.end_ns)
 
+    def inside(self, c: Times, times_s: Floats) -> Mask:
+        """Which times, on the axis of ``c``, lie inside."""
+        found = np.zeros(len(times_s), dtype=np.bool_)
+        for span in self.spans:
+            found |= (times_s >= span.start_s(c)) & (times_s < span.end_s(c))
+        return found
+
     def scheduled(self, c: Times) -> Mask:
         """The requests scheduled inside."""
-        return (c.scheduled_s >= self.start_s(c)) & (c.scheduled_s < self.end_s(c))
+        return self.inside(c, c.scheduled_s)
 
     def ended(self, c: Times) -> Mask:
         """The requests that ended inside."""
-        return (c.ended_s >= self.start_s(c)) & (c.ended_s < self.end_s(c))
+        return self.inside(c, c.ended_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +94,39 @@ def _ascending(*some: Rows) -> Rows:
     return rows
 
 
+def given_window(run: Window, origin_ns: int, from_s: float, to_s: float) -> Window:
+    """[``from_s``, ``to_s``) in seconds after ``origin_ns``, cut where the run's own window ends.
+
+    Without the cut the drain after the stop, and the time after it, would lower every rate.
+
+    Raises:
+        ValueError: it begins after the end of ``run``.
+    """
+    ended_s = (run.end_ns - origin_ns) * 1e-9
+    if from_s >= ended_s:
+        raise ValueError(f"the window begins at {from_s:g} s, but the run ended after {ended_s:.6g} s")
+    end = f"{to_s:g} s" if to_s <= ended_s else "the run's end"
+    start_ns, end_ns = (origin_ns + round(s * 1e9) for s in (from_s, min(to_s, ended_s)))
+    return Window(start_ns, min(end_ns, run.end_ns), f"given: {from_s:g} s after the start to {end}")
+
+
+def united(windows: Sequence[Window]) -> Window:
+    """The union of the windows of several runs: what is in none of them is a gap. Of one it is that one."""
+    if len(windows) == 1:
+        return windows[0]
+    spans = sorted((span.start_ns, span.end_ns) for window in windows for span in window.spans)
+    edges = spans[:1]
+    for start_ns, end_ns in spans[1:]:
+        begun_ns, until_ns = edges[-1]
+        if start_ns <= until_ns:
+            edges[-1] = (begun_ns, max(until_ns, end_ns))
+        else:
+            edges.append((start_ns, end_ns))
+    gaps = tuple((before[1], after[0]) for before, after in pairwise(edges))
+    rules = "; ".join(dict.fromkeys(window.rule for window in windows))
+    return Window(edges[0][0], edges[-1][1], f"union of {len(windows)} runs' windows, each {rules}", gaps)
+
+
 def run_window(c: Times, manifest: Manifest, warmup_s: float) -> Window:
     """The run without its warm-up and without the drain after the stop.
 
@@ -93,24 +148,49 @@ def run_window(c: Times, manifest: Manifest, warmup_s: float) -> Window:
     return Window(start_ns, max(start_ns, end_ns), f"run: first scheduled request{warmup} to {end}")
 
 
-def steady_window(c: Times, run: Window) -> Window:
-    """The longest span of ``run`` in which concurrency stays within 10 % of its plateau.
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """Where most of a window is: at this ``concurrency``, and within 10 % of it for a ``share`` of the
+    window in one piece, from its part ``first`` to before ``last`` of :data:`STEADY_PARTS`."""
+
+    concurrency: float
+    first: int
+    last: int
+
+    @property
+    def share(self) -> float:
+        return (self.last - self.first) / STEADY_PARTS
+
+
+def plateau(c: Times, run: Window) -> Plateau | None:
+    """The plateau of ``run``, and the longest span that stays on it; None without any concurrency.
 
     Concurrency is its mean over each of :data:`STEADY_PARTS` equal parts of ``run``. The plateau is
     where most parts crowd: the median of the largest group within 10 % of one of its own. The span
-    is the longest sequence of parts within 10 % of it. Without any concurrency it is ``run`` itself.
+    is the longest sequence of parts within 10 % of it.
     """
     parts = np.linspace(run.start_s(c), run.end_s(c), STEADY_PARTS + 1)
     levels = Spans.of(c).means(parts) if run.seconds > 0 else np.zeros(STEADY_PARTS)
     if not (levels > 0).any():
+        return None
+    # Sums of floats differ in their last digits from one machine to another, and what is told must not.
+    near = float(f"{_plateau(levels):.10g}")
+    return Plateau(near, *_longest(np.abs(levels - near) <= STEADY_TOLERANCE * near))
+
+
+def steady_window(c: Times, run: Window) -> Window:
+    """The longest span of ``run`` in which concurrency stays within 10 % of its :func:`plateau`.
+
+    Without any concurrency it is ``run`` itself.
+    """
+    found = plateau(c, run)
+    if found is None:
         return Window(run.start_ns, run.end_ns, f"{run.rule} (no concurrency, so no steady span)")
-    near = _plateau(levels)
-    first, last = _longest(np.abs(levels - near) <= STEADY_TOLERANCE * near)
     ns = run.end_ns - run.start_ns
     return Window(
-        run.start_ns + ns * first // STEADY_PARTS,
-        run.start_ns + ns * last // STEADY_PARTS,
-        f"steady: concurrency within {STEADY_TOLERANCE:.0%} of {near:.4g}",
+        run.start_ns + ns * found.first // STEADY_PARTS,
+        run.start_ns + ns * found.last // STEADY_PARTS,
+        f"steady: concurrency within {STEADY_TOLERANCE:.0%} of {found.concurrency:.4g}",
     )
 
 

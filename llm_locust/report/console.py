@@ -19,6 +19,7 @@ from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import SEPARATOR, clean
 from llm_locust.store import (
     MANIFEST_FILE,
+    REPORT_HTML_FILE,
     REPORT_MD_FILE,
     REQUESTS_FILE,
     SUMMARY_FILE,
@@ -40,7 +41,7 @@ _STYLES = {
     Tone.BAD: "bold red",
     Tone.FAINT: "dim",
 }
-_FILES = (SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE, REQUESTS_FILE, MANIFEST_FILE)
+_FILES = (REPORT_HTML_FILE, SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE, REQUESTS_FILE, MANIFEST_FILE)
 
 #: For an output whose encoding has not got them.
 _PLAIN_SIGNS = str.maketrans({"–": "-", "·": "|", "≤": "<=", "…": "...", "∞": "inf"})

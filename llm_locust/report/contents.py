@@ -1,14 +1,17 @@
 """Which sections a report has, and in which order: trust first, then the verdict, then numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llm_locust.report import groups, measures, sessions, verdicts
+from llm_locust.report import course, groups, measures, server, sessions, verdicts
 from llm_locust.report.completeness import completeness
+from llm_locust.report.cost import cost
+from llm_locust.report.fairness import fairness
 from llm_locust.report.nodes import nodes
 from llm_locust.report.quality import quality
 from llm_locust.report.section import Line, Section, Tone
-from llm_locust.report.text import clean, moment, seconds, sentence
+from llm_locust.report.text import clean, count, moment, seconds, sentence
+from llm_locust.report.uncertainty import explained_once
 
 Part = Mapping[str, Any]
 
@@ -31,9 +34,20 @@ def heading(summary: Part) -> Section:
         Line(facts, Tone.FAINT),
         Line(judged, Tone.FAINT),
         Line(stopped, Tone.WARN),
+        *_asked(summary.get("analysis") or {}),
     )
     title = clean(run.get("name") or run.get("id") or "run")
     return Section(title, tuple(line for line in lines if line.text))
+
+
+def _asked(analysis: Part) -> Iterator[Line]:
+    """What was left out of the run, or put together, before anything was computed."""
+    runs = analysis.get("runs") or ()
+    if len(runs) > 1:
+        yield Line(f"{len(runs)} runs as one population: {clean(', '.join(runs))}", Tone.WARN, verbatim=True)
+    if analysis.get("where"):
+        share = f"{count(analysis.get('requests'))} of {count(analysis.get('of'))} requests"
+        yield Line(f"only {share}: {clean(analysis['where'])}", Tone.WARN, verbatim=True)
 
 
 def sections(summary: Part) -> list[Section]:
@@ -42,11 +56,16 @@ def sections(summary: Part) -> list[Section]:
         verdicts.client(summary),
         completeness(summary),
         measures.requests(summary),
+        course.warmup(summary),
+        course.reliability(summary),
         verdicts.gates(summary),
         verdicts.goodput(summary),
         measures.latency(summary),
+        measures.intervals(summary),
         measures.throughput(summary),
         measures.tokens(summary),
+        cost(summary),
+        course.drift(summary),
         quality(summary),
         sessions.sessions(summary),
         sessions.by_turn(summary),
@@ -54,6 +73,10 @@ def sections(summary: Part) -> list[Section]:
         groups.by_label(summary, "by_name", "Name"),
         groups.by_label(summary, "by_class", "Class"),
         groups.replicas(summary),
+        fairness(summary),
+        server.servers(summary),
+        server.energy(summary),
+        *groups.breakdowns(summary),
         nodes(summary),
     ]
-    return [section for section in found if section is not None]
+    return explained_once([section for section in found if section is not None])

@@ -1,10 +1,11 @@
 """What differed inside the run: errors by kind, and the figures by name, class and replica."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, short
+from llm_locust.report.uncertainty import estimate, meaning_in
 
 Part = Mapping[str, Any]
 
@@ -50,10 +51,28 @@ def _error_row(kind: Part, started: str | None) -> Row:
 def by_label(summary: Part, key: str, head: str) -> Section | None:
     """``by_name`` or ``by_class``, where there is more than one; None otherwise."""
     groups = summary.get(key) or {}
-    if len(groups) < 2:
+    if len(groups) < 2 or head.lower() in (summary.get("by") or ()):  # there it has a table of its own
         return None
     rows = [_group_row(label, part) for label, part in groups.items()]
-    columns = (
+    table = Table(_group_columns(head), tuple(rows[:MOST_ROWS]))
+    return Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *_left_out(rows)))
+
+
+def breakdowns(summary: Part) -> Iterator[Section]:
+    """A table for each dimension that the report was asked to tell the figures by."""
+    for dimension, part in (summary.get("by") or {}).items():
+        head = dimension.replace("_", " ").capitalize()
+        rows = [_group_row(label, figures) for label, figures in part["groups"].items()]
+        more = len(rows) + part["left_out"] - MOST_ROWS
+        notes = (
+            (Line(f"{count(more)} more, the first of them in summary.json", Tone.FAINT),) if more > 0 else ()
+        )
+        table = Table(_group_columns(head), tuple(rows[:MOST_ROWS]))
+        yield Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *notes))
+
+
+def _group_columns(head: str) -> tuple[Column, ...]:
+    return (
         Column(head, left=True, verbatim=True, wraps=True),
         Column("requests"),
         Column("errors"),
@@ -66,7 +85,6 @@ def by_label(summary: Part, key: str, head: str) -> Section | None:
         Column("tokens/s", over="output"),
         Column("goodput"),
     )
-    return Section(f"By {head.lower()}", table=Table(columns, tuple(rows[:MOST_ROWS])), notes=_left_out(rows))
 
 
 def _group_row(label: str, part: Part) -> Row:
@@ -77,12 +95,12 @@ def _group_row(label: str, part: Part) -> Row:
             _shown(label),
             count(requests.get("population")),
             percent(requests.get("error_rate")),
-            number(ttft.get("p50")),
-            number(ttft.get("p99")),
-            number(tpot.get("p50")),
-            number(tpot.get("p99")),
-            number(e2el.get("p50")),
-            number(e2el.get("p99")),
+            estimate(ttft, "p50"),
+            estimate(ttft, "p99"),
+            estimate(tpot, "p50"),
+            estimate(tpot, "p99"),
+            estimate(e2el, "p50"),
+            estimate(e2el, "p99"),
             number(throughput.get("output_tokens_per_s")),
             percent((part.get("goodput") or {}).get("ratio")),
         )
@@ -107,11 +125,15 @@ def replicas(summary: Part) -> Section | None:
         Column("p50", over="TTFT ms"),
         Column("p99", over="TTFT ms"),
         Column("p50", over="TPOT ms"),
+        Column("p99", over="TPOT ms", wide=True),
+        Column("p50", over="E2EL ms", wide=True),
+        Column("p99", over="E2EL ms", wide=True),
+        Column("in flight", wide=True),
         Column("tokens/s", over="output"),
         Column("goodput"),
     )
-    rows = tuple(_replica_row(replica) for replica in found[:MOST_ROWS])
-    return Section("Replicas", table=Table(columns, rows), notes=_left_out(found))
+    table = Table(columns, tuple(_replica_row(replica) for replica in found[:MOST_ROWS]))
+    return Section("Replicas", table=table, notes=(*meaning_in(table), *_left_out(found)))
 
 
 def _replica_row(replica: Part) -> Row:
@@ -121,9 +143,13 @@ def _replica_row(replica: Part) -> Row:
             count(replica.get("requests")),
             percent(replica.get("share")),
             percent(replica.get("error_rate")),
-            number(replica.get("ttft_p50_ms")),
-            number(replica.get("ttft_p99_ms")),
-            number(replica.get("tpot_p50_ms")),
+            estimate(replica, "ttft_p50_ms"),
+            estimate(replica, "ttft_p99_ms"),
+            estimate(replica, "tpot_p50_ms"),
+            estimate(replica, "tpot_p99_ms"),
+            estimate(replica, "e2el_p50_ms"),
+            estimate(replica, "e2el_p99_ms"),
+            number(replica.get("concurrency_mean")),
             number(replica.get("output_tokens_per_s")),
             percent(replica.get("goodput_ratio")),
         )

@@ -12,7 +12,7 @@ _MARKS = {Tone.GOOD: "✅ ", Tone.WARN: "⚠️ ", Tone.BAD: "❌ "}
 _ALERTS = {Tone.WARN: "[!WARNING]", Tone.BAD: "[!CAUTION]"}
 
 #: Sections that a reader of a pull request opens when they are wanted.
-_FOLDED = {"Tokens", "Errors", "By name", "By class", "Replicas", "Nodes"}
+_FOLDED = {"Intervals", "Tokens", "Errors", "By name", "By class", "Replicas", "Nodes"}
 
 #: What Markdown or HTML takes for its own; an underscore inside a word is not.
 _SPECIAL = re.compile(r"[\\`*\[\]<>|~#&]|(?<!\w)_|_(?!\w)")

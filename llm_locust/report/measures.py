@@ -5,11 +5,14 @@ from typing import Any
 
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, count, number, percent, sentence
+from llm_locust.report.uncertainty import bounds, estimate, mark, meaning, meaning_in
 
 Part = Mapping[str, Any]
 
+_Statistic = tuple[str, str, bool]
+
 #: Keys of summary.json, their heads, and whether they need a wide table.
-_STATISTICS = (
+_STATISTICS: tuple[_Statistic, ...] = (
     ("mean", "mean", False),
     ("std", "std", True),
     ("min", "min", True),
@@ -56,20 +59,47 @@ def requests(summary: Part) -> Section:
 def latency(summary: Part) -> Section:
     """The latency table in milliseconds, of ``ok`` requests; a percentile of too few is marked."""
     part = summary.get("latency_ms") or {}
+    statistics = _statistics(summary)
     shown = [(label, part[key]) for key, label in _latency_keys(summary) if key in part]
     columns = (
         Column("Latency, ms", left=True),
-        *(Column(head, wide=wide) for _, head, wide in _STATISTICS),
+        *(Column(head, wide=wide) for _, head, wide in statistics),
         Column("n"),
     )
-    rows = tuple(_statistics_row(label, stats) for label, stats in shown)
+    rows = tuple(_statistics_row(label, stats, statistics) for label, stats in shown)
+    table = Table(columns, rows)
     notes = [
         *_adjusted(summary),
         *_network(part),
         *_approximate(part.get("itl") or {}),
-        *_too_few([stats for _, stats in shown]),
+        *meaning_in(table),
     ]
-    return Section("Latency", table=Table(columns, rows), notes=tuple(notes))
+    return Section("Latency", table=table, notes=tuple(notes))
+
+
+def intervals(summary: Part) -> Section | None:
+    """The 95 % interval of each percentile of the latency table; None where there is none."""
+    part = summary.get("latency_ms") or {}
+    places = [s for s in _statistics(summary) if s[0].startswith("p")]
+    rows = tuple(
+        Row((label, *(bounds(part[key], place) for place, *_ in places)))
+        for key, label in _latency_keys(summary)
+        if any(((part.get(key) or {}).get("ci95") or {}).values())
+    )
+    if not rows:
+        return None
+    columns = (Column("95 %, ms", left=True), *(Column(head, wide=wide) for _, head, wide in places))
+    return Section("Intervals", table=Table(columns, rows))
+
+
+def _statistics(summary: Part) -> tuple[_Statistic, ...]:
+    """The usual columns, or those of the percentiles that were asked for."""
+    asked = (summary.get("analysis") or {}).get("percentiles")
+    if not asked:
+        return _STATISTICS
+    plain = [statistic for statistic in _STATISTICS if not statistic[0].startswith("p")]
+    places = [(key, key.replace("_", "."), False) for key in asked]
+    return (*plain[:-1], *places, plain[-1])
 
 
 def _latency_keys(summary: Part) -> Iterator[tuple[str, str]]:
@@ -81,15 +111,9 @@ def _latency_keys(summary: Part) -> Iterator[tuple[str, str]]:
         yield from _FROM_SCHEDULED
 
 
-def _statistics_row(label: str, stats: Part) -> Row:
-    cells = (("~" if _has_too_few(stats, key) else "") + number(stats.get(key)) for key, *_ in _STATISTICS)
+def _statistics_row(label: str, stats: Part, statistics: tuple[_Statistic, ...]) -> Row:
+    cells = (estimate(stats, key) for key, *_ in statistics)
     return Row((label, *cells, count(stats.get("n"))))
-
-
-def _has_too_few(stats: Part, key: str) -> bool:
-    """Whether a percentile stands without its interval: its n cannot bound it."""
-    intervals = stats.get("ci95") or {}
-    return stats.get(key) is not None and key in intervals and intervals[key] is None
 
 
 def _approximate(itl: Part) -> Iterator[Line]:
@@ -98,13 +122,6 @@ def _approximate(itl: Part) -> Iterator[Line]:
         yield Line(
             f"ITL percentiles within {percent(itl['relative_error'])} (counted in buckets)", Tone.FAINT
         )
-
-
-def _too_few(shown: list[Part]) -> Iterator[Line]:
-    marked = [wide for key, _, wide in _STATISTICS for stats in shown if _has_too_few(stats, key)]
-    if marked:
-        text = "~ too few samples for a 95 % interval (p99 needs 368, p99.9 3,688)"
-        yield Line(text, Tone.FAINT, wide=all(marked))
 
 
 def _adjusted(summary: Part) -> Iterator[Line]:
@@ -121,16 +138,16 @@ def _adjusted(summary: Part) -> Iterator[Line]:
 
 
 def _or_beyond(stats: Part, key: str) -> str:
-    return "> max" if key in (stats.get("beyond") or ()) else number(stats.get(key))
+    return "> max" if key in (stats.get("beyond") or ()) else estimate(stats, key)
 
 
 def _network(part: Part) -> Iterator[Line]:
     connect, rtt = part.get("connect") or {}, part.get("rtt") or {}
     facts = [
-        f"connect p50 {number(connect.get('p50'))} ms ({count(connect['n'])} new connections)"
+        f"connect p50 {estimate(connect, 'p50')} ms ({count(connect['n'])} new connections)"
         if connect.get("n")
         else "",
-        f"network RTT p50 {number(rtt.get('p50'))} ms" if rtt.get("n") else "",
+        f"network RTT p50 {estimate(rtt, 'p50')} ms" if rtt.get("n") else "",
     ]
     if any(facts):
         yield Line(sentence(facts), Tone.FAINT)
@@ -143,16 +160,30 @@ def throughput(summary: Part) -> Section:
         f"{number(part.get(f'{kind}_tokens_per_s'))} {kind} tokens/s" for kind in ("output", "input", "total")
     ]
     mean, peak = number(part.get("concurrency_mean")), count(part.get("concurrency_peak"))
-    pace = (summary.get("tokens") or {}).get("user_tps") or {}
-    return Section(
-        "Throughput",
-        (
-            Line(sentence(rates[:2])),
-            Line(sentence(rates[2:])),
-            Line(f"a user sees {number(pace.get('p50'))} tokens/s (median), {number(pace.get('p1'))} (p1)"),
-            Line(f"concurrency {mean} mean · {peak} peak"),
-        ),
-    )
+    counted = summary.get("tokens") or {}
+    user_tps, chars_per_s = (counted.get(key) or {} for key in ("user_tps", "chars_per_s"))
+    lines = [
+        Line(sentence(rates[:2])),
+        Line(sentence(rates[2:])),
+        *_characters(part, counted),
+        Line(_seen(user_tps, "tokens")),
+        *([Line(_seen(chars_per_s, "chars"))] if chars_per_s.get("n") else []),
+        Line(f"concurrency {mean} mean · {peak} peak"),
+    ]
+    few = meaning(*(mark(pace, key) for pace in (user_tps, chars_per_s) for key in ("p50", "p1")))
+    return Section("Throughput", tuple(lines), notes=tuple(few))
+
+
+def _seen(pace: Part, unit: str) -> str:
+    """What the users got, and the slowest of them."""
+    return f"a user sees {estimate(pace, 'p50')} {unit}/s (median), {estimate(pace, 'p1')} (p1)"
+
+
+def _characters(part: Part, counted: Part) -> Iterator[Line]:
+    """The rate that does not depend on a tokenizer, where the answers' lengths are known."""
+    if part.get("output_chars_per_s") is not None and counted.get("chars_per_token") is not None:
+        rate, each = number(part["output_chars_per_s"]), number(counted["chars_per_token"])
+        yield Line(f"{rate} output chars/s · {each} chars a token")
 
 
 def tokens(summary: Part) -> Section:
@@ -167,9 +198,25 @@ def tokens(summary: Part) -> Section:
     counted = [f"{percent(share)} {source}" for source, share in (part.get("source") or {}).items() if share]
     notes = [
         Line(f"output tokens counted by: {sentence(counted) or UNDEFINED}", Tone.FAINT),
+        *_length_remark((part.get("input") or {}).get("error") or {}),
         *_delivery_remark(part),
     ]
     return Section("Tokens", table=Table(columns, rows), notes=tuple(notes))
+
+
+def _length_remark(error: Part) -> Iterator[Line]:
+    """How near the prompts came to the lengths that were asked for."""
+    if not error.get("n"):
+        return
+    if error.get("p99") == 0:
+        yield Line("prompts have exactly the asked lengths, as the server counts them", Tone.FAINT)
+        return
+    mean = float(error["mean_relative"])
+    yield Line(
+        f"prompts are {percent(abs(mean))} {'longer' if mean >= 0 else 'shorter'} than asked on average, "
+        f"{percent(error.get('p50'))} off (median), {percent(error.get('p99'))} (p99)",
+        Tone.FAINT,
+    )
 
 
 def _delivery_remark(part: Part) -> Iterator[Line]:

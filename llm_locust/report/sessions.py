@@ -5,8 +5,11 @@ from typing import Any
 
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import count, number, percent, plural, seconds, sentence
+from llm_locust.report.uncertainty import estimate, mark, meaning, meaning_in
 
 Part = Mapping[str, Any]
+
+_DURATIONS = ("p50", "p95", "p99")
 
 
 def sessions(summary: Part) -> Section | None:
@@ -24,7 +27,11 @@ def sessions(summary: Part) -> Section | None:
         ),
     ]
     tone = Tone.WARN if part.get("failed") or part.get("abandoned") else Tone.PLAIN
-    return Section("Sessions", (Line(sentence(ends), tone), *_lengths(part), *_left(summary)))
+    lasted = part.get("duration_s") or {}
+    few = meaning(*(mark(lasted, key) for key in _DURATIONS))
+    return Section(
+        "Sessions", (Line(sentence(ends), tone), *_lengths(part), *_left(summary)), notes=tuple(few)
+    )
 
 
 def _lengths(part: Part) -> Iterator[Line]:
@@ -37,7 +44,7 @@ def _lengths(part: Part) -> Iterator[Line]:
         ]
         yield Line(sentence(facts))
     if lasted.get("n"):
-        figures = [f"{seconds(lasted.get(key))} {key}" for key in ("p50", "p95", "p99")]
+        figures = [f"{mark(lasted, key)}{seconds(lasted.get(key))} {key}" for key in _DURATIONS]
         yield Line(f"completed in {', '.join(figures)}")
 
 
@@ -67,7 +74,8 @@ def by_turn(summary: Part) -> Section | None:
         Column("mean", over="input"),
         Column("cached"),
     )
-    return Section("By turn", table=Table(columns, tuple(map(_turn_row, turns))))
+    table = Table(columns, tuple(map(_turn_row, turns)))
+    return Section("By turn", table=table, notes=tuple(meaning_in(table)))
 
 
 def _turn_row(turn: Part) -> Row:
@@ -78,13 +86,13 @@ def _turn_row(turn: Part) -> Row:
             f"{first} and later" if turn.get("from_here_on") else first,
             count(turn.get("requests")),
             count(turn.get("abandoned")),
-            number(ttft.get("p50")),
-            number(ttft.get("p95")),
-            number(ttft.get("p99")),
-            number(tpot.get("p50")),
-            number(tpot.get("p99")),
-            number(e2el.get("p50")),
-            number(e2el.get("p99")),
+            estimate(ttft, "p50"),
+            estimate(ttft, "p95"),
+            estimate(ttft, "p99"),
+            estimate(tpot, "p50"),
+            estimate(tpot, "p99"),
+            estimate(e2el, "p50"),
+            estimate(e2el, "p99"),
             number((turn.get("input_tokens") or {}).get("mean")),
             percent(turn.get("cached_share")),
         )

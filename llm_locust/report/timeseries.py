@@ -5,6 +5,7 @@ that ended ``ok`` in it, and are empty where there are none.
 """
 
 import io
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
-from llm_locust.metrics.columns import PART_COLUMNS, Columns, Floats, Part, Rows
+from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.latency import e2el, tpot, ttft
 from llm_locust.metrics.percentiles import PERCENTILES, ordered, percentile
@@ -26,6 +27,9 @@ MOST_SECONDS = 8 * 86_400
 _SHOWN = ("p50", "p99")
 
 _ENDS = ("started_ns", "ended_ns")
+
+#: Columns that add up over parts of the requests.
+_SUMS = ("started", "ok", "failed", "cancelled", "input_tokens", "output_tokens", "concurrency")
 
 
 def timeseries_csv(requests: Requests, manifest: Manifest) -> str:
@@ -48,26 +52,50 @@ def timeseries(requests: Requests, origin_ns: int) -> pa.Table:
     :data:`MOST_SECONDS` rows is left out.
     """
     axis = _axis(requests, origin_ns)
-    whole = Whole(Columns, len(requests))
-    output_tokens = np.zeros(len(axis))
+    edges = np.append(axis, axis[-1] + 1).astype(np.float64) if len(axis) else np.empty(0)
+    sums = {name: np.zeros(len(axis)) for name in _SUMS}
+    latencies = Whole(_Latencies, len(requests))
     for batch in requests.parts(PART_COLUMNS):
         part = Part.from_batch(batch, origin_ns)
-        whole.add(part, len(part))
-        output_tokens += _output_tokens(part, axis)
-    c = whole.value()
-    ended = {"ok": c.ok, "failed": ~c.ok & ~c.cancelled, "cancelled": c.cancelled}
+        for name, amounts in _part_sums(part, axis, edges).items():
+            sums[name] += amounts
+        latencies.add(_Latencies.of(part, axis), len(part))
     return pa.table(
         {
             "second": pa.array(axis),
             "time": pa.array(origin_ns // 1_000_000 + 1000 * axis, pa.timestamp("ms", "UTC")),
-            "started": _rounded(_sums(axis, c.started_s)),
-            **{name: _rounded(_sums(axis, c.ended_s[rows])) for name, rows in ended.items()},
-            "input_tokens": _rounded(_input_tokens(c, axis)),
-            "output_tokens": _rounded(output_tokens),
-            "concurrency": _rounded(_concurrency(c, axis)),
-            **{name: _rounded(values) for name, values in _latencies(c, axis).items()},
+            **{name: _rounded(amounts) for name, amounts in sums.items()},
+            **{name: _rounded(values) for name, values in _percentiles(latencies.value(), axis).items()},
         }
     )
+
+
+def _part_sums(c: Part, axis: Rows, edges: Floats) -> dict[str, Floats]:
+    """What a part of the requests adds to each second."""
+    ended = {"ok": c.ok, "failed": ~c.ok & ~c.cancelled, "cancelled": c.cancelled}
+    return {
+        "started": _sums(axis, c.started_s),
+        **{name: _sums(axis, c.ended_s[rows]) for name, rows in ended.items()},
+        "input_tokens": _input_tokens(c, axis),
+        "output_tokens": _output_tokens(c, axis),
+        # The mean over a second of all requests is the sum of those of its parts.
+        "concurrency": Spans.of(c).means(edges) if len(axis) else np.empty(0),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Latencies:
+    """The latencies of the requests that ended ok, by the row of the second; -1 for the others."""
+
+    second: NDArray[np.int32]
+    ttft: Floats
+    tpot: Floats
+    e2el: Floats
+
+    @classmethod
+    def of(cls, c: Part, axis: Rows) -> "_Latencies":
+        second = np.where(c.ok, _bins(axis, c.ended_s), -1).astype(np.int32)
+        return cls(second, ttft(c), tpot(c), e2el(c))
 
 
 def _axis(requests: Requests, origin_ns: int) -> Rows:
@@ -97,7 +125,7 @@ def _sums(axis: Rows, times_s: Floats, amounts: Floats | None = None) -> Floats:
     return np.bincount(bins, weights, minlength=len(axis) + 1)[1:].astype(np.float64)
 
 
-def _input_tokens(c: Columns, axis: Rows) -> Floats:
+def _input_tokens(c: Part, axis: Rows) -> Floats:
     begun_s = np.where(c.events > 0, c.sent_s + c.first_event_s, np.where(c.ok, c.ended_s, np.nan))
     return _sums(axis, begun_s, c.input_tokens)
 
@@ -113,20 +141,13 @@ def _output_tokens(c: Part, axis: Rows) -> Floats:
     return total
 
 
-def _concurrency(c: Columns, axis: Rows) -> Floats:
-    if not len(axis):
-        return np.empty(0)
-    return Spans.of(c).means(np.append(axis, axis[-1] + 1).astype(np.float64))
-
-
-def _latencies(c: Columns, axis: Rows) -> dict[str, Floats]:
+def _percentiles(found: _Latencies, axis: Rows) -> dict[str, Floats]:
     """``<metric>_<percentile>_ms`` of the requests that ended ok in each second; NaN without any."""
-    bins = np.where(c.ok, _bins(axis, c.ended_s), -1)
-    order = np.argsort(bins, kind="stable")
-    bounds = np.searchsorted(bins[order], np.arange(len(axis) + 1))
+    order = np.argsort(found.second, kind="stable")
+    bounds = np.searchsorted(found.second, np.arange(len(axis) + 1), sorter=order)
     busy = np.flatnonzero(np.diff(bounds))
     out: dict[str, Floats] = {}
-    for metric, values in (("ttft", ttft(c)), ("tpot", tpot(c)), ("e2el", e2el(c))):
+    for metric, values in (("ttft", found.ttft), ("tpot", found.tpot), ("e2el", found.e2el)):
         columns = {key: np.full(len(axis), np.nan) for key in _SHOWN}
         for second in busy:
             ascending = ordered(values[order[bounds[second] : bounds[second + 1]]])

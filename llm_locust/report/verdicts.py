@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llm_locust.metrics.gates import GateError, Kind, parse_gates
+from llm_locust.metrics.gates import Gate, GateError, Kind, parse_gates
 from llm_locust.metrics.goodput import LOST, OUTCOME
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
+from llm_locust.report.uncertainty import mark, meaning, meaning_in
 
 Part = Mapping[str, Any]
 
@@ -60,31 +61,40 @@ def gates(summary: Part) -> Section | None:
         Column("Measured"),
         Column("", left=True, wraps=True),
     )
-    rows = tuple(_gate_row(gate) for gate in sorted(judged, key=lambda gate: bool(gate.get("passed"))))
-    return Section("Gates", (headline,), Table(columns, rows).without_empty())
+    in_order = sorted(judged, key=lambda gate: bool(gate.get("passed")))
+    table = Table(columns, tuple(_gate_row(gate, summary) for gate in in_order)).without_empty()
+    return Section("Gates", (headline,), table, tuple(meaning_in(table)))
 
 
-def _gate_row(gate: Part) -> Row:
+def _gate_row(gate: Part, summary: Part) -> Row:
     passed, value = bool(gate.get("passed")), gate.get("value")
     text = clean(gate.get("text") or "")
     why = clean(gate.get("reason") or "") if value is None else ""
     return Row(
-        ("pass" if passed else "FAIL", text, _gate_value(text, value), why),
+        ("pass" if passed else "FAIL", text, _gate_measured(text, value, summary), why),
         Tone.GOOD if passed else Tone.BAD,
     )
 
 
-def _gate_value(text: str, value: float | None) -> str:
-    """The value in the unit of the gate's metric, which its text names."""
+def _gate_measured(text: str, value: float | None, summary: Part) -> str:
+    """The value in the unit of the gate's metric, which its text names, with the mark of its percentile."""
     if value is None:
         return UNDEFINED
     try:
-        kinds = {gate.kind for gate in parse_gates(text)}
-    except GateError:
+        (gate,) = parse_gates(text)
+    except (GateError, ValueError):
         return number(value)
-    if Kind.SHARE in kinds:
+    if gate.kind is Kind.SHARE:
         return percent(value)
-    return f"{number(value)} ms" if Kind.LATENCY in kinds else number(value)
+    return f"{_mark_of(gate, summary)}{number(value)} ms" if gate.kind is Kind.LATENCY else number(value)
+
+
+def _mark_of(gate: Gate, summary: Part) -> str:
+    for latency, stats in (summary.get("latency_ms") or {}).items():
+        for place in stats.get("ci95") or {}:
+            if gate.metric == f"{place}_{latency}":
+                return mark(stats, place)
+    return ""
 
 
 def goodput(summary: Part) -> Section:
@@ -103,10 +113,21 @@ def goodput(summary: Part) -> Section:
             f"{number(part.get('output_tokens_per_s'))} output tokens/s",
         ]
     )
-    on_time = part.get("on_time_ratio")
-    notes = () if on_time is None else (Line(f"{percent(on_time)} of tokens came on time", Tone.FAINT),)
     columns = (Column("Limit", left=True), Column("held by"), Column("failed first"))
-    return Section("Goodput", (Line(text),), Table(columns, tuple(_limit_rows(part))), notes)
+    return Section(
+        "Goodput", (Line(text),), Table(columns, tuple(_limit_rows(part))), tuple(_smoothness(part))
+    )
+
+
+def _smoothness(part: Part) -> Iterator[Line]:
+    """How many tokens came when a reader wanted them: on average, and in the jerkiest requests."""
+    shares = part.get("on_time") or {}
+    if part.get("on_time_ratio") is None:
+        return
+    low = [f"{mark(shares, key)}{percent(shares.get(key))} {key}" for key in ("p50", "p5", "p1")]
+    mean = f"{percent(part['on_time_ratio'])} of tokens came on time (mean of the requests)"
+    yield Line(sentence([mean, *low]), Tone.FAINT)
+    yield from meaning(*low)
 
 
 def _limits_ms(part: Part) -> dict[str, tuple[float, float]]:

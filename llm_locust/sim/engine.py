@@ -62,6 +62,7 @@ class Engine:
         self._decodes: list[Sequence] = []  # of the step under way
         self._reserved_tokens = 0
         self._now_ns = 0
+        self.busy_ns = 0  # virtual time in steps, the one under way as a whole
 
     @property
     def num_waiting(self) -> int:
@@ -109,7 +110,9 @@ class Engine:
             + self.profile.step_per_sequence_ns * batch
             + self.profile.prefill_per_token_ns * sum(tokens for _, tokens in self._chunks)
         )
-        self._now_ns += round(duration_ns * self._noise())
+        duration_ns = round(duration_ns * self._noise())
+        self._now_ns += duration_ns
+        self.busy_ns += duration_ns
         return self._now_ns
 
     def finish_step(self) -> list[Sequence]:

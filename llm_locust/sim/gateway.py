@@ -11,6 +11,7 @@ from functools import partial
 from aiohttp import web
 
 from llm_locust.sim.exchange import Exchange
+from llm_locust.sim.gpu_page import gpu_exposition
 from llm_locust.sim.jobs import Endpoint, RequestError, resolve
 from llm_locust.sim.replica import Replica
 from llm_locust.sim.settings import SimSettings
@@ -43,6 +44,7 @@ class Gateway:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", _health)
         app.router.add_get("/metrics", partial(self._metrics, replicas))
+        app.router.add_get("/gpu/metrics", partial(_gpu_metrics, replicas))
         return app
 
     async def stop(self) -> None:
@@ -112,9 +114,7 @@ class Gateway:
 
     async def _metrics(self, replicas: Sequence[Replica], request: web.Request) -> web.Response:
         text = exposition(self._settings.limits.models[0], [replica.reading() for replica in replicas])
-        return web.Response(
-            body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+        return _page(text)
 
 
 def make_router(policy: str, replicas: Sequence[Replica]) -> Router:
@@ -132,6 +132,16 @@ def _same(given: str, asked: str) -> bool:
     """Without telling by its time how much of it is right."""
     given_bytes, asked_bytes = (text.encode("utf-8", "surrogateescape") for text in (given, asked))
     return hmac.compare_digest(given_bytes, asked_bytes)
+
+
+async def _gpu_metrics(replicas: Sequence[Replica], request: web.Request) -> web.Response:
+    return _page(gpu_exposition([replica.gpu() for replica in replicas]))
+
+
+def _page(text: str) -> web.Response:
+    return web.Response(
+        body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+    )
 
 
 async def _health(request: web.Request) -> web.Response:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from llm_locust.sim.engine import Engine, Sequence
+from llm_locust.sim.gpu_page import GpuReading
 from llm_locust.sim.stats import ReplicaReading, ReplicaStats
 
 #: Called once for each token of a sequence, when it is due.
@@ -17,6 +18,7 @@ class _Running:
     sink: TokenSink
     submitted_ns: int
     finish_reason: str
+    first_token_ns: int = 0
 
 
 class Replica:
@@ -33,6 +35,7 @@ class Replica:
         self._stats = ReplicaStats()
         self._sequences: dict[Sequence, _Running] = {}
         self._next_step: asyncio.TimerHandle | None = None
+        self._began_ns = time.monotonic_ns()
 
     @property
     def in_flight(self) -> int:
@@ -62,6 +65,14 @@ class Replica:
             self._label, engine.num_running, engine.num_waiting, engine.kv_cache_usage, self._stats
         )
 
+    def gpu(self) -> GpuReading:
+        """What a device that does nothing but this engine's steps would tell of itself."""
+        now_ns = time.monotonic_ns()
+        # A step counts as a whole from its start: one that is under way is not over yet.
+        busy_ns = min(self._engine.busy_ns, now_ns - self._began_ns)
+        in_step = self._next_step is not None
+        return GpuReading(self._label, now_ns - self._began_ns, busy_ns, in_step, self._engine.kv_cache_usage)
+
     def _await_step(self) -> None:
         end_ns = self._engine.start_step()
         self._next_step = None
@@ -78,11 +89,19 @@ class Replica:
                     self._first_token(sequence, running)
                 if sequence.generated == sequence.output_tokens:
                     del self._sequences[sequence]
-                    self._stats.finished[running.finish_reason] += 1
+                    self._finished(sequence, running)
                 running.sink()
         finally:
             self._await_step()
 
     def _first_token(self, sequence: Sequence, running: _Running) -> None:
+        running.first_token_ns = time.monotonic_ns()
         self._stats.prompt_tokens += sequence.prompt_tokens
-        self._stats.ttft_s.observe((time.monotonic_ns() - running.submitted_ns) * 1e-9)
+        self._stats.ttft_s.observe((running.first_token_ns - running.submitted_ns) * 1e-9)
+
+    def _finished(self, sequence: Sequence, running: _Running) -> None:
+        now_ns = time.monotonic_ns()
+        self._stats.finished[running.finish_reason] += 1
+        self._stats.e2el_s.observe((now_ns - running.submitted_ns) * 1e-9)
+        if sequence.generated > 1:
+            self._stats.tpot_s.observe((now_ns - running.first_token_ns) / (sequence.generated - 1) * 1e-9)

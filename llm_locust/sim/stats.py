@@ -2,13 +2,20 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 # fmt: off
 _TTFT_EDGES_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
     1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
+)
+_TPOT_EDGES_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)
+_E2EL_EDGES_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0,
+    120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )
 # fmt: on
 
@@ -37,6 +44,8 @@ class ReplicaStats:
     generation_tokens: int = 0
     finished: Counter[str] = field(default_factory=Counter)  # by finish reason
     ttft_s: Histogram = field(default_factory=lambda: Histogram(_TTFT_EDGES_S))
+    tpot_s: Histogram = field(default_factory=lambda: Histogram(_TPOT_EDGES_S))
+    e2el_s: Histogram = field(default_factory=lambda: Histogram(_E2EL_EDGES_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +100,20 @@ def exposition(model: str, readings: Sequence[ReplicaReading]) -> str:
                 "Finished requests.",
                 (line for label, r in rows for line in _finished(label, r.stats.finished)),
             ),
-            family(
-                "time_to_first_token_seconds",
-                "histogram",
-                "Time to first token.",
-                (line for label, r in rows for line in _buckets(label, r.stats.ttft_s)),
+            single(
+                "num_preemptions_total",
+                "counter",
+                "Sequences put back into the queue: none, the whole length of each is reserved.",
+                (0 for _ in readings),
+            ),
+            *(
+                family(
+                    name,
+                    "histogram",
+                    text,
+                    [line for label, r in rows for line in _buckets(name, label, of(r.stats))],
+                )
+                for name, text, of in _HISTOGRAMS
             ),
         )
     )
@@ -108,8 +126,18 @@ def _finished(label: str, finished: Counter[str]) -> list[str]:
     ]
 
 
-def _buckets(label: str, histogram: Histogram) -> list[str]:
-    name = "time_to_first_token_seconds"
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[ReplicaStats], Histogram]], ...] = (
+    ("time_to_first_token_seconds", "Time to first token.", lambda stats: stats.ttft_s),
+    (
+        "request_time_per_output_token_seconds",
+        "A request's mean time per output token after the first.",
+        lambda stats: stats.tpot_s,
+    ),
+    ("e2e_request_latency_seconds", "From arrival to the last token.", lambda stats: stats.e2el_s),
+)
+
+
+def _buckets(name: str, label: str, histogram: Histogram) -> list[str]:
     lines, below = [], 0
     for edge, count in zip((*map(repr, histogram.edges), "+Inf"), histogram.counts, strict=True):
         below += count

@@ -7,6 +7,9 @@ from llm_locust.store.files import (
     MANIFEST_FILE as MANIFEST_FILE,
 )
 from llm_locust.store.files import (
+    REPORT_HTML_FILE as REPORT_HTML_FILE,
+)
+from llm_locust.store.files import (
     REPORT_MD_FILE as REPORT_MD_FILE,
 )
 from llm_locust.store.files import (

@@ -12,6 +12,7 @@ MANIFEST_FILE = "manifest.json"
 REQUESTS_FILE = "requests.parquet"
 SUMMARY_FILE = "summary.json"
 REPORT_MD_FILE = "report.md"
+REPORT_HTML_FILE = "report.html"
 TIMESERIES_FILE = "timeseries.csv"
 FRAMES_FILE = "batches.frames"
 

@@ -1,7 +1,7 @@
 """The requests of a run as one Parquet file: written from batches, read part by part."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.batch import PART_ROWS, SCHEMA, BatchError, RecordBatch
+from llm_locust.batch import PART_ROWS, SCHEMA, SCHEMA_VERSION, BatchError, RecordBatch
 from llm_locust.store.facts import account, all_here, holdings, tear_text
 from llm_locust.store.files import (
     FRAMES_FILE,
@@ -24,6 +24,9 @@ from llm_locust.store.files import (
 from llm_locust.store.frames import FrameIndex, FrameRef, Tear, index_frames, placed_batches, unique_frames
 
 _ROWS_A_GROUP = 65_536
+
+#: Where the file says which version of the schema it has.
+_VERSION_KEY = b"llm_locust.schema"
 
 #: Near-sorted times, whose differences are small: packed as deltas, an arrival takes about 4 bytes.
 _PACKED_COLUMNS = ("arrivals_ns.list.item", "scheduled_ns", "started_ns", "sent_ns", "ended_ns")
@@ -130,11 +133,13 @@ def open_requests(run: Path) -> StoredRequests:
     """The requests of a run directory, of which nothing but their number is read yet.
 
     Raises:
-        StoreError: no such file, or one that is not Parquet.
+        StoreError: no such file, one that is not Parquet, or one of a later version.
     """
     path = existing_file(run, REQUESTS_FILE)
     with _reading(path):
-        return StoredRequests(path, pq.read_metadata(path).num_rows)
+        metadata = pq.read_metadata(path)
+        _check_version(metadata.metadata or {})
+        return StoredRequests(path, metadata.num_rows)
 
 
 def iter_requests(run: Path) -> Iterator[RecordBatch]:
@@ -154,7 +159,18 @@ def read_requests(run: Path) -> RecordBatch:
     """
     path = existing_file(run, REQUESTS_FILE)
     with _reading(path), pq.ParquetFile(path) as file:
+        _check_version(file.schema_arrow.metadata or {})
         return RecordBatch.from_table(file.read())
+
+
+def _check_version(metadata: Mapping[bytes, bytes]) -> None:
+    """Refuse what a later version wrote (BatchError): its columns may mean something else."""
+    version = metadata.get(_VERSION_KEY, b"")
+    if version.isdigit() and int(version) > SCHEMA_VERSION:
+        raise BatchError(
+            f"it has schema {int(version)}, this version reads up to {SCHEMA_VERSION}: "
+            "use the llm-locust that wrote it, or a later one"
+        )
 
 
 @contextmanager

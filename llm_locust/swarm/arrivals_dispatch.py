@@ -151,12 +151,15 @@ class Dispatcher(Generic[T, P]):
         while not (self._stopped or self.spent):
             now_s = self._now_s()
             self._ask(now_s)
-            if self._start_due(now_s) or self._make_ready(now_s):
-                # What was started sends before anything else is made ready.
-                gevent.sleep(0)
-            else:
-                self._wake.wait(self._rest_s())
-                self._wake.clear()
+            if not self._start_due(now_s):
+                self._make_ready(now_s)
+                rest_s = self._rest_s()
+                if rest_s is None or rest_s > 0:
+                    self._wake.wait(rest_s)
+                    self._wake.clear()
+                    continue
+            # What was started sends before anything else is made ready.
+            gevent.sleep(0)
 
     def stop(self) -> None:
         """Start nothing more. What is under way goes on."""
@@ -210,16 +213,15 @@ class Dispatcher(Generic[T, P]):
         self.in_flight += 1
         self._greenlets.start(slot)
 
-    def _make_ready(self, now_s: float) -> bool:
+    def _make_ready(self, now_s: float) -> None:
         """Prepare the next requests, if it is time to, until one is due; none while others are held back."""
         coming, ready = self._coming, self._ready
-        stop_s, made = now_s + TURN_S, False
+        stop_s = now_s + TURN_S
         while coming and coming[0].due_s <= now_s + AHEAD_S and len(ready) < MOST_READY and not self._waiting:
             self._make_one_ready(heappop(coming))
-            made, now_s = True, self._now_s()
+            now_s = self._now_s()
             if now_s >= stop_s or (ready and ready[0].due_s <= now_s):
                 break
-        return made
 
     def _make_one_ready(self, slot: _Slot[T]) -> None:
         try:

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -140,9 +141,11 @@ class Backlog:
 
     def foretell(self, facts: WorkerFacts) -> None:
         """Write the worker's last word, in a thread, as it is before the last acknowledgements: a process
-        that is killed while it waits for them can say no more."""
+        that is killed while it waits for them can say no more. A disk that does not take it has been
+        spoken of."""
         if self._spool is not None and self.batches:
-            self._leave(self._spool, facts)
+            with suppress(OSError):
+                off_the_hub(self._spool.write_facts, WORKER_FILE, replace(facts, dropped=self.dropped))
 
     def close(self, facts: WorkerFacts | None) -> int:
         """The run has ended: leave on disk, in a thread, what is not acknowledged; else nothing.

@@ -4,6 +4,7 @@ import gevent
 from locust.env import Environment
 from locust.runners import LocalRunner
 
+from llm_locust.manifest import NodeHealth
 from llm_locust.swarm.messages import BatchMessage
 from llm_locust.swarm.recorder import Offset
 from llm_locust.swarm.run import Run
@@ -54,6 +55,11 @@ class LocalSide:
     @property
     def session(self) -> Session | None:
         return self._users.session
+
+    @property
+    def health(self) -> NodeHealth:
+        """Of this process, so far."""
+        return self._runs.health.snapshot()
 
     def _offset(self) -> Offset:
         axis = self._runs.axis

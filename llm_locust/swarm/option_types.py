@@ -1,5 +1,7 @@
 """Options' texts as values, one by one."""
 
+import math
+
 from llm_locust.client.connection import Timeouts
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.wire.headers import header_template
@@ -33,3 +35,14 @@ def parse_header(text: str) -> tuple[str, str]:
         raise ValueError("a header has no '=': write NAME=VALUE")
     header_template(name, value)
     return name, value
+
+
+def parse_price(text: str) -> float:
+    """A number from 0 (raises ValueError)."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{text!r} is no number from 0")
+    return value

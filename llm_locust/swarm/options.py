@@ -11,7 +11,8 @@ from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.swarm.arrivals_options import parse_count, parse_scale, parse_slice
 from llm_locust.swarm.limits import parse_stop_rules
-from llm_locust.swarm.option_types import parse_header, parse_time, parse_timeouts
+from llm_locust.swarm.option_types import parse_header, parse_price, parse_time, parse_timeouts
+from llm_locust.swarm.progress import MODES
 from llm_locust.swarm.scenario_options import take_scenario
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths import parse_lengths
@@ -19,6 +20,14 @@ from llm_locust.workload.ordering import ORDERS
 from llm_locust.workload.shared_prefix import parse_shared_prefix
 
 ENV_PREFIX = "LLM_LOCUST_"
+
+#: What a run costs, for the report.
+_PRICES = (
+    ("--gpu-hour-cost", "COST", "what one GPU costs an hour, for the cost of requests and tokens"),
+    ("--gpus", "N", "how many GPUs serve"),
+    ("--input-token-price", "COST", "of an API, for a million input tokens"),
+    ("--output-token-price", "COST", "of an API, for a million output tokens"),
+)
 
 #: Where a process's options have the ``--spool`` of its own command line.
 OWN_SPOOL = "llm_own_spool"
@@ -221,6 +230,14 @@ def _add_options(parser: LocustArgumentParser) -> None:
     )
     add("--ca-cert", metavar="FILE", help="CA certificates (PEM) to trust instead of the system's")
     add("--client-cert", metavar="FILE", help="client certificate and key in one PEM file")
+    add(
+        "--progress",
+        choices=MODES,
+        help="of a headless run: a live panel (rich), a line every 10 s (plain), or Locust's table (locust); "
+        "auto takes the panel on a terminal (default auto)",
+    )
+    for flag, metavar, meaning in _PRICES:
+        add(flag, type=checked(parse_price), metavar=metavar, help=meaning)
     add("--require-valid", action="store_true", help="exit code 3 when the client's verdict is 'invalid'")
     add("--allow-incomplete", action="store_true", help="no exit code 2 when records are missing")
     _add_load_arguments(add)

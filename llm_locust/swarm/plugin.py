@@ -7,10 +7,13 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
+from llm_locust.manifest import NodeHealth
 from llm_locust.swarm.bounds import keep_bounded
+from llm_locust.swarm.live import attach
 from llm_locust.swarm.local import LocalSide
 from llm_locust.swarm.master import MasterSide
 from llm_locust.swarm.options import add_arguments
+from llm_locust.swarm.progress import show_progress
 from llm_locust.swarm.signals import interrupt_main_only, leave_once, look_at_the_stack
 from llm_locust.swarm.worker import WorkerSide
 
@@ -43,6 +46,13 @@ def _on_init(environment: Environment, **_: object) -> None:
     else:
         side = LocalSide(environment)
     setattr(environment, _ATTRIBUTE, side)
+    # After the side, whose listeners come first: it begins and ends the run that is looked at.
+    store = attach(
+        environment,
+        session=lambda: side.session if isinstance(side, LocalSide) else None,
+        health=lambda: side.health if isinstance(side, LocalSide) else NodeHealth(),
+    )
+    show_progress(environment, store, getattr(environment.parsed_options, "progress", None) or "auto")
     keep_bounded(environment)
     look_at_the_stack()
     leave_once(environment)

@@ -13,7 +13,7 @@ from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.swarm.arrivals_options import LOAD_OPTIONS, LoadSettings, parse_load
 from llm_locust.swarm.kinds import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
-from llm_locust.swarm.option_types import parse_header, parse_time, parse_timeouts
+from llm_locust.swarm.option_types import parse_header, parse_price, parse_time, parse_timeouts
 from llm_locust.swarm.scenario_options import scenario_of
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.body import parse_body
@@ -24,13 +24,16 @@ from llm_locust.workload.scenario import DatasetSource, Scenario, sole_class
 from llm_locust.workload.shared_prefix import parse_shared_prefix
 from llm_locust.workload.tokenizer import load_tokenizer
 
+#: What a report of costs needs.
+PRICE_OPTIONS = ("gpu_hour_cost", "gpus", "input_token_price", "output_token_price")
+
 #: What the manifest keeps of the command line. Not --header: its values may be secrets.
 RECORDED_OPTIONS = (
     "scenario", "model", "input_tokens", "output_tokens", "dataset", "dataset_order", "tokenizer",
     "shared_prefix", "unique_head", "calibrate", "body", "slo", "slo_from", "gate", "warmup", "out", "spool",
     "seed", "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
     "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time", "stop_timeout",
-    "processes", "expect_workers", *LOAD_OPTIONS,
+    "processes", "expect_workers", *PRICE_OPTIONS, *LOAD_OPTIONS,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -100,6 +103,9 @@ def parse_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.
 
 def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     text = {name: getattr(options, name, None) for name in RECORDED_OPTIONS}
+    for name in PRICE_OPTIONS:
+        if text[name] not in (None, ""):
+            _parsed(parse_price, str(text[name]), f"--{name.replace('_', '-')}")
     scenario = scenario_of(options)
     workload = _workload(options, None if scenario is None else scenario.dataset)
     kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)

@@ -120,6 +120,10 @@ def spawn_rate(node: Node, name: str, context: Context) -> float:
     return rate
 
 
+def price(node: Node, name: str, context: Context) -> str:
+    return f"{values.number(node, name, 0, 1e12):.12g}"
+
+
 def path(node: Node, name: str, context: Context) -> str:
     return values.path(node, name, context)
 
@@ -172,6 +176,11 @@ OPTIONS: Mapping[str, Reader] = {
     "client_cert": path,
     "require_valid": truth,
     "allow_incomplete": truth,
+    "progress": values.word("auto", "rich", "plain", "locust"),
+    "gpu_hour_cost": price,
+    "gpus": price,
+    "input_token_price": price,
+    "output_token_price": price,
 }
 
 #: Options that the namespace of Locust's parser has under another name.

@@ -1,0 +1,105 @@
+"""Where metrics are scraped: URLs, and names that stand for all of their addresses."""
+
+import socket
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+_SCHEMES = {"http": 80, "https": 443}
+_DNS = "dns+"
+
+#: Addresses of one name that are scraped.
+MOST_ADDRESSES = 1_024
+
+
+class EndpointError(ValueError):
+    """A URL that cannot be scraped; one line that says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """``url`` as it was given. Of an ``every`` one all addresses of the host are targets of their own."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    every: bool = False
+
+    @classmethod
+    def parse(cls, url: str) -> "Endpoint":
+        """``http://host:port/metrics``, or ``dns+http://service:port/metrics``; https likewise.
+
+        Without a path it is ``/metrics``.
+
+        Raises:
+            EndpointError: not such a URL, or one with a user, which may be a secret.
+        """
+        text = url.strip()
+        every = text.startswith(_DNS)
+        text = text.removeprefix(_DNS)
+        parts, port = _split(text if "://" in text else f"http://{text}", url)
+        if parts.scheme not in _SCHEMES or not parts.hostname or port == 0:
+            raise EndpointError(
+                f"metrics URL {_shown(url)!r} is not one such as http://10.0.0.7:8000/metrics or "
+                "dns+http://service:8000/metrics"
+            )
+        path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
+        return cls(parts.scheme, parts.hostname, port or _SCHEMES[parts.scheme], path, every)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One place to connect to. ``host`` is what the request asks for; ``address`` where it goes."""
+
+    name: str
+    scheme: str
+    host: str
+    address: str
+    port: int
+    path: str
+
+
+def targets_of(endpoint: Endpoint) -> list[Target]:
+    """The endpoint itself, or each of its host's addresses, in their order.
+
+    Raises:
+        OSError: the name of an ``every`` endpoint cannot be resolved.
+    """
+    hosts = [endpoint.host]
+    if endpoint.every:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        hosts = sorted({str(entry[4][0]) for entry in found})[:MOST_ADDRESSES]
+    return [
+        Target(
+            _authority(host, endpoint.port),
+            endpoint.scheme,
+            endpoint.host,
+            host,
+            endpoint.port,
+            endpoint.path,
+        )
+        for host in hosts
+    ]
+
+
+def _authority(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _split(text: str, url: str) -> tuple[SplitResult, int | None]:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as e:
+        raise EndpointError(f"metrics URL {_shown(url)!r}: {e}") from e
+    if parts.username is not None or parts.password is not None:
+        raise EndpointError(f"metrics URL {_shown(url)!r}: leave user and password out of it")
+    if not text.isascii() or any(c.isspace() or not c.isprintable() for c in text):
+        raise EndpointError(f"metrics URL {_shown(url)!r} holds a character that no URL has")
+    return parts, port
+
+
+def _shown(url: str) -> str:
+    """Without what may be a secret."""
+    scheme, found, rest = url.partition("://")
+    return f"{scheme}{found}{rest.rpartition('@')[2]}" if found else url.rpartition("@")[2]

@@ -1,0 +1,240 @@
+"""A page of Prometheus text as readings under names that are the same for every server.
+
+=====================  ==============================================================
+name                   meaning
+=====================  ==============================================================
+running, waiting       requests in the batch, in the queue
+kv_cache_usage         share of the KV cache in use, 0 to 1
+prefix_cache_queries   prompt tokens looked for in the prefix cache, since the start
+prefix_cache_hits      those that were found there
+prefix_cache_hit_rate  where the server tells a share only
+preemptions            sequences put back into the queue
+prompt_tokens          processed since the start
+generation_tokens      generated since the start
+finished               requests that ended, since the start
+ttft_s, tpot_s, itl_s  histograms in seconds (``_bucket``, ``_sum``, ``_count``); tpot_s is
+queue_s, e2el_s        a request's mean, itl_s a gap between tokens
+gpu_utilisation        0 to 1
+gpu_memory_used_bytes  of one GPU
+power_w                of one GPU
+energy_j               of one GPU, since its driver was loaded
+=====================  ==============================================================
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client.parser import text_string_to_metric_families
+
+#: Bounds of one page: what is beyond is no exposition, and parsing it could take for ever.
+MOST_LINE_CHARS = 16_384
+MOST_READINGS = 50_000
+_MOST_REASON_CHARS = 160
+
+_MIB = 1024.0 * 1024.0
+_PARTS = ("_bucket", "_sum", "_count")
+
+
+class ExpositionError(ValueError):
+    """A page that is not Prometheus text; the text says why."""
+
+
+class MappingError(ValueError):
+    """A mapping of names that cannot be used; one line that says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A server's own name of something, times ``scale`` in our unit; only samples with all of ``labels``.
+
+    Of a page that has several names of one thing (an old one kept beside the new one) the first rule counts.
+    """
+
+    raw: str
+    name: str
+    scale: float = 1.0
+    labels: tuple[tuple[str, str], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def _rules(prefix: str, **names: str) -> tuple[Rule, ...]:
+    return tuple(Rule(prefix + raw, name) for raw, name in names.items())
+
+
+VLLM = _rules(
+    "vllm:",
+    num_requests_running="running",
+    num_requests_waiting="waiting",
+    kv_cache_usage_perc="kv_cache_usage",
+    gpu_cache_usage_perc="kv_cache_usage",
+    prefix_cache_queries="prefix_cache_queries",
+    gpu_prefix_cache_queries="prefix_cache_queries",
+    prefix_cache_hits="prefix_cache_hits",
+    gpu_prefix_cache_hits="prefix_cache_hits",
+    num_preemptions="preemptions",
+    prompt_tokens="prompt_tokens",
+    generation_tokens="generation_tokens",
+    request_success="finished",
+    time_to_first_token_seconds="ttft_s",
+    request_time_per_output_token_seconds="tpot_s",
+    inter_token_latency_seconds="itl_s",
+    time_per_output_token_seconds="itl_s",
+    request_queue_time_seconds="queue_s",
+    e2e_request_latency_seconds="e2el_s",
+)
+SGLANG = _rules(
+    "sglang:",
+    num_running_reqs="running",
+    num_queue_reqs="waiting",
+    token_usage="kv_cache_usage",
+    cache_hit_rate="prefix_cache_hit_rate",
+    cached_tokens="prefix_cache_hits",
+    num_retracted_reqs="preemptions",
+    num_retracted_requests="preemptions",
+    prompt_tokens="prompt_tokens",
+    generation_tokens="generation_tokens",
+    num_requests="finished",
+    time_to_first_token_seconds="ttft_s",
+    request_time_per_output_token_seconds="tpot_s",
+    time_per_output_token_seconds="tpot_s",
+    inter_token_latency_seconds="itl_s",
+    queue_time_seconds="queue_s",
+    e2e_request_latency_seconds="e2el_s",
+)
+TGI = _rules(
+    "tgi_",
+    batch_current_size="running",
+    queue_size="waiting",
+    request_input_length_sum="prompt_tokens",
+    request_generated_tokens_sum="generation_tokens",
+    request_success="finished",
+    request_mean_time_per_token_duration="tpot_s",
+    request_queue_duration="queue_s",
+    request_duration="e2el_s",
+)
+TRTLLM = (
+    *_rules(
+        "trtllm_",
+        num_requests_running="running",
+        num_requests_waiting="waiting",
+        kv_cache_utilization="kv_cache_usage",
+        kv_cache_hit_rate="prefix_cache_hit_rate",
+        request_success="finished",
+        time_to_first_token_seconds="ttft_s",
+        time_per_output_token_seconds="tpot_s",
+        request_queue_time_seconds="queue_s",
+        e2e_request_latency_seconds="e2el_s",
+    ),
+    Rule("nv_trt_llm_request_metrics", "running", labels=(("request_type", "scheduled"),)),
+    Rule("nv_trt_llm_request_metrics", "waiting", labels=(("request_type", "waiting"),)),
+    Rule(
+        "nv_trt_llm_kv_cache_block_metrics", "kv_cache_usage", labels=(("kv_cache_block_type", "fraction"),)
+    ),
+    Rule("nv_inference_request_success", "finished"),
+    Rule("nv_inference_first_response_histogram_ms", "ttft_s", 1e-3),
+    Rule("nv_gpu_utilization", "gpu_utilisation"),
+    Rule("nv_gpu_memory_used_bytes", "gpu_memory_used_bytes"),
+    Rule("nv_gpu_power_usage", "power_w"),
+    Rule("nv_energy_consumption", "energy_j"),
+)
+LLAMA_CPP = _rules(
+    "llamacpp:",
+    requests_processing="running",
+    requests_deferred="waiting",
+    kv_cache_usage_ratio="kv_cache_usage",
+    prompt_tokens="prompt_tokens",
+    tokens_predicted="generation_tokens",
+)
+DCGM = (
+    Rule("DCGM_FI_DEV_GPU_UTIL", "gpu_utilisation", 0.01),
+    Rule("DCGM_FI_DEV_FB_USED", "gpu_memory_used_bytes", _MIB),
+    Rule("DCGM_FI_DEV_POWER_USAGE", "power_w"),
+    Rule("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "energy_j", 1e-3),
+)
+KNOWN = (*VLLM, *SGLANG, *TGI, *TRTLLM, *LLAMA_CPP, *DCGM)
+
+
+def parse_mapping(text: str) -> Rule:
+    """A rule of ``theirs=ours`` or ``theirs=ours*0.001``; ``ours`` may be a name of one's own.
+
+    Raises:
+        MappingError: another form.
+    """
+    raw, equals, rest = (part.strip() for part in text.partition("="))
+    name, _, factor = (part.strip() for part in rest.partition("*"))
+    try:
+        scale = float(factor) if factor else 1.0
+    except ValueError:
+        scale = math.nan
+    if not (raw and equals and name) or not math.isfinite(scale) or " " in raw + name:
+        raise MappingError(f'"{text}" is no mapping: write theirs=ours, as my_queue_depth=waiting')
+    return Rule(raw.removesuffix("_total"), name, scale)
+
+
+def readings(text: str, rules: Sequence[Rule] = KNOWN) -> list[Reading]:
+    """What ``rules`` say of the samples of one page; samples of no rule, NaN and ±∞ are left out.
+
+    Raises:
+        ExpositionError: the page is not Prometheus text.
+    """
+    if any(len(line) > MOST_LINE_CHARS for line in text.splitlines()):
+        raise ExpositionError(f"a line has over {MOST_LINE_CHARS:,} characters")
+    places: dict[str, list[int]] = {}
+    for place, rule in enumerate(rules):
+        places.setdefault(rule.raw, []).append(place)
+    found: dict[str, list[tuple[int, Reading]]] = {}
+    count = 0
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                for place, reading in _matches(sample.name, sample.labels, sample.value, places, rules):
+                    found.setdefault(rules[place].name, []).append((place, reading))
+                    count += 1
+            if count > MOST_READINGS:
+                raise ExpositionError(f"it has over {MOST_READINGS:,} samples that are asked for")
+    except ExpositionError:
+        raise
+    except Exception as e:  # a parser that was fed with anything may raise anything
+        why = " ".join(str(e).split())[:_MOST_REASON_CHARS] or type(e).__name__
+        raise ExpositionError(f"not Prometheus text: {why}") from e
+    return [reading for each in found.values() for reading in _of_first_rule(each)]
+
+
+def _matches(
+    sample: str,
+    labels: Mapping[str, str],
+    value: float,
+    places: Mapping[str, list[int]],
+    rules: Sequence[Rule],
+) -> list[tuple[int, Reading]]:
+    if not math.isfinite(value):
+        return []
+    base = sample.removesuffix("_total")  # which the parser adds to counters that lack it
+    part = ""
+    if base not in places:
+        part = next((end for end in _PARTS if base.endswith(end)), "")
+        base = base.removesuffix(part) if part else base
+    return [
+        (place, _reading(rules[place], part, labels, value))
+        for place in places.get(base, ())
+        if all(labels.get(key) == wanted for key, wanted in rules[place].labels)
+    ]
+
+
+def _reading(rule: Rule, part: str, labels: Mapping[str, str], value: float) -> Reading:
+    """In our unit: of a histogram the edges and the sum have one, counts have none."""
+    if part == "_bucket" and rule.scale != 1.0 and "le" in labels:
+        labels = {**labels, "le": f"{float(labels['le']) * rule.scale:g}"}
+    return Reading(rule.name + part, labels, value if part in ("_bucket", "_count") else value * rule.scale)
+
+
+def _of_first_rule(found: Sequence[tuple[int, Reading]]) -> list[Reading]:
+    first = min(place for place, _ in found)
+    return [reading for place, reading in found if place == first]

@@ -1,0 +1,126 @@
+"""What is asked of every replica at marked moments of a run: its own profiler, and an empty prefix cache.
+
+Nothing here waits or connects: ``post`` does, and the caller decides when.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+START_PROFILE, STOP_PROFILE = "/start_profile", "/stop_profile"
+RESET_PREFIX_CACHE = "/reset_prefix_cache"
+#: What SGLang has instead.
+FLUSH_CACHE = "/flush_cache"
+
+_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SPAN = re.compile(
+    r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h)\s*@\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h)\s*"
+)
+
+#: Gives the status of ``POST url``; raises OSError or ValueError where there is no answer.
+Post = Callable[[str], int]
+
+
+class ProfileError(ValueError):
+    """A span that cannot be used; one line that says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSpan:
+    """The profiler runs for ``duration_s``, from ``start_s`` after the load began."""
+
+    duration_s: float
+    start_s: float
+
+    @classmethod
+    def parse(cls, text: str) -> "ProfileSpan":
+        """``30s@120s``: for 30 s, 120 s after the start.
+
+        Raises:
+            ProfileError: another form, or no duration.
+        """
+        found = _SPAN.fullmatch(text)
+        if found is None or not float(found[1]):
+            raise ProfileError(f'profile "{text}": write a duration and its start, as 30s@120s')
+        duration, duration_unit, start, start_unit = found.groups()
+        return cls(float(duration) * _UNITS_S[duration_unit], float(start) * _UNITS_S[start_unit])
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A path that is posted to every replica at a time after the start of the load."""
+
+    at_s: float
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What one replica said to a call: its status, or why there is none."""
+
+    target: str
+    path: str
+    status: int | None
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+def profile_calls(span: ProfileSpan, run_s: float | None = None) -> list[Call]:
+    """Start and stop, in order. A run of known length that ends before the stop has it moved to its end.
+
+    Raises:
+        ProfileError: the run is over before the start.
+    """
+    if run_s is not None and span.start_s >= run_s:
+        raise ProfileError(
+            f"the profile would start at {span.start_s:g} s, but the run is over after {run_s:g} s"
+        )
+    end_s = span.end_s if run_s is None else min(span.end_s, run_s)
+    return [Call(span.start_s, START_PROFILE), Call(end_s, STOP_PROFILE)]
+
+
+def call_all(targets: Sequence[str], path: str, post: Post) -> list[Answered]:
+    """Post ``path`` to every target, one after the other; one that fails does not keep the others from it.
+
+    Args:
+        targets: base URLs, with or without ``/v1`` at their end: these paths are beside it.
+    """
+    return [_call(target, path, post) for target in targets]
+
+
+def reset_prefix_caches(targets: Sequence[str], post: Post) -> list[Answered]:
+    """Empty each replica's prefix cache: by vLLM's path, and by SGLang's where that is not known."""
+    answers = []
+    for target in targets:
+        answer = _call(target, RESET_PREFIX_CACHE, post)
+        answers.append(_call(target, FLUSH_CACHE, post) if answer.status in (404, 405) else answer)
+    return answers
+
+
+def failures_line(what: str, answers: Sequence[Answered]) -> str | None:
+    """One line on the replicas that did not do as they were told; None where all did."""
+    failed = [a for a in answers if not a.ok]
+    if not failed:
+        return None
+    said = ", ".join(f"{a.target} ({a.error or a.status})" for a in failed)
+    hint = "; vLLM offers it with VLLM_SERVER_DEV_MODE=1 or a profiler configured" if _unknown(failed) else ""
+    return f"{what}: {len(failed)} of {len(answers)} replicas did not: {said}{hint}"
+
+
+def _unknown(failed: Sequence[Answered]) -> bool:
+    return all(a.status in (404, 405) for a in failed)
+
+
+def _call(target: str, path: str, post: Post) -> Answered:
+    root = re.sub(r"/v\d+\w*/?$", "", target.rstrip("/"))
+    try:
+        return Answered(target, path, post(root + path))
+    except (OSError, ValueError) as e:
+        return Answered(target, path, None, getattr(e, "strerror", None) or str(e))

@@ -1,0 +1,191 @@
+"""Whether every replica is there before the load begins.
+
+A run that starts with 5 of 8 replicas measures another deployment. Nothing here connects: ``check`` and
+``ask`` do, in whatever kind of thread the caller has.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+#: How long between two looks at those that are missing.
+EVERY_S = 1.0
+
+#: Asked of a balancer without a new replica, for each that is expected, after which the others are missing: a
+#: balancer that draws lots leaves one of k out of 10 k requests once in 22,000 times.
+ASKED_A_REPLICA = 10
+
+_NAMES_IN_A_LINE = 20
+
+#: Looks at one target: None where it is ready, else why it is not. It has a time-out of its own.
+Check = Callable[[str], str | None]
+
+#: Does ``function`` of each, together where the caller can (a gevent pool's ``map``), in order.
+Together = Callable[[Check, Sequence[str]], Iterable[str | None]]
+
+
+class NotReadyError(Exception):
+    """The time is over and replicas are missing; the text is the line for the person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """``seconds`` until all of ``names`` were there; ``asked`` is how many looks or requests it took."""
+
+    names: tuple[str, ...]
+    seconds: float
+    asked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time that passes; tests have another."""
+
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def look(get: Callable[[str], int], complete: Callable[[str], str | None]) -> Check:
+    """A check of one target: ``GET /health`` is answered by a 200, then one real request of one token.
+
+    A server that has no ``/health`` (404, 405) is judged by the request alone.
+
+    Args:
+        get: the status of a target's ``/health``; raises OSError or ValueError without an answer.
+        complete: sends the request; None where a token came, else why not; raises as ``get``.
+    """
+
+    def check(target: str) -> str | None:
+        try:
+            status = get(target)
+            if status not in (200, 204, 404, 405):
+                return f"/health answered {status}"
+            return complete(target)
+        except (OSError, ValueError) as e:
+            return getattr(e, "strerror", None) or str(e) or type(e).__name__
+
+    return check
+
+
+def wait_until_ready(
+    targets: Sequence[str],
+    check: Check,
+    *,
+    within_s: float,
+    together: Together = map,
+    clock: Clock | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Ready:
+    """Look at all targets until each was ready once.
+
+    Args:
+        tell: called with a line on who is missing, whenever that has changed.
+
+    Raises:
+        NotReadyError: some are not, within the time.
+    """
+    clock, began_s, asked = clock or Clock(), (clock or Clock()).now_s(), 0
+    missing = dict.fromkeys(targets, "not asked yet")
+    while True:
+        waiting = list(missing)
+        asked += len(waiting)
+        found = dict(zip(waiting, together(check, waiting), strict=True))
+        before, missing = missing, {t: reason for t, reason in found.items() if reason is not None}
+        spent_s = clock.now_s() - began_s
+        if not missing:
+            return Ready(tuple(targets), spent_s, asked)
+        if spent_s + EVERY_S > within_s:
+            raise NotReadyError(_missing_line(targets, missing, spent_s))
+        if missing.keys() != before.keys() or asked == len(targets):
+            tell(_missing_line(targets, missing, spent_s))
+        clock.sleep(EVERY_S)
+
+
+@dataclass(slots=True)
+class _Seen:
+    counts: dict[str, int] = field(default_factory=dict)
+    unnamed: int = 0
+    failure: str | None = None
+    asked: int = 0
+    since_new: int = 0
+
+
+def count_replicas(
+    expected: int,
+    ask: Callable[[], str | None],
+    *,
+    within_s: float,
+    clock: Clock | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Ready:
+    """Ask through a balancer until ``expected`` different replicas have answered.
+
+    Args:
+        ask: one real request on a new connection; gives the replica that the answer names, None where it
+            names none; raises OSError or ValueError where it fails. It has a time-out of its own.
+
+    Raises:
+        NotReadyError: fewer, within the time or after many answers of the same ones; or answers name none.
+    """
+    clock = clock or Clock()
+    began_s, seen = clock.now_s(), _Seen()
+    while True:
+        _ask_once(seen, ask, tell, expected)
+        spent_s = clock.now_s() - began_s
+        if len(seen.counts) >= expected:
+            return Ready(tuple(sorted(seen.counts)), spent_s, seen.asked)
+        if spent_s >= within_s or (not seen.counts and seen.unnamed >= ASKED_A_REPLICA):
+            raise NotReadyError(_counted_line(expected, seen, spent_s))
+        # All that answer were asked often enough: now it is time that brings others, not asking.
+        if seen.failure is not None or seen.since_new >= ASKED_A_REPLICA * expected:
+            clock.sleep(min(EVERY_S, max(0.0, within_s - spent_s)))
+
+
+def _ask_once(seen: _Seen, ask: Callable[[], str | None], tell: Callable[[str], None], expected: int) -> None:
+    seen.asked += 1
+    seen.since_new += 1
+    try:
+        name = ask()
+    except (OSError, ValueError) as e:
+        seen.failure = getattr(e, "strerror", None) or str(e) or type(e).__name__
+        return
+    seen.failure = None
+    if name is None:
+        seen.unnamed += 1
+        return
+    if name not in seen.counts:
+        seen.since_new = 0
+        tell(f"{len(seen.counts) + 1} of {expected} replicas have answered: {name} is new")
+    seen.counts[name] = seen.counts.get(name, 0) + 1
+
+
+def _missing_line(targets: Sequence[str], missing: dict[str, str], spent_s: float) -> str:
+    ready = len(targets) - len(missing)
+    said = _few(f"{target} ({reason})" for target, reason in missing.items())
+    return f"{ready} of {len(targets)} replicas are ready after {spent_s:.0f} s; missing: {said}"
+
+
+def _counted_line(expected: int, seen: _Seen, spent_s: float) -> str:
+    if not seen.counts and seen.unnamed:
+        return (
+            f"{seen.unnamed} answers named no replica, so {expected} cannot be counted: name the header that "
+            "does by --replica-header, or the replicas by --targets"
+        )
+    who = f": {_few(sorted(seen.counts))}" if seen.counts else ""
+    failed = f"; the last request failed: {seen.failure}" if seen.failure else ""
+    return (
+        f"{len(seen.counts)} of {expected} replicas answered {seen.asked} requests in {spent_s:.0f} s{who}; "
+        f"{expected - len(seen.counts)} are missing{failed}"
+    )
+
+
+def _few(words: Iterable[str]) -> str:
+    return ", ".join(_cut(words))
+
+
+def _cut(words: Iterable[str]) -> Iterator[str]:
+    for place, word in enumerate(words):
+        if place == _NAMES_IN_A_LINE:
+            yield "…"
+            return
+        yield word

@@ -1,0 +1,189 @@
+"""``server_metrics.parquet``: samples of the servers' own metrics, and how it survives whoever writes it.
+
+A Parquet file can be read only once its end is written. So while a run goes on samples are appended to a
+stream of Arrow batches beside it, ``server_metrics-0.arrows``; each process that writes has one of its own
+number. :func:`compact_samples` makes the Parquet file of all of them, when the scraper ends or, where it was
+killed, later by whoever wants to read. Memory is bounded by a row group.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SERVER_METRICS_FILE = "server_metrics.parquet"
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+
+#: One row a sample: ``labels`` is a JSON object with sorted keys.
+SCHEMA = pa.schema(
+    [
+        pa.field("at_ns", pa.int64(), nullable=False),
+        pa.field("target", _TEXT, nullable=False),
+        pa.field("name", _TEXT, nullable=False),
+        pa.field("labels", _TEXT, nullable=False),
+        pa.field("value", pa.float64(), nullable=False),
+    ],
+    metadata={b"llm_locust.server_metrics": b"1"},
+)
+
+#: A stream's texts are plain: dictionaries that grow would have to be sent again with each batch.
+_STREAM = pa.schema([pa.field(f.name, pa.string() if f.type == _TEXT else f.type, False) for f in SCHEMA])
+
+_ROWS_A_GROUP = 131_072
+
+
+class SamplesError(ValueError):
+    """Samples that cannot be read; the text names the file and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of one target at one moment of the run's axis."""
+
+    at_ns: int
+    target: str
+    name: str
+    labels: str
+    value: float
+
+
+class SampleWriter:
+    """Appends batches to a new stream beside ``path``; what was flushed can be read after a kill.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        number = 0
+        while True:
+            try:
+                self._file = _segment(path, number).open("xb")
+                break
+            except FileExistsError:
+                number += 1
+        options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+        self._stream = pa.ipc.new_stream(self._file, _STREAM, options=options)
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        """One batch, which is in the file when this returns."""
+        if samples:
+            columns = [[getattr(sample, name) for sample in samples] for name in _STREAM.names]
+            self._stream.write_batch(pa.record_batch(columns, schema=_STREAM))
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+        self._file.close()
+
+
+def compact_samples(path: Path) -> int | None:
+    """All streams beside ``path``, and what it holds already, as one Parquet file; gives its rows.
+
+    None where there is neither. The streams are removed after the file is whole; a batch that a kill has cut
+    off is left out.
+
+    Raises:
+        SamplesError: the Parquet file that is there cannot be read.
+        OSError: a file cannot be read or written.
+    """
+    segments = _segments(path)
+    if not segments:
+        return _rows(path) if path.exists() else None
+    temporary, rows = path.with_name(path.name + ".part"), 0
+    try:
+        with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer:
+            for table in _groups(read_samples(path)):
+                writer.write_table(table.cast(SCHEMA).unify_dictionaries(), row_group_size=_ROWS_A_GROUP)
+                rows += len(table)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    for segment in segments:
+        segment.unlink(missing_ok=True)
+    return rows
+
+
+def read_samples(path: Path) -> Iterator[pa.Table]:
+    """The samples of ``path`` and of the streams beside it, part by part, in the order of their writing.
+
+    Nothing where there is neither.
+
+    Raises:
+        SamplesError: a file is none of samples.
+    """
+    if path.exists():
+        with _reading(path), pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                yield _checked(file.read_row_group(group))
+    for segment in _segments(path):
+        yield from _stream_batches(segment)
+
+
+def _stream_batches(segment: Path) -> Iterator[pa.Table]:
+    """The whole batches; a killed writer may have left a part of one."""
+    with segment.open("rb") as file:
+        try:
+            stream = pa.ipc.open_stream(file)
+        except (pa.ArrowInvalid, OSError):
+            return
+        while True:
+            try:
+                batch = stream.read_next_batch()
+            except (StopIteration, pa.ArrowInvalid, OSError):
+                return
+            yield _checked(pa.Table.from_batches([batch]))
+
+
+def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table.cast(_STREAM))
+        if sum(map(len, waiting)) >= _ROWS_A_GROUP:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _checked(table: pa.Table) -> pa.Table:
+    if table.schema.names != SCHEMA.names:
+        raise pa.ArrowInvalid(f"its columns are {', '.join(table.schema.names)}")
+    return table.cast(SCHEMA)
+
+
+def _rows(path: Path) -> int:
+    with _reading(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as e:
+        reason = next(iter(str(e).splitlines()), type(e).__name__)
+        raise SamplesError(f"{str(path)!r} cannot be read as server metrics: {reason}") from e
+
+
+def _segment(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}.arrows")
+
+
+def _segments(path: Path) -> list[Path]:
+    found = path.parent.glob(f"{path.stem}-*.arrows")
+    numbered = [(part, p) for p in found if (part := p.stem.removeprefix(f"{path.stem}-")).isdecimal()]
+    return [p for _, p in sorted(numbered, key=lambda each: int(each[0]))]

@@ -1,0 +1,156 @@
+"""Scraping many targets at once: each in a thread of its own, so that one that hangs costs its own gap only.
+
+Plain threads, no event loop: to be used in a process that has nothing else to do
+(:mod:`llm_locust.deployment.scraper`).
+"""
+
+import math
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+
+import msgspec
+
+from llm_locust.deployment.endpoints import Endpoint, Target, targets_of
+from llm_locust.deployment.exposition import KNOWN, ExpositionError, Rule, readings
+from llm_locust.deployment.fetch import FetchError, fetch
+from llm_locust.deployment.samples_file import Sample
+
+#: Names of samples that each scrape gives beside what the target says: whether there was a page, and how
+#: long it took.
+UP, SCRAPE_S = "up", "scrape_s"
+
+#: Pages that may wait to be written; what is beyond is dropped, for memory is bounded.
+MOST_WAITING = 256
+
+#: How often a name is asked for its addresses.
+RESOLVE_S = 10.0
+
+_NO_LABELS = "{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is scraped, and how. ``now_ns`` is the run's time; ``headers`` may hold a secret."""
+
+    endpoints: Sequence[Endpoint]
+    interval_s: float = 2.0
+    timeout_s: float = 1.5
+    rules: Sequence[Rule] = KNOWN
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tls: ssl.SSLContext | None = None
+    now_ns: Callable[[], int] = time.time_ns
+
+
+def scrape(target: Target, plan: Plan) -> tuple[list[Sample], str | None]:
+    """The samples of one scrape, and why there is no page where there is none.
+
+    They stand at the middle between asking and the answer.
+    """
+    began_ns = plan.now_ns()
+    found, reason, seconds = [], None, math.nan
+    try:
+        page = fetch(target, plan.timeout_s, plan.headers, plan.tls)
+        found, seconds = readings(page.text, plan.rules), page.seconds
+    except (FetchError, ExpositionError) as e:
+        reason = str(e)
+    at_ns = (began_ns + plan.now_ns()) // 2
+    samples = [Sample(at_ns, target.name, r.name, _text(r.labels), float(r.value)) for r in found]
+    samples.append(Sample(at_ns, target.name, UP, _NO_LABELS, float(reason is None)))
+    if not math.isnan(seconds):
+        samples.append(Sample(at_ns, target.name, SCRAPE_S, _NO_LABELS, seconds))
+    return samples, reason
+
+
+class Scraper:
+    """Threads that scrape until they are stopped; what they find is taken out by :meth:`take`.
+
+    Args:
+        tell: called with a line whenever a target is new, has no page, or has one again.
+    """
+
+    def __init__(self, plan: Plan, tell: Callable[[str], None]) -> None:
+        self._plan, self._tell = plan, tell
+        self._stop = Event()
+        self._found: Queue[list[Sample]] = Queue(MOST_WAITING)
+        self._going: dict[tuple[Endpoint, Target], Event] = {}
+        self._threads: list[Thread] = []
+        self.dropped = 0
+
+    def start(self) -> None:
+        for endpoint in self._plan.endpoints:
+            self._spawn(self._follow, endpoint)
+
+    def stop(self, within_s: float) -> None:
+        """Have all threads scrape once more and end, and wait for them that long; one that hangs is left."""
+        self._stop.set()
+        for going in list(self._going.values()):
+            going.set()
+        ends = time.monotonic() + within_s
+        for thread in list(self._threads):
+            thread.join(max(0.0, ends - time.monotonic()))
+
+    def take(self) -> list[Sample]:
+        """All that was found since the last call."""
+        samples: list[Sample] = []
+        while True:
+            try:
+                samples += self._found.get_nowait()
+            except Empty:
+                return samples
+
+    def _spawn(self, function: Callable[..., None], *args: object) -> None:
+        thread = Thread(target=function, args=args, daemon=True)
+        self._threads = [t for t in self._threads if t.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def _follow(self, endpoint: Endpoint) -> None:
+        """Keep one thread for each target that the endpoint stands for now."""
+        failed = False
+        while not self._stop.is_set():
+            try:
+                now = {(endpoint, target) for target in targets_of(endpoint)}
+            except OSError as e:
+                if not failed:
+                    self._tell(f"{endpoint.host}: {e.strerror or e}")
+                failed = True
+            else:
+                failed = False
+                self._change(endpoint, now)
+            if not endpoint.every:
+                return
+            self._stop.wait(1.0 if failed else RESOLVE_S)
+
+    def _change(self, endpoint: Endpoint, now: set[tuple[Endpoint, Target]]) -> None:
+        mine = {key for key in self._going if key[0] == endpoint}
+        for key in mine - now:
+            self._tell(f"{key[1].name}: no address of {endpoint.host} any more")
+            self._going.pop(key).set()
+        for key in sorted(now - mine, key=lambda key: key[1].name):
+            self._going[key] = going = Event()
+            self._spawn(self._scrape_on, key[1], going)
+
+    def _scrape_on(self, target: Target, stop: Event) -> None:
+        """At absolute times; one that is missed is left out, not made up for. The last time is the end."""
+        due, said, last = time.monotonic(), "", False
+        while not last:
+            last = stop.is_set()
+            samples, reason = scrape(target, self._plan)
+            if (reason or "") != said:
+                self._tell(f"{target.name}: {reason or 'there again'}")
+                said = reason or ""
+            try:
+                self._found.put_nowait(samples)
+            except Full:
+                self.dropped += len(samples)
+            late = max(0.0, time.monotonic() - due)
+            due += (math.floor(late / self._plan.interval_s) + 1) * self._plan.interval_s
+            stop.wait(max(0.0, due - time.monotonic()))
+
+
+def _text(labels: Mapping[str, str]) -> str:
+    return msgspec.json.encode(labels, order="sorted").decode() if labels else _NO_LABELS

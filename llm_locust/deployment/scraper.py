@@ -1,0 +1,143 @@
+"""``python -m llm_locust.deployment.scraper``: scrape metrics into a run directory until told to stop.
+
+A process of its own: neither the parsing nor a server that hangs touches the event loop of the load.
+"""
+
+import argparse
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from threading import Event
+
+from llm_locust.deployment.endpoints import Endpoint, EndpointError
+from llm_locust.deployment.exposition import KNOWN, MappingError, parse_mapping
+from llm_locust.deployment.samples_file import SamplesError, SampleWriter, compact_samples
+from llm_locust.deployment.scrape import Plan, Scraper
+
+#: Below the load on the same cores.
+_NICENESS = 5
+_WRITE_S = 1.0
+_STOP_SLACK_S = 0.5
+_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 60.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Scrape until SIGTERM, SIGINT or the parent's end. Gives 0, 1 where the file cannot be written, 2 for
+    options that cannot work."""
+    args = _parser().parse_args(argv)
+    try:
+        plan = _plan(args)
+    except (EndpointError, MappingError, ValueError) as e:
+        _tell(str(e))
+        return 2
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    os.nice(_NICENESS)
+    try:
+        _scrape_into(args.out, plan, stop, args.parent)
+        compact_samples(args.out)
+    except (OSError, SamplesError) as e:
+        _tell(f"{str(args.out)!r} cannot be written: {getattr(e, 'strerror', None) or e}")
+        return 1
+    return 0
+
+
+def words(
+    urls: Sequence[str],
+    out: Path,
+    *,
+    interval_s: float = 2.0,
+    timeout_s: float = 1.5,
+    mappings: Sequence[str] = (),
+    api_key_env: str | None = None,
+    parent: int | None = None,
+    monotonic_ahead_ns: int | None = None,
+) -> list[str]:
+    """The command's words for :func:`main`, for who starts it as a process.
+
+    Raises:
+        EndpointError, MappingError, ValueError: what :func:`main` would refuse, before there is a process.
+    """
+    given = ["--out", str(out), "--interval", str(interval_s), "--timeout", str(timeout_s)]
+    given += [word for url in urls for word in ("--url", url)]
+    given += [word for mapping in mappings for word in ("--map", mapping)]
+    others = {"--api-key-env": api_key_env, "--parent": parent, "--monotonic-ahead-ns": monotonic_ahead_ns}
+    given += [word for name, value in others.items() if value is not None for word in (name, str(value))]
+    _plan(_parser().parse_args(given))
+    return given
+
+
+def _scrape_into(out: Path, plan: Plan, stop: Event, parent: int | None) -> None:
+    scraper = Scraper(plan, _tell)
+    with SampleWriter(out) as writer:
+        scraper.start()
+        while not stop.wait(_WRITE_S) and (parent is None or os.getppid() == parent):
+            writer.write(scraper.take())
+        scraper.stop(within_s=plan.timeout_s + _STOP_SLACK_S)
+        writer.write(scraper.take())
+    if scraper.dropped:
+        _tell(f"{scraper.dropped:,} samples were dropped: they came faster than they could be written")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m llm_locust.deployment.scraper",
+        description="Scrape Prometheus endpoints into a Parquet file until SIGTERM.",
+    )
+    parser.add_argument("--url", action="append", required=True, help="repeatable; dns+http://name:port/path")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="server_metrics.parquet")
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="(%(default)s)")
+    parser.add_argument("--timeout", type=float, default=1.5, metavar="SECONDS", help="(%(default)s)")
+    parser.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="THEIRS=OURS",
+        help="a name of another server; repeatable",
+    )
+    parser.add_argument("--api-key-env", metavar="NAME", help="variable that holds a bearer token")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end when this is no longer the parent")
+    parser.add_argument(
+        "--monotonic-ahead-ns", type=int, metavar="NS", help="the run's time is CLOCK_MONOTONIC plus this"
+    )
+    return parser
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    """Raises EndpointError, MappingError or ValueError with one line for the person."""
+    if not _LEAST_INTERVAL_S <= args.interval <= _MOST_INTERVAL_S:
+        raise ValueError(
+            f"--interval {args.interval:g}: write {_LEAST_INTERVAL_S:g} to {_MOST_INTERVAL_S:g} seconds"
+        )
+    if not 0 < args.timeout < math.inf:
+        raise ValueError(f"--timeout {args.timeout:g}: write seconds above 0")
+    key = os.environ.get(args.api_key_env, "") if args.api_key_env else ""
+    if args.api_key_env and not key:
+        raise ValueError(f"--api-key-env {args.api_key_env}: the variable is not set")
+    ahead_ns = args.monotonic_ahead_ns
+    return Plan(
+        endpoints=[Endpoint.parse(url) for url in dict.fromkeys(args.url)],
+        interval_s=args.interval,
+        timeout_s=args.timeout,
+        rules=(*map(parse_mapping, args.map), *KNOWN),
+        headers={"Authorization": f"Bearer {key}"} if key else {},
+        now_ns=time.time_ns if ahead_ns is None else partial(_monotonic_ns, ahead_ns),
+    )
+
+
+def _monotonic_ns(ahead_ns: int) -> int:
+    return time.monotonic_ns() + ahead_ns
+
+
+def _tell(line: str) -> None:
+    print(f"metrics: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

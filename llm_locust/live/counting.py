@@ -1,0 +1,123 @@
+"""Records into counts, all of a batch in one pass over its columns."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from llm_locust.batch import RecordBatch
+from llm_locust.live.counts import CODES, METRICS, Counts
+from llm_locust.live.keys import Key, KeyLimit
+from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
+from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
+from llm_locust.metrics.latency import itl, per_request
+from llm_locust.metrics.sketch import BUCKETS, Integers, Tally, buckets_of
+from llm_locust.metrics.slo import SLO_METRICS
+
+
+def count(
+    batch: RecordBatch, limit: KeyLimit, limits: Limits, measured_from: MeasuredFrom
+) -> dict[Key, Counts]:
+    """The counts of each key's requests. Without any limit none is good."""
+    if not len(batch):
+        return {}
+    part = Part.from_batch(batch, int(batch.ints("scheduled_ns")[0]))
+    values = per_request(part)
+    judgement = judge(part, values, limits, measured_from) if limits else None
+    latencies = {metric: _latency(part, values, metric) for metric in METRICS if metric != "itl"}
+    keys, group = _grouped(part, limit)
+    scalars = _sums(_amounts(part, judgement, latencies), group)
+    tallies = _tallies(part, latencies, group, len(keys))
+    return {key: Counts(scalars[:, g], tallies[g]) for g, key in enumerate(keys)}
+
+
+def _latency(part: Part, values: Mapping[str, Floats], metric: str) -> Floats:
+    """Of the ok requests; a client that was early was not late."""
+    return np.where(part.ok, np.maximum(values[metric], 0), np.nan)
+
+
+def _grouped(part: Part, limit: KeyLimit) -> tuple[list[Key], Rows]:
+    """The keys, and the place of each row's key among them."""
+    labels = (part.name, part.slo_class, part.replica)
+    codes = np.zeros(len(part), np.int64)
+    for label in labels:
+        codes = codes * (len(label.names) + 1) + label.codes + 1
+    _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
+    raw = [
+        Key(*(label.names[c] if (c := label.codes[row]) >= 0 else "" for label in labels)) for row in first
+    ]
+    folded = [limit.fold(key) for key in raw]
+    keys = list(dict.fromkeys(folded))
+    return keys, np.array([keys.index(key) for key in folded])[kind]
+
+
+def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Floats]) -> list[Integers]:
+    """What each request adds to each of ``SCALARS``, in their order."""
+    none = np.zeros(len(part), np.bool_)
+    good = none if judgement is None else judgement.good
+    judged = ~part.cancelled
+    limited: dict[str, Mask] = {}
+    if judgement is not None:
+        limited = {metric: mask & judged for metric, mask in judgement.limited.items()}
+    held = {metric: mask & judgement.held[metric] for metric, mask in limited.items()} if judgement else {}
+    answered = (part.events > 0) | part.ok
+    amounts: list[np.ndarray[tuple[int], np.dtype[np.generic]]] = [
+        *(part.outcome == place for place in range(len(OUTCOMES))),
+        good,
+        *(limited.get(metric, none) for metric in SLO_METRICS),
+        *(held.get(metric, none) for metric in SLO_METRICS),
+        _whole(part.input_tokens * answered),
+        _whole(part.output_tokens),
+        _whole(part.output_tokens * good),
+        _ns(part.ended_s - part.sent_s),
+        part.kernel_stamps & judged,
+        part.reads * judged,
+        part.coalesced_reads * judged,
+        *(_ns(_gap_sums(part) if metric == "itl" else latencies[metric]) for metric in METRICS),
+    ]
+    return [amount.astype(np.int64) for amount in amounts]
+
+
+def _whole(amounts: Floats) -> Integers:
+    return np.nan_to_num(amounts, nan=0.0).astype(np.int64)
+
+
+def _ns(durations_s: Floats) -> Integers:
+    return np.rint(np.nan_to_num(durations_s, nan=0.0) * 1e9).astype(np.int64)
+
+
+def _gap_sums(part: Part) -> Floats:
+    """The sum of each ok request's inter-token latencies."""
+    having = part.ok & part.streamed & (part.events > 1)
+    return np.where(having, part.last_event_s - part.first_event_s, np.nan)
+
+
+def _sums(amounts: list[Integers], group: Rows) -> Integers:
+    """The sum of each amount over each group, shape (amounts, groups)."""
+    order = np.argsort(group, kind="stable")
+    begins = np.searchsorted(group[order], np.arange(group.max() + 1))
+    sums: Integers = np.add.reduceat(np.stack(amounts)[:, order], begins, axis=1)
+    return sums
+
+
+def _tallies(part: Part, latencies: Mapping[str, Floats], group: Rows, groups: int) -> list[Tally]:
+    """The tally of each group, of all metrics."""
+    begins = group * CODES
+    ok = np.flatnonzero(part.ok)
+    gaps = itl(part, ok)
+    pieces = []
+    for place, metric in enumerate(METRICS):
+        if metric == "itl":
+            durations_s, begin = gaps.values_s, np.repeat(begins[ok], np.diff(gaps.offsets))
+        else:
+            known = ~np.isnan(latencies[metric])
+            durations_s, begin = latencies[metric][known], begins[known]
+        pieces.append(begin + (place * BUCKETS + buckets_of(durations_s)))
+    # Narrow numbers sort some times as fast.
+    codes = np.concatenate(pieces).astype(np.int32)
+    occurring, counts = np.unique(codes, return_counts=True)
+    edges = np.searchsorted(occurring, np.arange(groups + 1) * CODES)
+    return [
+        Tally((occurring[a:b] - g * CODES).astype(np.uint16), counts[a:b].astype(np.int64))
+        for g, (a, b) in enumerate(pairwise(edges))
+    ]

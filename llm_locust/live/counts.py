@@ -1,0 +1,101 @@
+"""What is counted of requests, as whole numbers that add up in any order."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_locust.metrics.columns import OUTCOMES
+from llm_locust.metrics.sketch import BUCKETS, Integers, Sketch, Tally
+from llm_locust.metrics.slo import SLO_METRICS
+from llm_locust.record import Outcome
+
+#: Latencies that have a sketch, each of the requests that ended ok, as in ``summary.json``.
+METRICS = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay", "client_lag")
+
+_OF_OUTCOME = tuple(f"outcome_{outcome}" for outcome in OUTCOMES)
+_LIMITED = tuple(f"limited_{metric}" for metric in SLO_METRICS)
+_HELD = tuple(f"held_{metric}" for metric in SLO_METRICS)
+_TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
+
+#: Sums over requests. ``limited_<metric>`` are the ok and failed ones that have this limit,
+#: ``held_<metric>`` those of them that held it; ``busy_ns`` is the time between sent and ended;
+#: ``kernel_stamps``, ``reads`` and ``coalesced_reads`` are of the ok and failed ones; tokens are counted
+#: when their request ends.
+SCALARS = (
+    *_OF_OUTCOME,
+    "good",
+    *_LIMITED,
+    *_HELD,
+    "input_tokens",
+    "output_tokens",
+    "good_output_tokens",
+    "busy_ns",
+    "kernel_stamps",
+    "reads",
+    "coalesced_reads",
+    *_TOTAL_NS,
+)
+
+#: Codes of a tally: those of metric m are its buckets, after m times :data:`BUCKETS` others.
+CODES = len(METRICS) * BUCKETS
+
+_PLACE = {name: place for place, name in enumerate(SCALARS)}
+_METRIC = {metric: place for place, metric in enumerate(METRICS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Requests that ended: their sums (``scalars``, as :data:`SCALARS`) and the sketches of their latencies.
+
+    The sketches of all metrics are one tally, so that merging them is one step.
+    """
+
+    scalars: Integers
+    tally: Tally
+
+    @classmethod
+    def merge(cls, some: Iterable["Counts"]) -> "Counts":
+        """The counts of all these requests together."""
+        parts = list(some)
+        if len(parts) <= 1:
+            return parts[0] if parts else NOTHING
+        zero = np.zeros(len(SCALARS), np.int64)
+        return cls(sum((p.scalars for p in parts), zero), Tally.merge(p.tally for p in parts))
+
+    def __getitem__(self, scalar: str) -> int:
+        return int(self.scalars[_PLACE[scalar]])
+
+    def outcome(self, outcome: Outcome) -> int:
+        return self[f"outcome_{outcome}"]
+
+    @property
+    def ok(self) -> int:
+        return self.outcome(Outcome.OK)
+
+    @property
+    def cancelled(self) -> int:
+        return self.outcome(Outcome.CANCELLED)
+
+    @property
+    def ended(self) -> int:
+        """Requests of any outcome."""
+        return int(self.scalars[: len(OUTCOMES)].sum())
+
+    @property
+    def failed(self) -> int:
+        return self.ended - self.ok - self.cancelled
+
+    @property
+    def judged(self) -> int:
+        """ok and failed: what error rate and goodput are shares of."""
+        return self.ended - self.cancelled
+
+    def sketch(self, metric: str) -> Sketch:
+        """The latencies of one metric of :data:`METRICS`."""
+        first = _METRIC[metric] * BUCKETS
+        return Sketch.counted(self.tally.between(first, first + BUCKETS), self[f"total_ns_{metric}"])
+
+
+#: Of no request.
+NOTHING = Counts(np.zeros(len(SCALARS), np.int64), Tally.merge([]))

@@ -1,0 +1,107 @@
+"""Counts of a span as the figures of a table's row or of a chart's point. None is what is not defined."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_locust.live.counts import Counts
+from llm_locust.metrics.columns import OUTCOMES
+from llm_locust.metrics.goodput import Limits
+
+_PERCENTS = (50.0, 95.0, 99.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Percentiles in milliseconds of the ``n`` samples of requests that ended ok."""
+
+    n: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Requests that ended in a span of ``seconds``. Rates are None where it is empty.
+
+    ``requests`` are the ok and the failed ones, ``goodput`` is the good ones' share of them, None without
+    any limit; ``attainment`` is for each limit the share, of those that have it, that held it. Tokens are
+    counted when their request ends. ``concurrency`` is the mean number of requests between sent and
+    ended, found from their durations (Little's law): those still under way are not in it.
+    """
+
+    seconds: float
+    requests: int
+    failures: int
+    cancelled: int
+    outcomes: Mapping[str, int]
+    goodput: float | None
+    attainment: Mapping[str, float | None]
+    ttft: Latency
+    tpot: Latency
+    itl: Latency
+    e2el: Latency
+    ttft_scheduled: Latency
+    schedule_delay: Latency
+    client_lag: Latency
+    requests_per_s: float | None
+    failures_per_s: float | None
+    good_requests_per_s: float | None
+    input_tokens_per_s: float | None
+    output_tokens_per_s: float | None
+    good_output_tokens_per_s: float | None
+    concurrency: float | None
+
+
+def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
+    """The figures of requests that ended in ``seconds``."""
+
+    def per_s(amount: float) -> float | None:
+        return amount / seconds if seconds > 0 else None
+
+    def share(amount: int, of: int) -> float | None:
+        return amount / of if of else None
+
+    return Figures(
+        seconds=seconds,
+        requests=counts.judged,
+        failures=counts.failed,
+        cancelled=counts.cancelled,
+        outcomes={outcome.value: counts.outcome(outcome) for outcome in OUTCOMES},
+        goodput=share(counts["good"], counts.judged if limits else 0),
+        attainment={
+            metric: share(counts[f"held_{metric}"], counts[f"limited_{metric}"]) for metric in limits.metrics
+        },
+        ttft=latency(counts, "ttft"),
+        tpot=latency(counts, "tpot"),
+        itl=latency(counts, "itl"),
+        e2el=latency(counts, "e2el"),
+        ttft_scheduled=latency(counts, "ttft_scheduled"),
+        schedule_delay=latency(counts, "schedule_delay"),
+        client_lag=latency(counts, "client_lag"),
+        requests_per_s=per_s(counts.ok),
+        failures_per_s=per_s(counts.failed),
+        good_requests_per_s=per_s(counts["good"]) if limits else None,
+        input_tokens_per_s=per_s(counts["input_tokens"]),
+        output_tokens_per_s=per_s(counts["output_tokens"]),
+        good_output_tokens_per_s=per_s(counts["good_output_tokens"]) if limits else None,
+        concurrency=per_s(counts["busy_ns"] * 1e-9),
+    )
+
+
+def latency(counts: Counts, metric: str) -> Latency:
+    """The percentiles of one of :data:`~llm_locust.live.counts.METRICS`."""
+    sketch = counts.sketch(metric)
+    if not len(sketch):
+        return Latency(0, None, None, None)
+    p50, p95, p99 = (float(sketch.percentile(p) * 1e3) for p in _PERCENTS)
+    return Latency(len(sketch), p50, p95, p99)
+
+
+def rounded(value: float | None, digits: int = 4) -> float | None:
+    """With so many significant digits: what a page has to carry."""
+    if value is None or not np.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")

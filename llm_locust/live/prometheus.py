@@ -1,0 +1,193 @@
+"""A store's numbers for Prometheus: totals since the start, in seconds and tokens."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from llm_locust.live.counts import Counts
+from llm_locust.live.snapshot import snapshot
+from llm_locust.live.state import WorkerState
+from llm_locust.live.store import LiveStore
+from llm_locust.metrics.columns import OUTCOMES
+from llm_locust.metrics.sketch import RELATIVE_ERROR, Sketch
+
+#: Upper limits in seconds. Neighbours are at most a factor of 1.7 apart where answers of models lie, so
+#: that a quantile read from them is that near. To the first token:
+TTFT_S: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5),
+    *(0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0),
+)
+#: From token to token, as a mean of an answer or one by one:
+PACE_S: Final = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06),
+    *(0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0),
+)
+#: To the last token:
+E2EL_S: Final = (
+    *(0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0),
+    *(20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0),
+)
+
+_LABELS = ("name", "class", "replica", "model")
+_VERDICTS = ("ok", "suspect", "invalid")
+
+#: The verdict's span: recent, so that an alarm ends with its cause.
+_VERDICT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Histogram:
+    metric: str
+    what: str
+    limits_s: tuple[float, ...]
+
+
+_HISTOGRAMS = (
+    _Histogram("ttft", "Time from sent to the first token event", TTFT_S),
+    _Histogram("tpot", "(e2el - ttft) / (n - 1)", PACE_S),
+    _Histogram("itl", "Gaps between successive token events", PACE_S),
+    _Histogram("e2el", "Time from sent to the last token event", E2EL_S),
+)
+
+
+class LiveCollector(Collector):
+    """Gives what the store holds at each scrape. Nothing before the first run.
+
+    Counters and histograms begin anew with each run and each reset, which Prometheus takes for a restart.
+    Histograms are of requests that ended ok; a bucket's limit is met to 0.8 %.
+    """
+
+    def __init__(self, store: LiveStore) -> None:
+        self._store = store
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: what there is depends on the run, and the registry need not scrape to learn it."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        store = self._store
+        if not store.run.id:
+            return
+        series = [([*key, store.run.model], counts) for key, counts in sorted(store.content.totals.items())]
+        for histogram in _HISTOGRAMS:
+            yield _histogram(histogram, series)
+        yield _requests(series)
+        yield from _counters(series, judged=bool(store.run.limits))
+        yield from self._load()
+        yield from self._client()
+
+    def _load(self) -> Iterator[Metric]:
+        run, seen = self._store.run, self._store.observation
+        yield InfoMetricFamily("llm_locust_run", "The present run", {"run": run.id, "model": run.model})
+        missed = CounterMetricFamily(
+            "llm_locust_missed_requests", "Requests that are in no number: their report was lost"
+        )
+        missed.add_metric([], self._store.missed)
+        yield missed
+        if seen is None:
+            return
+        if seen.in_flight is not None:
+            yield _gauge("concurrency", "Requests under way", seen.in_flight)
+        yield _gauge("users", "Users that run", seen.users)
+        yield _gauge("workers", "Workers that are there", sum(w.here for w in seen.workers))
+        yield _gauge("workers_lost", "Workers that are not heard any more", sum(w.lost for w in seen.workers))
+        if seen.rate is not None:
+            yield _gauge("request_rate", "Requests per second that are asked for", seen.rate)
+
+    def _client(self) -> Iterator[Metric]:
+        recent = snapshot(self._store, _VERDICT_S)
+        lag_ms = recent.total.client_lag.p99_ms
+        if lag_ms is not None:
+            about = "How late the client read, p99 of the last 30 s"
+            yield _gauge("client_lag_seconds", about, lag_ms * 1e-3)
+        workers = recent.observation.workers
+        yield from _of_workers(workers)
+        verdicts = GaugeMetricFamily(
+            "llm_locust_client_verdict", "1 for the client's verdict on the last 30 s", labels=["verdict"]
+        )
+        for name in _VERDICTS:
+            verdicts.add_metric([name], float(name == recent.verdict.severity))
+        yield verdicts
+
+
+def registry(store: LiveStore) -> CollectorRegistry:
+    """A registry of this store's metrics alone."""
+    own = CollectorRegistry(auto_describe=False)
+    own.register(LiveCollector(store))
+    return own
+
+
+Series = list[tuple[list[str], Counts]]
+
+
+def _histogram(histogram: _Histogram, series: Series) -> Metric:
+    family = HistogramMetricFamily(
+        f"llm_locust_{histogram.metric}_seconds",
+        f"{histogram.what}; limits are met to {RELATIVE_ERROR:.1%}",
+        labels=_LABELS,
+    )
+    for labels, counts in series:
+        sketch = counts.sketch(histogram.metric)
+        if len(sketch):
+            family.add_metric(labels, _buckets(sketch, histogram.limits_s), sketch.sum_s)
+    return family
+
+
+def _buckets(sketch: Sketch, limits_s: tuple[float, ...]) -> list[tuple[str, float]]:
+    below = zip(limits_s, sketch.at_most(limits_s), strict=True)
+    return [*((str(limit), float(n)) for limit, n in below), ("+Inf", float(len(sketch)))]
+
+
+def _requests(series: Series) -> Metric:
+    family = CounterMetricFamily(
+        "llm_locust_requests", "Requests that ended, by outcome", labels=[*_LABELS, "outcome"]
+    )
+    for labels, counts in series:
+        for outcome in OUTCOMES:
+            if amount := counts.outcome(outcome):
+                family.add_metric([*labels, outcome.value], amount)
+    return family
+
+
+def _counters(series: Series, *, judged: bool) -> Iterator[Metric]:
+    what = {
+        "input_tokens": "Prompt tokens of requests that were answered",
+        "output_tokens": "Tokens that came, counted when their request ends",
+    }
+    if judged:
+        what |= {
+            "good": "Requests that ended ok and held every limit of the SLO",
+            "good_output_tokens": "Tokens of good requests",
+        }
+    for scalar, text in what.items():
+        name = "good_requests" if scalar == "good" else scalar
+        family = CounterMetricFamily(f"llm_locust_{name}", text, labels=_LABELS)
+        for labels, counts in series:
+            family.add_metric(labels, counts[scalar])
+        yield family
+
+
+def _of_workers(workers: tuple[WorkerState, ...]) -> Iterator[Metric]:
+    """The greatest over the workers: one series each, however many come and go."""
+    here = [w for w in workers if w.here]
+    cpu = [w.cpu_percent for w in here if w.cpu_percent is not None]
+    lag = [w.hub_lag_ms for w in here if w.hub_lag_ms is not None]
+    if cpu:
+        yield _gauge("worker_cpu_max_ratio", "CPU of the busiest worker, of one core", max(cpu) / 100)
+    if lag:
+        about = "How late a worker's event loop was, p99 of the worst"
+        yield _gauge("worker_hub_lag_seconds", about, max(lag) * 1e-3)
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"llm_locust_{name}", about, value=float(value))

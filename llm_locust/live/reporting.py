@@ -1,0 +1,70 @@
+"""The worker's side: records counted as they come, handed over with each report."""
+
+from collections.abc import Callable
+
+from llm_locust.batch import RecordBatch
+from llm_locust.live.counting import count
+from llm_locust.live.counts import Counts
+from llm_locust.live.keys import Key, KeyLimit
+from llm_locust.live.messages import LiveReport, Slice, encode_report
+from llm_locust.live.state import LiveRun
+from llm_locust.record import RequestRecord
+
+#: Records that wait to be counted: a pass over so many takes about 3 ms, in which nothing else happens.
+PASS_ROWS = 256
+
+_SECOND_NS = 1_000_000_000
+
+
+class LiveCounts:
+    """Counts one worker's requests between two reports, second by second.
+
+    Adding a record is an append; counting is one vectorised pass each second, or each
+    :data:`PASS_ROWS` records.
+
+    Args:
+        clock_ns: a clock that is never set, in nanoseconds.
+    """
+
+    def __init__(self, run: LiveRun, clock_ns: Callable[[], int], epoch: int = 0) -> None:
+        self.run = run
+        self._clock_ns = clock_ns
+        self.reset(epoch)
+
+    def reset(self, epoch: int) -> None:
+        """Forget what was not reported yet: all begins anew."""
+        self.epoch = epoch
+        self._limit = KeyLimit()
+        self._seq = 0
+        self._finished = 0
+        self._second = 0
+        self._waiting: list[RequestRecord] = []  # of that second
+        self._counted: dict[int, dict[Key, Counts]] = {}
+
+    def add(self, record: RequestRecord) -> None:
+        """A request ended just now."""
+        second = self._clock_ns() // _SECOND_NS
+        if second != self._second or len(self._waiting) >= PASS_ROWS:
+            self._count()
+            self._second = second
+        self._waiting.append(record)
+
+    def report(self) -> bytes:
+        """What came since the last report, which is forgotten here."""
+        self._count()
+        counted, self._counted = self._counted, {}
+        now_s = self._clock_ns() / _SECOND_NS
+        slices = [Slice.of(max(0.0, now_s - second - 0.5), counts) for second, counts in counted.items()]
+        report = LiveReport(self.run.id, self.epoch, self._seq, self._finished, slices)
+        self._seq += 1
+        return encode_report(report)
+
+    def _count(self) -> None:
+        if not self._waiting:
+            return
+        records, self._waiting = self._waiting, []
+        self._finished += len(records)
+        batch = RecordBatch.from_records(records, worker="")
+        counts = self._counted.setdefault(self._second, {})
+        for key, more in count(batch, self._limit, self.run.limits, self.run.measured_from).items():
+            counts[key] = Counts.merge([counts[key], more]) if key in counts else more

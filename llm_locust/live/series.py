@@ -1,0 +1,109 @@
+"""A store's numbers over time, as columns for charts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_locust.live.figures import Figures, Latency, figures, rounded
+from llm_locust.live.rings import Ring
+from llm_locust.live.state import Gauges, Mark
+from llm_locust.live.store import Cell, LiveStore
+from llm_locust.record import Outcome
+
+#: The last 5 minutes, the last hour, the whole run.
+Span = Literal["5m", "1h", "run"]
+SPANS: tuple[Span, ...] = ("5m", "1h", "run")
+
+_LATENCIES = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay", "client_lag")
+
+_OUTCOME_RATES = frozenset(f"{outcome}_per_s" for outcome in Outcome)
+
+Point = dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Columns of equal length, a value for each cell of ``width_s``; None where it is not defined.
+
+    ``at_s`` are the cells' begins, in seconds since the Unix epoch. Cells in which nothing was seen are
+    left out, as are those whose reports may still come. Of each latency (ttft, tpot, itl, e2el,
+    ttft_scheduled, schedule_delay, client_lag) there are ``<latency>_p50_ms``, ``_p95_ms`` and ``_p99_ms``;
+    ``attainment_<limit>`` is there for each limit of the SLO, ``<outcome>_per_s`` for each outcome that
+    occurs in the span.
+    """
+
+    span: Span
+    width_s: float
+    at_s: list[float]
+    columns: dict[str, list[float | None]]
+    marks: list[Mark]
+
+
+class Charts:
+    """Series of one store. A cell's figures are worked out once, not at every look."""
+
+    def __init__(self, store: LiveStore) -> None:
+        self._store = store
+        self._told: dict[Span, dict[float, tuple[Cell, float, Point]]] = {}
+
+    def series(self, span: Span) -> Series:
+        store = self._store
+        ring = self._ring(span)
+        end_s = store.settled_s
+        if store.content.stopped_s is not None:
+            end_s += ring.width_s  # no more will come: the last cell is as complete as it will be
+        told, before = {}, self._told.get(span, {})
+        for at_s, cell in ring.cells(float("-inf"), end_s):
+            known = before.get(at_s)
+            # A cell that got something is another object.
+            if known is None or known[0] is not cell or known[1] != ring.width_s:
+                known = cell, ring.width_s, self._point(cell, at_s, ring.width_s)
+            told[at_s] = known
+        self._told[span] = told
+        at = list(told)
+        marks = [m for m in store.marks if at and m.at_s >= at[0]]
+        return Series(span, ring.width_s, at, _columns([point for _, _, point in told.values()]), marks)
+
+    def _ring(self, span: Span) -> Ring[Cell]:
+        content = self._store.content
+        return {"5m": content.recent, "1h": content.hour, "run": content.run}[span]
+
+    def _point(self, cell: Cell, at_s: float, width_s: float) -> Point:
+        content = self._store.content
+        end_s = at_s + width_s if content.stopped_s is None else min(at_s + width_s, content.stopped_s)
+        seconds = max(0.0, end_s - max(at_s, content.started_s))
+        told = figures(cell.counts, seconds, self._store.run.limits)
+        return {name: rounded(value) for name, value in _figures(told, cell.gauges, seconds)}
+
+
+def _figures(told: Figures, gauges: Gauges, seconds: float) -> Iterator[tuple[str, float | None]]:
+    for name in _LATENCIES:
+        latency: Latency = getattr(told, name)
+        yield f"{name}_p50_ms", latency.p50_ms
+        yield f"{name}_p95_ms", latency.p95_ms
+        yield f"{name}_p99_ms", latency.p99_ms
+    yield "requests_per_s", told.requests_per_s
+    yield "failures_per_s", told.failures_per_s
+    yield "input_tokens_per_s", told.input_tokens_per_s
+    yield "output_tokens_per_s", told.output_tokens_per_s
+    yield "good_output_tokens_per_s", told.good_output_tokens_per_s
+    yield "goodput", told.goodput
+    for limit, share in told.attainment.items():
+        yield f"attainment_{limit}", share
+    for outcome, count in told.outcomes.items():
+        if count and seconds:
+            yield f"{outcome}_per_s", count / seconds
+    yield "users", gauges.users_mean
+    yield "workers", gauges.workers_mean
+    yield "concurrency", gauges.in_flight_mean
+    yield "concurrency_max", gauges.in_flight_max
+    yield "cpu_percent_max", gauges.cpu_percent_max
+    yield "hub_lag_ms_max", gauges.hub_lag_ms_max
+
+
+def _columns(points: list[Point]) -> dict[str, list[float | None]]:
+    names = dict.fromkeys(name for point in points for name in point)
+    # Where an outcome did not occur its rate is a true 0; everything else that a point lacks is unknown.
+    return {
+        name: [point.get(name, 0.0 if name in _OUTCOME_RATES else None) for point in points] for name in names
+    }

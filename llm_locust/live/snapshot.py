@@ -1,0 +1,95 @@
+"""A store's numbers for tables: since the start, or of the last seconds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llm_locust.live.counts import Counts
+from llm_locust.live.figures import Figures, figures
+from llm_locust.live.keys import Key
+from llm_locust.live.state import Observation
+from llm_locust.live.store import KEYED_CELLS, RECENT_WIDTH_S, ByKey, LiveStore, merged
+from llm_locust.live.verdict import Verdict, verdict
+from llm_locust.metrics.sketch import RELATIVE_ERROR
+
+#: The longest span that is told apart by key.
+MOST_SECONDS = RECENT_WIDTH_S * KEYED_CELLS
+
+_NOBODY = Observation(users=0, target=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A table's row. Of a row by name the key has no replica, of one by replica it has only that."""
+
+    key: Key
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The numbers of a span that ended at ``end_s``, a little before now where reports are on their way.
+
+    ``names`` has a row for each name and class, ``replicas`` one for each replica that is known, both
+    in alphabetical order. ``missed`` is how many finished requests are in no number, because their report
+    was lost.
+    """
+
+    end_s: float
+    elapsed_s: float
+    total: Figures
+    names: tuple[Row, ...]
+    replicas: tuple[Row, ...]
+    observation: Observation
+    verdict: Verdict
+    missed: int
+    relative_error: float = RELATIVE_ERROR
+
+
+def snapshot(store: LiveStore, seconds: float | None = None) -> Snapshot:
+    """The store's numbers since the start (or the last reset), or of the last ``seconds``.
+
+    A recent span is made of whole cells of 2 s, and is :data:`MOST_SECONDS` at most; its real length
+    is in the figures.
+    """
+    by_key, end_s, span_s = _since_start(store) if seconds is None else _recent(store, seconds)
+    total = Counts.merge(by_key.values())
+    seen = store.observation or _NOBODY
+    limits = store.run.limits
+
+    def rows(kind: Callable[[Key], Key]) -> tuple[Row, ...]:
+        return tuple(Row(key, figures(c, span_s, limits)) for key, c in sorted(_by(kind, by_key).items()))
+
+    return Snapshot(
+        end_s=end_s,
+        elapsed_s=store.elapsed_s,
+        total=figures(total, span_s, limits),
+        names=rows(lambda key: key._replace(replica="")),
+        replicas=tuple(row for row in rows(lambda key: Key("", "", key.replica)) if row.key.replica),
+        observation=seen,
+        verdict=verdict(total, seen.workers, open_loop=store.run.open_loop),
+        missed=store.missed,
+    )
+
+
+def _since_start(store: LiveStore) -> tuple[ByKey, float, float]:
+    return store.content.totals, store.content.started_s + store.elapsed_s, store.elapsed_s
+
+
+def _recent(store: LiveStore, seconds: float) -> tuple[ByKey, float, float]:
+    ring, content = store.content.keyed, store.content
+    end_s = store.settled_s // ring.width_s * ring.width_s
+    if content.stopped_s is not None:
+        end_s += ring.width_s  # no more will come: the last cell is as complete as it will be
+    begin_s = end_s - max(ring.width_s, min(seconds, MOST_SECONDS) // ring.width_s * ring.width_s)
+    by_key: ByKey = {}
+    for _, counts in ring.cells(begin_s, end_s):
+        by_key = merged(by_key, counts)
+    end_s = min(end_s, store.settled_s)
+    return by_key, end_s, max(0.0, end_s - max(begin_s, content.started_s))
+
+
+def _by(kind: Callable[[Key], Key], by_key: ByKey) -> ByKey:
+    groups: dict[Key, list[Counts]] = {}
+    for key, counts in by_key.items():
+        groups.setdefault(kind(key), []).append(counts)
+    return {key: Counts.merge(some) for key, some in groups.items()}

@@ -1,0 +1,181 @@
+"""What is known of a run at a moment, beside its requests."""
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.goodput import Limits, MeasuredFrom
+from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.slo import Slo, parse_slo
+
+T = TypeVar("T", int, float)
+
+MarkKind = Literal["users", "rate", "came", "back", "lost", "went", "missed", "reset"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRun:
+    """What does not change in a run. ``run_time_s`` is its planned length, None where nothing bounds it."""
+
+    id: str
+    model: str = ""
+    limits: Limits = field(default_factory=lambda: Limits(Slo()))
+    measured_from: MeasuredFrom = "sent"
+    open_loop: bool = False
+    run_time_s: float | None = None
+
+    @classmethod
+    def of(cls, manifest: Manifest, run_time_s: float | None = None) -> "LiveRun":
+        """The run of a manifest, its requests held against the same limits as in the report."""
+        of_class = {
+            label: Slo(**{f"{metric}_s": limit_s for metric, limit_s in limits_s.items()})
+            for label, limits_s in manifest.class_slos.items()
+        }
+        return cls(
+            id=manifest.id,
+            model=manifest.model or "",
+            limits=Limits(parse_slo(manifest.slo), of_class),
+            measured_from=measured_from(manifest),
+            open_loop=manifest.open_loop,
+            run_time_s=run_time_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """A worker as it was last heard; None is what it did not tell.
+
+    ``cpu_percent`` is of one core, ``hub_lag_ms`` the p99 of how late its event loop was in this run.
+    """
+
+    id: str
+    state: str
+    users: int = 0
+    in_flight: int | None = None
+    cpu_percent: float | None = None
+    hub_lag_ms: float | None = None
+
+    @property
+    def here(self) -> bool:
+        return self.state not in (MISSING, GONE)
+
+    @property
+    def lost(self) -> bool:
+        """It is not heard any more, and did not say that it ends."""
+        return self.state == MISSING
+
+
+#: States of a worker that is not heard any more: it may come back, or it has left.
+MISSING, GONE = "missing", "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The load at a moment. ``users`` run, ``target`` is how many there shall be.
+
+    ``rate`` is an open loop's requests per second, of all workers together.
+    """
+
+    users: int
+    target: int
+    rate: float | None = None
+    workers: tuple[WorkerState, ...] = ()
+
+    @property
+    def in_flight(self) -> int | None:
+        """Requests under way at all workers, as far as they told; None before the first did."""
+        told = [w.in_flight for w in self.workers if w.here and w.in_flight is not None]
+        return sum(told) if told else None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that changed the load or who makes it, at a time of the store's clock."""
+
+    at_s: float
+    kind: MarkKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Observations of a span, added up: sums, and how many they are of, and the greatest values.
+
+    ``in_flight_n`` of the observations knew how many requests were under way.
+    """
+
+    n: int = 0
+    users: int = 0
+    workers: int = 0
+    in_flight_n: int = 0
+    in_flight: int = 0
+    in_flight_max: int | None = None
+    cpu_percent_max: float | None = None
+    hub_lag_ms_max: float | None = None
+
+    @classmethod
+    def of(cls, seen: Observation) -> "Gauges":
+        here = [w for w in seen.workers if w.here]
+        return cls(
+            1,
+            seen.users,
+            len(here),
+            int(seen.in_flight is not None),
+            seen.in_flight or 0,
+            seen.in_flight,
+            _most([w.cpu_percent for w in here]),
+            _most([w.hub_lag_ms for w in here]),
+        )
+
+    def __add__(self, other: "Gauges") -> "Gauges":
+        return Gauges(
+            self.n + other.n,
+            self.users + other.users,
+            self.workers + other.workers,
+            self.in_flight_n + other.in_flight_n,
+            self.in_flight + other.in_flight,
+            _most([self.in_flight_max, other.in_flight_max]),
+            _most([self.cpu_percent_max, other.cpu_percent_max]),
+            _most([self.hub_lag_ms_max, other.hub_lag_ms_max]),
+        )
+
+    @property
+    def users_mean(self) -> float | None:
+        return self.users / self.n if self.n else None
+
+    @property
+    def workers_mean(self) -> float | None:
+        return self.workers / self.n if self.n else None
+
+    @property
+    def in_flight_mean(self) -> float | None:
+        return self.in_flight / self.in_flight_n if self.in_flight_n else None
+
+
+def _most(values: list[T | None]) -> T | None:
+    return max((v for v in values if v is not None), default=None)
+
+
+def marks_between(at_s: float, before: Observation, now: Observation) -> list[Mark]:
+    """What changed from one observation to the next."""
+    marks = []
+    if now.rate != before.rate and now.rate is not None:
+        marks.append(Mark(at_s, "rate", f"rate {_shown(before.rate)} → {_shown(now.rate)} requests/s"))
+    elif now.target != before.target and now.rate is None:
+        marks.append(Mark(at_s, "users", f"users {before.target} → {now.target}"))
+    known = {w.id: w for w in before.workers}
+    for worker in now.workers:
+        old = known.get(worker.id)
+        if old is None:
+            marks.append(Mark(at_s, "came", f"worker {worker.id} came"))
+        elif old.here and worker.state == MISSING:
+            marks.append(Mark(at_s, "lost", f"worker {worker.id} is lost"))
+        elif old.here and worker.state == GONE:
+            marks.append(Mark(at_s, "went", f"worker {worker.id} went"))
+        elif not old.here and worker.here:
+            marks.append(Mark(at_s, "back", f"worker {worker.id} is back"))
+    return marks
+
+
+def _shown(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:g}"

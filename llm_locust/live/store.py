@@ -1,0 +1,196 @@
+"""All workers' live counts in one place: totals, the recent past by key, the run's course."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from llm_locust.live.counts import NOTHING, Counts
+from llm_locust.live.keys import Key, KeyLimit
+from llm_locust.live.messages import LiveReport, ReportError, decode_report
+from llm_locust.live.rings import Ring
+from llm_locust.live.state import Gauges, LiveRun, Mark, Observation, marks_between
+
+Taken = Literal["counted", "repeated", "stale"]
+ByKey = dict[Key, Counts]
+
+#: Cells of the recent past: 2 s each, of which those of the last 2 min are told apart by key.
+RECENT_WIDTH_S = 2.0
+RECENT_CELLS = 150
+KEYED_CELLS = 60
+HOUR_WIDTH_S = 20.0
+HOUR_CELLS = 180
+#: Of the whole run, from 2 s upwards: 4 min each after a day.
+RUN_CELLS = 360
+
+MOST_MARKS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Requests that ended in a span, and what was observed in it."""
+
+    counts: Counts
+    gauges: Gauges
+
+    @classmethod
+    def merge(cls, a: "Cell", b: "Cell") -> "Cell":
+        counts = Counts.merge(c.counts for c in (a, b) if c.counts is not NOTHING)
+        return cls(counts, a.gauges + b.gauges)
+
+
+@dataclass(slots=True)
+class _Sender:
+    """A worker's reports of this epoch."""
+
+    next_seq: int = 0
+    finished: int = 0
+    counted: int = 0
+
+
+@dataclass(slots=True)
+class _Content:
+    """Everything that a reset forgets."""
+
+    started_s: float
+    stopped_s: float | None = None
+    totals: ByKey = field(default_factory=dict)
+    keyed: Ring[ByKey] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, KEYED_CELLS, merged))
+    recent: Ring[Cell] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, RECENT_CELLS, Cell.merge))
+    hour: Ring[Cell] = field(default_factory=lambda: Ring(HOUR_WIDTH_S, HOUR_CELLS, Cell.merge))
+    run: Ring[Cell] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, RUN_CELLS, Cell.merge, whole=True))
+    limit: KeyLimit = field(default_factory=KeyLimit)
+    senders: dict[str, _Sender] = field(default_factory=dict)
+
+
+class LiveStore:
+    """Merges the reports of a run's workers; bounded, however long the run is.
+
+    A report counts once: each worker numbers its own, and the number of requests that it has finished
+    tells of those in reports that never came (:attr:`missed`).
+
+    Args:
+        clock_s: the run's time in seconds since the Unix epoch, never set while the process lives.
+        settle_s: how long after a request's end its report may come; spans end so long before now.
+
+    Attributes:
+        run: the present run, or the last one.
+        epoch: how many times it was reset.
+        marks: what changed, the oldest first; the last :data:`MOST_MARKS`.
+        observation: the latest one.
+    """
+
+    def __init__(self, clock_s: Callable[[], float], settle_s: float = 4.0) -> None:
+        self.clock_s = clock_s
+        self._settle_s = settle_s
+        self.begin(LiveRun(id=""))
+
+    def begin(self, run: LiveRun) -> None:
+        """A new run: all that is known of the one before is forgotten."""
+        self.run = run
+        self.epoch = 0
+        self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
+        self.observation: Observation | None = None
+        self.content = _Content(self.clock_s())
+
+    def reset(self) -> None:
+        """Count anew from here, within the run. Workers have to be told the new :attr:`epoch`."""
+        self.epoch += 1
+        self.content = _Content(self.clock_s())
+        self._mark("reset", "counted anew from here")
+
+    def stop(self) -> None:
+        """The load was told to stop: rates are of the time until now. Reports are still taken."""
+        if self.content.stopped_s is None:
+            self.content.stopped_s = self.clock_s()
+
+    def take(self, worker: str, data: bytes) -> Taken:
+        """Merge a worker's report.
+
+        Returns:
+            ``stale`` for one of another run or epoch, of which nothing is counted: the worker has to
+            be told the present one.
+
+        Raises:
+            ReportError: the bytes are no report; nothing of them is counted.
+        """
+        report = decode_report(data)
+        if (report.run, report.epoch) != (self.run.id, self.epoch):
+            return "stale"
+        sender = self.content.senders.setdefault(worker, _Sender())
+        if report.seq < sender.next_seq:
+            return "repeated"
+        slices = _unpacked(report)
+        if report.seq > sender.next_seq:
+            lost = report.seq - sender.next_seq
+            self._mark("missed", f"{lost} live report(s) of worker {worker} did not come")
+        sender.next_seq = report.seq + 1
+        sender.finished = report.finished
+        for age_s, by_key in slices:
+            sender.counted += sum(counts.ended for counts in by_key.values())
+            self._add(self.clock_s() - age_s, by_key)
+        return "counted"
+
+    def observe(self, seen: Observation) -> None:
+        """Note the load as it is now, and mark what has changed."""
+        now_s = self.clock_s()
+        if self.observation is not None:
+            self.marks.extend(marks_between(now_s, self.observation, seen))
+        self.observation = seen
+        self._put(now_s, Cell(NOTHING, Gauges.of(seen)))
+
+    @property
+    def missed(self) -> int:
+        """Requests of this epoch that workers finished and whose reports did not come."""
+        return sum(max(0, s.finished - s.counted) for s in self.content.senders.values())
+
+    @property
+    def total(self) -> Counts:
+        """All requests of this epoch."""
+        return Counts.merge(self.content.totals.values())
+
+    @property
+    def settled_s(self) -> float:
+        """The time up to which the reports are in; once the load has stopped, that of the stop."""
+        stopped_s = self.content.stopped_s
+        return self.clock_s() - self._settle_s if stopped_s is None else stopped_s
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds counted so far, until the stop."""
+        end_s = self.clock_s() if self.content.stopped_s is None else self.content.stopped_s
+        return max(0.0, end_s - self.content.started_s)
+
+    def _add(self, at_s: float, by_key: ByKey) -> None:
+        folded = _folded(by_key, self.content.limit)
+        self.content.totals = merged(self.content.totals, folded)
+        at_s = max(at_s, self.content.started_s)
+        self.content.keyed.add(at_s, folded)
+        self._put(at_s, Cell(Counts.merge(folded.values()), Gauges()))
+
+    def _put(self, at_s: float, cell: Cell) -> None:
+        for ring in (self.content.recent, self.content.hour, self.content.run):
+            ring.add(at_s, cell)
+
+    def _mark(self, kind: Literal["missed", "reset"], text: str) -> None:
+        self.marks.append(Mark(self.clock_s(), kind, text))
+
+
+def merged(a: ByKey, b: ByKey) -> ByKey:
+    """The counts of both, key by key."""
+    return a | {key: Counts.merge([a[key], counts]) if key in a else counts for key, counts in b.items()}
+
+
+def _folded(by_key: ByKey, limit: KeyLimit) -> ByKey:
+    """By the store's own keys: each worker's are bounded, all workers' together would be many."""
+    folded: ByKey = {}
+    for key, counts in by_key.items():
+        folded = merged(folded, {limit.fold(key): counts})
+    return folded
+
+
+def _unpacked(report: LiveReport) -> list[tuple[float, ByKey]]:
+    try:
+        return [(s.age_s, {packed.key: packed.unpacked() for packed in s.counts}) for s in report.slices]
+    except (ValueError, OverflowError) as e:
+        raise ReportError(f"report {report.seq} holds no live counts: {e}") from e

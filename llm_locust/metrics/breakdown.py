@@ -1,0 +1,110 @@
+"""The figures of a run by any label of its requests: by worker, by turn, by replica."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from llm_locust.batch import Labels, RecordBatch, Requests
+from llm_locust.metrics.columns import Rows, groups
+from llm_locust.metrics.goodput import goodput
+from llm_locust.metrics.latency import summarise_latency
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.percentiles import PERCENTILES
+from llm_locust.metrics.terms import listed, nearest
+from llm_locust.metrics.throughput import throughput
+from llm_locust.metrics.whole import Whole
+
+#: What requests can be told apart by: columns of their records.
+DIMENSIONS = (
+    *("name", "class", "replica", "worker", "model", "session", "turn"),
+    *("endpoint", "peer", "outcome", "status", "finish_reason", "token_source", "prompt_id", "user"),
+)
+
+#: Groups that are told, those of most requests: a run may have a million sessions.
+MOST_GROUPS = 200
+
+_SHOWN = ("ttft", "tpot", "e2el")
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """``groups`` has each label's figures, by label; ``left_out`` counts the smallest groups beyond 200.
+
+    Requests without a label are those of the label "".
+    """
+
+    groups: dict[str, dict[str, Any]]
+    left_out: int
+
+
+def parse_dimensions(text: str) -> tuple[str, ...]:
+    """The dimensions of ``replica,turn``.
+
+    Raises:
+        ValueError: one is unknown, or there is none.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in DIMENSIONS:
+            raise ValueError(f'"{word}": {nearest(word, DIMENSIONS)}write one of {listed(DIMENSIONS)}')
+    if not words:
+        raise ValueError(f"nothing to tell requests apart by: write one of {listed(DIMENSIONS)}")
+    return tuple(dict.fromkeys(words))
+
+
+def breakdown(
+    m: Measured, requests: Requests, dimension: str, places: Mapping[str, float] = PERCENTILES
+) -> Breakdown:
+    """requests, latency_ms (of ttft, tpot, e2el), throughput and goodput of each label.
+
+    Of lost requests no label is known: shares are of the recorded ones.
+
+    Args:
+        requests: what ``m`` was measured of, in the same order.
+        dimension: one of :data:`DIMENSIONS`.
+    """
+    found = sorted(groups(_labels(requests, dimension)), key=lambda group: -len(group[1]))
+    told = sorted(found[:MOST_GROUPS], key=lambda group: _order(group[0]))
+    figures = {label: _figures(m, rows, places) for label, rows in told}
+    return Breakdown(figures, len(found) - len(told))
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    labels: Labels
+
+
+def _labels(requests: Requests, column: str) -> Labels:
+    whole = Whole(_Labelled, len(requests))
+    for batch in requests.parts([column]):
+        texts = batch.table.column(0).cast(pa.string()).fill_null("").dictionary_encode()
+        labels = RecordBatch(batch.table.set_column(0, column, texts)).labels(column)
+        whole.add(_Labelled(labels), len(batch))
+    return whole.value().labels
+
+
+def _order(label: str) -> tuple[bool, int, str]:
+    """Numbers by their value, before texts."""
+    return (False, int(label), "") if label.isdecimal() else (True, 0, label)
+
+
+def _figures(m: Measured, rows: Rows, places: Mapping[str, float]) -> dict[str, Any]:
+    population = m.population(rows)
+    judged = population.judged
+    return {
+        "requests": {
+            "scheduled": len(population.all),
+            "ok": len(population.ok),
+            "failed": len(population.failed),
+            "cancelled": len(population.cancelled),
+            "population": len(judged),
+            "error_rate": len(population.failed) / len(judged) if len(judged) else None,
+        },
+        "latency_ms": {
+            metric: summarise_latency(m.values[metric][population.ok], places=places) for metric in _SHOWN
+        },
+        "throughput": throughput(m.c, m.credits, rows),
+        "goodput": goodput(m.judgement, m.c, judged, m.window.seconds, lost=None),
+    }

@@ -1,0 +1,143 @@
+"""Goodput as a function of the limits: what another SLO would have said of the same run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.goodput import Judgement, MeasuredFrom
+
+#: Metrics that have a curve, and the two of the surface.
+CURVES = ("ttft", "tpot", "e2el")
+
+_CURVE_POINTS, _SURFACE_POINTS = 100, 40
+
+#: Times are whole nanoseconds: below that a difference is one of floats.
+_HALF_A_NANOSECOND = 0.5e-9
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCurve:
+    """The share of a population that is good at each limit of one metric, all other limits as they are.
+
+    ``alone`` is the share that holds this limit and ended ok; ``good`` holds all other limits of its SLO
+    too, which are of the metrics ``others``. ``limit_s`` is the SLO's own, which is among ``limits_s``;
+    None where there is none, or not the same for all requests.
+    """
+
+    metric: str
+    limits_s: Floats
+    alone: Floats
+    good: Floats
+    limit_s: float | None
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSurface:
+    """``good[j, i]``: the share with TTFT ≤ ``ttft_s[i]`` and TPOT ≤ ``tpot_s[j]``, and every other
+    limit held, which are of the metrics ``others``. The SLO's own two are as of a :class:`LimitCurve`."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+    good: Floats
+    ttft_limit_s: float | None
+    tpot_limit_s: float | None
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedRun:
+    """A population to be held against limits: of ``n`` requests, lost ones included, ``ok`` ended ok."""
+
+    c: Columns
+    values: Mapping[str, Floats]
+    judgement: Judgement | None
+    measured_from: MeasuredFrom
+    ok: Rows
+    n: int
+
+    def measured(self, metric: str) -> Floats:
+        """The metric of the ok requests as an SLO has it; +∞ where it breaks any limit by not being
+        defined, −∞ where it breaks none: an answer of one token has no pace."""
+        late = self.measured_from == "scheduled" and metric in ("ttft", "e2el")
+        measured = self.values[f"{metric}_scheduled" if late else metric][self.ok]
+        measured = np.where(np.isnan(measured), np.inf, measured)
+        if metric == "tpot":
+            return np.where(self.c.output_tokens[self.ok] < 2, -np.inf, measured)
+        return measured
+
+    def held_beside(self, *metrics: str) -> Mask:
+        """The ok requests that hold every limit that they have but those of ``metrics``."""
+        held = np.ones(len(self.ok), np.bool_)
+        for metric in self.others(*metrics):
+            held &= self._held[metric][self.ok]
+        return held
+
+    def others(self, *metrics: str) -> tuple[str, ...]:
+        """The metrics that have a limit, but for ``metrics``."""
+        return tuple(metric for metric in self._held if metric not in metrics)
+
+    @property
+    def _held(self) -> Mapping[str, Mask]:
+        return self.judgement.held if self.judgement else {}
+
+    def limit_s(self, metric: str) -> float | None:
+        """The limit of all ok requests; None where they have none, or not all the same."""
+        if self.judgement is None:
+            return None
+        found = np.unique(self.judgement.limits.per_request(self.c.slo_class, metric)[self.ok])
+        return float(found[0]) if len(found) == 1 and np.isfinite(found[0]) else None
+
+
+def limit_curve(run: LimitedRun, metric: str) -> LimitCurve | None:
+    """None where no ok request has the metric."""
+    measured, limit_s = run.measured(metric), run.limit_s(metric)
+    limits_s = _grid(measured, limit_s, _CURVE_POINTS)
+    if not len(limits_s) or not run.n:
+        return None
+    held = run.held_beside(metric)
+    return LimitCurve(
+        metric=metric,
+        limits_s=limits_s,
+        alone=_within(measured, limits_s) / run.n,
+        good=_within(measured[held], limits_s) / run.n,
+        limit_s=limit_s,
+        others=run.others(metric),
+    )
+
+
+def limit_surface(run: LimitedRun) -> LimitSurface | None:
+    """None where no ok request has both metrics."""
+    ttft, tpot = run.measured("ttft"), run.measured("tpot")
+    limits = run.limit_s("ttft"), run.limit_s("tpot")
+    columns, rows = (_grid(m, own, _SURFACE_POINTS) for m, own in zip((ttft, tpot), limits, strict=True))
+    if not len(columns) or not len(rows) or not run.n:
+        return None
+    held = run.held_beside("ttft", "tpot")
+    # The first limit of each axis that is held: from there on all are.
+    i, j = (_first_held(limits_s, m[held]) for limits_s, m in ((columns, ttft), (rows, tpot)))
+    shape = len(rows) + 1, len(columns) + 1
+    counts = np.bincount(j * shape[1] + i, minlength=shape[0] * shape[1]).reshape(shape)
+    good = counts.cumsum(axis=0).cumsum(axis=1)[:-1, :-1] / run.n
+    return LimitSurface(columns, rows, good, *limits, run.others("ttft", "tpot"))
+
+
+def _grid(measured: Floats, limit_s: float | None, points: int) -> Floats:
+    """Limits of equal ratio from the least to the greatest measured, the SLO's own among them."""
+    finite = measured[np.isfinite(measured) & (measured > 0)]
+    if not len(finite):
+        return np.empty(0)
+    ends = [float(finite.min()), float(finite.max()), *([] if limit_s is None else [limit_s])]
+    grid = np.geomspace(min(ends), max(ends), points)
+    return np.unique([*grid, *([] if limit_s is None else [limit_s])])
+
+
+def _within(measured: Floats, limits_s: Floats) -> Floats:
+    """How many are at or below each limit."""
+    return np.searchsorted(np.sort(measured), limits_s + _HALF_A_NANOSECOND, side="right").astype(np.float64)
+
+
+def _first_held(limits_s: Floats, measured: Floats) -> Rows:
+    return np.searchsorted(limits_s + _HALF_A_NANOSECOND, measured, side="left")

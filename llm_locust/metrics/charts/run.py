@@ -1,0 +1,115 @@
+"""Everything that a report draws of one run, by one more pass over its records."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from llm_locust.batch import Labels, Requests
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.charts.axis import TimeAxis
+from llm_locust.metrics.charts.distributions import distributions
+from llm_locust.metrics.charts.limits import (
+    CURVES,
+    LimitCurve,
+    LimitedRun,
+    LimitSurface,
+    limit_curve,
+    limit_surface,
+)
+from llm_locust.metrics.charts.over_time import failures_over_time, percentiles_over_time, rates_over_time
+from llm_locust.metrics.charts.relations import Relation, tpot_by_load, ttft_by_input
+from llm_locust.metrics.charts.slowest import SlowRequest, slow_request, slowest
+from llm_locust.metrics.charts.tokens import TokenFacts, read_tokens
+from llm_locust.metrics.columns import Floats, Rows
+from llm_locust.metrics.compat import compat
+from llm_locust.metrics.measured import Measured, measured_from
+from llm_locust.metrics.replicas import replicas
+
+_OVER_TIME = ("ttft", "tpot", "e2el")
+
+
+@dataclass(frozen=True, slots=True)
+class RunCharts:
+    """Durations are seconds, times seconds after the start of ``axis``, shares 0 .. 1, unknown NaN.
+
+    ``windows_s`` are the spans that the run is judged over; what is over time is of the whole run,
+    everything else of the requests scheduled in the window. ``requests`` is the number of records.
+    ``compat`` is :func:`~llm_locust.metrics.compat.compat`'s.
+    """
+
+    axis: TimeAxis
+    windows_s: tuple[tuple[float, float], ...]
+    requests: int
+    measured_from: str
+    percentiles: dict[str, dict[str, Floats]]
+    rates: dict[str, Floats]
+    failures: dict[str, Floats]
+    distributions: dict[str, Floats]
+    itl_relative_error: float
+    gaps: Rows
+    ttft_by_input: Relation
+    tpot_by_load: Relation
+    curves: tuple[LimitCurve, ...]
+    surface: LimitSurface | None
+    slowest: tuple[SlowRequest, ...]
+    workers: tuple[dict[str, Any], ...]
+    compat: dict[str, dict[str, Any]]
+
+
+def run_charts(requests: Requests, manifest: Manifest, m: Measured, lost: int = 0) -> RunCharts:
+    """Beside what ``m`` takes, memory grows by some 10 bytes a request, however many tokens each had.
+
+    Args:
+        requests: what was measured.
+        lost: requests without a record that belong to them.
+
+    Raises:
+        ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
+    """
+    c, values = m.c, m.values
+    axis = TimeAxis.of(c, c.after_origin_s(manifest.started_ns))
+    population = m.population(np.arange(len(c)))
+    ok, judged = population.ok, population.judged
+    slow = slowest(c, judged)
+    tokens = read_tokens(requests, c.origin_ns, axis, slow)
+    limited = LimitedRun(c, values, m.judgement, measured_from(manifest), ok, len(judged) + lost)
+    curves = (limit_curve(limited, metric) for metric in CURVES)
+    return RunCharts(
+        axis=axis,
+        windows_s=_windows(m, axis),
+        requests=len(c),
+        measured_from=limited.measured_from,
+        percentiles={key: percentiles_over_time(axis, c, values[key]) for key in _OVER_TIME},
+        rates=rates_over_time(axis, c, tokens.output_tokens),
+        failures=failures_over_time(axis, c),
+        distributions=distributions(m, ok, manifest.open_loop),
+        itl_relative_error=m.gaps.relative_error,
+        gaps=tokens.gaps,
+        ttft_by_input=ttft_by_input(c, values, ok),
+        tpot_by_load=tpot_by_load(c, values, ok),
+        curves=tuple(curve for curve in curves if curve is not None),
+        surface=limit_surface(limited),
+        slowest=_slow_requests(m, axis, slow, tokens),
+        workers=tuple(_by_worker(m, tokens.worker)),
+        compat=compat(m),
+    )
+
+
+def _windows(m: Measured, axis: TimeAxis) -> tuple[tuple[float, float], ...]:
+    spans = [(span.start_s(m.c), span.end_s(m.c)) for span in m.window.spans]
+    return tuple((axis.after_start_s(start_s), axis.after_start_s(end_s)) for start_s, end_s in spans)
+
+
+def _slow_requests(m: Measured, axis: TimeAxis, rows: Rows, tokens: TokenFacts) -> tuple[SlowRequest, ...]:
+    found = []
+    for row in rows.tolist():
+        code = tokens.worker.codes[row]
+        request = slow_request(m.c, row, tokens.details[row], tokens.worker.names[code])
+        found.append(replace(request, scheduled_s=axis.after_start_s(request.scheduled_s)))
+    return tuple(found)
+
+
+def _by_worker(m: Measured, worker: Labels) -> list[dict[str, Any]]:
+    """What a summary tells of each replica, told of each worker."""
+    return replicas(replace(m.c, replica=worker), m.values, m.credits, m.judgement)

@@ -1,0 +1,151 @@
+"""Why runs may not be set against each other: plain sentences, the gravest first."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.columns import SOURCES
+from llm_locust.metrics.compared import Compared
+from llm_locust.metrics.completeness import completeness
+
+#: Options that do not change what was asked of the server, or that have a sentence of their own.
+_NOT_LOAD = frozenset(
+    {
+        "out",
+        "spool",
+        "gate",
+        "slo",
+        "warmup",
+        "model",
+        "seed",
+        "host",
+        "scenario",
+        "flush_timeout",
+        "api_key_env",
+        "ca_cert",
+        "client_cert",
+        "require_valid",
+        "allow_incomplete",
+        "replica_header",
+        "processes",
+        "expect_workers",
+        "stop_timeout",
+        "progress",
+    }
+)
+
+#: Window lengths and answer lengths may differ by this share.
+_ALIKE = 0.05
+
+
+def doubts(run: Compared) -> list[str]:
+    """What stands against comparing a run with any other; each sentence is without its subject."""
+    found = []
+    client = run.client()
+    if client["verdict"] != "ok":
+        found.append(f"its client is {client['verdict']}: {'; '.join(client['reasons'])}")
+    records = completeness(run.manifest, len(run.c))
+    if not records["complete"]:
+        lost = f"{records['records_lost']} requests have no record"
+        found.append(f"it is incomplete: {lost}, {records['workers_lost']} workers were lost")
+    return found
+
+
+def unlike(base: Compared, new: Compared) -> list[str]:
+    """A sentence for each thing that may make a difference beside the server itself."""
+    a, b = base.manifest, new.manifest
+    return [
+        *_models(a, b),
+        *_load(a, b),
+        *_windows(base, new),
+        *_answers(base, new),
+        *_seeds(a, b),
+    ]
+
+
+def models_differ(base: Compared, new: Compared) -> bool:
+    """Whether tokens of the two runs are of different tokenizers, as far as is known."""
+    return base.manifest.model != new.manifest.model
+
+
+def _models(a: Manifest, b: Manifest) -> Iterator[str]:
+    if a.model != b.model:
+        yield (
+            f"other model: {_shown(a.model)} against {_shown(b.model)}. Tokens of different tokenizers do "
+            "not compare: instead of the figures per token (†) take output characters/s"
+        )
+
+
+def _load(a: Manifest, b: Manifest) -> Iterator[str]:
+    if a.open_loop != b.open_loop:
+        kinds = ["open loop" if m.open_loop else "closed loop" for m in (a, b)]
+        yield f"other load: {kinds[0]} against {kinds[1]}"
+    if a.scenario != b.scenario:
+        yield f"other scenario: {_shown(a.scenario)} against {_shown(b.scenario)}"
+    for option in sorted((a.options.keys() | b.options.keys()) - _NOT_LOAD):
+        if a.options.get(option) != b.options.get(option):
+            ours, theirs = (_shown(m.options.get(option)) for m in (a, b))
+            yield f"other --{option.replace('_', '-')}: {ours} against {theirs}"
+    if a.slo != b.slo:
+        yield f"other SLO: {_shown(a.slo)} against {_shown(b.slo)}; both are judged by one, see above"
+
+
+def _windows(base: Compared, new: Compared) -> Iterator[str]:
+    a, b = base.window, new.window
+    if base.manifest.warmup_s != new.manifest.warmup_s:
+        yield f"other warm-up: {base.manifest.warmup_s:g} s against {new.manifest.warmup_s:g} s"
+    if _rule(base) != _rule(new):
+        yield f'other window: "{a.rule}" against "{b.rule}"'
+    if _differ(a.seconds, b.seconds):
+        yield f"other length of the window: {a.seconds:.4g} s against {b.seconds:.4g} s"
+
+
+def _rule(run: Compared) -> str:
+    """What kind of window it is; the numbers in a rule, such as the plateau, are results."""
+    return run.window.rule.partition(":")[0]
+
+
+def _answers(base: Compared, new: Compared) -> Iterator[str]:
+    if not models_differ(base, new):
+        ours, theirs = (_mean_output(run) for run in (base, new))
+        if _differ(ours, theirs):
+            yield (
+                f"answers of other lengths: {ours:.4g} against {theirs:.4g} output tokens (mean); E2EL and "
+                "rates follow them"
+            )
+    sources = [_main_source(run) for run in (base, new)]
+    if None not in sources and sources[0] != sources[1]:
+        yield f"output tokens are counted by other means: {sources[0]} against {sources[1]}"
+    replicas = [len(set(run.c.replica.codes[run.c.replica.codes >= 0].tolist())) for run in (base, new)]
+    if all(replicas) and replicas[0] != replicas[1]:
+        yield f"other number of replicas: {replicas[0]} against {replicas[1]}"
+
+
+def _seeds(a: Manifest, b: Manifest) -> Iterator[str]:
+    if a.seed != b.seed:
+        yield f"other seed: {a.seed} against {b.seed}; lengths, prompts and schedule were drawn anew"
+
+
+def _mean_output(run: Compared) -> float:
+    tokens = run.c.output_tokens[run.population.ok]
+    known = tokens[~np.isnan(tokens)]
+    return float(known.mean()) if len(known) else np.nan
+
+
+def _main_source(run: Compared) -> str | None:
+    """Who counted most of the answers' tokens."""
+    if not len(run.population.ok):
+        return None
+    counts = np.bincount(run.c.source[run.population.ok], minlength=len(SOURCES))
+    return str(SOURCES[int(counts.argmax())])
+
+
+def _differ(a: float, b: float) -> bool:
+    """False where one is not known."""
+    return abs(a - b) > _ALIKE * max(a, b)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value in (None, "", []) else str(value)

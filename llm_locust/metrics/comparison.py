@@ -1,0 +1,153 @@
+"""Two runs set against each other: which differences are beyond noise.
+
+Every figure of the table gets the interval of its difference (:mod:`llm_locust.metrics.estimates`, its
+errors by a block bootstrap). With 25 figures at 95 % each, three of four comparisons of a server with
+itself would find something; so each interval is of 1 − 0.05 / (number of figures), by Bonferroni, and
+all of them hold together with 95 %: where two runs are of the same server under the same load, no figure at
+all is beyond noise in 95 of 100 comparisons. Figures of one run move together, so that it is more.
+
+What is noise is learned inside each run. What differs from run to run, such as another machine or
+another placement, is in no interval: runs that are repeated show it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from llm_locust.metrics.bootstrap import Resampler
+from llm_locust.metrics.comparable import Metric, table_metrics
+from llm_locust.metrics.compared import Compared
+from llm_locust.metrics.estimates import Difference, Estimate, difference
+
+#: Of all intervals of a comparison together.
+CONFIDENCE = 0.95
+
+#: A difference smaller than this share of the figures is the rounding of floats.
+_SAME = 1e-9
+
+
+class Verdict(StrEnum):
+    BETTER = "better"
+    WORSE = "worse"
+    NO_DIFFERENCE = "no difference beyond noise"
+    TOO_FEW = "too few samples"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of two runs, in its own unit (seconds for latencies); None where a run has none."""
+
+    metric: Metric
+    base: float | None
+    new: float | None
+    difference: Difference | None
+    verdict: Verdict
+
+    @property
+    def change(self) -> Difference | None:
+        """The difference as a share of the base's figure, and its interval; None for a base of 0."""
+        if self.difference is None or not self.base:
+            return None
+        d = self.difference
+        return Difference(d.value / self.base, d.low / self.base, d.high / self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``confidence`` is that of each row's interval, such that all hold together with 95 %."""
+
+    base: Compared
+    new: Compared
+    rows: tuple[Row, ...]
+    confidence: float
+
+    def having(self, verdict: Verdict) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.verdict is verdict)
+
+
+def compare(base: Compared, new: Compared, seed: int = 0) -> Comparison:
+    """Every figure of the table that one of the two runs has.
+
+    Args:
+        seed: of the bootstrap; the same seed gives the same intervals.
+    """
+    return compare_in_turn([base, new], seed)[0]
+
+
+def compare_in_turn(runs: Sequence[Compared], seed: int = 0) -> list[Comparison]:
+    """Each run against the one before; the intervals of all comparisons hold together."""
+    metrics = table_metrics(any(run.manifest.open_loop for run in runs))
+    resamplers = [Resampler([seed, i]) for i in range(len(runs))]
+    figures = [
+        {metric.name: run.estimate(metric, resampler) for metric in metrics}
+        for run, resampler in zip(runs, resamplers, strict=True)
+    ]
+    tested = [a[name] is not None and b[name] is not None for a, b in pairwise(figures) for name in a]
+    confidence = joint_confidence(sum(tested))
+    return [
+        Comparison(
+            base,
+            new,
+            tuple(
+                compare_figures(metric, a[metric.name], b[metric.name], confidence)
+                for metric in metrics
+                if a[metric.name] is not None or b[metric.name] is not None
+            ),
+            confidence,
+        )
+        for (base, new), (a, b) in zip(pairwise(runs), pairwise(figures), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class FigureOverTime:
+    """One figure of several runs in its own unit, with the 95 % interval of each; None is not known."""
+
+    metric: Metric
+    values: tuple[float | None, ...]
+    lows: tuple[float | None, ...]
+    highs: tuple[float | None, ...]
+
+
+def figures_over_time(
+    runs: Sequence[Compared], metrics: Sequence[Metric], seed: int = 0
+) -> dict[str, FigureOverTime]:
+    """Each of ``metrics`` by its name, in the order of ``runs``."""
+    resamplers = [Resampler([seed, i]) for i in range(len(runs))]
+    found = {}
+    for metric in metrics:
+        estimates = [run.estimate(metric, r) for run, r in zip(runs, resamplers, strict=True)]
+        ends = [(None, None) if e is None else e.ends(CONFIDENCE) for e in estimates]
+        found[metric.name] = FigureOverTime(
+            metric,
+            tuple(None if e is None else e.value for e in estimates),
+            tuple(low for low, _ in ends),
+            tuple(high for _, high in ends),
+        )
+    return found
+
+
+def joint_confidence(tested: int) -> float:
+    """What each of so many intervals needs for all to hold together with 95 %, by Bonferroni."""
+    return 1 - (1 - CONFIDENCE) / max(1, tested)
+
+
+def compare_figures(metric: Metric, base: Estimate | None, new: Estimate | None, confidence: float) -> Row:
+    """One figure of two runs.
+
+    It is beyond noise where its interval does not hold 0. Where it does and an end of it is not known, the
+    samples are too few; so they are where a run has none.
+    """
+    if base is None or new is None:
+        known = [None if estimate is None else estimate.value for estimate in (base, new)]
+        return Row(metric, known[0], known[1], None, Verdict.TOO_FEW)
+    found = difference(base, new, confidence)
+    verdict = _verdict(metric, found, max(abs(base.value), abs(new.value)))
+    return Row(metric, base.value, new.value, found, verdict)
+
+
+def _verdict(metric: Metric, found: Difference, size: float) -> Verdict:
+    if abs(found.value) > _SAME * size and (found.low > 0 or found.high < 0):
+        return Verdict.BETTER if (found.low > 0) != metric.lower_is_better else Verdict.WORSE
+    return Verdict.NO_DIFFERENCE if found.is_known else Verdict.TOO_FEW

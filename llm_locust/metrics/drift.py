@@ -1,0 +1,144 @@
+"""Did a long run get slower, or worse, with the hours?
+
+The window is cut into equal bins of a minute or more and of 100 requests or more, at most 60. A line is
+fitted to the values of the bins by least squares; its slope is the drift per hour. Bins of minutes carry
+little of what binds one request to the next, and the interval is widened by the correlation that is left
+between them (:mod:`llm_locust.metrics.trend`). What wanders more slowly than a thirtieth of the window cannot
+be told from a drift.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.goodput import Judgement
+from llm_locust.metrics.latency import ttft
+from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.trend import FEWEST, Trend, fit_trend
+from llm_locust.metrics.window import Population, Window
+
+#: A shorter window says nothing of hours.
+LONG_ENOUGH_S = 1200.0
+
+MOST_BINS = 60
+BIN_S = 60.0
+BIN_REQUESTS = 100
+
+_CONFIDENCE = 0.95
+
+#: Of each of five measures, so that of 100 runs without a drift fewer than 5 have one named.
+_NAMED_FROM = 0.998
+
+_HOUR_S = 3600.0
+
+#: Token events closer together than this came at one moment.
+_MOMENT_S = 1e-3
+
+MEASURES = ("ttft_p50_ms", "ttft_p99_ms", "goodput_ratio", "error_rate", "output_tokens_per_s")
+
+
+def drift(c: Columns, population: Population, judgement: Judgement | None, window: Window) -> dict[str, Any]:
+    """The ``drift`` of a summary.
+
+    ``measures`` has for each of :data:`MEASURES` the line's value at the window's start and end
+    (``at_start``, ``at_end``), its slope ``per_hour`` with the 95 % interval ``ci95``, the slope as a share
+    of ``at_start`` (``relative_per_hour``), the ``correlation`` of successive bins beside the line, and how
+    many ``bins`` had a value. ``found`` names those whose 99.8 % interval excludes 0.
+
+    ``client_rss_mib`` is None: of a client's memory the manifest has the largest only.
+
+    Returns:
+        With ``reason`` why not, and None for all else, where the window is too short or has too few requests.
+    """
+    judged = population.judged
+    bins = min(MOST_BINS, int(window.seconds // BIN_S), len(judged) // BIN_REQUESTS)
+    reason = _why_not(window, bins, len(judged))
+    if reason:
+        nothing: dict[str, Any] = dict.fromkeys(("bins", "bin_s", "found", "measures", "client_rss_mib"))
+        return {"reason": reason, **nothing}
+    edges = np.linspace(window.start_s(c), window.end_s(c), bins + 1)
+    middles_h = (edges[:-1] + edges[1:] - 2 * edges[0]) / 2 / _HOUR_S
+    series = _series(c, population, judgement, edges)
+    trends = {measure: fit_trend(middles_h, series[measure]) for measure in MEASURES}
+    return {
+        "reason": None,
+        "bins": bins,
+        "bin_s": window.seconds / bins,
+        "found": [m for m, trend in trends.items() if trend and trend.is_beyond_noise(_NAMED_FROM)],
+        "measures": {
+            m: trend and _told(trend, window.seconds / _HOUR_S, series[m]) for m, trend in trends.items()
+        },
+        "client_rss_mib": None,
+    }
+
+
+def _why_not(window: Window, bins: int, requests: int) -> str | None:
+    if window.gaps:
+        return "the window is that of several runs"
+    if window.seconds < LONG_ENOUGH_S:
+        return f"the window has {window.seconds:.3g} s: a drift is told from {LONG_ENOUGH_S / 60:g} min on"
+    if bins < FEWEST:
+        return f"too few requests: {requests}, and {FEWEST * BIN_REQUESTS} are needed"
+    return None
+
+
+def _told(trend: Trend, hours: float, series: Floats) -> dict[str, Any]:
+    return {
+        "at_start": trend.level,
+        "at_end": trend.level + trend.slope * hours,
+        "per_hour": trend.slope,
+        "ci95": list(trend.interval(_CONFIDENCE)),
+        "relative_per_hour": trend.slope / trend.level if trend.level > 0 else None,
+        "correlation": trend.correlation,
+        "bins": int((~np.isnan(series)).sum()),
+    }
+
+
+def _series(
+    c: Columns, population: Population, judgement: Judgement | None, edges: Floats
+) -> dict[str, Floats]:
+    """Each measure in every bin, of the requests scheduled in it; NaN where it is not defined."""
+    ok, judged = population.ok, population.judged
+    asked = _counts(c, judged, edges)
+    failed = _counts(c, population.failed, edges)
+    good = np.full(len(edges) - 1, np.nan)
+    if judgement is not None:
+        good = _counts(c, judged[judgement.good[judged]], edges)
+    with np.errstate(invalid="ignore"):
+        shares = {"goodput_ratio": good / asked, "error_rate": failed / asked}
+    place, ttfts_s = _place(c, ok, edges), ttft(c)[ok]
+    ascending = [ordered(ttfts_s[place == i]) for i in range(len(edges) - 1)]
+    return {
+        "ttft_p50_ms": np.array([percentile(values, 50.0) for values in ascending]) * 1e3,
+        "ttft_p99_ms": np.array([percentile(values, 99.0) for values in ascending]) * 1e3,
+        **shares,
+        "output_tokens_per_s": _tokens_per_s(c, edges, np.diff(edges)),
+    }
+
+
+def _place(c: Columns, rows: Rows, edges: Floats) -> Rows:
+    return np.searchsorted(edges, c.scheduled_s[rows], side="right") - 1
+
+
+def _counts(c: Columns, rows: Rows, edges: Floats) -> Floats:
+    return np.bincount(_place(c, rows, edges), minlength=len(edges) - 1).astype(np.float64)
+
+
+def _tokens_per_s(c: Columns, edges: Floats, seconds: Floats) -> Floats:
+    """Output tokens per second of each bin.
+
+    The tokens of an answer are spread evenly from its first event to its last. For bins of minutes that is as
+    good as each event at its own time, of which only its part of the run is ever in memory.
+    """
+    begun = np.where(c.events > 0, c.sent_s + c.first_event_s, c.ended_s)
+    over = np.where(c.events > 0, c.sent_s + c.last_event_s, c.ended_s)
+    came = np.flatnonzero(~np.isnan(c.output_tokens) & ~np.isnan(begun) & ((c.events > 0) | c.ok))
+    if not len(came):
+        return np.full(len(seconds), np.nan)
+    # In one order, whichever that of the workers was: sums of floats depend on it.
+    came = came[np.lexsort((c.output_tokens[came], over[came], begun[came]))]
+    begun, over, tokens = begun[came], over[came], c.output_tokens[came]
+    spread = np.maximum(over - begun, _MOMENT_S)
+    arrived = [float(np.sum(tokens * np.clip((edge - begun) / spread, 0.0, 1.0))) for edge in edges]
+    return np.diff(np.array(arrived)) / seconds

@@ -1,0 +1,132 @@
+"""How evenly a deployment's replicas were used, whether chance explains it, and what else may."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from llm_locust.batch import Requests
+from llm_locust.metrics.causes import Evidence, causes
+from llm_locust.metrics.chance import Significance, equal_shares, same_distribution
+from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.replicas import course, replicas
+from llm_locust.metrics.routing import (
+    Affinity,
+    Carriers,
+    by_connection,
+    by_key,
+    dispersion,
+    replica_labels,
+)
+
+Entries = Sequence[Mapping[str, Any]]
+
+#: What evenness is told of, and the key of a replica's entry that holds it.
+AMOUNTS = {
+    "requests": "requests",
+    "output_tokens": "output_tokens_per_s",
+    "in_flight": "concurrency_mean",
+    "ttft": "ttft_p50_ms",
+}
+
+
+def deployment(requests: Requests, m: Measured) -> dict[str, Any]:
+    """The ``replicas`` and ``fairness`` of a summary.
+
+    ``fairness`` has Jain's index of each of :data:`AMOUNTS` by its own name, and in ``gini`` and ``cv`` its
+    Gini coefficient and coefficient of variation. ``chance`` has the tests of requests and TTFT of
+    :mod:`~llm_locust.metrics.chance`. ``named_by`` says what tells replicas apart, ``unnamed`` how
+    many requests of the population have no name. ``dispersion`` and ``affinity`` are those of
+    :mod:`~llm_locust.metrics.routing`, ``causes`` the likely ones in words.
+    """
+    carriers = Carriers.of(requests)
+    labels, named_by = replica_labels(m.c, carriers)
+    c = replace(m.c, replica=labels)
+    told = course(c, m.window)
+    entries = [entry | told[entry["name"]] for entry in replicas(c, m.values, m.credits, m.judgement)]
+    judged = m.population(np.arange(len(c))).judged
+    return {"replicas": entries, "fairness": fairness(entries, c, m.values, judged, carriers, named_by)}
+
+
+def fairness(
+    entries: Entries,
+    c: Columns,
+    values: Mapping[str, Floats],
+    judged: Rows,
+    carriers: Carriers,
+    named_by: str | None,
+) -> dict[str, Any]:
+    """See :func:`deployment`. ``judged`` are the ok and failed requests of the window."""
+    named = judged[c.replica.codes[judged] >= 0]
+    requests = equal_shares([entry["requests"] for entry in entries])
+    ttft = same_distribution(_by_replica(values["ttft"], c, named, entries))
+    affinities = {
+        "connection": by_connection(c, carriers, c.replica, named),
+        "session": by_key(c, carriers.session, c.replica, named),
+        "prompt": by_key(c, carriers.prompt_id.codes.astype(np.int64) + 1, c.replica, named),
+    }
+    spread = dispersion(c, c.replica, named)
+    cv = {name: variation(_amounts(entries, name)) for name in AMOUNTS}
+    evidence = Evidence(entries, requests, spread, cv, affinities)
+    return {
+        **{name: jain(_amounts(entries, name)) for name in AMOUNTS},
+        "gini": {name: gini(_amounts(entries, name)) for name in AMOUNTS},
+        "cv": cv,
+        "chance": {"requests": _plain(requests), "ttft": _plain(ttft)},
+        "named_by": named_by,
+        "unnamed": len(judged) - len(named),
+        "dispersion": spread,
+        "affinity": {key: _told(affinity) for key, affinity in affinities.items()},
+        "causes": [asdict(cause) for cause in causes(evidence)],
+    }
+
+
+def jain(amounts: Sequence[float | None]) -> float | None:
+    """(Σx)² / (k Σx²): 1 when even, 1/k when one has all. None for fewer than two, for an unknown one, and
+    where all are 0."""
+    return _evenness(amounts, lambda x: float(x.sum()) ** 2 / (len(x) * float(x @ x)))
+
+
+def gini(amounts: Sequence[float | None]) -> float | None:
+    """Σ_i Σ_j |x_i − x_j| / (2 k Σx): 0 when even, 1 − 1/k when one has all. None as :func:`jain`."""
+
+    def coefficient(x: Floats) -> float:
+        k = len(x)
+        ranks = 2 * np.arange(1, k + 1) - k - 1
+        return max(0.0, float(ranks @ np.sort(x)) / (k * float(x.sum())))
+
+    return _evenness(amounts, coefficient)
+
+
+def variation(amounts: Sequence[float | None]) -> float | None:
+    """Standard deviation (of the population) / mean: 0 when even. None as :func:`jain`."""
+    return _evenness(amounts, lambda x: float(x.std() / x.mean()))
+
+
+def _evenness(amounts: Sequence[float | None], of: Callable[[Floats], float]) -> float | None:
+    if len(amounts) < 2 or any(a is None or not math.isfinite(a) for a in amounts):
+        return None
+    x = np.array(amounts, dtype=np.float64)
+    return of(x / x.max()) if x.any() else None  # of shares: no square overflows
+
+
+def _amounts(entries: Entries, name: str) -> list[float | None]:
+    return [entry[AMOUNTS[name]] for entry in entries]
+
+
+def _by_replica(values: Floats, c: Columns, rows: Rows, entries: Entries) -> list[Floats]:
+    """The values of the ok ones among ``rows``, by replica."""
+    ok = rows[c.ok[rows]]
+    code_of = {name: code for code, name in enumerate(c.replica.names)}
+    return [values[ok[c.replica.codes[ok] == code_of[entry["name"]]]] for entry in entries]
+
+
+def _plain(tested: Significance | None) -> dict[str, float] | None:
+    return None if tested is None else {"statistic": tested.statistic, "p": tested.p}
+
+
+def _told(affinity: Affinity) -> dict[str, float] | None:
+    return asdict(affinity) if affinity.pairs else None

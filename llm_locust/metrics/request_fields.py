@@ -1,0 +1,115 @@
+"""What one request is known by in an expression: the columns of its record, and its metrics.
+
+A duration is held as whole nanoseconds, as records have it, so that ``ttft<=500ms`` is true of one of
+500 ms exactly.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+
+from llm_locust.batch import SCHEMA, RecordBatch
+from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
+from llm_locust.metrics.goodput import Limits, MeasuredFrom, judge
+from llm_locust.metrics.latency import METRICS, per_request, user_tps
+from llm_locust.record import MOMENTS
+
+
+class Kind(StrEnum):
+    """What a field holds, and so what it can be compared with."""
+
+    TEXT = "a text"
+    NUMBER = "a number"
+    DURATION = "a duration"
+    TRUTH = "yes or no"
+
+
+def _kind(field: pa.Field) -> Kind:
+    if pa.types.is_boolean(field.type):
+        return Kind.TRUTH
+    if not pa.types.is_integer(field.type):
+        return Kind.TEXT
+    return Kind.DURATION if field.name.endswith("_ns") and field.name not in MOMENTS else Kind.NUMBER
+
+
+_COLUMNS = {field.name: _kind(field) for field in SCHEMA if field.name != "arrivals_ns"}
+_LATENCIES = tuple(metric for metric in METRICS if metric != "itl")
+_OF_PART = {
+    **dict.fromkeys(_LATENCIES, Kind.DURATION),
+    "events": Kind.NUMBER,
+    "n_output_tokens": Kind.NUMBER,
+    "user_tps": Kind.NUMBER,
+    "good": Kind.TRUTH,
+}
+
+#: Every field: the columns of a record but for the arrivals, the metrics that are one number a request,
+#: and ``at`` (scheduled, after the run's start), ``events`` (token events), ``n_output_tokens`` (n of
+#: docs/metrics.md), ``user_tps`` and ``good``.
+FIELDS: Mapping[str, Kind] = {**_COLUMNS, "at": Kind.DURATION, **_OF_PART}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """By what the fields of a run are taken: where ``at`` begins, and what ``good`` is."""
+
+    started_ns: int
+    limits: Limits
+    measured_from: MeasuredFrom
+
+
+def columns_of(fields: frozenset[str]) -> tuple[str, ...]:
+    """The columns of records that these fields are made of."""
+    own = {"scheduled_ns" if field == "at" else field for field in fields if field not in _OF_PART}
+    computed = PART_COLUMNS if fields & _OF_PART.keys() else ()
+    return tuple(dict.fromkeys([*computed, *sorted(own), "scheduled_ns"]))
+
+
+class FieldValues(Mapping[str, pa.Array]):
+    """The fields of a batch that has :func:`columns_of` them; null is undefined.
+
+    Texts are strings, numbers int64 or float64, durations int64 nanoseconds.
+    """
+
+    def __init__(self, batch: RecordBatch, terms: Terms) -> None:
+        self._batch = batch
+        self._terms = terms
+        self._part: Part | None = None
+
+    def __getitem__(self, field: str) -> pa.Array:
+        if field in _OF_PART:
+            self._part = self._part or Part.from_batch(self._batch, self._terms.started_ns)
+            return _computed(field, self._part, self._terms)
+        if field == "at":
+            return pa.array(self._batch.ints("scheduled_ns") - self._terms.started_ns)
+        column = self._batch.table.column(field).combine_chunks()
+        kind = FIELDS[field]
+        if kind is Kind.TRUTH:
+            return column
+        return column.cast(pa.string() if kind is Kind.TEXT else pa.int64())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FIELDS)
+
+    def __len__(self) -> int:
+        return len(FIELDS)
+
+
+def _computed(field: str, part: Part, terms: Terms) -> pa.Array:
+    if field in _LATENCIES:
+        return _whole_ns(per_request(part)[field])
+    if field == "good":
+        return pa.array(judge(part, per_request(part), terms.limits, terms.measured_from).good)
+    values: dict[str, Callable[[], Floats]] = {
+        "events": lambda: part.events.astype(np.float64),
+        "n_output_tokens": lambda: part.output_tokens,
+        "user_tps": lambda: user_tps(part),
+    }
+    return pa.array(values[field](), from_pandas=True)
+
+
+def _whole_ns(values_s: Floats) -> pa.Array:
+    known = ~np.isnan(values_s)
+    return pa.array(np.rint(np.where(known, values_s, 0) * 1e9).astype(np.int64), mask=~known)

@@ -1,0 +1,146 @@
+"""How requests were shared out among replicas, as far as their records tell.
+
+What a balancer does shows in who gets the next request: requests that share a key (a connection, a session,
+a prompt) go to one replica more often than their shares alone would make them, or do not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_locust.batch import Labels, RecordBatch, Requests
+from llm_locust.metrics.columns import Columns, Rows
+from llm_locust.metrics.whole import Whole
+
+CARRIER_COLUMNS = ("worker", "peer", "session", "prompt_id")
+
+#: A block that requests are dealt out in, in turns of all replicas; and how few blocks tell nothing.
+BLOCK_TURNS, LEAST_BLOCKS = 8, 30
+
+#: Fewest pairs of requests with the same key that tell anything.
+LEAST_PAIRS = 30
+
+#: Beyond chance: one request in a million would do so by itself, in the normal approximation.
+_NOTABLE_DEVIATIONS = 5.0
+
+#: The share of what could be above chance, from which on a key decides where a request goes.
+_DECIDES = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Carriers:
+    """What carried each request and what it belongs to, some 20 bytes each. ``session`` is a number that the
+    turns of one conversation share, 0 where there is none."""
+
+    worker: Labels
+    peer: Labels
+    prompt_id: Labels
+    session: NDArray[np.int64]
+
+    @classmethod
+    def from_batch(cls, batch: RecordBatch) -> "Carriers":
+        """All rows of ``batch``, which has at least :data:`CARRIER_COLUMNS`."""
+        encoded = batch.table.column("session").combine_chunks().dictionary_encode()
+        # 64 bits of Python's hash stand for the name; the last is that of no session.
+        hashes = [hash(name) or 1 for name in encoded.dictionary.to_pylist()]
+        codes = encoded.indices.fill_null(len(hashes)).to_numpy(zero_copy_only=False)
+        return cls(
+            worker=batch.labels("worker"),
+            peer=batch.labels("peer"),
+            prompt_id=batch.labels("prompt_id"),
+            session=np.array([*hashes, 0], dtype=np.int64)[codes],
+        )
+
+    @classmethod
+    def of(cls, requests: Requests) -> "Carriers":
+        """All requests, read part by part."""
+        whole = Whole(Carriers, len(requests))
+        for batch in requests.parts(CARRIER_COLUMNS):
+            whole.add(cls.from_batch(batch), len(batch))
+        return whole.value()
+
+
+def replica_labels(c: Columns, carriers: Carriers) -> tuple[Labels, str | None]:
+    """Each request's replica, and what named it: a ``header``, the ``peer`` address, or nothing.
+
+    The address of the connection counts only where no response of the run had a header, and only where
+    there are several: a single one is that of a balancer, or of a server that is alone.
+    """
+    if (c.replica.codes >= 0).any():
+        return c.replica, "header"
+    peers = np.unique(carriers.peer.codes[carriers.peer.codes >= 0])
+    return (carriers.peer, "peer") if len(peers) > 1 else (c.replica, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """Of ``pairs`` of successive requests with the same key, the share that one replica served both of, and
+    the share that chance would give: Σ (share of each replica)²."""
+
+    pairs: int
+    observed: float
+    expected: float
+
+    @property
+    def decides(self) -> bool:
+        """Whether the key says where a request goes: half of what could be above chance is."""
+        if self.pairs < LEAST_PAIRS or self.expected >= 1:
+            return False
+        deviation = (self.expected * (1 - self.expected) / self.pairs) ** 0.5
+        above = self.observed - self.expected
+        return above > _NOTABLE_DEVIATIONS * deviation and above > _DECIDES * (1 - self.expected)
+
+
+def by_connection(c: Columns, carriers: Carriers, replica: Labels, rows: Rows) -> Affinity:
+    """Of the requests on a reused connection. The client's pool hands out the connection that was given back
+    last, so it is that of the request which ended last at the same worker before this one was sent."""
+    pairs: list[tuple[Rows, Rows]] = []
+    for worker in np.unique(carriers.worker.codes[rows]).tolist():
+        mine = rows[carriers.worker.codes[rows] == worker]
+        ended = mine[np.argsort(c.ended_s[mine], kind="stable")]
+        later = mine[c.reused[mine] & ~np.isnan(c.sent_s[mine])]
+        place = np.searchsorted(c.ended_s[ended], c.sent_s[later], side="right") - 1
+        later, place = later[place >= 0], place[place >= 0]
+        pairs.append((ended[place], later))
+    return _affinity(pairs, replica, rows)
+
+
+def by_key(c: Columns, keys: NDArray[np.int64], replica: Labels, rows: Rows) -> Affinity:
+    """Of successive requests, as they were sent, with the same key; a key of 0 is none."""
+    mine = rows[keys[rows] != 0]
+    order = mine[np.lexsort((c.sent_s[mine], keys[mine]))]
+    same = keys[order[1:]] == keys[order[:-1]]
+    return _affinity([(order[:-1][same], order[1:][same])], replica, rows)
+
+
+def dispersion(c: Columns, replica: Labels, rows: Rows) -> float | None:
+    """How evenly requests are dealt out in the short run: the mean of Pearson's statistic over blocks of
+    :data:`BLOCK_TURNS` requests a replica, in the order in which they were sent, / (k − 1).
+
+    1 is chance, near 0 that each has its turn. None for fewer than two replicas or :data:`LEAST_BLOCKS`
+    blocks, of which chance makes less than a half once in a thousand runs at most.
+    """
+    known = rows[(replica.codes[rows] >= 0) & ~np.isnan(c.sent_s[rows])]
+    found, places = np.unique(
+        replica.codes[known[np.argsort(c.sent_s[known], kind="stable")]], return_inverse=True
+    )
+    k = len(found)
+    blocks = len(places) // (BLOCK_TURNS * k) if k else 0
+    if k < 2 or blocks < LEAST_BLOCKS:
+        return None
+    length = BLOCK_TURNS * k
+    block = np.repeat(np.arange(blocks), length)
+    counts = np.bincount(block * k + places[: blocks * length], minlength=blocks * k)
+    return float(((counts - BLOCK_TURNS) ** 2).sum() / BLOCK_TURNS / blocks / (k - 1))
+
+
+def _affinity(pairs: Sequence[tuple[Rows, Rows]], replica: Labels, rows: Rows) -> Affinity:
+    codes = replica.codes
+    before = np.concatenate([np.empty(0, np.int64), *(codes[first] for first, _ in pairs)])
+    after = np.concatenate([np.empty(0, np.int64), *(codes[second] for _, second in pairs)])
+    known = (before >= 0) & (after >= 0)
+    shares = np.bincount(codes[rows][codes[rows] >= 0], minlength=1) / max(1, int((codes[rows] >= 0).sum()))
+    n = int(known.sum())
+    return Affinity(n, float((before == after)[known].mean()) if n else 0.0, float(shares @ shares))

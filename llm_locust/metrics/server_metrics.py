@@ -1,0 +1,186 @@
+"""The ``server`` of a summary: what each target said of itself in the window, and what lies before it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from llm_locust.metrics.columns import Columns
+from llm_locust.metrics.server_series import Key, Series, ServerSeries
+from llm_locust.metrics.window import Window
+
+#: States of one target: the name, and whether those of its engines add up or are a mean.
+_STATES = {
+    "running": True,
+    "waiting": True,
+    "kv_cache_usage": False,
+    "prefix_cache_hit_rate": False,
+    "gpu_utilisation": False,
+    "power_w": True,
+}
+_COUNTS = (
+    *("prompt_tokens", "generation_tokens", "preemptions", "finished"),
+    *("prefix_cache_queries", "prefix_cache_hits"),
+)
+_HISTOGRAMS = ("ttft_s", "tpot_s", "itl_s", "queue_s", "e2el_s")
+
+#: How far the number of first tokens that the servers saw may be from the client's for their means to be of
+#: the same requests.
+_SAME_REQUESTS = 0.05
+
+
+def server_metrics(series: ServerSeries, c: Columns, window: Window) -> dict[str, Any]:
+    """``targets``, one entry each, ``total`` of all, and ``gateway``: what lies between client and server.
+
+    Counts are increases in the window. ``covered`` is the share of the window between a target's first and
+    last scrape, ``failed`` how many scrapes gave nothing. Histograms have n, how far that may be off, mean
+    and, as the buckets tell no more, bounds of p50 and p99, in milliseconds. What a target does not tell is
+    None.
+
+    Returns:
+        Nothing at all where nothing was scraped.
+    """
+    if not series.by_key:
+        return {}
+    targets = [{"name": name, **_of(series, name)} for name in series.targets]
+    total = _of(series, None)
+    return {"targets": targets, "total": total, "gateway": gateway(total["ttft_ms"], c, window)}
+
+
+def gateway(server_ttft: Mapping[str, Any] | None, c: Columns, window: Window) -> dict[str, Any] | None:
+    """What gateway and balancer add to a first token: mean TTFT of the client − that of the servers − mean
+    round-trip time of the connections.
+
+    Of the first tokens that came in the window, whatever became of their requests. ``same_requests`` says
+    whether the servers saw as many: else others use them, or some of them are not scraped, and the
+    difference is of unlike requests.
+
+    Returns:
+        ``{client_ttft_ms, server_ttft_ms, rtt_ms, gateway_ms, client_n, server_n, same_requests}``; None
+        without both.
+    """
+    first = window.inside(c, c.sent_s + c.first_event_s) & c.streamed & ~c.stepped
+    if server_ttft is None or not server_ttft["n"] or not first.any():
+        return None
+    rtts = c.rtt_s[first & ~np.isnan(c.rtt_s)]
+    client_ms, n = float(c.first_event_s[first].mean()) * 1e3, int(first.sum())
+    rtt_ms = float(rtts.mean()) * 1e3 if len(rtts) else None
+    return {
+        "client_ttft_ms": client_ms,
+        "server_ttft_ms": server_ttft["mean"],
+        "rtt_ms": rtt_ms,
+        "gateway_ms": client_ms - server_ttft["mean"] - (rtt_ms or 0.0),
+        "client_n": n,
+        "server_n": server_ttft["n"],
+        "same_requests": abs(server_ttft["n"] - n) <= max(1.0, server_ttft["n_error"] + _SAME_REQUESTS * n),
+    }
+
+
+def in_parts(series: ServerSeries, name: str, target: str | None = None) -> np.ndarray[Any, Any]:
+    """A state over the window in its parts, added up over engines, or their mean; NaN where unknown."""
+    found = list(_one_per_gpu(series.named(name, target)).values())
+    if not found:
+        return np.full(len(series.edges_s) - 1, np.nan)
+    table = np.stack([each.means for each in found])
+    known = ~np.isnan(table)
+    summed, n = np.where(known, table, 0.0).sum(axis=0), known.sum(axis=0)
+    divisor = np.where(n > 0, 1 if _STATES.get(name, False) else n, np.nan)
+    return np.asarray(summed / divisor, dtype=np.float64)
+
+
+def _of(series: ServerSeries, target: str | None) -> dict[str, Any]:
+    states: dict[str, float | None] = {}
+    for name, adds_up in _STATES.items():
+        found = _one_per_gpu(series.named(name, target)).values()
+        means = [each.mean for each in found if each.mean is not None]
+        states[f"{name}_mean"] = (sum(means) / (1 if adds_up else len(means))) if means else None
+        states[f"{name}_max"] = _most(series, name, target, list(found))
+    counts = {name: _increase(series, name, target) for name in _COUNTS}
+    memory = _one_per_gpu(series.named("gpu_memory_used_bytes", target)).values()
+    queries, hits = counts["prefix_cache_queries"], counts["prefix_cache_hits"]
+    return {
+        **_scrapes(series, target),
+        **states,
+        **counts,
+        "prefix_cache_hit_ratio": hits / queries if queries and hits is not None else None,
+        "gpus": len(gpus(series, target)),
+        "gpu_memory_used_bytes_max": max((m.most for m in memory if m.counts.any()), default=None),
+        **{f"{name.removesuffix('_s')}_ms": _histogram(series, name, target) for name in _HISTOGRAMS},
+    }
+
+
+def _most(series: ServerSeries, name: str, target: str | None, found: Sequence[Series]) -> float | None:
+    """Of one target the largest sample; of all together the most that there was at one time."""
+    seen = [each.most for each in found if each.counts.any()]
+    if target is None and len(seen) > 1 and _STATES[name]:
+        return float(np.nanmax(in_parts(series, name)))
+    return max(seen, default=None)
+
+
+def gpus(series: ServerSeries, target: str | None = None) -> set[str]:
+    """The GPUs that anything is told of, by what tells them apart."""
+    names = ("gpu_utilisation", "power_w", "energy_j", "gpu_memory_used_bytes")
+    return {gpu_of(key) for name in names for key in series.named(name, target)}
+
+
+def gpu_of(key: Key) -> str:
+    """A GPU's own id, wherever it was read; else its number at the target."""
+    return key.label("UUID", "gpu_uuid", "uuid") or f"{key.target}/{key.label('gpu', 'device') or 0}"
+
+
+def _one_per_gpu(found: Mapping[Key, Series]) -> dict[Key, Series]:
+    """Without the same GPU's series of a second exporter; what is of no GPU stays as it is."""
+    first: dict[str, str] = {}
+
+    def counts(key: Key) -> bool:
+        has_id = key.label("UUID", "gpu_uuid", "uuid") is not None
+        return not has_id or first.setdefault(gpu_of(key), key.target) == key.target
+
+    return {key: each for key, each in found.items() if counts(key)}
+
+
+def _increase(series: ServerSeries, name: str, target: str | None) -> float | None:
+    found = series.named(name, target)
+    return sum(each.total for each in found.values()) if found else None
+
+
+def _scrapes(series: ServerSeries, target: str | None) -> dict[str, Any]:
+    up = series.named("up", target).values()
+    scrapes = sum(float(each.counts.sum()) for each in up)
+    covered = [each.covered_s / series.seconds for each in up] if series.seconds else []
+    return {
+        "scrapes": round(scrapes),
+        "failed": round(scrapes - sum(each.total for each in up)),
+        "covered": min(covered, default=None),
+    }
+
+
+def _histogram(series: ServerSeries, name: str, target: str | None) -> dict[str, Any] | None:
+    counts, sums = _increase(series, f"{name}_count", target), _increase(series, f"{name}_sum", target)
+    if counts is None or sums is None:
+        return None
+    edges: dict[float, float] = {}
+    for key, each in series.named(f"{name}_bucket", target).items():
+        edge = float(key.label("le") or math.nan)
+        edges[edge] = edges.get(edge, 0.0) + each.total
+    return {
+        "n": counts,
+        "n_error": sum(each.uncertain for each in series.named(f"{name}_count", target).values()),
+        "mean": sums / counts * 1e3 if counts else None,
+        "p50_bounds": _bounds(edges, 0.5),
+        "p99_bounds": _bounds(edges, 0.99),
+    }
+
+
+def _bounds(cumulative: Mapping[float, float], share: float) -> list[float | None] | None:
+    """The edges of the bucket that a percentile lies in, ms; the upper one is None where it is the last."""
+    ordered = sorted(edge for edge in cumulative if not math.isnan(edge))
+    if not ordered or cumulative[ordered[-1]] <= 0:
+        return None
+    below = 0.0
+    for edge in ordered:
+        if cumulative[edge] >= share * cumulative[ordered[-1]]:
+            return [below * 1e3, edge * 1e3 if math.isfinite(edge) else None]
+        below = edge
+    return None

@@ -1,0 +1,167 @@
+"""What servers said of themselves: gauges and counters in equal parts of a window, in bounded memory.
+
+A counter is taken for a line between its samples, so that what falls into a part, and what the window's edges
+cut, is known without a sample at the edge; one that falls has begun anew at 0.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.window import Window
+
+#: Equal parts of the window that series are told in.
+PARTS = 240
+
+#: For how many usual distances between samples a state is taken to last.
+HELD = 3.0
+
+#: Names whose samples are counts since a server's start; all others are states.
+COUNTERS = frozenset(
+    {
+        *("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens"),
+        *("generation_tokens", "finished", "energy_j"),
+    }
+)
+_HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """``labels`` is a JSON object."""
+
+    target: str
+    name: str
+    labels: str
+
+    def label(self, *names: str) -> str | None:
+        """The first of these labels that there is."""
+        labels = msgspec.json.decode(self.labels, type=dict[str, str])
+        return next((labels[name] for name in names if name in labels), None)
+
+
+@dataclass(slots=True)
+class Series:
+    """One series in the window. Of a counter ``amounts`` are its increases in each part, of a state the sums
+    of its samples there, ``counts`` how many they are. ``uncertain`` is a counter's increase between the
+    samples on both sides of an edge of the window: how far ``total`` may be off. ``covered_s`` is
+    the time in the window between its first and its last sample."""
+
+    amounts: Floats = field(default_factory=lambda: np.zeros(PARTS))
+    counts: Floats = field(default_factory=lambda: np.zeros(PARTS))
+    most: float = -np.inf
+    uncertain: float = 0.0
+    covered_s: float = 0.0
+    _last: tuple[float, float] | None = None  # time and value of the last sample, after the window's start
+
+    @property
+    def total(self) -> float:
+        """Of a counter: its increase in the window."""
+        return float(self.amounts.sum())
+
+    @property
+    def mean(self) -> float | None:
+        """Of a state: the mean of its samples in the window."""
+        n = self.counts.sum()
+        return float(self.amounts.sum() / n) if n else None
+
+    @property
+    def means(self) -> Floats:
+        """Of a state in each part; where that has no sample, as it was before.
+
+        NaN before the first sample, and where the next one is more than :data:`HELD` usual distances away.
+        """
+        known = np.flatnonzero(self.counts)
+        if not len(known):
+            return np.full(PARTS, np.nan)
+        last = known[np.maximum(np.searchsorted(known, np.arange(PARTS), side="right") - 1, 0)]
+        held = HELD * max(1.0, (known[-1] - known[0]) / max(1.0, self.counts.sum() - 1))
+        age = np.arange(PARTS) - last
+        return np.where((age >= 0) & (age <= held), self.amounts[last] / self.counts[last], np.nan)
+
+    def add(self, at_s: Floats, values: Floats, edges_s: Floats, *, counts_up: bool) -> None:
+        """Samples in ascending order of their time, later than those before."""
+        joined = self._last is not None and at_s[0] >= self._last[0]
+        if self._last is not None and joined:
+            times, all_values = (
+                np.concatenate([[self._last[0]], at_s]),
+                np.concatenate([[self._last[1]], values]),
+            )
+        else:
+            times, all_values = at_s, values
+        clipped = np.clip(times, edges_s[0], edges_s[-1])
+        self.covered_s += float(clipped[-1] - clipped[0])
+        inside = (at_s >= edges_s[0]) & (at_s < edges_s[-1])
+        if inside.any():
+            self.most = max(self.most, float(values[inside].max()))
+        place = np.clip(np.searchsorted(edges_s, at_s[inside], side="right") - 1, 0, PARTS - 1)
+        self.counts += np.bincount(place, minlength=PARTS)
+        if counts_up:
+            steps = np.diff(all_values)
+            increases = np.where(steps >= 0, steps, all_values[1:])
+            grown = np.concatenate([[0.0], np.cumsum(increases)])
+            for edge_s in (edges_s[0], edges_s[-1]):
+                self.uncertain += float(increases[(times[:-1] < edge_s) & (times[1:] > edge_s)].sum())
+            self.amounts += np.diff(np.interp(edges_s, times, grown))
+        else:
+            self.amounts += np.bincount(place, weights=values[inside], minlength=PARTS)
+        self._last = (float(at_s[-1]), float(values[-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSeries:
+    """All series of a run in a window. ``edges_s`` are those of the parts, after the window's start."""
+
+    edges_s: Floats
+    by_key: Mapping[Key, Series]
+
+    @property
+    def seconds(self) -> float:
+        return float(self.edges_s[-1])
+
+    @property
+    def targets(self) -> list[str]:
+        return sorted({key.target for key in self.by_key})
+
+    def named(self, name: str, target: str | None = None) -> dict[Key, Series]:
+        """The series of a name, of one target or of all, by key."""
+        found = (key for key in self.by_key if key.name == name and target in (None, key.target))
+        return {key: self.by_key[key] for key in sorted(found)}
+
+
+def read_server_series(parts: Iterable[pa.Table], window: Window) -> ServerSeries:
+    """Every series of ``parts``, which have the columns at_ns, target, name, labels and value, and come in
+    the order of their writing. Of a window with gaps the whole span counts."""
+    seconds = max(0.0, (window.end_ns - window.start_ns) * 1e-9)
+    edges_s = np.linspace(0.0, seconds, PARTS + 1)
+    found: dict[Key, Series] = {}
+    if seconds > 0:
+        for part in parts:
+            for key, at_s, values in _series_of(part, window.start_ns):
+                series = found.setdefault(key, Series())
+                series.add(at_s, values, edges_s, counts_up=is_counter(key.name))
+    return ServerSeries(edges_s, found)
+
+
+def is_counter(name: str) -> bool:
+    """Whether samples of a name are counts since a start: histograms' parts are, too."""
+    return name in COUNTERS or name.endswith(_HISTOGRAM_PARTS)
+
+
+def _series_of(part: pa.Table, start_ns: int) -> Iterator[tuple[Key, Floats, Floats]]:
+    columns = [part.column(name).combine_chunks() for name in ("target", "name", "labels")]
+    encoded = [c if isinstance(c, pa.DictionaryArray) else c.dictionary_encode() for c in columns]
+    codes = np.zeros(len(part), dtype=np.int64)
+    for column in encoded:
+        codes = codes * (len(column.dictionary) + 1) + column.indices.to_numpy(zero_copy_only=False)
+    at_ns = part.column("at_ns").to_numpy()
+    order = np.lexsort((at_ns, codes))
+    ends = np.flatnonzero(np.diff(codes[order], append=-1)) + 1
+    values = part.column("value").to_numpy()
+    for rows in np.split(order, ends[:-1]) if len(order) else ():
+        texts = (column.dictionary[column.indices[int(rows[0])].as_py()].as_py() for column in encoded)
+        yield Key(*texts), (at_ns[rows] - start_ns) * 1e-9, values[rows].astype(np.float64)

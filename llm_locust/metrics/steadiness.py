@@ -1,0 +1,142 @@
+"""Was the load steady, and did the run begin with a warm-up that should be left out?
+
+The run's window is cut into equal parts. Concurrency and the median TTFT of each are held against those
+of the last third: what lies outside of where 99 % of such parts do, and more than 10 % off, is unlike it.
+An unbroken sequence of such parts at the beginning is a warm-up; one that reaches the middle of the run is
+a run that does not settle.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.concurrency import Spans
+from llm_locust.metrics.latency import ttft
+from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.trend import Level, level_of
+from llm_locust.metrics.window import STEADY_TOLERANCE, Window, plateau
+
+#: Parts of the window where there are :data:`_MANY` requests, and where there are at least :data:`_FEWEST`.
+PARTS_OF_MANY, PARTS_OF_FEW = 40, 20
+_MANY, _FEWEST = 400, 100
+
+_CONFIDENCE = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What a series was in its first ``parts``, which are unlike the last third, and ``later``."""
+
+    name: str
+    unit: str
+    parts: int
+    was: float
+    later: Level
+
+    @property
+    def text(self) -> str:
+        low, high = (self._shown(self.later.mean + sign * self.later.reach) for sign in (-1, 1))
+        return (
+            f"{self.name} {self._shown(self.was)}{self.unit} against "
+            f"{self._shown(self.later.mean)}{self.unit} in the last third "
+            f"(99 % of such parts: {low} .. {high})"
+        )
+
+    @staticmethod
+    def _shown(value: float) -> str:
+        return f"{max(0.0, value):.3g}"
+
+
+def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float) -> dict[str, Any]:
+    """The ``steadiness`` of a summary.
+
+    ``plateau`` is the concurrency that most of the run had, ``steady_share`` the share of the run of the
+    longest span that stays within 10 % of it (what ``--window steady`` takes). ``settled`` says whether the
+    run was like its last third by its middle, ``warmup_like`` whether its beginning was not,
+    ``warmup_s_suggested`` the whole ``--warmup`` that would leave that out, ``reason`` why, in a sentence.
+
+    Args:
+        run: the window of the run, see :func:`~llm_locust.metrics.window.run_window`.
+        ok: the requests that ended ok and were scheduled in it.
+        warmup_s: what was left out before it.
+    """
+    level = plateau(c, run)
+    if level is None:
+        return untold("no request was under way")
+    found = {"plateau": level.concurrency, "steady_share": level.share}
+    if len(ok) < _FEWEST:
+        few = f"too few ok requests to tell a warm-up: {len(ok)}, and {_FEWEST} are needed"
+        return untold(few) | found
+    parts = PARTS_OF_MANY if len(ok) >= _MANY else PARTS_OF_FEW
+    beginnings = [b for b in _beginnings(c, run, ok, parts) if b is not None and b.parts]
+    verdict = _verdict(beginnings, parts, run.seconds / parts, warmup_s)
+    return untold("") | found | verdict
+
+
+def untold(reason: str) -> dict[str, Any]:
+    """A ``steadiness`` of which nothing is known, and why."""
+    keys = ("settled", "warmup_like", "warmup_s_suggested", "plateau", "steady_share")
+    return {**dict.fromkeys(keys), "reason": reason}
+
+
+def _beginnings(c: Columns, run: Window, ok: Rows, parts: int) -> list[_Beginning | None]:
+    edges = np.linspace(run.start_s(c), run.end_s(c), parts + 1)
+    return [
+        _beginning("concurrency", "", Spans.of(c).means(edges)),
+        _beginning("TTFT median", " ms", _median_ttft_ms(c, ok, edges)),
+    ]
+
+
+def _median_ttft_ms(c: Columns, ok: Rows, edges: Floats) -> Floats:
+    """Of the requests scheduled in each part; NaN without any that has one."""
+    place = np.searchsorted(edges, c.scheduled_s[ok], side="right") - 1
+    values_s = ttft(c)[ok]
+    return np.array([percentile(ordered(values_s[place == i]), 50.0) for i in range(len(edges) - 1)]) * 1e3
+
+
+def _beginning(name: str, unit: str, series: Floats) -> _Beginning | None:
+    """The parts before the first one that is like the last third; None where that is not known."""
+    third = len(series) // 3
+    later = level_of(series[-third:], _CONFIDENCE)
+    if later is None:
+        return None
+    allowed = max(later.reach, STEADY_TOLERANCE * later.mean)
+    with np.errstate(invalid="ignore"):
+        unlike = np.abs(series[:-third] - later.mean) > allowed
+    parts = len(unlike) if unlike.all() else int(np.argmin(unlike))
+    return _Beginning(name, unit, parts, float(series[:parts].mean()) if parts else math.nan, later)
+
+
+def _verdict(beginnings: list[_Beginning], parts: int, part_s: float, warmup_s: float) -> dict[str, Any]:
+    if not beginnings:
+        return {
+            "settled": True,
+            "warmup_like": False,
+            "reason": f"concurrency and median TTFT of the first {part_s:.3g} s "
+            "are like those of the last third",
+        }
+    what = " and ".join(b.text for b in beginnings)
+    longest = max(b.parts for b in beginnings)
+    if 2 * longest >= parts:
+        return {
+            "settled": False,
+            "reason": f"not settled by the middle of the run: {what}; make the run longer, or see the drift",
+        }
+    suggested_s = _rounded_up(warmup_s + longest * part_s)
+    more = f" instead of {warmup_s:g}s" if warmup_s else ""
+    return {
+        "settled": True,
+        "warmup_like": True,
+        "warmup_s_suggested": suggested_s,
+        "reason": f"the first {longest * part_s:.3g} s were like a warm-up: {what}; "
+        f"use --warmup {suggested_s:g}s{more}",
+    }
+
+
+def _rounded_up(seconds: float) -> float:
+    """To whole seconds, below ten of them to tenths."""
+    steps = 10 if seconds < 10 else 1
+    return math.ceil(round(seconds * steps, 6)) / steps

@@ -1,0 +1,232 @@
+"""A small language that chooses requests: ``input_tokens>1000 and name in (chat, search)``.
+
+::
+
+    condition  = both { "or" both }
+    both       = one { "and" one }
+    one        = "not" one | "(" condition ")" | test
+    test       = field [ operator value | [ "not" ] "in" "(" value { "," value } ")" ]
+    operator   = "==" | "=" | "!=" | "<" | "<=" | ">" | ">="
+
+A field alone is a yes-or-no one. A value is a word, or a text in quotes where it has blanks or signs of
+the language in it; durations have a unit (``500ms``). What is not defined for a request meets no
+test but ``!=`` and ``not``; ``field == none`` finds it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llm_locust.metrics.conditions import All, AnyOf, Comparison, Condition, Not, Value
+from llm_locust.metrics.request_fields import FIELDS, Kind
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.terms import Word, listed, nearest
+
+#: Parentheses and ``not`` inside each other.
+DEEPEST = 40
+
+_TOKEN = re.compile(
+    r"""\s*(?: (?P<text>"[^"]*"|'[^']*') | (?P<open>[(\[]) | (?P<close>[)\]]) | (?P<comma>,)
+        | (?P<op>[=!<>]+) | (?P<word>[^\s()\[\],=!<>"']+) | (?P<broken>["'].*) )""",
+    re.VERBOSE | re.DOTALL,
+)
+_OPERATORS = {"==": "==", "=": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
+_SIGNS = {"&": "and", "&&": "and", "|": "or", "||": "or"}
+
+
+class WhereError(ValueError):
+    """A text that is no condition; one line that says where, what is wrong and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A condition on requests, and the text it was read from."""
+
+    text: str
+    condition: Condition
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.condition.fields
+
+
+def parse_where(text: str) -> Where:
+    """The condition that ``text`` says.
+
+    Raises:
+        WhereError: it is none; the text points at the wrong word.
+    """
+    return Where(text.strip(), _Parser(text).parse())
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    word: Word
+
+    def says(self, keyword: str) -> bool:
+        return self.kind == "word" and self.word.text.lower() == keyword
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at, end = 0, len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at, end)
+        assert match is not None  # every character is one of a token
+        kind = str(match.lastgroup)
+        word = Word(match[kind], match.start(kind) + 1)
+        if kind == "broken":
+            raise WhereError(f"where: {word.pointed('the quote is not closed')}")
+        yield _Token(kind, word)
+        at = match.end()
+    yield _Token("end", Word("", end + 1))
+
+
+class _Parser:
+    """One function a rule of the grammar; ``_next`` is the token that none has taken yet."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _tokens(text)
+        self._next = next(self._tokens)
+        self._depth = 0
+
+    def parse(self) -> Condition:
+        if self._next.kind == "end":
+            raise self._error("nothing to choose by: write a condition, as input_tokens>1000")
+        condition = self._either()
+        if self._next.kind != "end":
+            sign = _SIGNS.get(self._next.word.text)
+            raise self._error(f'write "{sign}"' if sign else 'write "and" or "or" between two conditions')
+        return condition
+
+    def _either(self) -> Condition:
+        parts = [self._both()]
+        while self._next.says("or"):
+            self._take()
+            parts.append(self._both())
+        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+
+    def _both(self) -> Condition:
+        parts = [self._one()]
+        while self._next.says("and"):
+            self._take()
+            parts.append(self._one())
+        return parts[0] if len(parts) == 1 else All(tuple(parts))
+
+    def _one(self) -> Condition:
+        negated, opened = self._next.says("not"), self._next.kind == "open"
+        if not negated and not opened:
+            return self._test()
+        if self._depth >= DEEPEST:
+            raise self._error(f"more than {DEEPEST} conditions inside each other")
+        self._depth += 1
+        self._take()
+        inner = Not(self._one()) if negated else self._either()
+        if opened:
+            self._take("close", 'close the parenthesis with ")"')
+        self._depth -= 1
+        return inner
+
+    def _test(self) -> Condition:
+        field = self._field()
+        if self._next.kind == "op":
+            return self._comparison(field)
+        if self._next.says("not"):
+            self._take()
+            if not self._next.says("in"):
+                raise self._error(f'after "{field} not" write "in"')
+            return Not(self._membership(field))
+        if self._next.says("in"):
+            return self._membership(field)
+        if FIELDS[field] is not Kind.TRUTH:
+            raise self._error(f"after {field} write {listed(_OPERATORS)} or in")
+        return Comparison(field, "==", True)
+
+    def _field(self) -> str:
+        token = self._next
+        if token.kind != "word" or any(token.says(keyword) for keyword in ("and", "or", "in")):
+            raise self._error("write a field first, as in ttft>500ms")
+        name = token.word.text
+        if name not in FIELDS:
+            raise self._error(
+                f"unknown field; {nearest(name, FIELDS) or f'fields are {listed(FIELDS)}'}".rstrip()
+            )
+        return self._take().word.text
+
+    def _comparison(self, field: str) -> Condition:
+        op = self._next.word.text
+        if op not in _OPERATORS:
+            raise self._error(f"after {field} write {listed(_OPERATORS)} or in")
+        self._take()
+        at = self._next
+        value, ordered = self._value(field), _OPERATORS[op] not in ("==", "!=")
+        if ordered and (value is None or FIELDS[field] in (Kind.TEXT, Kind.TRUTH)):
+            why = f"{field} is {FIELDS[field]}, which has no order: write == or !=, not {op}"
+            raise WhereError(f"where: {at.word.pointed('none has no order' if value is None else why)}")
+        if op == "!=":
+            return Not(Comparison(field, "==", value))
+        return Comparison(field, _OPERATORS[op], value)
+
+    def _membership(self, field: str) -> Condition:
+        self._take()
+        self._take("open", f"after {field} in write the values, as (a, b)")
+        tests = [Comparison(field, "==", self._value(field))]
+        while self._next.kind == "comma":
+            self._take()
+            tests.append(Comparison(field, "==", self._value(field)))
+        self._take("close", 'write "," or close the list with ")"')
+        return AnyOf(tuple(tests))
+
+    def _value(self, field: str) -> Value:
+        token = self._next
+        if token.kind not in ("word", "text"):
+            raise self._error(f"no value to compare {field} with")
+        self._take()
+        quoted = token.kind == "text"
+        text = token.word.text[1:-1] if quoted else token.word.text
+        if not quoted and text.lower() == "none":
+            return None
+        try:
+            return _read_value(field, text)
+        except ValueError as e:
+            raise WhereError(f"where: {token.word.pointed(f'{field} is {FIELDS[field]}: {e}')}") from None
+
+    def _take(self, kind: str | None = None, why: str = "") -> _Token:
+        if kind is not None and self._next.kind != kind:
+            raise self._error(why)
+        token = self._next
+        if token.kind != "end":
+            self._next = next(self._tokens)
+        return token
+
+    def _error(self, why: str) -> WhereError:
+        return WhereError(f"where: {self._next.word.pointed(why)}")
+
+
+def _read_value(field: str, text: str) -> Value:
+    """The value of a word, in the unit of the field. ValueError says what is wrong with it."""
+    match FIELDS[field]:
+        case Kind.TEXT:
+            return text
+        case Kind.TRUTH:
+            if text.lower() not in _TRUTHS:
+                raise ValueError(f"write one of {listed(_TRUTHS)}")
+            return _TRUTHS[text.lower()]
+        case Kind.DURATION if not (field.endswith("_ns") and _NUMBER.fullmatch(text)):
+            return _nanoseconds(text)
+        case _:
+            return _number(text)
+
+
+def _number(text: str) -> int | float:
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError("write a number, as 1000")
+    whole = text.lstrip("+-").isdecimal() and len(text) < 20
+    return int(text) if whole else float(text)
+
+
+def _nanoseconds(text: str) -> int:
+    sign = -1 if text.startswith("-") else 1
+    return sign * round(parse_duration(text.removeprefix("-")) * 1e9)

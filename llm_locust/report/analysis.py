@@ -1,0 +1,171 @@
+"""Everything again from the records: with other limits, another window, of some of the requests only."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llm_locust.batch import Requests
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.breakdown import breakdown
+from llm_locust.metrics.cost import Prices
+from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
+from llm_locust.metrics.percentiles import PERCENTILES
+from llm_locust.metrics.request_fields import Terms
+from llm_locust.metrics.selection import selected
+from llm_locust.metrics.slo import Slo, parse_duration, parse_slo
+from llm_locust.metrics.summary import WINDOWS, chosen_window, summarise
+from llm_locust.metrics.where import Where, parse_where
+from llm_locust.metrics.window import Window, given_window, united
+from llm_locust.report.sources import Run, Source
+
+FromTo = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a report is asked for beside what the run's manifest says. None: as the manifest has it.
+
+    Attributes:
+        slo, gates: texts such as ``ttft=500ms`` and ``goodput>=95%``; an empty one means none.
+        window: ``run``, ``steady``, or seconds after the run's start, from and to.
+        percentiles: key in the summary -> percent; shown instead of the usual ones.
+        by: dimensions that the figures are told by as well.
+        where: a condition; the requests that do not meet it are left out.
+        prices: for what answers cost; each that is None is the manifest's.
+    """
+
+    slo: str | None = None
+    gates: str | None = None
+    warmup_s: float | None = None
+    window: str | FromTo = "run"
+    percentiles: Mapping[str, float] | None = None
+    by: tuple[str, ...] = ()
+    where: str | None = None
+    prices: Prices | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """The report is the run's own: nothing else than its manifest says was asked for."""
+        return self == Question()
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """A summary, and what it was made of."""
+
+    summary: dict[str, Any]
+    manifest: Manifest
+    requests: Requests
+    measured: Measured
+
+
+def parse_window(text: str) -> str | FromTo:
+    """``run``, ``steady``, or the seconds of ``30s-90s``, ``30s-`` and ``-90s``.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if text in WINDOWS:
+        return text
+    start, dash, end = text.partition("-")
+    if not dash or not (start.strip() or end.strip()):
+        raise ValueError(f'unknown window "{text}": write {", ".join(WINDOWS)}, or a span such as 30s-90s')
+    try:
+        start_s = parse_duration(start.strip()) if start.strip() else 0.0
+        end_s = parse_duration(end.strip()) if end.strip() else math.inf
+    except ValueError as e:
+        raise ValueError(f'window "{text}": {e}') from None
+    if start_s >= end_s:
+        raise ValueError(f'window "{text}": its end has to be after its start')
+    return start_s, end_s
+
+
+def analyse(source: Source, question: Question) -> Analysis:
+    """The summary that answers a question.
+
+    The window is the whole run's, whatever ``where`` leaves of its requests, so that rates are of the time
+    that was measured. Of several runs it is the union of each one's own window, on the wall clock: rates
+    are per second of that union, and where runs were under way together their loads add up.
+
+    The summary of more than the run's own report has ``analysis``: what was asked, of how many requests;
+    and ``by``, where that was asked for.
+
+    Raises:
+        SloError, GateError, WhereError: a text cannot be read.
+        StoreError: the requests cannot be read.
+        ValueError: the window is not in the run, or the condition needs an SLO that is not there.
+    """
+    manifest = source.manifest
+    slo = parse_slo(manifest.slo if question.slo is None else question.slo)
+    where = None if question.where is None else parse_where(question.where)
+    gates = None if question.gates is None else parse_gates(question.gates)
+    window = _window(source, question)
+    warmup_s = manifest.warmup_s if question.warmup_s is None else question.warmup_s
+    requests = source.requests if where is None else _chosen(source, where, slo)
+    measured = measure(requests, manifest, slo, chosen_window(window, warmup_s), warmup_s)
+    summary = summarise(
+        requests,
+        manifest,
+        slo=slo,
+        gates=gates,
+        warmup_s=warmup_s,
+        window=window,
+        percentiles=_ascending({**PERCENTILES, **(question.percentiles or {})}),
+        rows_of_run=None if where is None else len(source.requests),
+        prices=question.prices,
+        measured=measured,
+    )
+    answer = Analysis(summary, manifest, requests, measured)
+    if len(source.runs) > 1 and len({run.manifest.seed for run in source.runs}) > 1:
+        summary["run"]["seed"] = None
+    if len(source.runs) > 1 or not question.is_plain:
+        summary["analysis"] = _told(source, question, where, len(requests))
+    if question.by:
+        summary["by"] = _by(answer, question)
+    return answer
+
+
+def _window(source: Source, question: Question) -> str | Window:
+    if isinstance(question.window, str) and question.where is None and len(source.runs) == 1:
+        return question.window
+    return united([_window_of(run, question) for run in source.runs])
+
+
+def _window_of(run: Run, question: Question) -> Window:
+    manifest, asked = run.manifest, question.window
+    if isinstance(asked, str):
+        warmup_s = manifest.warmup_s if question.warmup_s is None else question.warmup_s
+        return find_window(run.requests, manifest, asked, warmup_s)
+    whole = find_window(run.requests, manifest, "run", 0.0)
+    return given_window(whole, manifest.started_ns, *asked)
+
+
+def _chosen(source: Source, where: Where, slo: Slo) -> Requests:
+    limits = limits_of(source.manifest, slo)
+    if "good" in where.fields and not limits:
+        raise ValueError("where: good needs limits of a request: give them by --slo, as ttft=500ms")
+    terms = Terms(source.manifest.started_ns, limits, measured_from(source.manifest))
+    return selected(source.requests, where, terms)
+
+
+def _ascending(places: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(places.items(), key=lambda place: place[1]))
+
+
+def _told(source: Source, question: Question, where: Where | None, chosen: int) -> dict[str, Any]:
+    return {
+        "runs": [run.manifest.id for run in source.runs],
+        "where": None if where is None else where.text,
+        "requests": chosen,
+        "of": len(source.requests),
+        "percentiles": None if question.percentiles is None else list(question.percentiles),
+        "by": list(question.by),
+    }
+
+
+def _by(answer: Analysis, question: Question) -> dict[str, Any]:
+    places = _ascending({**PERCENTILES, **(question.percentiles or {})})
+    found = {by: breakdown(answer.measured, answer.requests, by, places) for by in question.by}
+    return {by: {"groups": each.groups, "left_out": each.left_out} for by, each in found.items()}

@@ -1,0 +1,225 @@
+"""``llm-locust report``: a run's report again from its records, with other limits where they are given."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
+from llm_locust.metrics.cost import Prices
+from llm_locust.metrics.percentiles import parse_percentiles
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.summary import WINDOWS, exit_code
+from llm_locust.report.analysis import Analysis, Question, analyse, parse_window
+from llm_locust.report.build import write_reports
+from llm_locust.report.console import print_report
+from llm_locust.report.formats.junit import junit
+from llm_locust.report.formats.vllm import vllm_json
+from llm_locust.report.markdown import markdown
+from llm_locust.report.output import one_line, printing
+from llm_locust.report.sources import Source, open_source
+from llm_locust.store import StoreError, create_run_dir, holds_a_run, write_text
+
+DESCRIPTION = (
+    "Compute a report from the records of a run again, with other limits, another window or of some of "
+    "its requests where that is asked for, and print it. A plain report is written into the run "
+    "directory; any other leaves the run's own report as it is, and is written where --out says."
+)
+
+FORMATS = ("console", "json", "md", "vllm", "junit")
+
+_FILES = {"vllm": "vllm.json", "junit": "junit.xml"}
+
+_PRICES = {
+    "gpu_hour_cost": "price of one GPU for an hour",
+    "gpus": "GPUs of the deployment",
+    "input_token_price": "price of a million input tokens",
+    "output_token_price": "price of a million output tokens",
+}
+
+T = TypeVar("T")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust report``."""
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="run directory, such as runs/demo; several are one population; spools and the directory of a "
+        "run that was not finished are merged first",
+    )
+    _add_questions(parser.add_argument_group("what is asked"))
+    told = parser.add_argument_group("how it is told")
+    told.add_argument("--format", choices=FORMATS, default="console", help="what is printed (%(default)s)")
+    told.add_argument(
+        "--save-detailed", action="store_true", help="with --format vllm: the lists of every request too"
+    )
+    told.add_argument("--out", type=Path, metavar="DIR", help="write the reports into this directory")
+    told.add_argument(
+        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 2"
+    )
+
+
+def _add_questions(asked: argparse._ArgumentGroup) -> None:
+    asked.add_argument("--slo", metavar="TEXT", help='limits of a request: "ttft=500ms tpot=50ms"')
+    asked.add_argument("--gate", metavar="TEXT", help='limits of the run: "goodput>=95%% p99_ttft<800ms"')
+    asked.add_argument(
+        "--warmup", type=_parsed(_duration_s), metavar="TIME", help="left out at the start, such as 30s"
+    )
+    asked.add_argument(
+        "--window",
+        type=_parsed(parse_window),
+        default="run",
+        metavar="WINDOW",
+        help=f"{WINDOWS[0]}: without warm-up and drain; {WINDOWS[1]}: the longest span of steady "
+        "concurrency; 30s-90s: a span after the run's start (%(default)s)",
+    )
+    asked.add_argument(
+        "--percentiles",
+        type=_parsed(parse_percentiles),
+        metavar="LIST",
+        help="of the latencies, such as 50,90,99,99.9",
+    )
+    asked.add_argument(
+        "--by",
+        type=_parsed(parse_dimensions),
+        default=(),
+        metavar="LIST",
+        help=f"tell the figures by these too, such as replica,turn: {', '.join(DIMENSIONS)}",
+    )
+    asked.add_argument(
+        "--where",
+        metavar="TEXT",
+        help='only requests that meet it: "input_tokens>1000 and name==chat", "not (ttft<=500ms or reused)"',
+    )
+    for name, meaning in _PRICES.items():
+        asked.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="N", help=meaning)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Report, and give the exit code: see :func:`~llm_locust.metrics.summary.exit_code`; 2 for what
+    cannot be read or answered."""
+    try:
+        _refuse_senseless(args)
+        question = _question(args)
+        with open_source(args.runs, args.slo, args.gate) as source:
+            for line in source.unreadable:
+                _say(f"warning: {line}")
+            analysis = analyse(source, question)
+            directory = _directory(args, source, question)
+            text = _text(args, analysis)
+            _write(args, directory, analysis, text)
+    except (UnicodeDecodeError, pa.ArrowException, ArithmeticError, LookupError) as e:
+        runs = ", ".join(map(str, args.runs))
+        _say(f"the records of {runs} hold a value that none can have: {one_line(e)}")
+        return 2
+    except (ValueError, OSError) as e:
+        _say(one_line(e))
+        return 2
+    _print(args, directory, analysis, text, question)
+    return exit_code(analysis.summary, analysis.manifest, args.allow_incomplete) or 0
+
+
+def _question(args: argparse.Namespace) -> Question:
+    return Question(
+        slo=args.slo,
+        gates=args.gate,
+        warmup_s=args.warmup,
+        window=args.window,
+        percentiles=args.percentiles,
+        by=args.by,
+        where=args.where,
+        prices=Prices(**{name: getattr(args, name) for name in _PRICES}) or None,
+    )
+
+
+def _refuse_senseless(args: argparse.Namespace) -> None:
+    if args.warmup is not None and not isinstance(args.window, str):
+        raise ValueError("--warmup and a window FROM-TO: give one of them, FROM leaves the warm-up out")
+    if args.save_detailed and args.format != "vllm":
+        raise ValueError("--save-detailed adds lists to --format vllm only: leave it out")
+    if args.out is not None and holds_a_run(args.out):
+        raise ValueError(f"--out {str(args.out)!r} holds a run, whose own report stays: name a new directory")
+
+
+def _directory(args: argparse.Namespace, source: Source, question: Question) -> Path | None:
+    """Where the reports are written: --out, or the directory of the run whose own report it is."""
+    if args.out is not None:
+        return Path(args.out)
+    own = question.is_plain and len(source.runs) == 1 and not source.merged
+    return args.runs[0] if own and len(args.runs) == 1 else None
+
+
+def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
+    """What is printed; None of the console's report, which depends on the terminal."""
+    match args.format:
+        case "json":
+            return msgspec.json.format(msgspec.json.encode(analysis.summary), indent=2).decode() + "\n"
+        case "md":
+            return markdown(analysis.summary)
+        case "vllm":
+            return vllm_json(analysis, args.percentiles, detailed=args.save_detailed)
+        case "junit":
+            return junit(analysis.summary)
+    return None
+
+
+def _write(args: argparse.Namespace, directory: Path | None, analysis: Analysis, text: str | None) -> None:
+    if directory is None:
+        return
+    if args.out is not None:
+        create_run_dir(directory)
+    write_reports(directory, analysis.summary, analysis.requests, analysis.manifest, analysis.measured)
+    if args.out is not None and args.format in _FILES and text is not None:
+        try:
+            write_text(directory / _FILES[args.format], text)
+        except OSError as e:
+            raise StoreError(f"the report in {str(directory)!r} cannot be written: {e.strerror or e}") from e
+
+
+def _print(
+    args: argparse.Namespace,
+    directory: Path | None,
+    analysis: Analysis,
+    text: str | None,
+    question: Question,
+) -> None:
+    own = directory is not None and args.out is None
+    with printing():
+        if text is None:
+            print_report(analysis.summary, directory if own else None, sys.stdout)
+        else:
+            sys.stdout.write(text)
+    if directory is None:
+        _say("nothing was written, the run's own report stays as it is; --out DIR keeps this one")
+    elif not own:
+        _say(f"written into {str(directory)!r}")
+
+
+def _say(text: str) -> None:
+    print(f"llm-locust report: {one_line(text)}", file=sys.stderr)
+
+
+def _duration_s(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as e:
+        raise ValueError(f'"{text}": {e}') from e
+
+
+def _parsed(read: Callable[[str], T]) -> Callable[[str], T]:
+    """A type of argparse, which says what was wrong with a text."""
+
+    def parse(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as e:
+            raise argparse.ArgumentTypeError(str(e)) from e
+
+    return parse

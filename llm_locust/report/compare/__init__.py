@@ -1,0 +1,1 @@
+"""``llm-locust compare``: two runs, or several over time, and what changed beyond noise."""

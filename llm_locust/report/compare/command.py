@@ -1,0 +1,108 @@
+"""``llm-locust compare``: its options, and what it prints and writes."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from llm_locust.metrics.relative_gates import parse_relative_gates
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.summary import WINDOWS
+from llm_locust.report.compare.console import print_comparison
+from llm_locust.report.compare.data import as_data
+from llm_locust.report.compare.markdown import markdown
+from llm_locust.report.compare.outcome import Outcome, compare_runs
+from llm_locust.report.output import one_line, printing
+from llm_locust.store import StoreError, write_text
+
+DESCRIPTION = (
+    "Set two runs against each other and say which differences are beyond noise; of several runs show "
+    "how figures moved over time. Exit code 1 when a gate broke beyond noise."
+)
+
+FORMATS = ("console", "json", "md")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust compare``."""
+    parser.add_argument("base", type=Path, metavar="BASE", help="run directory to compare with")
+    parser.add_argument(
+        "new", type=Path, nargs="+", metavar="NEW", help="run directory, or several over time"
+    )
+    parser.add_argument(
+        "--gate",
+        default="",
+        metavar="TEXT",
+        help='limits of the change: "p99_ttft<=+5%% goodput>=-1%%", of a share also in points: '
+        '"error_rate<=+0.5pp"; one breaks when it is over and the interval of the difference leaves '
+        "out 0; of several runs on the last against the first",
+    )
+    parser.add_argument("--slo", metavar="TEXT", help="limits that all runs are judged by (the first run's)")
+    parser.add_argument(
+        "--window", choices=WINDOWS, default="run", help="as in llm-locust report (%(default)s)"
+    )
+    parser.add_argument(
+        "--warmup", type=_duration_s, metavar="TIME", help="left out at each start, such as 30s"
+    )
+    parser.add_argument("--seed", type=_seed, default=0, help="of the bootstrap (%(default)s)")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="console", help="md: for a pull request (%(default)s)"
+    )
+    parser.add_argument("--json", action="store_const", dest="format", const="json", help="--format json")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with charts")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and print. Gives the exit code: 0, 1 for a broken gate, 2 for what cannot be compared."""
+    paths: Sequence[Path] = [args.base, *args.new]
+    try:
+        outcome = compare_runs(
+            paths,
+            gates=parse_relative_gates(args.gate),
+            slo=args.slo,
+            window=args.window,
+            warmup_s=args.warmup,
+            seed=args.seed,
+        )
+        if args.html is not None:
+            _write_page(args.html, outcome)
+    except (ValueError, OSError) as e:
+        print(f"llm-locust compare: {one_line(e)}", file=sys.stderr)
+        return 2
+    with printing():
+        _print(outcome, args.format)
+    return outcome.exit_code
+
+
+def _write_page(path: Path, outcome: Outcome) -> None:
+    # Here and not above: plotly takes longer to import than two runs to compare.
+    from llm_locust.report.compare.page import page
+
+    try:
+        write_text(path, page(outcome))
+    except OSError as e:
+        raise StoreError(f"the page {str(path)!r} cannot be written: {e.strerror or e}") from e
+
+
+def _print(outcome: Outcome, form: str) -> None:
+    if form == "json":
+        print(msgspec.json.format(msgspec.json.encode(as_data(outcome)), indent=2).decode())
+    elif form == "md":
+        print(markdown(outcome), end="")
+    else:
+        print_comparison(outcome, sys.stdout)
+
+
+def _duration_s(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f'"{text}": {e}') from e
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f'"{text}" is no seed: write a whole number from 0')
+    return int(text)

@@ -1,0 +1,94 @@
+"""A comparison as plain values, for ``--format json``: figures in milliseconds, shares and numbers."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from llm_locust.metrics.comparison import CONFIDENCE, Row
+from llm_locust.metrics.estimates import Difference
+from llm_locust.metrics.failures import iso
+from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.relative_gates import GateResult
+from llm_locust.report.compare.outcome import Outcome, Run
+from llm_locust.report.compare.words import shown
+
+SCHEMA = 1
+
+_UNITS = {Kind.LATENCY: "ms", Kind.SHARE: "share", Kind.NUMBER: "number"}
+
+
+def as_data(outcome: Outcome) -> dict[str, Any]:
+    """Stable keys; what is not defined or not known is None.
+
+    ``comparisons[i]`` is run i + 1 against run i. ``change`` is a share of base's figure. ``confidence`` is
+    that of each interval, ``joint_confidence`` of all together.
+    """
+    return {
+        "schema": SCHEMA,
+        "runs": [_run(run) for run in outcome.runs],
+        "slo_ms": {metric: limit_s * 1e3 for metric, limit_s in outcome.slo.limits.items()},
+        "seed": outcome.seed,
+        "joint_confidence": CONFIDENCE,
+        "warnings": list(outcome.warnings),
+        "comparisons": [
+            {
+                "base": base.label,
+                "new": new.label,
+                "confidence": comparison.confidence,
+                "rows": [_row(row) for row in comparison.rows],
+            }
+            for (base, new), comparison in zip(pairwise(outcome.runs), outcome.comparisons, strict=True)
+        ],
+        "gates": [_gate(gate) for gate in outcome.gates],
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    manifest, population = run.compared.manifest, run.compared.population
+    return {
+        "label": run.label,
+        "id": manifest.id,
+        "started": iso(manifest.started_ns),
+        "model": manifest.model,
+        "host": manifest.host,
+        "window_s": run.compared.window.seconds,
+        "ok": len(population.ok),
+        "failed": len(population.failed),
+        "client_verdict": run.compared.client()["verdict"],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    metric, found = row.metric, row.difference
+    scale = shown(metric, 1.0)
+    return {
+        "metric": metric.name,
+        "unit": _UNITS[metric.kind],
+        "base": None if row.base is None else row.base * scale,
+        "new": None if row.new is None else row.new * scale,
+        **_interval("difference", found, scale),
+        **_interval("change", row.change, 1.0),
+        "verdict": str(row.verdict),
+    }
+
+
+def _interval(key: str, found: Difference | None, scale: float) -> dict[str, Any]:
+    if found is None:
+        return {key: None, f"{key}_interval": None}
+    ends = [_known(end * scale) for end in (found.low, found.high)]
+    return {key: _known(found.value * scale), f"{key}_interval": ends}
+
+
+def _gate(result: GateResult) -> dict[str, Any]:
+    return {
+        "text": result.gate.text,
+        "passed": result.passed,
+        "state": str(result.state),
+        "change": None if result.change is None else _known(result.change),
+        "in_points": result.gate.in_points,
+        "row": _row(result.row),
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,110 @@
+"""From run directories to all that a comparison of them says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from llm_locust.metrics.comparability import doubts, models_differ, unlike
+from llm_locust.metrics.compared import Compared, measure_for_comparison
+from llm_locust.metrics.comparison import Comparison, compare_in_turn
+from llm_locust.metrics.relative_gates import GateResult, RelativeGate, evaluate_relative
+from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.report.text import clean
+from llm_locust.store import open_requests, read_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory and what is compared of it; ``label`` is foreign text, cleaned."""
+
+    label: str
+    path: Path
+    compared: Compared
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Runs, each compared with the one before.
+
+    Two are base and new, as they were given; several are in the order of their starts, and gates are on
+    the last against the first.
+    """
+
+    runs: tuple[Run, ...]
+    comparisons: tuple[Comparison, ...]
+    gates: tuple[GateResult, ...]
+    warnings: tuple[str, ...]
+    slo: Slo
+    seed: int
+
+    @property
+    def is_pair(self) -> bool:
+        return len(self.runs) == 2
+
+    @property
+    def models_differ(self) -> bool:
+        return any(models_differ(c.base, c.new) for c in self.comparisons)
+
+    @property
+    def exit_code(self) -> int:
+        """1 when a gate broke beyond noise or had no samples, else 0."""
+        return 0 if all(gate.passed for gate in self.gates) else 1
+
+
+def compare_runs(
+    paths: Sequence[Path],
+    *,
+    gates: tuple[RelativeGate, ...] = (),
+    slo: str | None = None,
+    window: str = "run",
+    warmup_s: float | None = None,
+    seed: int = 0,
+) -> Outcome:
+    """Read the runs one after the other and compare them.
+
+    Args:
+        slo: the limits that all runs are judged by; without it those of the first run that has some.
+        window: ``run`` or ``steady``.
+        warmup_s: left out at the start of every run; without it what each run left out.
+        seed: of the bootstrap.
+
+    Raises:
+        StoreError: a run cannot be read.
+        ValueError: an SLO that is none, or a run without a request in its window.
+    """
+    manifests = [read_manifest(path) for path in paths]
+    limits = parse_slo(next(filter(None, (m.slo for m in manifests)), "") if slo is None else slo)
+    runs = []
+    for path, manifest in zip(paths, manifests, strict=True):
+        warmup = manifest.warmup_s if warmup_s is None else warmup_s
+        compared = measure_for_comparison(open_requests(path), manifest, limits, window, warmup)
+        if not len(compared.population.judged):
+            raise ValueError(f"{str(path)!r} has no finished request in its window: nothing to compare")
+        runs.append(Run(clean(path.name or path.resolve().name), path, compared))
+    if len(runs) > 2:
+        runs.sort(key=lambda run: run.compared.manifest.started_ns)
+    measured = [run.compared for run in runs]
+    first, last = measured[0], measured[-1]
+    return Outcome(
+        tuple(runs),
+        tuple(compare_in_turn(measured, seed)),
+        tuple(evaluate_relative(gates, first, last, seed)),
+        tuple(_warnings(runs)),
+        limits,
+        seed,
+    )
+
+
+def _warnings(runs: Sequence[Run]) -> list[str]:
+    """What stands against single runs, then against each pair of neighbours."""
+    names = ["base", "new"] if len(runs) == 2 else [run.label for run in runs]
+    alone = [
+        f"{name}: {text}" for name, run in zip(names, runs, strict=True) for text in doubts(run.compared)
+    ]
+    pairs = [
+        ("" if len(runs) == 2 else f"{base.label} and {new.label}: ") + text
+        for base, new in pairwise(runs)
+        for text in unlike(base.compared, new.compared)
+    ]
+    return [clean(text) for text in alone + pairs]

@@ -1,0 +1,193 @@
+"""What a comparison says, before any format: sections of lines and tables."""
+
+from collections.abc import Iterator, Sequence
+
+from llm_locust.metrics.bootstrap import CELLS, DRAWS
+from llm_locust.metrics.comparison import CONFIDENCE, Comparison, Row, Verdict
+from llm_locust.metrics.failures import iso
+from llm_locust.report.compare import words
+from llm_locust.report.compare.outcome import Outcome, Run
+from llm_locust.report.section import Column, Line, Section, Table, Tone
+from llm_locust.report.section import Row as TableRow
+from llm_locust.report.text import UNDEFINED, clean, count, moment, percent, seconds, sentence
+
+#: Columns of the table over time: a metric, its head on two lines, and whether it needs a wide page.
+_TREND = (
+    ("p50_ttft", "TTFT", "p50", False),
+    ("p99_ttft", "TTFT", "p99", False),
+    ("p50_tpot", "TPOT", "p50", False),
+    ("p99_tpot", "TPOT", "p99", True),
+    ("p50_e2el", "E2EL", "p50", False),
+    ("p99_e2el", "E2EL", "p99", True),
+    ("goodput", "Goodput", "ratio", False),
+    ("error_rate", "Error", "rate", True),
+    ("rps", "Requests", "/s", True),
+    ("output_tps", "Output", "tokens/s", False),
+    ("output_cps", "Output", "chars/s", True),
+)
+
+_UP, _DOWN = "▲", "▼"
+
+
+def sections(outcome: Outcome) -> list[Section]:
+    """Which runs, what stands against comparing them, the gates, the verdict, the figures."""
+    found = [runs(outcome), warnings(outcome), gates(outcome)]
+    if outcome.is_pair:
+        found += [verdict(outcome.comparisons[0]), figures(outcome)]
+    else:
+        found += [over_time(outcome), changes(outcome)]
+    return [section for section in found if section is not None]
+
+
+def runs(outcome: Outcome) -> Section:
+    names = ("base", "new") if outcome.is_pair else [f"{i + 1}" for i in range(len(outcome.runs))]
+    limits = sentence([f"{key} ≤ {value * 1e3:g} ms" for key, value in outcome.slo.limits.items()])
+    lines = [
+        Line(f"{name}: {_run(run)}", verbatim=True) for name, run in zip(names, outcome.runs, strict=True)
+    ]
+    return Section("Runs", (*lines, Line(f"judged by {limits}" if limits else "no SLO", Tone.FAINT)))
+
+
+def _run(run: Run) -> str:
+    manifest, population = run.compared.manifest, run.compared.population
+    target = sentence([clean(manifest.model or ""), clean(manifest.host or "")], " at ")
+    facts = [
+        run.label,
+        target,
+        moment(iso(manifest.started_ns)),
+        f"window {seconds(run.compared.window.seconds)}",
+        f"{count(len(population.ok))} ok, {count(len(population.failed))} failed",
+    ]
+    return sentence(facts)
+
+
+def warnings(outcome: Outcome) -> Section | None:
+    if not outcome.warnings:
+        return None
+    lines = (Line(text, Tone.WARN, verbatim=True) for text in outcome.warnings)
+    return Section("Not alike", tuple(lines), alarm=True)
+
+
+def gates(outcome: Outcome) -> Section | None:
+    if not outcome.gates:
+        return None
+    lines = (Line(words.gate_text(gate), words.GATE_TONES[gate.state]) for gate in outcome.gates)
+    return Section("Gates", tuple(lines))
+
+
+def verdict(comparison: Comparison) -> Section:
+    """In one look: what became worse, what better."""
+    worse, better = (comparison.having(v) for v in (Verdict.WORSE, Verdict.BETTER))
+    same, few = (len(comparison.having(v)) for v in (Verdict.NO_DIFFERENCE, Verdict.TOO_FEW))
+    lines = [*_named("worse", worse, Tone.BAD), *_named("better", better, Tone.GOOD)]
+    if not lines:
+        lines.append(Line("no difference beyond noise in any figure", Tone.GOOD if not few else Tone.PLAIN))
+    rest = sentence(
+        [
+            f"{same} of {len(comparison.rows)} figures without a difference beyond noise",
+            f"{few} with too few samples" if few else "",
+        ]
+    )
+    return Section("Verdict", (*lines, Line(rest, Tone.FAINT)))
+
+
+def _named(word: str, rows: Sequence[Row], tone: Tone) -> Iterator[Line]:
+    if rows:
+        named = ", ".join(f"{words.label(row.metric)} {words.change(row)}" for row in rows)
+        yield Line(f"{word}: {named}", tone)
+
+
+def figures(outcome: Outcome) -> Section:
+    """Every figure of the two runs, with its interval and verdict."""
+    (comparison,) = outcome.comparisons
+    columns = (
+        Column("Figure", left=True),
+        Column("base"),
+        Column("new"),
+        Column("difference", wide=True),
+        Column("change"),
+        Column("interval, %/pp"),
+        Column("verdict", left=True),
+    )
+    rows = tuple(
+        TableRow(
+            (
+                words.label(row.metric, outcome.models_differ),
+                words.figure(row.metric, row.base),
+                words.figure(row.metric, row.new),
+                words.absolute(row),
+                words.change(row),
+                words.change_interval(row),
+                words.verdict(row),
+            ),
+            words.TONES[row.verdict],
+        )
+        for row in comparison.rows
+    )
+    return Section("Figures", table=Table(columns, rows), notes=tuple(_notes(outcome)))
+
+
+def _notes(outcome: Outcome) -> Iterator[Line]:
+    tested = sum(row.difference is not None for c in outcome.comparisons for row in c.rows)
+    each = percent(outcome.comparisons[0].confidence)
+    yield Line(
+        f"Latencies in ms. Intervals hold together with {100 * CONFIDENCE:.0f} %: {tested} of {each} each "
+        "(Bonferroni)",
+        Tone.FAINT,
+    )
+    yield Line(
+        f"Block bootstrap, {count(DRAWS)} draws over {CELLS} cells of each run, seed {outcome.seed}. "
+        "Noise is what changes inside a run; what changes from run to run only repeated runs show.",
+        Tone.FAINT,
+    )
+    if outcome.models_differ:
+        yield Line("† figures of tokens, which do not compare across models", Tone.WARN)
+
+
+def over_time(outcome: Outcome) -> Section:
+    """One row a run: the main figures, and which moved beyond noise since the run before."""
+    columns = (
+        Column("Run", left=True, verbatim=True, wraps=True),
+        Column("started (UTC)", left=True, wide=True),
+        *(Column(head, over=over, wide=wide) for _, over, head, wide in _TREND),
+    )
+    # The first run stands as the base of the first comparison, all others as the new one of theirs.
+    comparisons = [outcome.comparisons[0], *outcome.comparisons]
+    rows = tuple(
+        TableRow((run.label, _minute(run), *_moved(comparisons[i], i > 0)))
+        for i, run in enumerate(outcome.runs)
+    )
+    moved = Line(f"{_UP} {_DOWN} up or down beyond noise since the run before", Tone.FAINT)
+    return Section("Over time", table=Table(columns, rows), notes=(moved, *_notes(outcome)))
+
+
+def _minute(run: Run) -> str:
+    """``2026-11-21 09:30``"""
+    return moment(iso(run.compared.manifest.started_ns))[:16]
+
+
+def _moved(comparison: Comparison, as_new: bool) -> Iterator[str]:
+    """The cells of one run."""
+    by_name = {row.metric.name: row for row in comparison.rows}
+    for name, *_ in _TREND:
+        row = by_name.get(name)
+        if row is None:
+            yield UNDEFINED
+            continue
+        mark = ""
+        if as_new and row.difference and row.verdict in (Verdict.BETTER, Verdict.WORSE):
+            mark = f" {_UP if row.difference.value > 0 else _DOWN}"
+        yield words.figure(row.metric, row.new if as_new else row.base) + mark
+
+
+def changes(outcome: Outcome) -> Section:
+    """For each step between two runs what became worse and what better."""
+    lines: list[Line] = []
+    for run, comparison in zip(outcome.runs[1:], outcome.comparisons, strict=True):
+        found = [
+            line
+            for v, tone in ((Verdict.WORSE, Tone.BAD), (Verdict.BETTER, Tone.GOOD))
+            for line in _named(f"{run.label}: {v}", comparison.having(v), tone)
+        ]
+        lines += found or [Line(f"{run.label}: no difference beyond noise")]
+    return Section("Changes", tuple(Line(line.text, line.tone, verbatim=True) for line in lines))

@@ -1,0 +1,1 @@
+"""A report in the formats of other programs: each a function that gives the text of a file."""

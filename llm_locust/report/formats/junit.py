@@ -1,0 +1,88 @@
+"""JUnit XML: the gates of a run as test cases, for what shows those in a pipeline."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from llm_locust.report.text import clean, plural
+
+Part = Mapping[str, Any]
+
+_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
+
+
+def junit(summary: Part) -> str:
+    """One test suite: a case for each gate, one for completeness, one for the client's validity.
+
+    A gate fails where it broke, completeness where records are missing, the client where its verdict
+    is ``invalid``; of a suspect one the reasons are in its output.
+    """
+    run = summary["run"]
+    cases = [_complete(summary["completeness"]), _client(summary["client"]), *_gates(summary["gates"])]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"llm-locust {_shown(run['name'])}",
+        timestamp=run["started"].rstrip("Z"),
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors="0",
+        skipped="0",
+        time=f"{summary['window']['seconds']:.3f}",
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name in ("id", "host", "model", "scenario", "seed"):
+        if run[name] is not None:
+            ElementTree.SubElement(properties, "property", name=name, value=_shown(run[name]))
+    suite.extend(cases)
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return f"{_HEAD}{ElementTree.tostring(suites, encoding='unicode')}\n"
+
+
+def _gates(gates: Sequence[Part]) -> Iterator[ElementTree.Element]:
+    for gate in gates:
+        case = _case("gate", _shown(gate["text"]))
+        value = "no value" if gate["value"] is None else f"{gate['value']:.6g}"
+        if not gate["passed"]:
+            _fail(case, "gate", _shown(gate["reason"]), f"{_shown(gate['text'])}: measured {value}")
+        yield case
+
+
+def _complete(completeness: Part) -> ElementTree.Element:
+    case = _case("run", "complete")
+    if not completeness["complete"]:
+        lost = completeness["records_lost"]
+        workers = f"{completeness['workers_seen']} of {plural(completeness['workers_expected'], 'worker')}"
+        why = f"{plural(lost, 'request')} without a record, {workers} seen"
+        lines = [
+            f"announced {completeness['records_announced']}, received {completeness['records_received']}, "
+            f"stored {completeness['records_stored']}",
+            *(f"{_shown(worker)}: {n} missing" for worker, n in completeness["missing"].items()),
+            *map(_shown, completeness["torn"]),
+        ]
+        _fail(case, "completeness", why, "\n".join(lines))
+    return case
+
+
+def _client(client: Part) -> ElementTree.Element:
+    case = _case("run", "client")
+    reasons = [_shown(reason) for reason in client["reasons"]]
+    if client["verdict"] == "invalid":
+        _fail(case, "validity", f"invalid: {reasons[0]}", "\n".join(reasons))
+    elif reasons:
+        ElementTree.SubElement(case, "system-out").text = f"{client['verdict']}: " + "\n".join(reasons)
+    return case
+
+
+def _case(kind: str, name: str) -> ElementTree.Element:
+    return ElementTree.Element("testcase", classname=f"llm-locust.{kind}", name=name, time="0")
+
+
+def _fail(case: ElementTree.Element, kind: str, message: str, text: str) -> None:
+    ElementTree.SubElement(case, "failure", type=kind, message=message).text = text
+
+
+def _shown(value: object) -> str:
+    """Text without the characters that XML has no way to write."""
+    return clean(value).replace("\ufffe", "").replace("\uffff", "")

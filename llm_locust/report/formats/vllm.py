@@ -1,0 +1,89 @@
+"""The result file of ``vllm bench serve``: its keys, filled by its formulas from our records.
+
+What differs from a file that vLLM wrote: requests are those scheduled in the window, which has no
+warm-up; the duration is from the first of them sent to the last one's end; times are the kernel's
+stamps where there are any; and what vLLM writes as 0 for want of a value is null.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from llm_locust.batch import Requests
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.vllm_bench import vllm_bench, vllm_details
+from llm_locust.report.analysis import Analysis
+
+#: What vLLM tells without being asked for others.
+DEFAULT_PERCENTILES = {"p99": 99.0}
+
+_BACKENDS = {"chat": "openai-chat", "completions": "openai"}
+
+
+def vllm_json(
+    analysis: Analysis, percentiles: Mapping[str, float] | None = None, *, detailed: bool = False
+) -> str:
+    """The text of the file, one JSON object.
+
+    Args:
+        percentiles: of each latency, key to percent; p99 without it.
+        detailed: with the lists of every request, as ``--save-detailed`` of vLLM.
+    """
+    measured = analysis.measured
+    figures = vllm_bench(measured, analysis.requests, percentiles or DEFAULT_PERCENTILES)
+    result = {**_setup(analysis.manifest, analysis.requests), **figures}
+    if detailed:
+        details = asdict(vllm_details(measured, analysis.requests))
+        result |= {**details, "generated_texts": [""] * len(details["errors"])}
+    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
+
+
+def _setup(manifest: Manifest, requests: Requests) -> dict[str, Any]:
+    began = datetime.fromtimestamp(manifest.started_ns // 1_000_000_000, UTC)
+    backend = _backend(requests)
+    return {
+        "date": began.strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": backend,
+        "backend": backend,
+        "label": manifest.name,
+        "model_id": manifest.model,
+        "tokenizer_id": manifest.options.get("tokenizer") or manifest.model,
+        "num_prompts": None,  # its place in the file; the figures have it
+        **_traffic(manifest),
+    }
+
+
+def _backend(requests: Requests) -> str:
+    """vLLM's names of the endpoints that were asked, our own where it has none."""
+    asked = sorted({name for part in requests.parts(["endpoint"]) for name in part.labels("endpoint").names})
+    return ",".join(_BACKENDS.get(endpoint, endpoint) for endpoint in asked)
+
+
+def _traffic(manifest: Manifest) -> dict[str, Any]:
+    """The load in vLLM's words. Its burstiness is the gamma distribution's shape, 1 / CV²; a closed loop
+    is an infinite rate with bounded concurrency. Null for what it has no word for: a profile, a trace."""
+    options = manifest.options
+    if not manifest.open_loop:
+        return {"request_rate": "inf", "burstiness": 1.0, "max_concurrency": options.get("num_users")}
+    arrival = str(options.get("arrival") or "poisson")
+    return {
+        "request_rate": _number(options.get("request_rate")),
+        "burstiness": _burstiness(arrival),
+        "max_concurrency": options.get("max_in_flight"),
+    }
+
+
+def _burstiness(arrival: str) -> float | str | None:
+    name, _, parameter = arrival.partition(":")
+    cv = {"poisson": 1.0, "constant": 0.0, "gamma": _number(parameter)}.get(name)
+    return None if cv is None else 1 / cv**2 if cv else "inf"
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(str(text))
+    except ValueError:
+        return None

@@ -1,0 +1,173 @@
+"""Charts along the run: latencies, rates, concurrency, failures, gaps."""
+
+import numpy as np
+
+from llm_locust.metrics.charts import RunCharts
+from llm_locust.metrics.charts.over_time import PLACES
+from llm_locust.metrics.charts.tokens import gap_edges_s
+from llm_locust.metrics.columns import Floats
+from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures
+from llm_locust.report.text import number, seconds
+
+METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
+
+#: A limit further up than this many times the highest p99 would press all curves to the ground.
+_NEAR = 2.0
+
+
+def latencies(run: RunCharts, limits_ms: dict[str, float]) -> list[Chart]:
+    """TTFT, TPOT and E2EL, each with its percentiles and its limit."""
+    return [_latency(run, metric, limits_ms.get(metric)) for metric in run.percentiles]
+
+
+def _latency(run: RunCharts, metric: str, limit_ms: float | None) -> Chart:
+    found, (unit, axis, time) = run.percentiles[metric], _time(run)
+    columns = {unit: time, "n": figures(found["n"])}
+    columns |= {f"{place} (ms)": figures(found[place], 1e3) for place in PLACES}
+    is_near = limit_ms is not None and limit_ms <= _NEAR * 1e3 * np.nanmax([0.0, *found["p99"]])
+    above = "" if is_near or limit_ms is None else f" The limit of {limit_ms:,g} ms is above the chart."
+    return Chart(
+        id=f"{metric}-over-time",
+        title=f"{METRICS[metric]} over the run, ms",
+        reading=f"Percentiles of the requests that ended ok in each {_width(run)}.{above}",
+        data=(Data("percentiles", columns),),
+        series=tuple(Series(place, unit, f"{place} (ms)", place) for place in PLACES),
+        x=axis,
+        y=Axis("ms", log_choice=True),
+        bands=_outside(run),
+        marks=(Mark("y", limit_ms, f"SLO {limit_ms:,g} ms"),) if limit_ms is not None and is_near else (),
+    )
+
+
+def rates(run: RunCharts) -> list[Chart]:
+    """Tokens per second, requests per second and concurrency."""
+    every = f"Mean of each {_width(run)}."
+    return [
+        _rate(
+            run,
+            "tokens-over-time",
+            "Token throughput, tokens/s",
+            f"Output tokens as they arrived, input tokens at the first token of their answer. {every}",
+            {"output_tokens": ("output", "c1"), "input_tokens": ("input", "c2")},
+            "tokens/s",
+        ),
+        _rate(
+            run,
+            "requests-over-time",
+            "Requests, requests/s",
+            f"Sent against ended: a lasting difference is a queue that grows. {every}",
+            {"sent": ("sent", "faint"), "ok": ("ended ok", "c1")}
+            | ({"failed": ("failed", "bad")} if run.failures else {}),
+            "requests/s",
+        ),
+        _rate(
+            run,
+            "concurrency-over-time",
+            "Concurrency, requests under way",
+            f"Requests between sent and ended. {every}",
+            {"concurrency": ("concurrency", "c3")},
+            "requests",
+        ),
+    ]
+
+
+def _rate(
+    run: RunCharts, id_: str, title: str, reading: str, shown: dict[str, tuple[str, str]], unit_y: str
+) -> Chart:
+    unit, axis, time = _time(run)
+    columns = {unit: time} | {
+        f"{name} ({unit_y})": figures(run.rates[key]) for key, (name, _) in shown.items()
+    }
+    return Chart(
+        id=id_,
+        title=title,
+        reading=reading,
+        data=(Data("rates", columns),),
+        series=tuple(Series(name, unit, f"{name} ({unit_y})", colour) for name, colour in shown.values()),
+        x=axis,
+        y=Axis(unit_y),
+        bands=_outside(run),
+    )
+
+
+def failures(run: RunCharts) -> list[Chart]:
+    """How many requests failed when, by outcome; none without failures."""
+    if not run.failures:
+        return []
+    unit, axis, time = _time(run)
+    columns = {unit: time} | {outcome: figures(counts) for outcome, counts in run.failures.items()}
+    colours = ("bad", "c2", "c4", "c5", "c1", "c3", "c6", "faint")
+    chart = Chart(
+        id="failures-over-time",
+        title="Failed requests by outcome, requests",
+        reading=f"Failures that ended in each {_width(run)}, stacked.",
+        data=(Data("failures", columns),),
+        series=tuple(
+            Series(outcome, unit, outcome, colours[i % len(colours)], Kind.STACKED)
+            for i, outcome in enumerate(run.failures)
+        ),
+        x=axis,
+        y=Axis("requests"),
+        bands=_outside(run),
+        wide=True,
+    )
+    return [chart]
+
+
+def gaps(run: RunCharts) -> list[Chart]:
+    """The heat map of inter-token latencies; none where no answer had two events."""
+    used = np.flatnonzero(run.gaps.sum(axis=1))
+    if not len(used):
+        return []
+    shown = np.arange(used[0], used[-1] + 1)
+    edges_ms = gap_edges_s() * 1e3
+    middles_ms = np.sqrt(edges_ms[shown] * edges_ms[shown + 1])
+    unit, axis, time = _time(run)
+    heads = [f"{number(edges_ms[g])} .. {number(edges_ms[g + 1])} ms" for g in shown.tolist()]
+    if not used[0]:
+        heads[0] = f"under {number(edges_ms[1])} ms"
+    counts: dict[str, Values] = {head: figures(run.gaps[g]) for head, g in zip(heads, shown, strict=True)}
+    chart = Chart(
+        id="itl-heat-map",
+        title="Inter-token latency, ms: how many gaps, over the run",
+        reading=(
+            "Each cell counts the gaps of that size which ended in that time; the scale is logarithmic. "
+            "Two bands are two paces, such as decoding with and without a prefill beside it; a vertical "
+            "streak is a stall of many streams; events that came together are under 0.1 ms."
+        ),
+        data=(Data("gaps", {unit: time, **counts}),),
+        series=(Series("gaps", unit, "", "c1", Kind.HEAT),),
+        x=axis,
+        y=Axis("gap, ms", log=True),
+        heat=Heat(figures(middles_ms), "gaps", log=True),
+        bands=_outside(run),
+        wide=True,
+    )
+    return [chart]
+
+
+def _time(run: RunCharts) -> tuple[str, Axis, Values]:
+    """The head of the time column, its axis and its values, in a unit that suits the run's length."""
+    unit, length_s = time_unit(run)
+    return f"time ({unit})", Axis(f"time, {unit}"), figures(run.axis.middles_s, 1 / length_s)
+
+
+def time_unit(run: RunCharts) -> tuple[str, float]:
+    length_s = run.axis.width_s * run.axis.bins
+    if length_s < 900:
+        return "s", 1.0
+    return ("min", 60.0) if length_s < 5 * 3600 else ("h", 3600.0)
+
+
+def _width(run: RunCharts) -> str:
+    width_s = run.axis.width_s
+    return seconds(width_s) if width_s >= 120 else f"{width_s:g} s"
+
+
+def _outside(run: RunCharts) -> tuple[tuple[float, float], ...]:
+    """The spans of the time axis that are before, between and after those of the window."""
+    _, length_s = time_unit(run)
+    end_s = run.axis.width_s * run.axis.bins
+    edges = [0.0, *(edge for window in run.windows_s for edge in window), end_s]
+    spans: Floats = np.clip([edges[::2], edges[1::2]], 0.0, end_s).T / length_s
+    return tuple((float(low), float(high)) for low, high in spans if high > low)

@@ -1,0 +1,186 @@
+"""The first screen: may the numbers be trusted, did the run hold, and the numbers that decide."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llm_locust.report import measures, verdicts
+from llm_locust.report.completeness import completeness
+from llm_locust.report.section import Section, Tone
+from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
+
+Part = Mapping[str, Any]
+
+PLACES = (("p50", "p50"), ("p95", "p95"), ("p99", "p99"))
+
+_SCHEDULED = {"ttft": "ttft_scheduled", "e2el": "e2el_scheduled"}
+_MOST_LINES = 3
+
+_VERDICTS = {"ok": ("valid", Tone.GOOD), "suspect": ("suspect", Tone.WARN), "invalid": ("INVALID", Tone.BAD)}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One verdict: a word or a number that is seen first, and what it rests on."""
+
+    label: str
+    value: str
+    lines: tuple[str, ...]
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A percentile with its 95 % interval as text; ``interval`` says so where there is none."""
+
+    value: str
+    interval: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    name: str
+    figures: tuple[Figure, ...]
+    limit: str
+    n: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    label: str
+    value: str
+    unit: str = ""
+    tone: Tone = Tone.PLAIN
+
+
+def tiles(summary: Part) -> list[Tile]:
+    """Gates, validity, completeness, goodput: in the order in which they can spoil a conclusion."""
+    return [_gates(summary), _client(summary), _records(summary), _goodput(summary)]
+
+
+def _gates(summary: Part) -> Tile:
+    judged = summary.get("gates") or ()
+    broken = [gate for gate in judged if not gate.get("passed")]
+    if not judged:
+        return Tile("Gates", "none", ("No gate was given: no number makes this run fail.",), Tone.FAINT)
+    section = verdicts.gates(summary)
+    rows = section.table.rows if section is not None and section.table is not None else ()
+    lines = tuple(sentence(list(row.cells)) for row in rows[:4])
+    if broken:
+        return Tile(
+            "Gates",
+            "FAIL",
+            (f"{count(len(broken))} of {plural(len(judged), 'gate')} broke", *lines),
+            Tone.BAD,
+        )
+    return Tile("Gates", "pass", (f"{plural(len(judged), 'gate')} held", *lines), Tone.GOOD)
+
+
+def _client(summary: Part) -> Tile:
+    verdict = str((summary.get("client") or {}).get("verdict") or "unknown")
+    value, tone = _VERDICTS.get(verdict, (verdict, Tone.WARN))
+    return Tile("Measurement", value, _texts(verdicts.client(summary)), tone)
+
+
+def _records(summary: Part) -> Tile:
+    section = completeness(summary)
+    value, tone = ("INCOMPLETE", Tone.BAD) if section.alarm else ("complete", Tone.GOOD)
+    return Tile("Records", value, _texts(section), tone)
+
+
+def _goodput(summary: Part) -> Tile:
+    part = summary.get("goodput") or {}
+    if part.get("ratio") is None:
+        return Tile("Goodput", UNDEFINED, ("No SLO was given: see goodput at any limit below.",), Tone.FAINT)
+    on_time = part.get("on_time_ratio")
+    lines = (
+        sentence(
+            [
+                f"{number(part.get('requests_per_s'))} good requests/s",
+                f"{number(part.get('output_tokens_per_s'))} output tokens/s of them",
+            ]
+        ),
+        "" if on_time is None else f"{percent(on_time)} of tokens came on time",
+    )
+    return Tile("Goodput", percent(part.get("ratio")), tuple(line for line in lines if line))
+
+
+def _texts(section: Section) -> tuple[str, ...]:
+    """The first lines; a section that alarms stands below as a whole."""
+    return tuple(line.text for line in section.lines[:_MOST_LINES])
+
+
+def slo_line(summary: Part, measured_from: str) -> str:
+    """The limits, each with the share that held it."""
+    table = verdicts.goodput(summary).table
+    held = (summary.get("goodput") or {}).get("attainment") or {}
+    limits = (
+        [f"{row.cells[0]}: held by {row.cells[1]}" for row in table.rows if row.cells[1]] if table else []
+    )
+    return sentence([*limits, f"counted from {measured_from}"]) if held else ""
+
+
+def latencies(summary: Part, measured_from: str) -> list[Latency]:
+    """TTFT, TPOT and E2EL; those from scheduled too where requests had a schedule.
+
+    The limit of a metric stands where the SLO counts it from.
+    """
+    part = summary.get("latency_ms") or {}
+    good = summary.get("goodput") or {}
+    slo = {} if good.get("slo_by_class") else good.get("slo") or {}
+    shown = [("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL")]
+    if measured_from == "scheduled":
+        slo = {_SCHEDULED.get(metric, metric): limit_ms for metric, limit_ms in slo.items()}
+    if measures.is_open_loop(summary):
+        shown += [("ttft_scheduled", "TTFT from scheduled"), ("e2el_scheduled", "E2EL from scheduled")]
+    return [
+        Latency(
+            name,
+            tuple(_figure(part.get(key) or {}, place) for place, _ in PLACES),
+            f"{slo[key]:,g}" if key in slo else "",
+            count((part.get(key) or {}).get("n")),
+        )
+        for key, name in shown
+    ]
+
+
+def _figure(stats: Part, place: str) -> Figure:
+    if stats.get(place) is None:
+        return Figure(UNDEFINED, "")
+    ends = (stats.get("ci95") or {}).get(place)
+    interval = "too few samples" if ends is None else f"{_end(ends[0])} .. {_end(ends[1])}"
+    return Figure(number(stats[place]), interval)
+
+
+def _end(value: float | None) -> str:
+    return "∞" if value is None else number(value)
+
+
+def facts(summary: Part) -> list[Fact]:
+    """Rates, concurrency, requests and errors."""
+    part, requests = summary.get("throughput") or {}, summary.get("requests") or {}
+    failed = requests.get("failed")
+    pace = (summary.get("tokens") or {}).get("user_tps") or {}
+    return [
+        Fact("Output", number(part.get("output_tokens_per_s")), "tokens/s"),
+        Fact("Input", number(part.get("input_tokens_per_s")), "tokens/s"),
+        Fact("Requests ended ok", number(part.get("requests_per_s")), "requests/s"),
+        Fact("A user sees (median)", number(pace.get("p50")), "tokens/s"),
+        Fact(
+            "Concurrency",
+            f"{number(part.get('concurrency_mean'))} mean, {count(part.get('concurrency_peak'))} peak",
+        ),
+        Fact("Requests", f"{count(requests.get('scheduled'))} scheduled, {count(requests.get('ok'))} ok"),
+        Fact(
+            "Errors",
+            f"{count(failed)} ({percent(requests.get('error_rate'))})",
+            tone=Tone.BAD if failed else Tone.PLAIN,
+        ),
+        *_missing(requests),
+    ]
+
+
+def _missing(requests: Part) -> Iterator[Fact]:
+    for key, label, tone in (("cancelled", "Cancelled", Tone.PLAIN), ("lost", "Lost", Tone.BAD)):
+        if requests.get(key):
+            yield Fact(label, count(requests[key]), tone=tone)

@@ -1,0 +1,133 @@
+"""The page: templates filled in, everything that it needs inside."""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+from llm_locust.batch import Requests
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.charts import RunCharts, run_charts
+from llm_locust.metrics.charts.distributions import LEVELS
+from llm_locust.metrics.charts.relations import MOST_DRAWN
+from llm_locust.metrics.measured import Measured
+from llm_locust.report.contents import heading
+from llm_locust.report.html import overview
+from llm_locust.report.html.chapters import Chapter, chapters
+from llm_locust.report.html.chart import Chart
+from llm_locust.report.section import Column
+from llm_locust.report.text import clean, count, seconds
+
+_PACKAGE = "llm_locust.report.html"
+
+#: What would end a script block, or be no text of JavaScript, as an escape that JSON has.
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def html_report(
+    requests: Requests, manifest: Manifest, summary: Mapping[str, Any], measured: Measured
+) -> str:
+    """The whole report as one HTML page that loads nothing.
+
+    Scripts of other origins, and any but the page's own two, are refused by its content security policy,
+    so that text of a server that found a way into the markup could still not run.
+
+    Args:
+        summary: what :func:`~llm_locust.metrics.summary.summarise` made of the same requests.
+        measured: what :func:`~llm_locust.metrics.measured.measure` gave for them, with the same limits and
+            window.
+    """
+    run = run_charts(requests, manifest, measured, (summary.get("requests") or {}).get("lost") or 0)
+    contents = chapters(run, manifest, summary)
+    charts = [chart for chapter in contents for chart in chapter.charts]
+    scripts = [_own("charts.js")] if not charts else [get_plotlyjs(), _own("charts.js")]
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            head=heading(summary),
+            tiles=overview.tiles(summary),
+            slo_line=overview.slo_line(summary, run.measured_from),
+            latencies=overview.latencies(summary, run.measured_from),
+            places=[head for _, head in overview.PLACES],
+            facts=overview.facts(summary),
+            chapters=contents,
+            made_of=_made_of(run, contents),
+            version=clean(manifest.versions.get("llm-locust", "")),
+            policy=_policy(scripts),
+            style=Markup(_own("style.css")),  # the package's own file
+            scripts=[Markup(script) for script in scripts],  # the packages' own files
+            payload=_script_json(_payload(manifest, charts)),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["heads"] = _heads
+    return environment
+
+
+def _heads(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    """The common heads with the number of columns that each stands over."""
+    spans: list[tuple[str, int]] = []
+    for over, group in groupby(columns, key=lambda column: column.over):
+        width = len(list(group))
+        spans += [(over, width)] if over else [("", 1)] * width
+    return spans
+
+
+def _own(name: str) -> str:
+    return (resources.files(_PACKAGE) / "templates" / name).read_text(encoding="utf-8")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Only these scripts run, and nothing is fetched from anywhere.
+
+    Styles may be inline, because plotly sets them; images may be data, for its picture of a chart.
+    """
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        for script in scripts
+    )
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _payload(manifest: Manifest, charts: Sequence[Chart]) -> dict[str, Any]:
+    return {"run": clean(manifest.id), "charts": [chart.payload() for chart in charts]}
+
+
+def _script_json(value: object) -> Markup:
+    """JSON for a script block of a data type: no text in it can end the block or begin a comment."""
+    return Markup(msgspec.json.encode(value).decode().translate(_ESCAPES))
+
+
+def _made_of(run: RunCharts, contents: Sequence[Chapter]) -> str:
+    """What of the records is on the page, in words."""
+    text = (
+        f"Made of {count(run.requests)} records. Tables and percentiles are of all requests in the window. "
+        f"Charts over time are of the whole run, in {count(run.axis.bins)} spans of "
+        f"{seconds(run.axis.width_s)}; distributions are drawn at {len(LEVELS)} levels; scatter plots show a "
+        f"random sample of at most {count(MOST_DRAWN)} requests, the same each time."
+    )
+    if run.itl_relative_error:
+        text += f" ITL percentiles were counted in bins, within {run.itl_relative_error:.2%}."
+    return text

@@ -1,0 +1,145 @@
+"""A running load test in a few lines: a panel on a terminal, one line in a log."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from llm_locust.live.figures import Figures
+from llm_locust.live.snapshot import Snapshot
+from llm_locust.live.state import LiveRun
+from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
+
+#: The recent span that is shown beside the whole.
+RECENT_S = 10.0
+
+#: Where there is room for them, the panel has all its columns.
+_WIDE_FROM = 110
+_STYLES = {"ok": "green", "suspect": "yellow", "invalid": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run now: its numbers since the start, and those of the last :data:`RECENT_S`."""
+
+    run: LiveRun
+    whole: Snapshot
+    recent: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    head: str
+    cell: Callable[[Figures], str]
+    wide: bool = False
+
+
+_COLUMNS = (
+    _Column("req/s", lambda f: number(f.requests_per_s)),
+    _Column("errors", lambda f: count(f.failures if f.seconds else None)),
+    _Column("in tok/s", lambda f: number(f.input_tokens_per_s), wide=True),
+    _Column("out tok/s", lambda f: number(f.output_tokens_per_s)),
+    _Column("TTFT p50", lambda f: number(f.ttft.p50_ms)),
+    _Column("p99 ms", lambda f: number(f.ttft.p99_ms)),
+    _Column("TPOT p50", lambda f: number(f.tpot.p50_ms), wide=True),
+    _Column("p99 ms", lambda f: number(f.tpot.p99_ms), wide=True),
+    _Column("E2EL p95", lambda f: number(f.e2el.p95_ms), wide=True),
+    _Column("goodput", lambda f: percent(f.goodput)),
+)
+
+
+def line(progress: Progress) -> str:
+    """One line for a log: rates and latencies of the last seconds, goodput and errors since the start."""
+    whole, recent = progress.whole.total, progress.recent.total
+    judged = whole.goodput is not None
+    return sentence(
+        [
+            _time(progress),
+            *_load(progress),
+            f"{number(recent.output_tokens_per_s)} tokens/s",
+            f"TTFT p50 {number(recent.ttft.p50_ms)} p99 {number(recent.ttft.p99_ms)} ms",
+            f"goodput {percent(whole.goodput)}" if judged else "",
+            plural(whole.failures, "error"),
+            _missed(progress),
+            _verdict(progress),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressPanel:
+    """The same as a panel for rich, fitted to the width that it is printed in."""
+
+    progress: Progress
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        progress = self.progress
+        severity = progress.recent.verdict.severity
+        body = Group(
+            Text(sentence(_load(progress))),
+            _table(progress, wide=options.max_width >= _WIDE_FROM),
+            Text(sentence([_verdict(progress), _missed(progress)]), style=_STYLES[severity]),
+        )
+        yield Panel(
+            body, title=Text(_time(progress)), title_align="left", box=box.ROUNDED, border_style="dim"
+        )
+
+
+def _time(progress: Progress) -> str:
+    total_s = progress.run.run_time_s
+    passed = _clock(progress.whole.elapsed_s)
+    return passed if total_s is None else f"{passed} of {_clock(total_s)}"
+
+
+def _clock(seconds: float) -> str:
+    """``0:05``, ``12:30``, ``26:03:00``: of one width while it runs."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _load(progress: Progress) -> list[str]:
+    seen = progress.whole.observation
+    here = sum(w.here for w in seen.workers)
+    if seen.rate is not None:
+        load = f"{number(seen.rate)} requests/s asked for"
+    elif progress.run.open_loop:
+        load = "open loop"
+    else:
+        of_target = f" of {count(seen.target)}" if seen.target != seen.users else ""
+        load = f"{count(seen.users)}{of_target} {'user' if seen.target == 1 else 'users'}"
+    lost = sum(w.lost for w in seen.workers)
+    return [
+        load,
+        f"{count(seen.in_flight)} in flight",
+        plural(here, "worker") if len(seen.workers) > 1 else "",
+        f"{plural(lost, 'worker')} lost" if lost else "",
+    ]
+
+
+def _table(progress: Progress, *, wide: bool) -> Table:
+    columns = [column for column in _COLUMNS if wide or not column.wide]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("", no_wrap=True)
+    for column in columns:
+        table.add_column(column.head, justify="right", no_wrap=True)
+    recent = progress.recent.total
+    table.add_row(f"last {recent.seconds or RECENT_S:g} s", *(column.cell(recent) for column in columns))
+    table.add_row("since start", *(column.cell(progress.whole.total) for column in columns))
+    return table
+
+
+def _verdict(progress: Progress) -> str:
+    verdict = progress.recent.verdict
+    if not progress.recent.total.requests:
+        return f"client {UNDEFINED}"
+    return f"client {verdict.severity}" + (f": {clean(verdict.reasons[0])}" if verdict.reasons else "")
+
+
+def _missed(progress: Progress) -> str:
+    missed = progress.whole.missed
+    return f"{plural(missed, 'request')} not in these numbers" if missed else ""

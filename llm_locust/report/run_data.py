@@ -1,0 +1,128 @@
+"""A run for notebooks: its requests as a pandas DataFrame, with the metrics of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from llm_locust.batch import SCHEMA, RecordBatch
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.columns import Columns
+from llm_locust.metrics.goodput import OUTCOME
+from llm_locust.metrics.latency import METRICS, user_tps
+from llm_locust.metrics.measured import Measured, measure
+from llm_locust.metrics.slo import parse_slo
+from llm_locust.store import read_manifest, read_requests
+
+#: pandas' types that have a missing value, for columns that may lack one: as floats, an ``answer_hash`` or a
+#: time since the epoch would lose digits.
+_NULLABLE = {
+    pa.int16(): pd.Int16Dtype(),
+    pa.int32(): pd.Int32Dtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+}
+
+_TIMES = ("scheduled", "started", "sent", "ended")
+_LATENCIES = tuple(metric for metric in METRICS if metric != "itl")
+
+#: The columns that :attr:`RunData.requests` has beside those of ``requests.parquet``.
+COMPUTED_COLUMNS = (
+    *(f"{time}_s" for time in _TIMES),
+    *(f"{metric}_s" for metric in _LATENCIES),
+    *("events", "n_output_tokens", "user_tps", "on_time_ratio"),
+    *("in_window", "good", "first_failed"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunData:
+    """One run, read into memory as a whole.
+
+    Attributes:
+        requests: one row a request; docs/notebooks.md says what each column means.
+        manifest: what is known of the run beside its requests.
+        window_s: start and end of the window, in seconds after the run's start.
+    """
+
+    requests: pd.DataFrame
+    manifest: Manifest
+    window_s: tuple[float, float]
+
+    @classmethod
+    def load(
+        cls,
+        path: str | PathLike[str],
+        *,
+        slo: str | None = None,
+        window: str = "run",
+        warmup_s: float | None = None,
+    ) -> "RunData":
+        """Read a run directory and measure each request.
+
+        Args:
+            path: a run directory with its manifest and requests.
+            slo: limits such as ``ttft=500ms tpot=50ms``, by which ``good``, ``first_failed`` and
+                ``on_time_ratio`` are told; those of the run without it.
+            window: ``run`` or ``steady``: what ``in_window`` marks.
+            warmup_s: left out of the window at its start; that of the run without it.
+
+        Raises:
+            StoreError: the run cannot be read.
+            SloError: the text is no SLO.
+        """
+        run = Path(path)
+        manifest, batch = read_manifest(run), read_requests(run)
+        limits = parse_slo(manifest.slo if slo is None else slo)
+        warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
+        measured = measure(batch, manifest, limits, window, warmup_s)
+        frame = pd.concat([_recorded(batch), pd.DataFrame(_computed(measured, manifest))], axis="columns")
+        span = measured.window
+        after = [(edge_ns - manifest.started_ns) * 1e-9 for edge_ns in (span.start_ns, span.end_ns)]
+        return cls(frame, manifest, (after[0], after[1]))
+
+
+def _recorded(batch: RecordBatch) -> pd.DataFrame:
+    """The columns as they were recorded; texts of few values are categories."""
+    columns: dict[str, Any] = {}
+    for field in SCHEMA:
+        column = batch.table.column(field.name)
+        if field.nullable and field.type in _NULLABLE:
+            columns[field.name] = column.to_pandas(types_mapper=_NULLABLE.get)
+        else:
+            columns[field.name] = column.to_pandas()
+    return pd.DataFrame(columns)
+
+
+def _computed(m: Measured, manifest: Manifest) -> Mapping[str, Any]:
+    c, judgement = m.c, m.judgement
+    return {
+        **_times(c, manifest),
+        **{f"{metric}_s": m.values[metric] for metric in _LATENCIES},
+        "events": c.events,
+        "n_output_tokens": c.output_tokens,
+        "user_tps": user_tps(c),
+        "on_time_ratio": np.full(len(c), np.nan) if m.on_time is None else m.on_time,
+        "in_window": m.window.scheduled(c),
+        "good": pd.array([None] * len(c) if judgement is None else judgement.good, dtype="boolean"),
+        "first_failed": _first_failed(m),
+    }
+
+
+def _times(c: Columns, manifest: Manifest) -> Mapping[str, NDArray[np.float64]]:
+    """Moments in seconds after the run's start."""
+    start_s = c.after_origin_s(manifest.started_ns)
+    return {f"{time}_s": getattr(c, f"{time}_s") - start_s for time in _TIMES}
+
+
+def _first_failed(m: Measured) -> "pd.Categorical[str]":
+    """What broke first for each request that was not good; missing for good ones, and without an SLO."""
+    if m.judgement is None:
+        return pd.Categorical.from_codes(np.full(len(m.c), -1), pd.Index([OUTCOME]))
+    return pd.Categorical.from_codes(m.judgement.first_failed, pd.Index([*m.judgement.held, OUTCOME]))

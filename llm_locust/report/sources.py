@@ -1,0 +1,176 @@
+"""Which requests a report is of: those of one run, of several pooled, or of what is left of a run."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from llm_locust.batch import Requests
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.selection import Pooled
+from llm_locust.store import (
+    REQUESTS_FILE,
+    StoreError,
+    holds_frames,
+    merge,
+    open_requests,
+    read_manifest,
+)
+from llm_locust.store.sources import find
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: what is known of it, and its requests, which are read when they are asked for."""
+
+    manifest: Manifest
+    requests: Requests
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a report is made of.
+
+    Attributes:
+        runs: each run on its own, in the order of their beginnings.
+        manifest, requests: of all of them together; of one run its own.
+        merged: whether batches had to be put together first; nothing was written into their directories.
+        unreadable: a line for each file that could not be used then, and why.
+    """
+
+    runs: tuple[Run, ...]
+    manifest: Manifest
+    requests: Requests
+    merged: bool
+    unreadable: tuple[str, ...]
+
+
+@contextmanager
+def open_source(paths: Sequence[Path], slo: str | None, gates: str | None) -> Iterator[Source]:
+    """The requests of run directories, spools and files of batches, in any mixture, as one population.
+
+    What is left of a run (a spool, a directory of a run that was not finished) is merged in a temporary
+    directory, together with every other source of the same run, and is there while the context lasts.
+
+    Args:
+        slo, gates: the limits that were asked for; without them several runs need the same.
+
+    Raises:
+        StoreError: a source cannot be read, or the runs do not make one population.
+        BatchError, OSError: as :func:`~llm_locust.store.merge` raises them.
+    """
+    with TemporaryDirectory(prefix="llm-locust-") as made:
+        directories, unreadable = _directories(paths, Path(made))
+        runs = [Run(read_manifest(path), open_requests(path)) for path in directories]
+        runs.sort(key=lambda run: (run.manifest.started_ns, run.manifest.id))
+        merged = any(Path(made) in directory.parents for directory in directories)
+        yield _source(runs, slo, gates, merged, unreadable)
+
+
+def _directories(paths: Sequence[Path], made: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """One run directory for each run, some of them made now, and what could not be read meanwhile."""
+    finished = [path for path in paths if (path / REQUESTS_FILE).exists()]
+    left = [path for path in paths if path not in finished]
+    for path in left:
+        if not path.is_file() and not (path.is_dir() and holds_frames(path)):
+            read_manifest(path)  # says what is missing there, if it is the manifest
+            open_requests(path)
+    by_id: dict[str, list[Path]] = {}
+    for path in finished:
+        by_id.setdefault(read_manifest(path).id, []).append(path)
+    broken = find(left).runs if left else []
+    if left and not broken:
+        merge(left, made / "none")  # says why nothing can be made of it
+    directories: list[Path] = []
+    unreadable: list[str] = []
+    for run in dict.fromkeys([*by_id, *broken]):
+        sources = by_id.get(run, []) + (left if run in broken else [])
+        if sources == by_id.get(run) and len(sources) == 1:
+            directories += sources
+        else:
+            directories.append(made / str(len(directories)))
+            unreadable += merge(sources, directories[-1], run).unreadable
+    return directories, tuple(dict.fromkeys(unreadable))
+
+
+def _source(
+    runs: Sequence[Run], slo: str | None, gates: str | None, merged: bool, unreadable: tuple[str, ...]
+) -> Source:
+    if len(runs) == 1:
+        return Source((runs[0],), runs[0].manifest, runs[0].requests, merged, unreadable)
+    _refuse_shared_requests(runs)
+    requests = Pooled(tuple(run.requests for run in runs))
+    manifest = _pooled_manifest([run.manifest for run in runs], slo, gates)
+    return Source(tuple(runs), manifest, requests, merged, unreadable)
+
+
+def _refuse_shared_requests(runs: Sequence[Run]) -> None:
+    """A request that is in two of the runs would be counted twice."""
+    ids = [_ids(run.requests) for run in runs]
+    counts = pc.value_counts(pa.concat_arrays(ids))
+    shared = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(shared):
+        raise StoreError(
+            f"{len(shared)} requests, such as {shared[0].as_py()!r}, are in more than one of the runs "
+            f"{', '.join(run.manifest.id for run in runs)}: leave out the copies"
+        )
+
+
+def _ids(requests: Requests) -> pa.Array:
+    """The ids of a run's requests, each once."""
+    parts = [part.table.column("request_id").combine_chunks() for part in requests.parts(["request_id"])]
+    return pc.unique(pa.concat_arrays(parts))
+
+
+def _pooled_manifest(manifests: Sequence[Manifest], slo: str | None, gates: str | None) -> Manifest:
+    """One manifest for all runs: their workers together, and the texts that they share."""
+    if len({measured_from(m) for m in manifests}) > 1:
+        raise StoreError(
+            "the runs judge their requests from different moments (sent and scheduled): report on each alone"
+        )
+    stopped_ns = [m.stopped_ns for m in manifests]
+    first = manifests[0]
+    if any(m.class_slos != first.class_slos for m in manifests):
+        raise StoreError("the runs' classes have different SLOs: report on each alone")
+    return replace(
+        first,
+        id=_joined([m.id for m in manifests]),
+        name=_joined([m.name for m in manifests]),
+        stopped_ns=None if None in stopped_ns else max(ns for ns in stopped_ns if ns is not None),
+        ended_ns=max((m.ended_ns for m in manifests if m.ended_ns is not None), default=None),
+        host=_joined([m.host for m in manifests]) or None,
+        model=_joined([m.model for m in manifests]) or None,
+        scenario=_joined([m.scenario for m in manifests]) or None,
+        versions={
+            key: _joined([m.versions.get(key) for m in manifests])
+            for key in dict.fromkeys(key for m in manifests for key in m.versions)
+        },
+        slo=_alike("SLOs", "--slo", [m.slo for m in manifests], slo),
+        gates=_alike("gates", "--gate", [m.gates for m in manifests], gates),
+        stop_reason=_joined([m.stop_reason for m in manifests]),
+        cut_short=any(m.cut_short for m in manifests),
+        require_valid=any(m.require_valid for m in manifests),
+        workers_expected=sum(m.workers_expected for m in manifests),
+        workers=[
+            replace(worker, index=index)
+            for index, worker in enumerate(worker for m in manifests for worker in m.workers)
+        ],
+        clock_steps=sum(m.clock_steps for m in manifests),
+        torn=[text for m in manifests for text in m.torn],
+    )
+
+
+def _joined(texts: Sequence[str | None]) -> str:
+    return ", ".join(dict.fromkeys(text for text in texts if text))
+
+
+def _alike(what: str, option: str, texts: Sequence[str], asked: str | None) -> str:
+    if asked is None and len(set(texts)) > 1:
+        each = ", ".join(f'"{text}"' for text in dict.fromkeys(texts))
+        raise StoreError(f"the runs have different {what} ({each}): give one for all by {option}")
+    return texts[0] if asked is None else asked

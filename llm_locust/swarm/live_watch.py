@@ -1,0 +1,152 @@
+"""The side of the live numbers that has the store: begins it with each run, and looks at the load."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import gevent
+import msgspec
+from locust.env import Environment
+from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING
+
+from llm_locust.live.state import GONE, MISSING, LiveRun, Observation, WorkerState
+from llm_locust.live.store import LiveStore
+from llm_locust.manifest import Manifest
+from llm_locust.swarm.arrivals_options import LoadSettings, parse_load
+from llm_locust.swarm.messages import RunInfo
+from llm_locust.swarm.scenario_options import scenario_of
+
+#: How often the load is looked at.
+LOOK_INTERVAL_S = 1.0
+
+#: Workers that left and are still listed.
+MOST_GONE = 50
+
+#: Where a run's options have the number of its resets: a worker that joins after one knows of it.
+EPOCH_OPTION = "llm_live_epoch"
+
+_ENDING = (STATE_STOPPING, STATE_CLEANUP, STATE_STOPPED)
+
+
+class Watch:
+    """Keeps a store in step with Locust's runs.
+
+    Args:
+        settle_s: how long after a request's end its report may come.
+        workers: gives the workers as they are now, by name.
+        on_reset: called when all is counted anew.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        settle_s: float,
+        workers: Callable[[], Mapping[str, WorkerState]],
+        on_reset: Callable[[], None],
+    ) -> None:
+        self.store = LiveStore(_wall_clock(), settle_s)
+        self._environment = environment
+        self._workers = workers
+        self._on_reset = on_reset
+        self._load = LoadSettings()
+        self._listed: dict[str, WorkerState] = {}
+        events = environment.events
+        events.test_start.add_listener(lambda **_: self._begin())
+        events.test_stopping.add_listener(lambda **_: self.store.stop())
+        events.reset_stats.add_listener(lambda **_: self.reset())
+        events.spawning_complete.add_listener(self._on_spawning_complete)
+        gevent.spawn(self._look_forever)
+
+    def reset(self) -> None:
+        """Count anew, within the run."""
+        if self.store.run.id:
+            self.store.reset()
+            self._tell_epoch()
+            self._on_reset()
+
+    def _begin(self) -> None:
+        run = live_run(self._environment)
+        if run is None:
+            return
+        self._load = _load(self._environment)
+        self._listed.clear()
+        self.store.begin(run)
+        self._tell_epoch()
+
+    def _tell_epoch(self) -> None:
+        vars(self._environment.parsed_options)[EPOCH_OPTION] = self.store.epoch
+
+    def _on_spawning_complete(self, **_: object) -> None:
+        if self._environment.reset_stats:  # Locust's --reset-stats
+            self.reset()
+
+    def _look_forever(self) -> NoReturn:
+        runner: Any = self._environment.runner
+        while True:
+            gevent.sleep(LOOK_INTERVAL_S)
+            if not self.store.run.id or self.store.content.stopped_s is not None:
+                continue
+            if runner.state in _ENDING:  # said before the listeners of test_stopping are all through
+                self.store.stop()
+            else:
+                self.store.observe(self._observation())
+
+    def _observation(self) -> Observation:
+        runner: Any = self._environment.runner
+        now = self._workers()
+        gone = [_left(worker) for id_, worker in self._listed.items() if id_ not in now]
+        self._listed = {worker.id: worker for worker in [*gone[-MOST_GONE:], *now.values()]}
+        return Observation(
+            users=runner.user_count,
+            target=runner.target_user_count,
+            rate=self._rate(runner.target_user_count),
+            workers=tuple(self._listed.values()),
+        )
+
+    def _rate(self, users: int) -> float | None:
+        """What an open loop's schedule asks for now; a trace does not tell it."""
+        info = run_info(self._environment)
+        if not self.store.run.open_loop or info is None:
+            return None
+        if self._load.users_are_rate:
+            return float(users)
+        profiles = [*self._load.class_rates.values(), *([self._load.rate] if self._load.rate else [])]
+        since_origin_s = max(0.0, self.store.clock_s() - info["origin_ns"] * 1e-9)
+        return sum(float(profile.rate(since_origin_s)) for profile in profiles) if profiles else None
+
+
+def run_info(environment: Environment) -> RunInfo | None:
+    """What this process knows of the present run; None before the first."""
+    info: RunInfo | None = getattr(environment.parsed_options, "llm_run", None)
+    return info
+
+
+def live_run(environment: Environment) -> LiveRun | None:
+    """The present run as the live numbers need to know it, in any process; None before the first."""
+    info = run_info(environment)
+    if info is None:
+        return None
+    run_time = getattr(environment.parsed_options, "run_time", None)
+    # The web UI's form leaves it as text, and ends the run itself.
+    run_time_s = float(run_time) if isinstance(run_time, int | float) else None
+    return LiveRun.of(msgspec.json.decode(info["manifest"], type=Manifest), run_time_s)
+
+
+def _load(environment: Environment) -> LoadSettings:
+    options = environment.parsed_options
+    assert options is not None
+    scenario = scenario_of(options)
+    classes = () if scenario is None else scenario.classes
+    return parse_load(options, {found.name: found.rate for found in classes if found.rate is not None})
+
+
+def _left(worker: WorkerState) -> WorkerState:
+    """One that Locust does not list any more. It stays missing if it was: it did not say that it ends."""
+    state = worker.state if worker.state == MISSING else GONE
+    return WorkerState(id=worker.id, state=state)
+
+
+def _wall_clock() -> Callable[[], float]:
+    """Seconds since the Unix epoch by the wall clock as it is now, carried on without steps."""
+    offset_s = time.time() - time.monotonic()
+    return lambda: time.monotonic() + offset_s

@@ -1,0 +1,119 @@
+"""How a headless run shows that it goes on: a panel on a terminal, a line now and then in a log."""
+
+import atexit
+import logging
+import sys
+from collections.abc import Callable
+from typing import Literal, NoReturn, TextIO
+
+import gevent
+from locust.env import Environment
+from locust.runners import WorkerRunner
+from rich.console import Console
+from rich.live import Live
+
+from llm_locust.live.snapshot import snapshot
+from llm_locust.live.store import LiveStore
+from llm_locust.report.progress import RECENT_S, Progress, ProgressPanel, line
+
+logger = logging.getLogger(__name__)
+
+#: ``auto`` is ``rich`` on a terminal, ``plain`` elsewhere; ``locust`` leaves Locust's own table.
+Mode = Literal["auto", "rich", "plain", "locust"]
+MODES: tuple[Mode, ...] = ("auto", "rich", "plain", "locust")
+
+PANEL_INTERVAL_S = 1.0
+LINE_INTERVAL_S = 10.0
+
+
+def show_progress(environment: Environment, store: LiveStore | None, mode: Mode) -> None:
+    """Show how a headless run goes, instead of Locust's table. To be called while the process starts.
+
+    Args:
+        store: None on a worker, which shows nothing.
+        mode: ``auto`` gives way to Locust's ``--print-stats``, which asks for its table.
+    """
+    options = environment.parsed_options
+    assert options is not None
+    if store is None or isinstance(environment.runner, WorkerRunner) or not options.headless:
+        return
+    if mode == "locust" or (mode == "auto" and getattr(options, "print_stats", False)):
+        return
+    # Locust starts its printer after this, unless only the last table is asked for, which still comes.
+    options.only_summary = True
+    if mode == "rich" or (mode == "auto" and _can_draw()):
+        panel = _Panel(store)
+        environment.events.quitting.add_listener(lambda **_: panel.close())
+        gevent.spawn(_every, PANEL_INTERVAL_S, panel.show)
+    else:
+        gevent.spawn(_every, LINE_INTERVAL_S, lambda: _say(store))
+
+
+def _can_draw() -> bool:
+    console = Console(stderr=True)
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _every(interval_s: float, show: Callable[[], None]) -> NoReturn:
+    while True:
+        gevent.sleep(interval_s)
+        show()
+
+
+def _going_on(store: LiveStore) -> bool:
+    return bool(store.run.id) and store.content.stopped_s is None
+
+
+def _progress(store: LiveStore) -> Progress:
+    return Progress(store.run, snapshot(store), snapshot(store, RECENT_S))
+
+
+def _say(store: LiveStore) -> None:
+    if _going_on(store):
+        logger.info("%s", line(_progress(store)))
+
+
+class _Panel:
+    """A panel below the log on stderr, drawn in the event loop; it goes when the process ends."""
+
+    def __init__(self, store: LiveStore) -> None:
+        self._store = store
+        self._console = Console(stderr=True, force_terminal=True, highlight=False, emoji=False, markup=False)
+        self._live: Live | None = None
+        self._handlers: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
+
+    def show(self) -> None:
+        """Draw it anew, while a run goes on."""
+        if not _going_on(self._store):
+            return
+        panel = ProgressPanel(_progress(self._store))
+        if self._live is None:
+            self._open(panel)
+        else:
+            self._live.update(panel, refresh=True)
+
+    def close(self) -> None:
+        """Take it away: what follows is printed from its place on."""
+        if self._live is not None:
+            for handler, stream in self._handlers:
+                handler.setStream(stream)
+            self._live.stop()
+            self._live = None
+
+    def _open(self, panel: ProgressPanel) -> None:
+        stderr = sys.stderr
+        # Without rich's own thread: it would draw from outside the event loop.
+        self._live = Live(panel, console=self._console, auto_refresh=False, transient=True)
+        self._live.start(refresh=True)
+        atexit.register(self.close)  # an end that no event tells of would leave the cursor hidden
+        # The log goes above the panel, through rich's stand-in for stderr.
+        self._handlers = [(handler, stderr) for handler in _stream_handlers() if handler.stream is stderr]
+        for handler, _ in self._handlers:
+            handler.setStream(sys.stderr)
+
+
+def _stream_handlers() -> list["logging.StreamHandler[TextIO]"]:
+    """Of all loggers: Locust's have handlers of their own."""
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = dict.fromkeys(h for each in loggers if isinstance(each, logging.Logger) for h in each.handlers)
+    return [handler for handler in handlers if isinstance(handler, logging.StreamHandler)]

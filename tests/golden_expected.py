@@ -1,0 +1,237 @@
+"""The parts of ``summary.json`` of the golden run by pandas, by the formulas of docs/metrics.md."""
+
+from typing import Any
+
+import golden_run as run
+import numpy as np
+import pandas as pd
+from golden_frame import Frame, at, in_ms, population, slo_of
+from golden_stats import figures, some
+
+from llm_locust.record import Outcome
+
+OUTCOMES = [outcome.value for outcome in Outcome]
+LATENCIES = (
+    *("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_scheduled", "e2el_scheduled", "schedule_delay"),
+    *("connect", "rtt", "client_lag"),
+)
+LOST = 5  # 3 records that did not come, 2 requests that were under way
+
+
+def part(df: Frame, seconds: float, lost: int | None) -> dict[str, Any]:
+    """What a summary has of all requests, of a name and of a class alike."""
+    ok, failed, judged = population(df)
+    inside = df[df.inside]
+    return {
+        "requests": {
+            "scheduled": len(inside),
+            "sent": int(inside.sent.notna().sum()),
+            "ok": len(ok),
+            "failed": len(failed),
+            "cancelled": int(inside.cancelled.sum()),
+            "abandoned": int((inside.cancelled & inside.abandoned).sum()),
+            "lost": lost,
+            "population": len(judged),
+            "error_rate": len(failed) / len(judged),
+            "by_outcome": inside.outcome.value_counts().reindex(OUTCOMES, fill_value=0).to_dict(),
+        },
+        "latency_ms": _latencies(ok, 0),
+        "latency_ms_adjusted": _latencies(ok, len(failed)),
+        "throughput": _throughput(df, seconds),
+        "goodput": _goodput(ok, judged, seconds, lost),
+    }
+
+
+def _latencies(ok: Frame, infinite: int) -> dict[str, Any]:
+    gaps = np.concatenate([*ok.gaps, np.empty(0)])
+    tables = {m: figures((gaps if m == "itl" else ok[m]) * 1e3, infinite) for m in LATENCIES}
+    tables["itl"]["relative_error"] = 0.0
+    return tables
+
+
+def _throughput(df: Frame, seconds: float) -> dict[str, Any]:
+    start = run.STOP_S - seconds
+    inputs = (df.input_tokens * df.reads_prompt).sum() / seconds
+    outputs = (df.n * df.share).sum() / seconds
+    spans = df[df.ended > df.sent]
+    overlap = np.minimum(spans.ended, run.STOP_S) - np.maximum(spans.sent, start)
+    inside = spans[(spans.sent < run.STOP_S) & (spans.ended > start)]
+    steps = pd.concat([pd.Series(1, np.maximum(inside.sent, start)), pd.Series(-1, inside.ended)])
+    # At one instant, ends come first: one that ends does not meet one that is sent then.
+    ordered = steps.rename_axis("at").reset_index(name="step").sort_values(["at", "step"])
+    return {
+        "requests_per_s": (df.ok & df.ended_inside).sum() / seconds,
+        "input_tokens_per_s": inputs,
+        "output_tokens_per_s": outputs,
+        "total_tokens_per_s": inputs + outputs,
+        "output_chars_per_s": (df.chars * df.share).sum() / seconds,
+        "concurrency_mean": np.maximum(overlap, 0).sum() / seconds,
+        "concurrency_peak": int(ordered.step.cumsum().max()),
+    }
+
+
+def _goodput(ok: Frame, judged: Frame, seconds: float, lost: int | None) -> dict[str, Any]:
+    asked, good = len(judged) + (lost or 0), judged[judged.good]
+    first = judged.first_failed.value_counts()
+    causes = [*run.SLO, "outcome"]
+    low = {"p1": 1.0, "p5": 5.0, "p50": 50.0}
+    labels = sorted(judged.slo_class.unique())
+    alike = len(labels) == 1
+    limited = {m: int(judged[f"limited_{m}"].sum()) + (lost or 0) for m in run.SLO}
+    return {
+        "slo": in_ms(slo_of(labels[0]) if alike else run.SLO),
+        "slo_by_class": {} if alike else {label: in_ms(slo_of(label)) for label in labels},
+        "ratio": len(good) / asked,
+        "requests_per_s": len(good) / seconds,
+        "output_tokens_per_s": good.n.sum() / seconds,
+        "attainment": {
+            m: (judged[f"held_{m}"] & judged[f"limited_{m}"]).sum() / n if n else None
+            for m, n in limited.items()
+        },
+        "first_failed": {c: int(first.get(c, 0)) for c in causes} | ({} if lost is None else {"lost": lost}),
+        "on_time_ratio": ok.on_time.mean() if ok.on_time.notna().any() else None,
+        "on_time": some(ok.on_time, "n", "mean", *low, "ci95", percents=low),
+    }
+
+
+def tokens(df: Frame) -> dict[str, Any]:
+    ok = population(df)[0]
+    known = ok[ok.n.notna()]
+    streamed = known[known.streamed & (known.events > 0)]
+    spelled = known[known.chars.notna()]
+    spent = ok.arrivals.map(lambda a: a[-1] - a[0] if len(a) else np.nan)
+    pace = (ok.chars * (1 - 1 / ok.events.where(ok.events > 1)) / spent.where(spent > 0)).where(ok.streamed)
+    low = {"p1": 1.0, "p10": 10.0, "p50": 50.0}
+    lengths = ("n", "mean", "p50", "p99", "max")
+    return {
+        "input": some(ok.input_tokens, *lengths) | {"error": _length_error(ok)},
+        "output": some(ok.n, *lengths),
+        "tokens_per_event": streamed.n.sum() / streamed.events.sum(),
+        "source": {s: (known.source == s).mean() for s in ("usage", "tokenizer", "events")},
+        "user_tps": some(1 / ok.tpot.where(ok.tpot > 0), "n", "mean", *low, "ci95", percents=low),
+        "chars_per_s": some(pace, "n", "mean", *low, "ci95", percents=low),
+        "chars_per_token": spelled.chars.sum() / spelled.n.sum(),
+        "delivery": "merged",  # between 1.05 and 2 tokens an event
+    }
+
+
+def _length_error(ok: Frame) -> dict[str, Any]:
+    error = ((ok.input_tokens - ok.asked_input_tokens) / ok.asked_input_tokens).dropna()
+    return {
+        "n": len(error),
+        "mean_relative": error.mean(),
+        "p50": error.abs().quantile(0.5),
+        "p99": error.abs().quantile(0.99),
+        "share_within_1_percent": (error.abs() <= 0.01).mean(),
+    }
+
+
+def client(df: Frame) -> dict[str, Any]:
+    judged = population(df)[2]
+    stepped = int(judged.stepped.sum())
+    return {
+        "verdict": "suspect",
+        "reasons": [
+            f"the wall clock was set during {stepped} of {len(judged)} requests: their durations are the "
+            "monotonic clock's, stamped by the program, and places on the run's axis may be off by the step"
+        ],
+        "timestamps": "kernel",
+        "kernel_share": 1.0,
+        "lag_ms_p99": judged.client_lag.quantile(0.99) * 1e3,
+        "schedule_delay_ms_p99": judged.schedule_delay.quantile(0.99) * 1e3,
+        "cpu_percent_max": 41.5,
+        "coalesced_ratio": judged.coalesced.sum() / judged.reads.sum(),
+        "clock_steps": stepped,
+        "hub_lag_ms_p99": 0.7,
+        "hub_lag_ms_max": 9.0,
+        "hub_lag_master_ms_max": 4.5,
+        "worker_clock_steps": 0,
+        "master_clock_steps": 0,
+        "clock_error_ms_max": 0.15,
+    }
+
+
+def errors(df: Frame) -> list[dict[str, Any]]:
+    failed = population(df)[1].copy()
+    folded = {outcome.value: texts[1] for outcome, texts in run.ERRORS.items()}
+    failed["message"] = failed.outcome.map(folded)
+    entries = []
+    for (outcome, _), rows in failed.groupby(["outcome", failed.status.fillna(-1)]):
+        message = folded[str(outcome)]
+        first = rows[rows.ended == rows.ended.min()]
+        entries.append(
+            {
+                "outcome": outcome,
+                "status": None if rows.status.isna().all() else int(rows.status.iloc[0]),
+                "message": message,
+                "example": first.error.min() if message else None,
+                "count": len(rows),
+                "first": at(rows.ended.min()),
+                "last": at(rows.ended.max()),
+            }
+        )
+    key = pd.DataFrame(entries).fillna({"status": 0, "message": ""})
+    order = key.assign(count=-key["count"]).sort_values(["count", "outcome", "status", "message"]).index
+    return [entries[i] for i in order]
+
+
+def cost(seconds: float, whole: dict[str, Any], of_sessions: dict[str, Any]) -> dict[str, Any]:
+    p, throughput, goodput = run.PRICES, whole["throughput"], whole["goodput"]
+    inputs, outputs = (throughput[f"{kind}_tokens_per_s"] * seconds for kind in ("input", "output"))
+    bases = {
+        "per_request": throughput["requests_per_s"] * seconds,
+        "per_good_request": goodput["requests_per_s"] * seconds,
+        "per_million_input_tokens": inputs / 1e6,
+        "per_million_output_tokens": outputs / 1e6,
+        "per_million_good_output_tokens": goodput["output_tokens_per_s"] * seconds / 1e6,
+        "per_session": of_sessions["completed"] + of_sessions["cut"],
+    }
+    gpu = p["gpus"] * p["gpu_hour_cost"] * seconds / 3600
+    api = (inputs * p["input_token_price"] + outputs * p["output_token_price"]) / 1e6
+    return {
+        "prices": p,
+        "hours": seconds / 3600,
+        "gpu": {"total": gpu, **{key: gpu / base for key, base in bases.items()}},
+        "api": {"total": api, **{key: api / base for key, base in bases.items()}},
+        "per_gpu": {
+            "output_tokens_per_s": throughput["output_tokens_per_s"] / p["gpus"],
+            "goodput_requests_per_s": goodput["requests_per_s"] / p["gpus"],
+            "goodput_output_tokens_per_s": goodput["output_tokens_per_s"] / p["gpus"],
+        },
+        "missing": {},
+    }
+
+
+def compat(df: Frame) -> dict[str, Any]:
+    """The run in the words of five other tools."""
+    ok, _, judged = population(df)
+    first, last = (ok.arrivals.map(lambda a, i=i: a[i] if len(a) else np.nan) for i in (0, -1))
+
+    def stats(values_s: Any) -> dict[str, Any]:
+        return some(values_s * 1e3, "n", "mean", "p50", "p90", "p99")
+
+    per_token = stats((last - first).where(ok.streamed) / (ok.n - 1).where(ok.n >= 2))
+    whole_per_token = stats(ok.e2el / ok.n.where(ok.n >= 1))
+    with_usage = stats((ok.ended - ok.sent - ok.ttft) / (ok.n - 1).where(ok.n >= 2))
+    duration = judged.ended[judged.sent.notna()].max() - judged.sent.min()
+    limit = {m: ok.slo_class.map(lambda label, m=m: slo_of(label).get(m, np.inf)) for m in run.SLO}
+    paced = (ok.tpot <= limit["tpot"]) | (ok.n < 2) | np.isinf(limit["tpot"])
+    good = (ok.ttft <= limit["ttft"]) & paced & (ok.e2el <= limit["e2el"])
+    return {
+        "vllm": {
+            "tpot_ms": per_token,
+            "duration_s": duration,
+            "request_throughput": len(ok) / duration,
+            "request_goodput": good.sum() / duration,
+        },
+        "guidellm": {"time_per_output_token_ms": whole_per_token, "inter_token_latency_ms": per_token},
+        "aiperf": {
+            "inter_token_latency_ms": per_token,
+            "inter_chunk_latency_ms": stats(np.concatenate([*ok.gaps])),
+        },
+        "inference-perf": {
+            "normalized_time_per_output_token_ms": whole_per_token,
+            "goodput_ratio": ok.good.mean(),
+        },
+        "genai-bench": {"tpot_ms": with_usage},
+    }

@@ -1,0 +1,145 @@
+"""The golden run as a DataFrame: each request with its metrics, computed from its record by pandas."""
+
+from typing import Any
+
+import golden_run as run
+import numpy as np
+import pandas as pd
+from metrics_cases import ORIGIN_NS
+
+from llm_locust.record import RequestRecord
+
+Frame = pd.DataFrame
+
+
+def frame(made: list[RequestRecord]) -> Frame:
+    """One row a request, in the order of the workers; times in seconds after the run's start."""
+    df = pd.DataFrame([_row(r) for r in [*made[::2], *made[1::2]]])
+    for column in ("input_tokens", "cached_tokens", "n", "chars", "ttft", "ttfo", "e2el", "tpot", "sent"):
+        df[column] = df[column].astype(float)
+    start, end = df.scheduled.min() + run.WARMUP_S, run.STOP_S
+    df["inside"] = (df.scheduled >= start) & (df.scheduled < end)
+    df["ended_inside"] = (df.ended >= start) & (df.ended < end)
+    df["share"] = [_share(*each, start, end) for each in zip(df.sent, df.arrivals, strict=True)]
+    df.loc[df.events == 0, "share"] = df.ended_inside[df.events == 0].astype(float)
+    begun = (df.sent + df.first_event).where(df.events > 0, df.ended)
+    df["reads_prompt"] = (begun >= start) & (begun < end) & ((df.events > 0) | df.ok)
+    df["ttft_scheduled"], df["e2el_scheduled"] = df.ttft + df.schedule_delay, df.e2el + df.schedule_delay
+    _judge(df)
+    _concurrency_when_sent(df)
+    return df
+
+
+def _row(r: RequestRecord) -> dict[str, Any]:
+    def after(at_ns: int | None) -> float:
+        return np.nan if at_ns is None else (at_ns - ORIGIN_NS) / 1e9
+
+    arrivals = r.arrivals_ns / 1e9
+    events, ok = len(arrivals), r.outcome == "ok"
+    counted_here = r.output_tokens is None and r.streamed and events > 0
+    n = events if counted_here else r.output_tokens
+    first, last = (arrivals[0], arrivals[-1]) if events else (np.nan, np.nan)
+    delay = np.nan if r.sent_ns is None else (r.sent_ns - r.scheduled_ns) / 1e9
+    streamed = r.streamed
+    whole = not streamed and ok and not events
+    return {
+        **{key: getattr(r, key) for key in ("name", "slo_class", "replica", "status", "error", "retries")},
+        **{key: getattr(r, key) for key in ("streamed", "abandoned", "session", "turn", "prompt_id")},
+        **{key: getattr(r, key) for key in ("answer_hash", "rejected_by", "finish_reason", "reads")},
+        "correct": r.correct,
+        "coalesced": r.coalesced_reads,
+        "asked_input_tokens": r.asked_input_tokens,
+        "asked_output_tokens": r.asked_output_tokens,
+        "outcome": str(r.outcome),
+        "ok": ok,
+        "cancelled": r.outcome == "cancelled",
+        "arrivals": arrivals,
+        "events": events,
+        "first_event": first,
+        "scheduled": after(r.scheduled_ns),
+        "sent": after(r.sent_ns),
+        "ended": after(r.ended_ns),
+        "input_tokens": r.input_tokens,
+        "cached_tokens": r.cached_tokens,
+        "n": n,
+        "chars": r.output_chars,
+        "source": "events" if counted_here else str(r.token_source),
+        "ttft": first if streamed else np.nan,
+        "ttfo": r.first_answer_ns / 1e9 if streamed and r.first_answer_ns is not None else np.nan,
+        "e2el": (r.ended_ns - r.sent_ns) / 1e9 if whole and r.sent_ns else last,
+        "tpot": (last - first) / (n - 1) if streamed and events and n and n >= 2 else np.nan,
+        "gaps": np.diff(r.arrivals_ns) / 1e9 if streamed else np.empty(0),
+        "schedule_delay": delay,
+        "connect": np.nan if r.reused or r.connected_ns is None else (r.connected_ns - r.started_ns) / 1e9,
+        "rtt": np.nan if r.rtt_ns is None else r.rtt_ns / 1e9,
+        "client_lag": r.client_lag_ns / 1e9 if r.client_lag_ns is not None else np.nan,
+        "stepped": r.clock_step_ns is not None,
+    }
+
+
+def _share(sent: float, arrivals: Any, start: float, end: float) -> float:
+    """The share of the token events that arrived in the window."""
+    return float(((sent + arrivals >= start) & (sent + arrivals < end)).mean()) if len(arrivals) else 0.0
+
+
+def _judge(df: Frame) -> None:
+    """The limits of each class, measured from scheduled: an open loop."""
+    limit = {m: df.slo_class.map(lambda label, m=m: slo_of(label).get(m, np.inf)) for m in run.SLO}
+    for metric, value in {"ttft": df.ttft_scheduled, "tpot": df.tpot, "e2el": df.e2el_scheduled}.items():
+        held = (value <= limit[metric] + 0.5e-9) | np.isinf(limit[metric])
+        df[f"held_{metric}"] = df.ok & (held | ((df.n < 2) if metric == "tpot" else False))
+        df[f"limited_{metric}"] = np.isfinite(limit[metric])
+    df["good"] = df.held_ttft & df.held_tpot & df.held_e2el
+    # When each limit breaks, after sent; one that breaks at an unknown moment comes last.
+    moments = pd.DataFrame(
+        {
+            "ttft": limit["ttft"] - df.schedule_delay,
+            "tpot": df.ttft + limit["tpot"] * (df.n - 1),
+            "e2el": limit["e2el"] - df.schedule_delay,
+        }
+    ).fillna(1e300)
+    for metric in run.SLO:
+        moments.loc[df[f"held_{metric}"], metric] = np.inf
+    first = moments.idxmin(axis="columns")
+    df["first_failed"] = first.where(df.ok, "outcome").where(~df.good, "")
+    df["on_time"] = [_on_time(r) if r.ok and r.inside else np.nan for r in df.itertuples()]
+
+
+def slo_of(label: str) -> dict[str, float]:
+    return run.SLOW if label == "slow" else run.SLO
+
+
+def in_ms(slo: dict[str, float]) -> dict[str, float]:
+    return {metric: limit_s * 1e3 for metric, limit_s in slo.items()}
+
+
+def _on_time(r: Any) -> float:
+    """The share of tokens in time for one who reads along, counted event by event."""
+    if not r.streamed or not r.events or not r.n > 0 or "tpot" not in slo_of(r.slo_class):
+        return np.nan
+    step = r.n / r.events * run.SLO["tpot"]
+    due, missed = run.SLO["ttft"], 0
+    for arrival in r.arrivals:
+        if arrival > due + 0.5e-9:
+            missed, due = missed + 1, arrival
+        due += step
+    return float(1 - missed * min(1.0, r.n / r.events) / r.n)
+
+
+def _concurrency_when_sent(df: Frame) -> None:
+    lasts = df.ended > df.sent
+    starts, ends = np.sort(df.sent[lasts]), np.sort(df.ended[lasts])
+    begun = np.searchsorted(starts, df.sent, side="right") - np.searchsorted(ends, df.sent, side="right")
+    df["load"] = np.where(lasts, begun, 0)
+
+
+def population(df: Frame) -> tuple[Frame, Frame, Frame]:
+    """ok, failed, and both, of the requests scheduled in the window."""
+    judged = df[df.inside & ~df.cancelled]
+    return judged[judged.ok], judged[~judged.ok], judged
+
+
+def at(seconds: float) -> str:
+    """A time of the run as ISO 8601, cut to the microsecond."""
+    moment = pd.Timestamp(ORIGIN_NS + round(seconds * 1e9), unit="ns", tz="UTC").floor("us")
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"

@@ -1,0 +1,132 @@
+"""The parts of ``summary.json`` of the golden run that are of its replicas, by pandas and plain loops."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import golden_run as run
+import numpy as np
+import pandas as pd
+from golden_frame import Frame, population
+from golden_stats import figures
+
+from llm_locust.record import RequestRecord
+
+PARTS = 60
+
+
+def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
+    known = len(population(df[df.replica.notna()])[2])
+    edges = np.linspace(run.STOP_S - seconds, run.STOP_S, PARTS + 1)
+    entries = []
+    for name, rows in df.groupby("replica"):
+        ok, failed, judged = population(rows)
+        of = {metric: figures(ok[metric] * 1e3) for metric in ("ttft", "tpot", "e2el")}
+        places = [(metric, place) for metric in of for place in ("p50", "p99")]
+        in_flight = [_overlap(rows, *part) for part in pairwise(edges)]
+        entries.append(
+            {
+                "name": name,
+                "requests": len(judged),
+                "share": len(judged) / known,
+                **{f"{metric}_{place}_ms": of[metric][place] for metric, place in places},
+                "ci95": {f"{metric}_{place}_ms": of[metric]["ci95"][place] for metric, place in places},
+                "output_tokens_per_s": (rows.n * rows.share).sum() / seconds,
+                "concurrency_mean": _overlap(rows, edges[0], edges[-1]),
+                "error_rate": len(failed) / len(judged),
+                "goodput_ratio": judged.good.mean(),
+                "in_flight": in_flight,
+                "outages": [],  # each answers several times a second all the time
+            }
+        )
+    return entries
+
+
+def _overlap(rows: Frame, start: float, end: float) -> float:
+    spans = rows[rows.ended > rows.sent]
+    return float((spans.ended.clip(start, end) - spans.sent.clip(start, end)).sum() / (end - start))
+
+
+def fairness(df: Frame, made: list[RequestRecord], entries: list[dict[str, Any]]) -> dict[str, Any]:
+    """By the definitions: pairs of replicas and of requests, and χ² of 2 degrees, whose tail is e^(−x/2)."""
+    found = pd.DataFrame(entries)
+    amounts = {
+        "requests": found.requests,
+        "output_tokens": found.output_tokens_per_s,
+        "in_flight": found.concurrency_mean,
+        "ttft": found.ttft_p50_ms,
+    }
+    judged = population(df)[2]
+    named = judged[judged.replica.notna()]
+    equal = len(named) / 3
+    pearson = float(((found.requests - equal) ** 2 / equal).sum())
+    kruskal = _kruskal(named[named.ok])
+    order = named.sort_values("sent", kind="stable").replica.to_numpy()
+    blocks = [order[i : i + 24] for i in range(0, len(order) // 24 * 24, 24)]
+    counts = [pd.Series(block).value_counts().reindex(found.name, fill_value=0) for block in blocks]
+    assert pearson > 9.3  # p < 0.01: not by chance
+    return {
+        **{name: x.sum() ** 2 / (len(x) * (x**2).sum()) for name, x in amounts.items()},
+        "gini": {name: _gini(x) for name, x in amounts.items()},
+        "cv": {name: x.std(ddof=0) / x.mean() for name, x in amounts.items()},
+        "chance": {
+            "requests": {"statistic": pearson, "p": math.exp(-pearson / 2)},
+            "ttft": {"statistic": kruskal, "p": math.exp(-kruskal / 2)},
+        },
+        "named_by": "header",
+        "unnamed": len(judged) - len(named),
+        "dispersion": float(np.mean([((count - 8) ** 2 / 8).sum() / 2 for count in counts])),
+        "affinity": {
+            "connection": _affinity(_by_connection(named, made), named),
+            "session": _affinity(_successive(named, "session"), named),
+            "prompt": _affinity(_successive(named, "prompt_id"), named),
+        },
+        "causes": [{"kind": "unknown", "text": _UNKNOWN.format(math.exp(-pearson / 2)), "replica": None}],
+    }
+
+
+_UNKNOWN = (
+    "requests are shared out unevenly beyond chance (p {:.2g}) and follow neither connection nor session nor "
+    "prompt: weights of the balancer, or a replica that it left out"
+)
+
+
+def _gini(x: Any) -> float:
+    pairs = np.abs(np.subtract.outer(x.to_numpy(), x.to_numpy()))
+    return float(pairs.sum() / (2 * len(x) * x.sum()))
+
+
+def _kruskal(ok: Frame) -> float:
+    known = ok[ok.ttft.notna()]
+    n, ranks = len(known), known.ttft.rank()
+    ties = known.ttft.value_counts()
+    groups = ranks.groupby(known.replica)
+    h = 12 / (n * (n + 1)) * (groups.sum() ** 2 / groups.size()).sum() - 3 * (n + 1)
+    return float(h / (1 - (ties**3 - ties).sum() / (n**3 - n)))
+
+
+def _by_connection(named: Frame, made: list[RequestRecord]) -> list[tuple[str, str]]:
+    """Each request on a reused connection with the one that had ended last at its worker."""
+    records = [*made[::2], *made[1::2]]
+    pairs = []
+    for first in (True, False):
+        mine = named[(named.index < len(made[::2])) == first]
+        for row, sent, replica in zip(mine.index, mine.sent, mine.replica, strict=True):
+            ended = mine[mine.ended <= sent]
+            if records[row].reused and len(ended):
+                pairs.append((ended.replica[ended.ended.idxmax()], replica))
+    return pairs
+
+
+def _successive(named: Frame, key: str) -> list[tuple[str, str]]:
+    return [
+        pair
+        for _, rows in named[named[key].notna()].sort_values("sent").groupby(key)
+        for pair in zip(rows.replica, rows.replica[1:], strict=False)
+    ]
+
+
+def _affinity(pairs: list[tuple[str, str]], named: Frame) -> dict[str, float]:
+    shares = named.replica.value_counts() / len(named)
+    same = sum(before == after for before, after in pairs)
+    return {"pairs": len(pairs), "observed": same / len(pairs), "expected": (shares**2).sum()}

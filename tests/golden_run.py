@@ -1,0 +1,192 @@
+"""A made run of 5,000 requests with everything in it that a run can have, drawn once by a fixed seed."""
+
+from typing import Any
+
+import numpy as np
+from metrics_cases import ORIGIN_NS
+
+from llm_locust.batch import RecordBatch
+from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+from llm_locust.record import Outcome, RequestRecord, TokenSource
+
+REQUESTS = 5000
+SPACING_S = 0.3
+QUIET = 50  # the first of them, in the warm-up, are short: the server is idle between them
+WARMUP_S, STOP_S = 20.0, 1480.0  # requests are scheduled until 1,500 s
+SLO = {"ttft": 0.35, "tpot": 0.03, "e2el": 1.2}  # seconds
+SLOW = {"ttft": 0.6, "e2el": 1.6}  # of the class "slow", instead
+GATES = ("goodput>=10%", "p99_ttft<1ms", "error_rate<50%", "output_tps>1", "p50_connect<1s")
+PRICES = {"gpu_hour_cost": 2.5, "gpus": 8, "input_token_price": 0.2, "output_token_price": 0.6}
+
+#: Error texts, and what is left of them without what differs from case to case.
+ERRORS = {
+    Outcome.HTTP_ERROR: ("queue is full: {n} waiting", "queue is full: <n> waiting"),
+    Outcome.API_ERROR: ("engine died", "engine died"),
+    Outcome.CONNECT_ERROR: ("no route to 10.0.0.{m}:8000", "no route to <addr>"),
+    Outcome.TIMEOUT: ("no byte for {m}.5s", "no byte for <n>"),
+    Outcome.TRUNCATED: ("the stream ended early", "the stream ended early"),
+    Outcome.INVALID: ("not JSON", "not JSON"),
+    Outcome.EMPTY: (None, None),
+    Outcome.REJECTED: ("the answer is not JSON", "the answer is not JSON"),
+}
+
+_SHARES = {Outcome.OK: 0.85, Outcome.CANCELLED: 0.02} | dict.fromkeys(ERRORS, 0.13 / len(ERRORS))
+_WITHOUT_TOKENS = {Outcome.HTTP_ERROR, Outcome.CONNECT_ERROR, Outcome.EMPTY, Outcome.INVALID}
+_COMPLETE = {Outcome.OK, Outcome.REJECTED}
+
+
+def records() -> list[RequestRecord]:
+    draw = np.random.default_rng(20261121)
+    return [_record(i, draw) for i in range(REQUESTS)]
+
+
+def batch(made: list[RequestRecord]) -> RecordBatch:
+    """The records of two workers, those of the second after those of the first."""
+    return RecordBatch.concat(
+        [RecordBatch.from_records(made[::2], "w1"), RecordBatch.from_records(made[1::2], "w2")]
+    )
+
+
+def manifest(made: list[RequestRecord]) -> Manifest:
+    """Of a run whose second worker died: 3 of its records did not come, 2 requests were under way."""
+    health = NodeHealth(hub_lag_ms_p99=0.7, hub_lag_ms_max=9.0, cpu_percent_max=41.5, rss_mib_max=120.5)
+    clock = ClockFacts(
+        offset_ns=2_000_000, error_ns=150_000, least_offset_ns=0, most_offset_ns=1, exchanges=9
+    )
+    first, second = len(made[::2]), len(made[1::2])
+    return Manifest(
+        id="20261121-golden",
+        name="golden",
+        started_ns=ORIGIN_NS,
+        stopped_ns=ORIGIN_NS + round(STOP_S * 1e9),
+        ended_ns=ORIGIN_NS + round(1510 * 1e9),
+        host="http://127.0.0.1:8000",
+        model="tiny",
+        scenario="golden.yaml",
+        seed=7,
+        versions={"llm-locust": "0.1.0"},
+        slo=" ".join(f"{metric}={limit_s * 1e3:g}ms" for metric, limit_s in SLO.items()),
+        class_slos={"slow": SLOW},
+        gates=" ".join(GATES),
+        warmup_s=WARMUP_S,
+        open_loop=True,
+        stop_reason="num_requests=5000",
+        options=dict(PRICES),
+        workers_expected=2,
+        workers=[
+            WorkerFacts(
+                id="w1", index=0, announced=first, received=first, batches=20, resent=1, received_seqs="0-19",
+                joined_ns=ORIGIN_NS - 10**9, heard_ns=ORIGIN_NS + 1500 * 10**9, clock=clock, health=health,
+            ),
+            WorkerFacts(
+                id="w2", index=1, announced=second + 3, received=second, in_flight=2, lost=True, late=True,
+                joined_ns=ORIGIN_NS + 10**9, heard_ns=ORIGIN_NS + 1490 * 10**9, dropped=1,
+            ),
+        ],
+        master=NodeHealth(hub_lag_ms_max=4.5, cpu_percent_max=12.0),
+        torn=["batches.frames: bytes 10 to 20 are no frame"],
+    )  # fmt: skip
+
+
+def _record(i: int, draw: np.random.Generator) -> RequestRecord:
+    outcome = Outcome(draw.choice([o.value for o in _SHARES], p=list(_SHARES.values())))
+    scheduled = ORIGIN_NS + round((i + draw.random()) * SPACING_S * 1e9)
+    started = scheduled + int(draw.integers(0, 15_000_000))
+    reused = bool(draw.random() < 0.8)
+    connected = started + (0 if reused else int(draw.integers(100_000, 4_000_000)))
+    sent = connected + int(draw.integers(1_000, 60_000))
+    streamed = bool(draw.random() < 0.95)
+    arrivals = _arrivals(i, outcome, streamed, draw)
+    last = int(arrivals[-1]) if len(arrivals) else int(draw.integers(1_000_000, 900_000_000))
+    reached = outcome is not Outcome.CONNECT_ERROR
+    error = ERRORS.get(outcome, (None, None))[0]
+    status = {Outcome.HTTP_ERROR: int(draw.choice([429, 503])), Outcome.CONNECT_ERROR: None}.get(outcome, 200)
+    reads = len(arrivals) + 2
+    return RequestRecord(
+        request_id=f"r{i}",
+        name=str(draw.choice(["chat", "search", "tool"], p=[0.6, 0.3, 0.1])),
+        slo_class=str(draw.choice(["", "fast", "slow"])),
+        model="tiny",
+        outcome=outcome,
+        scheduled_ns=scheduled,
+        started_ns=started,
+        connected_ns=connected if reached else None,
+        sent_ns=sent if reached else None,
+        headers_ns=sent + 1_000_000 if reached else None,
+        ended_ns=sent + last + int(draw.integers(10_000, 3_000_000)),
+        arrivals_ns=arrivals,
+        first_answer_ns=_first_answer(arrivals, draw),
+        streamed=streamed,
+        user=i % 50,
+        status=status,
+        error=error and error.format(n=int(draw.integers(1, 500)), m=int(draw.integers(1, 200))),
+        replica=[None, "a", "b", "c"][int(draw.choice(4, p=[0.04, 0.4, 0.3, 0.26]))] if reached else None,
+        reused=reused,
+        retries=int(draw.choice(3, p=[0.97, 0.02, 0.01])),
+        kernel_stamps=True,
+        client_lag_ns=int(draw.integers(10_000, 300_000)),
+        clock_step_ns=5_000_000 if i in (1000, 2000, 3000) else None,
+        rtt_ns=int(draw.integers(30_000, 90_000)) if draw.random() < 0.9 else None,
+        reads=reads,
+        coalesced_reads=int(draw.random() < 0.2),
+        abandoned=outcome is Outcome.CANCELLED and bool(draw.random() < 0.4),
+        rejected_by=str(draw.choice(["json", "regex"])) if outcome is Outcome.REJECTED else None,
+        **_tokens(outcome, len(arrivals), streamed, draw),
+        **_session(i),
+        **_worth(i, outcome, draw),
+    )  # fmt: skip
+
+
+def _arrivals(i: int, outcome: Outcome, streamed: bool, draw: np.random.Generator) -> Any:
+    events = 0 if outcome in _WITHOUT_TOKENS or not streamed else int(draw.integers(1, 60))
+    if outcome is Outcome.CANCELLED and draw.random() < 0.5:
+        events = 0
+    if i < QUIET:
+        return np.array([30_000_000, 50_000_000])[:events]
+    ttft = draw.lognormal(np.log(0.2 + 0.05 * i / REQUESTS), 0.5)
+    gaps = np.where(draw.random(events) < 0.05, 0, 0.005 + draw.exponential(0.02, events))  # some in one read
+    return np.cumsum(np.concatenate([[ttft], gaps[1:]])[:events] * 1e9).astype(np.int64)
+
+
+def _first_answer(arrivals: Any, draw: np.random.Generator) -> int | None:
+    reasoned = int(draw.integers(0, 5)) if draw.random() < 0.2 else 0
+    return int(arrivals[reasoned]) if len(arrivals) > reasoned else None
+
+
+def _tokens(outcome: Outcome, events: int, streamed: bool, draw: np.random.Generator) -> dict[str, Any]:
+    """Counts by usage, by the tokenizer, or left to the number of events; sometimes two tokens an event."""
+    answered = outcome in _COMPLETE or events > 0
+    known = bool(draw.random() < 0.9) or not streamed
+    n = events * int(draw.choice([1, 1, 2])) if streamed else int(draw.integers(1, 60))
+    by_usage = bool(draw.random() < 0.8)
+    source = (TokenSource.USAGE if by_usage else TokenSource.TOKENIZER) if known else TokenSource.EVENTS
+    inputs = int(draw.integers(10, 2000))
+    return {
+        "input_tokens": inputs if answered and by_usage else None,
+        "asked_input_tokens": round(inputs * float(draw.choice([0.9, 0.995, 1.0, 1.2]))),
+        "cached_tokens": int(draw.integers(0, inputs)) if answered and by_usage else None,
+        "output_tokens": n if answered and known else None,
+        "asked_output_tokens": int(draw.choice([8, n + 1, max(1, n)])),
+        "output_chars": 4 * n + int(draw.integers(0, 9)) if answered and draw.random() < 0.95 else None,
+        "token_source": source,
+        "finish_reason": str(draw.choice(["stop", "length"])) if outcome in _COMPLETE else None,
+    }
+
+
+def _session(i: int) -> dict[str, Any]:
+    """Conversations of twelve turns and of three; every other long one was to have more."""
+    block = i // 12
+    if block % 3:
+        return {"session": None, "turn": None}
+    if block % 2:
+        return {"session": f"s{i // 3}-of3", "turn": i % 3}
+    return {"session": f"long{block}-of{12 if block % 4 else 13}", "turn": i % 12}
+
+
+def _worth(i: int, outcome: Outcome, draw: np.random.Generator) -> dict[str, Any]:
+    answered = outcome in _COMPLETE
+    return {
+        "prompt_id": f"p{i % 400}" if i % 2 else None,
+        "correct": bool(draw.random() < 0.8) if answered and draw.random() < 0.7 else None,
+        "answer_hash": int(draw.integers(-(2**60), 2**60)) // 2**59 if answered else None,
+    }

@@ -1,0 +1,105 @@
+"""Statistics by their definitions, with numpy and the standard library: what the golden test computes by."""
+
+import math
+from functools import cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+PERCENTS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
+Z = NormalDist().inv_cdf(0.975)
+
+
+@cache
+def ranks(n: int, percent: float) -> tuple[int, int] | None:
+    """Order statistics (from 1) l and u with P(B < l) <= 2.5 % and P(B >= u) <= 2.5 %, B binomial(n, p)."""
+    if n == 0:
+        return None
+    p, k = percent / 100, np.arange(n + 1)
+    factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    log_pmf = factorial[n] - factorial[k] - factorial[n - k] + k * math.log(p) + (n - k) * math.log1p(-p)
+    pmf = np.exp(log_pmf)
+    lower = int((np.cumsum(pmf) <= 0.025).sum())
+    upper = n + 1 - int((np.cumsum(pmf[::-1]) <= 0.025).sum())
+    return (lower, upper) if lower >= 1 and upper <= n else None
+
+
+def percentile(ascending: np.ndarray[Any, Any], percent: float) -> float:
+    """numpy's linear percentile, +∞ where it rests on an infinite value, NaN without any."""
+    if not len(ascending):
+        return math.nan
+    place = percent / 100 * (len(ascending) - 1)
+    below = math.floor(place)
+    low, high = float(ascending[below]), float(ascending[math.ceil(place)])
+    return low if low == high else low + (high - low) * (place - below)
+
+
+def figures(values: Any, infinite: int = 0, percents: dict[str, float] = PERCENTS) -> dict[str, Any]:
+    """n, mean, std, min, percentiles, max, ci95 and beyond of the defined values and so many of +∞."""
+    known = np.sort(pd.Series(values, dtype=float).dropna().to_numpy())
+    samples = np.concatenate([known, np.full(infinite, np.inf)])
+    places = {"min": 0.0, **percents, "max": 100.0}
+    order = {key: percentile(samples, percent) for key, percent in places.items()}
+    intervals = {}
+    for key, percent in percents.items():
+        ends = ranks(len(samples), percent)
+        intervals[key] = None if ends is None else [_finite(float(samples[rank - 1])) for rank in ends]
+    moments = not infinite and len(known) > 0
+    return {
+        "n": len(samples),
+        "mean": known.mean() if moments else None,
+        "std": known.std() if moments else None,
+        **{key: _finite(value) for key, value in order.items()},
+        "ci95": intervals,
+        "beyond": [key for key, value in order.items() if math.isinf(value)],
+    }
+
+
+def some(values: Any, *keys: str, percents: dict[str, float] = PERCENTS) -> dict[str, Any]:
+    """Some of the figures."""
+    found = figures(values, percents=percents)
+    return {key: found[key] for key in keys}
+
+
+def wilson(hits: int, n: int) -> list[float] | None:
+    if not n:
+        return None
+    p = hits / n
+    middle, reach = p + Z**2 / (2 * n), Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
+    return [(middle - reach) / (1 + Z**2 / n), (middle + reach) / (1 + Z**2 / n)]
+
+
+def share(correct: pd.Series) -> dict[str, Any]:
+    """Right answers of those that were compared."""
+    known = correct.dropna().astype(bool)
+    hits, n = int(known.sum()), len(known)
+    return {"n": n, "correct": hits, "ratio": hits / n if n else None, "ci95": wilson(hits, n)}
+
+
+def newcombe(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """a − b, by Newcombe's method 10."""
+    d = a["ratio"] - b["ratio"]
+    low = d - math.hypot(a["ratio"] - a["ci95"][0], b["ci95"][1] - b["ratio"])
+    high = d + math.hypot(a["ci95"][1] - a["ratio"], b["ratio"] - b["ci95"][0])
+    return {"difference": d, "ci95": [max(low, -1.0), min(high, 1.0)]}
+
+
+def serial_correlation(residuals: np.ndarray[Any, Any], fitted: int) -> float:
+    k = len(residuals)
+    raw = (residuals[1:] * residuals[:-1]).sum() / (residuals**2).sum()
+    return float(np.clip((raw * k + fitted) / (k - fitted - 2), 0, 0.95))
+
+
+def student_t(degrees: float, confidence: float) -> float:
+    """By numeric inversion of the distribution's integral."""
+    x = np.linspace(0, 60, 600_001)
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
+    density = scale * (1 + x**2 / degrees) ** (-(degrees + 1) / 2)
+    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2) * (x[1] - x[0])])
+    return float(np.interp(confidence / 2, mass, x))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

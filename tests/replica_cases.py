@@ -1,0 +1,27 @@
+"""Requests to several replicas, as balancers of known kinds would share them out."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from metrics_cases import request
+
+from llm_locust.record import RequestRecord
+
+NAMES = ("a", "b", "c", "d")
+
+
+def served(
+    pick: Callable[[int], str | None], n: int = 800, every_s: float = 0.1, **fields: Any
+) -> list[RequestRecord]:
+    """``n`` requests one after the other, each of three tokens; ``pick`` names the replica of each."""
+    return [request(i * every_s, replica=pick(i), reused=i > 0, **fields) for i in range(n)]
+
+
+def at_random(seed: int = 0, names: tuple[str, ...] = NAMES) -> Callable[[int], str]:
+    source = random.Random(seed)
+    return lambda _: source.choice(names)
+
+
+def in_turn(names: tuple[str, ...] = NAMES) -> Callable[[int], str]:
+    return lambda i: names[i % len(names)]

@@ -1,0 +1,294 @@
+"""``llm-locust compare``: what it prints and writes of two runs, and of several."""
+
+import argparse
+import io
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare_cases import write_made_run
+from metrics_cases import ns
+
+from llm_locust.manifest import WorkerFacts
+from llm_locust.metrics.bootstrap import CELLS
+from llm_locust.metrics.relative_gates import parse_relative_gates
+from llm_locust.report.compare import command
+from llm_locust.report.compare.console import print_comparison
+from llm_locust.report.compare.markdown import markdown
+from llm_locust.report.compare.outcome import Outcome, compare_runs
+from llm_locust.report.compare.page import page
+from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE
+
+EVIL = '<script>alert("x")</script> | `code` <b>'
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two runs of one server, and one whose TTFT is half as long again."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "base": write_made_run(folder / "base", 1),
+        "same": write_made_run(folder / "same", 2, started_ns=ns(3600)),
+        "slow": write_made_run(folder / "slow", 3, 1.5, started_ns=ns(7200)),
+    }
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser(prog="llm-locust compare")
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in words]))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line that the command says as it refuses with exit code 2."""
+    assert run(*words) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith("llm-locust compare: ")
+    return said.err
+
+
+def printed(outcome: Outcome, width: int = 80) -> str:
+    file = io.StringIO()
+    print_comparison(outcome, file, width)
+    return file.getvalue()
+
+
+def line_of(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def pair(runs: dict[str, Path], base: str, new: str, gates: str = "") -> Outcome:
+    return compare_runs([runs[base], runs[new]], gates=parse_relative_gates(gates))
+
+
+def test_two_runs_of_one_server_have_no_difference_beyond_noise(runs: dict[str, Path]) -> None:
+    text = printed(pair(runs, "base", "same"))
+    assert "no difference beyond noise in any figure" in text
+    assert "worse" not in text
+    assert "Not alike" not in text
+    assert "Intervals hold together with 95 %" in text
+    assert f"{CELLS} cells of each run, seed 0" in text
+
+
+def test_a_slower_run_is_named_with_what_became_worse(runs: dict[str, Path]) -> None:
+    text = printed(pair(runs, "base", "slow"))
+    assert re.search(r"worse: TTFT mean \+\d+\.\d %, TTFT p50 \+", text)
+    assert re.search(r"TTFT p50 +\d+\.\d +\d+\.\d +\+\d+\.\d % +\+\d+\.\d … \+\d+\.\d  worse", text)
+    assert line_of(text, "TPOT p50").endswith("no difference")
+
+
+def test_the_table_fits_80_columns_and_has_the_absolute_difference_on_140(runs: dict[str, Path]) -> None:
+    narrow, wide = (printed(pair(runs, "base", "slow"), width) for width in (80, 140))
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert max(map(len, wide.splitlines())) <= 140
+    assert "…\n" not in narrow
+    heads = line_of(wide, "Figure ").split()
+    assert heads == ["Figure", "base", "new", "difference", "change", "interval,", "%/pp", "verdict"]
+    assert "difference" not in line_of(narrow, "Figure ")
+
+
+def test_an_output_without_unicode_gets_plain_signs(runs: dict[str, Path]) -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    print_comparison(pair(runs, "base", "slow", "p50_ttft<=+5%"), file, 80)
+    text = raw.getvalue().decode("ascii")
+    assert "?" not in text
+    assert ".. +" in text
+
+
+def test_a_broken_gate_is_exit_code_1_and_says_by_how_much(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(runs["base"], runs["slow"], "--gate", "p50_ttft<=+5% error_rate<=+1pp") == 1
+    text = capsys.readouterr().out
+    assert re.search(r"p50_ttft<=\+5%  BROKEN beyond noise: \+\d+\.\d % \(\d+\.\d → \d+\.\d", text)
+    assert "error_rate<=+1pp  held: 0.0 pp (0 % → 0 %" in text
+
+
+def test_gates_that_hold_and_no_gates_are_exit_code_0(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(runs["base"], runs["same"], "--gate", "p50_ttft<=+20% goodput>=-5%") == 0
+    assert "BROKEN" not in capsys.readouterr().out
+    assert run(runs["base"], runs["slow"]) == 0
+
+
+def test_a_gate_without_samples_is_exit_code_1_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = write_made_run(tmp_path / "a", 1, n=50, slo="")
+    assert run(run_dir, run_dir, "--gate", "goodput>=-1%") == 1
+    assert "goodput>=-1%  BROKEN: no samples, base has no value of goodput" in capsys.readouterr().out
+
+
+def test_what_makes_runs_unlike_stands_before_the_figures(tmp_path: Path) -> None:
+    lost = [WorkerFacts(id="w1", index=0, announced=310, received=300, lost=True)]
+    base = write_made_run(tmp_path / "base", 1, n=300)
+    new = write_made_run(tmp_path / "new", 2, n=300, model="large", seed=7, workers=lost)
+    text = " ".join(printed(compare_runs([base, new]), 140).split())
+    place = text.index("Not alike")
+    for said in (
+        "new: it is incomplete: 10 requests",
+        "other model: tiny against large",
+        "other seed: 0 against 7",
+    ):
+        assert place < text.index(said) < text.index("Figures")
+    assert "TPOT p50 †" in text
+    assert "TTFT p50 †" not in text
+    assert "† figures of tokens, which do not compare across models" in text
+
+
+def test_limits_window_and_warmup_are_those_asked_for(runs: dict[str, Path]) -> None:
+    outcome = compare_runs([runs["base"], runs["same"]], slo="ttft=1s", warmup_s=20.0)
+    assert outcome.slo.limits == {"ttft": 1.0}
+    assert {round(r.compared.window.seconds) for r in outcome.runs} == {40}
+    assert "judged by ttft ≤ 1000 ms" in printed(outcome)
+
+
+def test_markdown_marks_what_changed_in_one_table(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(runs["base"], runs["slow"], "--format", "md", "--gate", "p50_ttft<=+5%") == 1
+    text = capsys.readouterr().out
+    assert "- ❌ p50_ttft\\<=+5%  BROKEN beyond noise" in text
+    assert re.search(r"^\| ❌ TTFT p50 \| .* \| worse \|$", text, re.MULTILINE)
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {7}
+
+
+@pytest.mark.parametrize("how", [["--json"], ["--format", "json"]])
+def test_json_has_every_figure_in_its_unit(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], how: list[str]
+) -> None:
+    assert run(runs["base"], runs["slow"], *how, "--gate", "p50_ttft<=+5%", "--seed", "3") == 1
+    data = json.loads(capsys.readouterr().out)
+    (comparison,) = data["comparisons"]
+    rows: dict[str, Any] = {row["metric"]: row for row in comparison["rows"]}
+    p50 = rows["p50_ttft"]
+    assert p50["unit"] == "ms"
+    assert 40 < p50["base"] < 60 < p50["new"] < 90
+    assert p50["verdict"] == "worse"
+    assert p50["difference"] == pytest.approx(p50["new"] - p50["base"])
+    assert p50["change"] == pytest.approx(p50["new"] / p50["base"] - 1)
+    low, high = p50["change_interval"]
+    assert 0 < low < p50["change"] < high
+    assert rows["error_rate"]["change"] is None
+    assert (data["schema"], data["seed"], data["joint_confidence"]) == (1, 3, 0.95)
+    assert [gate["state"] for gate in data["gates"]] == ["broken"]
+    assert [r["label"] for r in data["runs"]] == ["base", "slow"]
+
+
+def test_several_runs_are_put_in_the_order_of_their_starts(runs: dict[str, Path]) -> None:
+    outcome = compare_runs(
+        [runs["slow"], runs["base"], runs["same"]], gates=parse_relative_gates("p50_ttft<=+5%")
+    )
+    assert [r.label for r in outcome.runs] == ["base", "same", "slow"]
+    assert outcome.exit_code == 1
+    text = printed(outcome)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "▲" not in line_of(text, "same ")
+    assert line_of(text, "slow ").count("▲") >= 2
+    assert "same: no difference beyond noise" in text
+    assert "slow: worse: TTFT mean" in text
+    assert "2026-" in line_of(printed(outcome, 140), "slow ")
+
+
+def test_the_page_loads_nothing_and_has_the_script_once(runs: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "compare.html"
+    assert run(runs["base"], runs["slow"], "--html", file) == 0
+    text = file.read_text()
+    assert "default-src 'none'" in unescape(text)
+    assert not re.search(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=[\"'](?!data:)", text)
+    assert text.count("plotly.js v") == 1
+    assert len(text) < 6_000_000
+    charts = payload(text)["charts"]
+    assert [chart["id"] for chart in charts] == ["cdf-ttft", "cdf-tpot", "cdf-e2el"]
+    assert all(chart["x"]["log"] and len(chart["series"]) == 2 for chart in charts)
+
+
+def payload(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_a_curve_is_the_distribution_of_its_run(runs: dict[str, Path]) -> None:
+    outcome = pair(runs, "base", "slow")
+    columns = payload(page(outcome))["charts"][0]["data"][0]["columns"]
+    median = columns["at or below (%)"].index(50)
+    rows = {row.metric.name: row for row in outcome.comparisons[0].rows}
+    p50 = rows["p50_ttft"]
+    assert p50.base is not None
+    assert p50.new is not None
+    assert columns["base: base (ms)"][median] == pytest.approx(p50.base * 1e3, rel=1e-4)
+    assert columns["new: slow (ms)"][median] == pytest.approx(p50.new * 1e3, rel=1e-4)
+
+
+def test_the_page_of_several_runs_shows_figures_over_time(runs: dict[str, Path]) -> None:
+    charts = {c["id"]: c for c in payload(page(compare_runs(list(runs.values()))))["charts"]}
+    columns = charts["trend-p50-ttft"]["data"][0]["columns"]
+    assert columns["hours after the first run"] == [0, 1, 2]
+    assert columns["run"] == ["base", "same", "slow"]
+    for low, value, high in zip(*(columns[f"TTFT p50{end}"] for end in (" low", "", " high")), strict=True):
+        assert low < value < high
+    assert [len(charts[f"cdf-{metric}"]["series"]) for metric in ("ttft", "tpot", "e2el")] == [3, 3, 3]
+
+
+def test_foreign_text_stays_text(tmp_path: Path) -> None:
+    hostile = tmp_path / "<img onerror=x>\x1b[31m"
+    base = write_made_run(hostile, 1, n=60, model=EVIL, host=EVIL, options={EVIL: EVIL})
+    outcome = compare_runs([base, write_made_run(tmp_path / "new", 2, n=60)])
+    html = page(outcome)
+    assert "<script>alert" not in html
+    assert "<img onerror" not in html
+    assert "&lt;script&gt;alert" in html
+    (series, _) = payload(html)["charts"][0]["series"]
+    assert series["name"] == "base: &lt;img onerror=x&gt;"  # plotly would read tags in a name
+    md = markdown(outcome)
+    assert all("<script>" not in re.sub(r"(`+).*?\1", "", line) for line in md.splitlines())
+    assert "\x1b" not in printed(outcome) + md + html
+
+
+def test_what_cannot_be_compared_is_one_line_and_exit_code_2(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = runs["base"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "is not a directory" in refused(capsys, base, tmp_path / "nowhere")
+    assert f"holds no {MANIFEST_FILE}" in refused(capsys, base, empty)
+    assert 'unknown metric; did you mean "p99_ttft"?' in refused(capsys, base, base, "--gate", "p9_ttft<=+5%")
+    assert "unknown metric" in refused(capsys, base, base, "--slo", "tftt=1s")
+    assert "no finished request in its window" in refused(capsys, base, base, "--warmup", "2m")
+    assert "cannot be written" in refused(capsys, base, base, "--html", tmp_path / "no" / "file.html")
+
+
+def test_a_broken_run_is_one_line_and_exit_code_2(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = write_made_run(tmp_path / "broken", 1, n=60)
+    (broken / REQUESTS_FILE).write_bytes(b"no Parquet")
+    assert "cannot be read as requests" in refused(capsys, runs["base"], broken)
+    later = write_made_run(tmp_path / "later", 1, n=60)
+    manifest = json.loads((later / MANIFEST_FILE).read_text())
+    (later / MANIFEST_FILE).write_text(json.dumps(manifest | {"schema": 99}))
+    assert "use the llm-locust that wrote it" in refused(capsys, runs["base"], later)
+    without = write_made_run(tmp_path / "without", 1, n=0)
+    assert "no finished request in its window" in refused(capsys, runs["base"], without)
+
+
+@pytest.mark.parametrize(
+    "words", [["--seed", "-1"], ["--warmup", "5"], ["--window", "most"], ["--format", "x"]]
+)
+def test_a_wrong_option_is_named(
+    runs: dict[str, Path], capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as e:
+        run(runs["base"], runs["same"], *words)
+    assert e.value.code == 2
+    assert words[0] in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""Pages of many servers under the same names."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.deployment.exposition import (
+    KNOWN,
+    MOST_LINE_CHARS,
+    ExpositionError,
+    MappingError,
+    Reading,
+    Rule,
+    parse_mapping,
+    readings,
+)
+
+
+def values(text: str) -> dict[str, float]:
+    return {reading.name: reading.value for reading in readings(text)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'vllm:num_requests_running{engine="0"} 3.0\nvllm:num_requests_waiting 2\n'
+            "# TYPE vllm:prompt_tokens_total counter\nvllm:prompt_tokens_total 10.0\n"
+            "vllm:num_preemptions_total 1\nvllm:kv_cache_usage_perc 0.25\n"
+            "vllm:prefix_cache_queries_total 8\nvllm:prefix_cache_hits_total 6\n",
+            {
+                "running": 3,
+                "waiting": 2,
+                "prompt_tokens": 10,
+                "preemptions": 1,
+                "kv_cache_usage": 0.25,
+                "prefix_cache_queries": 8,
+                "prefix_cache_hits": 6,
+            },
+        ),
+        (
+            "sglang:num_running_reqs 4\nsglang:num_queue_reqs 1\nsglang:token_usage 0.5\n"
+            "sglang:cache_hit_rate 0.1\n",
+            {"running": 4, "waiting": 1, "kv_cache_usage": 0.5, "prefix_cache_hit_rate": 0.1},
+        ),
+        (
+            "tgi_queue_size 2\ntgi_batch_current_size 7\n# TYPE tgi_request_input_length histogram\n"
+            "tgi_request_input_length_sum 99\ntgi_request_input_length_count 3\n"
+            "# TYPE tgi_request_success counter\ntgi_request_success 3\n",
+            {"waiting": 2, "running": 7, "prompt_tokens": 99, "finished": 3},
+        ),
+        (
+            'nv_trt_llm_request_metrics{request_type="waiting"} 1\n'
+            'nv_trt_llm_request_metrics{request_type="scheduled"} 2\n'
+            'nv_trt_llm_request_metrics{request_type="max"} 512\n'
+            'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"} 0.3\n'
+            'nv_energy_consumption{gpu_uuid="GPU-1"} 1234.5\ntrtllm_num_requests_running 9\n',
+            {"waiting": 1, "running": 9, "kv_cache_usage": 0.3, "energy_j": 1234.5},
+        ),
+        (
+            "llamacpp:requests_processing 1\nllamacpp:requests_deferred 5\n"
+            "# TYPE llamacpp:tokens_predicted_total counter\nllamacpp:tokens_predicted_total 70\n",
+            {"running": 1, "waiting": 5, "generation_tokens": 70},
+        ),
+        (
+            "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter\n"
+            'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0"} 2500\n'
+            "DCGM_FI_DEV_GPU_UTIL 80\nDCGM_FI_DEV_POWER_USAGE 301.5\nDCGM_FI_DEV_FB_USED 2\n",
+            {"energy_j": 2.5, "gpu_utilisation": 0.8, "power_w": 301.5, "gpu_memory_used_bytes": 2 * 1024**2},
+        ),
+    ],
+    ids=["vllm", "sglang", "tgi", "triton", "llama.cpp", "dcgm"],
+)
+def test_each_server_speaks_in_our_names_and_units(text: str, expected: dict[str, float]) -> None:
+    assert values(text) == pytest.approx(expected)
+
+
+def test_a_histogram_keeps_its_parts_and_labels() -> None:
+    text = (
+        "# TYPE vllm:time_to_first_token_seconds histogram\n"
+        'vllm:time_to_first_token_seconds_bucket{engine="0",le="0.5"} 3\n'
+        'vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf"} 4\n'
+        'vllm:time_to_first_token_seconds_sum{engine="0"} 1.5\n'
+        'vllm:time_to_first_token_seconds_count{engine="0"} 4\n'
+    )
+    assert readings(text) == [
+        Reading("ttft_s_bucket", {"engine": "0", "le": "0.5"}, 3),
+        Reading("ttft_s_bucket", {"engine": "0", "le": "+Inf"}, 4),
+        Reading("ttft_s_sum", {"engine": "0"}, 1.5),
+        Reading("ttft_s_count", {"engine": "0"}, 4),
+    ]
+
+
+def test_a_histogram_in_milliseconds_has_its_edges_and_its_sum_in_seconds() -> None:
+    text = (
+        "# TYPE nv_inference_first_response_histogram_ms histogram\n"
+        'nv_inference_first_response_histogram_ms_bucket{le="100"} 3\n'
+        "nv_inference_first_response_histogram_ms_sum 250\nnv_inference_first_response_histogram_ms_count 3\n"
+    )
+    bucket, total, count = readings(text)
+    assert (bucket.name, bucket.labels, bucket.value) == ("ttft_s_bucket", {"le": "0.1"}, 3)
+    assert (total.value, count.value) == (0.25, 3)
+
+
+def test_an_old_name_beside_the_new_one_does_not_count_twice() -> None:
+    both = "vllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.4\n"
+    assert [reading.value for reading in readings(both)] == [0.4]
+    assert [reading.value for reading in readings("vllm:gpu_cache_usage_perc 0.9\n")] == [0.9]
+
+
+def test_what_is_not_asked_for_and_what_is_no_number_is_left_out() -> None:
+    assert readings("process_cpu_seconds_total 5\nvllm:num_requests_running NaN\n") == []
+    assert readings("") == []
+
+
+def test_a_mapping_names_what_no_known_server_has() -> None:
+    rules = (parse_mapping("my_queue=waiting"), parse_mapping("my_mj_total = energy_j * 0.001"), *KNOWN)
+    text = "my_queue 3\n# TYPE my_mj_total counter\nmy_mj_total 1500\nvllm:num_requests_waiting 9\n"
+    assert {r.name: r.value for r in readings(text, rules)} == {"waiting": 3, "energy_j": 1.5}
+    assert parse_mapping("my_queue=depth") == Rule("my_queue", "depth")
+
+
+@pytest.mark.parametrize("text", ["", "a", "a=", "=b", "a=b*x", "a=b*inf", "a b=c"])
+def test_what_is_no_mapping_is_said_in_one_line(text: str) -> None:
+    with pytest.raises(MappingError, match="write theirs=ours") as raised:
+        parse_mapping(text)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<html>no metrics here</html>",
+        "vllm:num_requests_running{ 1",
+        "{}",
+        "x" * (MOST_LINE_CHARS + 1),
+        "a{b='c'} 1",
+    ],
+)
+def test_a_page_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ExpositionError):
+        readings(text)
+
+
+@given(st.text(max_size=300) | st.text(alphabet='{}"\\=, \n#vlm:1', max_size=300))
+def test_whatever_a_server_sends_gives_readings_or_that_error(text: str) -> None:
+    with suppress(ExpositionError):
+        assert all(reading.name for reading in readings(text))

@@ -1,0 +1,95 @@
+"""Samples survive whoever writes them."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from llm_locust.deployment.samples_file import (
+    SCHEMA,
+    Sample,
+    SamplesError,
+    SampleWriter,
+    compact_samples,
+    read_samples,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "server_metrics.parquet"
+
+
+def sample(i: int) -> Sample:
+    return Sample(1_795_000_000_000_000_000 + i, f"t{i % 2}", "running", '{"engine":"0"}', i / 2)
+
+
+def rows(path: Path) -> list[Sample]:
+    return [Sample(**row) for table in read_samples(path) for row in table.to_pylist()]
+
+
+def test_what_was_written_is_read_and_then_is_parquet(path: Path) -> None:
+    made = [sample(i) for i in range(10)]
+    with SampleWriter(path) as writer:
+        writer.write(made[:4])
+        writer.write([])
+        writer.write(made[4:])
+    assert rows(path) == made
+    assert compact_samples(path) == 10
+    assert rows(path) == made
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert pq.read_schema(path).names == SCHEMA.names
+
+
+def test_a_batch_is_in_the_file_when_write_returns(path: Path) -> None:
+    writer = SampleWriter(path)
+    writer.write([sample(1)])
+    assert rows(path) == [sample(1)]
+    writer.write([sample(2)])
+    assert rows(path) == [sample(1), sample(2)]
+    writer.__exit__(None, None, None)
+
+
+def test_a_stream_cut_at_any_byte_gives_its_whole_batches(path: Path) -> None:
+    with SampleWriter(path) as writer:
+        for i in range(3):
+            writer.write([sample(i)])
+    stream = path.with_name("server_metrics-0.arrows")
+    data, seen = stream.read_bytes(), set()
+    for end in range(0, len(data), 7):
+        stream.write_bytes(data[:end])
+        found = rows(path)
+        assert found == [sample(i) for i in range(len(found))]
+        seen.add(len(found))
+    assert seen == {0, 1, 2, 3}
+
+
+def test_writers_one_after_the_other_and_compacting_again_lose_nothing(path: Path) -> None:
+    for i in range(2):
+        with SampleWriter(path) as writer:
+            writer.write([sample(i)])
+    assert compact_samples(path) == 2
+    assert compact_samples(path) == 2
+    with SampleWriter(path) as writer:
+        writer.write([sample(2)])
+    assert rows(path) == [sample(0), sample(1), sample(2)]
+    assert compact_samples(path) == 3
+
+
+def test_without_anything_there_is_nothing(path: Path) -> None:
+    assert rows(path) == []
+    assert compact_samples(path) is None
+
+
+def test_a_file_that_is_none_is_named(path: Path) -> None:
+    path.write_bytes(b"PAR1 or not")
+    with pytest.raises(SamplesError, match=r"server_metrics\.parquet.*cannot be read") as raised:
+        rows(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_texts_are_stored_once(path: Path) -> None:
+    with SampleWriter(path) as writer:
+        writer.write([sample(i) for i in range(20_000)])
+    compact_samples(path)
+    assert path.stat().st_size < 20_000 * 12

@@ -1,0 +1,232 @@
+"""A whole run whose every number is computed a second time, by pandas: the golden test.
+
+A key of summary.json that is not computed here makes it fail.
+"""
+
+import json
+from typing import Any
+
+import golden_answers as answers
+import golden_expected as by_pandas
+import golden_replicas as of_deployment
+import golden_run as run
+import golden_time as time
+import numpy as np
+import pytest
+from golden_frame import at, frame
+
+from llm_locust.metrics.compat import compat
+from llm_locust.metrics.measured import measure
+from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.summary import summarise
+
+
+@pytest.fixture(scope="module")
+def made() -> Any:
+    return run.records()
+
+
+@pytest.fixture(scope="module")
+def df(made: Any) -> Any:
+    return frame(made)
+
+
+@pytest.fixture(scope="module")
+def seconds(df: Any) -> float:
+    return float(run.STOP_S - run.WARMUP_S - df.scheduled.min())
+
+
+@pytest.fixture(scope="module")
+def summary(made: Any) -> Any:
+    return json.loads(json.dumps(summarise(run.batch(made), run.manifest(made))))
+
+
+def differences(found: Any, expected: Any, where: str = "") -> list[str]:
+    """Every place where a summary is not what was computed here, both ways."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        keys = sorted(map(str, found.keys() ^ expected.keys()))
+        shared = found.keys() & expected.keys()
+        unlike = [f"{where}: keys {keys}"] if keys else []
+        return unlike + [
+            d for key in sorted(shared) for d in differences(found[key], expected[key], f"{where}.{key}")
+        ]
+    if isinstance(expected, list):
+        if not isinstance(found, list) or len(found) != len(expected):
+            return [f"{where}: {found} is not {expected}"]
+        return [d for i, each in enumerate(expected) for d in differences(found[i], each, f"{where}[{i}]")]
+    if isinstance(expected, float | np.floating) and isinstance(found, float | int):
+        rel = _TOLERANCE.get(where.split(".")[1], 1e-9)
+        near = found == pytest.approx(float(expected), rel=rel, abs=1e-9)
+        return [] if near else [f"{where}: {found} is not {expected}"]
+    return [] if found == expected else [f"{where}: {found} is not {expected}"]
+
+
+#: Drifts are told by quantiles of Student's t, which are those of an expansion.
+_TOLERANCE = {"drift": 2e-3}
+
+
+@pytest.fixture(scope="module")
+def expected(made: Any, df: Any, seconds: float) -> Any:
+    whole = by_pandas.part(df, seconds, by_pandas.LOST)
+    of_replicas = of_deployment.replicas(df, seconds)
+    of_sessions = answers.sessions(df)
+
+    def by(column: str) -> dict[str, Any]:
+        return {
+            label: {**by_pandas.part(rows, seconds, None), "quality": answers.quality_of_part(rows)}
+            for label, rows in df.groupby(column)
+        }
+
+    return {
+        "schema": 1,
+        "compat": by_pandas.compat(df),
+        "run": {
+            "id": "20261121-golden",
+            "name": "golden",
+            "started": at(0),
+            "host": "http://127.0.0.1:8000",
+            "model": "tiny",
+            "scenario": "golden.yaml",
+            "seed": 7,
+            "versions": {"llm-locust": "0.1.0"},
+            "stop_reason": "num_requests=5000",
+        },
+        "window": {
+            "start": at(df.scheduled.min() + run.WARMUP_S),
+            "end": at(run.STOP_S),
+            "seconds": seconds,
+            "rule": "run: first scheduled request + 20 s warm-up to the stop",
+        },
+        **whole,
+        "tokens": by_pandas.tokens(df),
+        "client": by_pandas.client(df),
+        "completeness": _completeness(),
+        "steadiness": time.steadiness(df, seconds),
+        "drift": time.drift(df, seconds),
+        "reliability": time.reliability(df, seconds),
+        "replicas": of_replicas,
+        "fairness": of_deployment.fairness(df, made, of_replicas),
+        "quality": answers.quality(df),
+        "sessions": of_sessions,
+        "errors": by_pandas.errors(df),
+        "gates": _gates(whole),
+        "cost": by_pandas.cost(seconds, whole, of_sessions),
+        "server": {},
+        "energy": {},
+        "by_name": by("name"),
+        "by_class": by("slo_class"),
+    }
+
+
+def _gates(whole: dict[str, Any]) -> list[dict[str, Any]]:
+    p99, p50 = whole["latency_ms"]["ttft"]["p99"], whole["latency_ms"]["connect"]["p50"]
+    values = [
+        *(whole["goodput"]["ratio"], p99, whole["requests"]["error_rate"]),
+        *(whole["throughput"]["output_tokens_per_s"], p50),
+    ]
+    broken = {"p99_ttft<1ms": f"{p99:.6g} ms is not < 1 ms"}
+    return [
+        {"text": text, "value": value, "passed": text not in broken, "reason": broken.get(text)}
+        for text, value in zip(run.GATES, values, strict=True)
+    ]
+
+
+def _completeness() -> dict[str, Any]:
+    health = ("hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max")
+    clock = ("clock_offset_ms", "clock_error_ms", "clock_steps")
+    shared = {"announced": 2500, "received": 2500, "missing": 0, "in_flight": 0, "unrecorded": 0}
+    return {
+        "complete": False,
+        "cut_short": False,
+        "workers_expected": 2,
+        "workers_seen": 2,
+        "workers_late": 1,
+        "workers_left": 0,
+        "workers_lost": 1,
+        "records_announced": 5003,
+        "records_received": 5000,
+        "records_stored": 5000,
+        "records_lost": 5,
+        "records_dropped": 1,
+        "batches_resent": 1,
+        "in_flight_lost": 2,
+        "missing": {"w2": 3},
+        "lost": ["w2"],
+        "torn": ["batches.frames: bytes 10 to 20 are no frame"],
+        "workers": [
+            {
+                "id": "w1",
+                "index": 0,
+                "state": "done",
+                "late": False,
+                "joined_s": -1.0,
+                "heard_s": 1500.0,
+                **shared,
+                "batches": 20,
+                "batches_received": "0-19",
+                "resent": 1,
+                "dropped": 0,
+                **dict(zip(clock, (2.0, 0.15, 0), strict=True)),
+                **dict(zip(health, (0.7, 9.0, 41.5, 120.5), strict=True)),
+            },
+            {
+                "id": "w2",
+                "index": 1,
+                "state": "lost",
+                "late": True,
+                "joined_s": 1.0,
+                "heard_s": 1490.0,
+                **shared,
+                "announced": 2503,
+                "missing": 3,
+                "in_flight": 2,
+                "unrecorded": 5,
+                "batches": 0,
+                "batches_received": None,
+                "resent": 0,
+                "dropped": 1,
+                **dict.fromkeys((*clock, *health)),
+            },
+        ],
+        "master": {"clock_steps": 0, **dict(zip(health, (None, 4.5, 12.0, None), strict=True))},
+    }
+
+
+def test_every_key_of_the_summary_is_what_pandas_computes(summary: Any, expected: Any) -> None:
+    assert not differences(summary, expected)
+
+
+def test_the_run_has_in_it_what_a_run_can_have(df: Any, summary: Any) -> None:
+    assert all(summary["requests"]["by_outcome"].values())
+    for mark in (df.abandoned, ~df.streamed, df.connect.notna(), df.ttfo > df.ttft, df.replica.isna()):
+        assert 10 < mark.sum() < len(df)
+    assert set(df.source) == {"usage", "tokenizer", "events"}
+    crossing = (df.share > 0) & (df.share < 1)
+    assert crossing.sum() >= 2  # at either edge of the window
+    assert {bool(df.scheduled[i] < 100) for i in crossing[crossing].index} == {True, False}
+    assert all(summary["goodput"]["first_failed"].values())
+    assert summary["quality"]["baseline"] is not None
+    assert min(summary["sessions"][key] for key in ("completed", "abandoned", "failed", "cut")) > 0
+    assert {gate["passed"] for gate in summary["gates"]} == {True, False}
+
+
+def test_a_key_that_is_not_computed_here_is_a_difference(expected: Any) -> None:
+    fairness = expected["fairness"]
+    assert differences(expected, expected) == []
+    assert differences({**expected, "new": 1}, expected) == [": keys ['new']"]
+    assert differences({**expected, "fairness": {**fairness, "new": 1}}, expected) == [
+        ".fairness: keys ['new']"
+    ]
+    assert differences({**expected, "fairness": {}}, expected) == [f".fairness: keys {sorted(fairness)}"]
+    close = {**fairness, "requests": fairness["requests"] * (1 + 1e-6)}
+    assert len(differences({**expected, "fairness": close}, expected)) == 1
+
+
+def test_the_words_of_other_tools_are_by_their_formulas(made: Any, df: Any) -> None:
+    manifest = run.manifest(made)
+    found = compat(measure(run.batch(made), manifest, parse_slo(manifest.slo), "run", run.WARMUP_S))
+    assert not differences({"compat": found}, {"compat": by_pandas.compat(df)})
+    # The same word is not the same number.
+    p50 = found["vllm"]["tpot_ms"]["p50"]
+    assert found["guidellm"]["time_per_output_token_ms"]["p50"] > 1.2 * p50
+    assert found["genai-bench"]["tpot_ms"]["p50"] > p50

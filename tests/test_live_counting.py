@@ -1,0 +1,145 @@
+"""Counting in one pass gives what the metrics of the report give, request by request."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live_cases import LIMITS, counts_of
+from metrics_cases import batch, columns, failed, request, requests
+
+from llm_locust.live.counting import count
+from llm_locust.live.counts import METRICS, NOTHING, Counts
+from llm_locust.live.keys import OTHERS, Key, KeyLimit
+from llm_locust.metrics.goodput import Limits, MeasuredFrom, judge
+from llm_locust.metrics.latency import itl, per_request
+from llm_locust.metrics.sketch import Sketch
+from llm_locust.metrics.slo import SLO_METRICS, Slo
+from llm_locust.record import Outcome, RequestRecord
+
+many = st.lists(requests(), min_size=1, max_size=10)
+whences: st.SearchStrategy[MeasuredFrom] = st.sampled_from(["sent", "scheduled"])
+
+
+def key_of(record: RequestRecord) -> Key:
+    return Key(record.name, record.slo_class, record.replica or "")
+
+
+@given(many, whences)
+def test_each_key_has_the_sums_of_its_own_requests(
+    records: list[RequestRecord], whence: MeasuredFrom
+) -> None:
+    found = counts_of(*records, measured_from=whence)
+    assert found.keys() == {key_of(r) for r in records}
+    for key, counts in found.items():
+        own = [r for r in records if key_of(r) == key]
+        c = columns(*own)
+        judgement = judge(c, per_request(c), LIMITS, whence)
+        for outcome in Outcome:
+            assert counts.outcome(outcome) == sum(r.outcome is outcome for r in own)
+        assert counts["good"] == judgement.good.sum()
+        for metric in SLO_METRICS:
+            assert counts[f"held_{metric}"] == (
+                judgement.held[metric].sum() if metric in LIMITS.metrics else 0
+            )
+        assert counts["output_tokens"] == np.nansum(c.output_tokens)
+        assert counts["good_output_tokens"] == np.nansum(c.output_tokens[judgement.good])
+        assert counts["busy_ns"] == sum(r.ended_ns - r.sent_ns for r in own if r.sent_ns is not None)
+        assert counts["reads"] == sum(r.reads for r in own if r.outcome is not Outcome.CANCELLED)
+
+
+@given(many)
+def test_each_metric_has_the_sketch_of_the_ok_requests(records: list[RequestRecord]) -> None:
+    for key, counts in counts_of(*records).items():
+        c = columns(*(r for r in records if key_of(r) == key))
+        ok = np.flatnonzero(c.ok)
+        for metric in METRICS:
+            values = itl(c, ok).values_s if metric == "itl" else per_request(c)[metric][ok]
+            expected, told = Sketch.of(values), counts.sketch(metric)
+            assert told.buckets.tolist() == expected.buckets.tolist()
+            assert told.ends.tolist() == expected.ends.tolist()
+            assert abs(told.total_ns - expected.total_ns) <= len(expected)
+
+
+@given(st.lists(many, min_size=1, max_size=3))
+def test_batches_merge_to_the_counts_of_all_their_requests(parts: list[list[RequestRecord]]) -> None:
+    whole = Counts.merge(counts_of(*(r for part in parts for r in part)).values())
+    merged = Counts.merge(Counts.merge(counts_of(*part).values()) for part in reversed(parts))
+    assert merged.scalars.tolist() == whole.scalars.tolist()
+    assert merged.tally.codes.tolist() == whole.tally.codes.tolist()
+    assert merged.tally.counts.tolist() == whole.tally.counts.tolist()
+
+
+def test_failed_and_cancelled_requests_are_told_apart() -> None:
+    (counts,) = counts_of(
+        request(), failed(), failed(outcome=Outcome.TIMEOUT), failed(outcome=Outcome.CANCELLED)
+    ).values()
+    assert (counts.ok, counts.failed, counts.cancelled, counts.judged, counts.ended) == (1, 2, 1, 3, 4)
+
+
+def test_prompt_tokens_count_once_the_server_answered() -> None:
+    (counts,) = counts_of(request(input_tokens=10), failed(input_tokens=99)).values()
+    assert counts["input_tokens"] == 10
+
+
+def test_without_an_slo_nothing_is_good() -> None:
+    (counts,) = counts_of(request(), limits=Limits(Slo())).values()
+    assert counts["good"] == counts["good_output_tokens"] == 0
+
+
+def test_each_class_is_held_against_its_own_limits() -> None:
+    limits = Limits(Slo(ttft_s=0.06), {"batch": Slo(e2el_s=9.0), "free": Slo()})
+    slow = (0.2, 0.3)
+    found = counts_of(
+        request(),
+        request(arrivals=slow),
+        request(arrivals=slow, slo_class="batch"),
+        request(arrivals=slow, slo_class="free"),
+        failed(slo_class="batch"),
+        failed(outcome=Outcome.CANCELLED),
+        limits=limits,
+    )
+    good = {key.slo_class: counts["good"] for key, counts in found.items()}
+    total = Counts.merge(found.values())
+    assert good == {"": 1, "batch": 1, "free": 1}
+    assert (total["limited_ttft"], total["held_ttft"]) == (2, 1)
+    assert (total["limited_e2el"], total["held_e2el"]) == (2, 1)
+
+
+def test_an_empty_batch_has_no_key() -> None:
+    assert count(batch(), KeyLimit(), LIMITS, "sent") == {}
+
+
+def test_nothing_merged_is_nothing() -> None:
+    assert Counts.merge([]) is NOTHING
+    assert NOTHING.ended == 0
+    assert np.isnan(NOTHING.sketch("ttft").percentile(50))
+
+
+def test_replicas_beyond_the_limit_are_counted_together_under_their_name() -> None:
+    limit = KeyLimit(most_keys=3)
+    found = count(batch(*(request(replica=f"pod-{i}") for i in range(10))), limit, LIMITS, "sent")
+    assert sum(c.ended for c in found.values()) == 10
+    assert found[Key("chat", "", OTHERS)].ended == 7
+
+
+def test_names_beyond_the_limit_are_counted_together() -> None:
+    limit = KeyLimit(most_pairs=2)
+    found = count(batch(*(request(name=f"task {i}") for i in range(5))), limit, LIMITS, "sent")
+    assert found[Key(OTHERS, OTHERS, OTHERS)].ended == 3
+
+
+@given(st.lists(st.builds(Key, *[st.sampled_from("abcdefgh")] * 3), max_size=200))
+def test_however_many_keys_come_few_go_out_and_known_ones_stay(keys: list[Key]) -> None:
+    limit = KeyLimit(most_pairs=3, most_keys=8)
+    first = [limit.fold(key) for key in keys]
+    assert len(set(first)) <= 8 + 3 + 1
+    assert [limit.fold(key) for key in keys] == first
+
+
+@pytest.mark.parametrize("fold", [KeyLimit().fold, KeyLimit(1, 1).fold])
+def test_folding_is_done_with_what_was_folded_elsewhere(fold: Callable[[Key], Key]) -> None:
+    fold(Key("a", "", "x"))
+    key = fold(Key("b", "", "y"))
+    assert fold(key) == key

@@ -1,0 +1,309 @@
+"""The master's store: each report once, spans that are what they say, and a bounded size."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live_cases import START_S, Run, observation, worker
+from metrics_cases import failed, request, requests
+
+from llm_locust.live.keys import OTHERS, Key
+from llm_locust.live.messages import (
+    LiveReport,
+    PackedCounts,
+    ReportError,
+    Slice,
+    decode_report,
+    encode_report,
+)
+from llm_locust.live.series import SPANS, Charts
+from llm_locust.live.snapshot import snapshot
+from llm_locust.live.state import GONE, MISSING, LiveRun
+from llm_locust.live.store import HOUR_CELLS, MOST_MARKS, RECENT_CELLS, RUN_CELLS
+from llm_locust.record import RequestRecord
+
+
+def test_a_report_that_comes_again_counts_once() -> None:
+    run = Run()
+    run.ended([request()])
+    report = run.worker().report()
+    assert run.store.take("w", report) == "counted"
+    assert run.store.take("w", report) == "repeated"
+    assert run.store.total.ended == 1
+    assert run.store.missed == 0
+
+
+def test_the_same_number_from_two_workers_is_two_reports() -> None:
+    run = Run()
+    run.ended([request()], "a")
+    run.ended([request()], "b")
+    run.report()
+    assert run.store.total.ended == 2
+
+
+def test_requests_of_a_lost_report_are_missed_not_guessed() -> None:
+    run = Run()
+    run.ended([request(), request()])
+    run.worker().report()  # lost on its way
+    run.ended([request()])
+    run.report()
+    assert run.store.total.ended == 1
+    assert run.store.missed == 2
+    assert [m.kind for m in run.store.marks] == ["missed"]
+
+
+@given(
+    st.lists(st.lists(requests(), max_size=3), min_size=1, max_size=5),
+    st.lists(st.sampled_from(["once", "twice", "lost"]), min_size=5, max_size=5),
+)
+@settings(max_examples=30)
+def test_whatever_happens_to_reports_nothing_counts_twice_and_the_rest_is_known(
+    batches: list[list[RequestRecord]], fates: list[str]
+) -> None:
+    run = Run()
+    arrived = 0
+    for records, fate in zip(batches, fates, strict=False):
+        run.ended(records)
+        report = run.worker().report()
+        for _ in range({"once": 1, "twice": 2, "lost": 0}[fate]):
+            run.store.take("w", report)
+        arrived += len(records) * (fate != "lost")
+    run.report()
+    assert run.store.total.ended == arrived
+    assert run.store.missed == sum(map(len, batches)) - arrived
+
+
+def test_a_report_of_another_run_is_stale() -> None:
+    run = Run()
+    run.ended([request()])
+    report = run.worker().report()
+    run.store.begin(LiveRun(id="next"))
+    assert run.store.take("w", report) == "stale"
+    assert run.store.total.ended == 0
+
+
+def test_a_reset_counts_anew_and_takes_no_report_from_before() -> None:
+    run = Run()
+    run.ended([request()])
+    run.report()
+    run.ended([request()])
+    late = run.worker().report()
+    run.clock.tick(10)
+    run.store.reset()
+    assert run.store.take("w", late) == "stale"
+    assert run.store.total.ended == 0
+    assert run.store.elapsed_s == 0
+    assert [m.kind for m in run.store.marks] == ["reset"]
+    run.worker().reset(run.store.epoch)
+    run.ended([request()])
+    run.report()
+    assert (run.store.total.ended, run.store.missed) == (1, 0)
+
+
+def test_a_damaged_report_changes_nothing() -> None:
+    run = Run()
+    bad = LiveReport("run", 0, 0, 5, [Slice(0.0, [PackedCounts(Key("a", "", ""), [1], [], [])])])
+    with pytest.raises(ReportError, match="report 0 holds no live counts: 1 sums"):
+        run.store.take("w", encode_report(bad))
+    run.ended([request()])
+    run.report()
+    assert (run.store.total.ended, run.store.missed) == (1, 0)
+
+
+def test_keys_of_all_workers_together_are_bounded() -> None:
+    run = Run()
+    for number in range(20):
+        run.ended([request(replica=f"{number}-{i}") for i in range(20)], f"w{number}")
+    run.report()
+    assert len(run.store.content.totals) <= 128 + 32 + 1
+    assert run.store.content.totals[Key("chat", "", OTHERS)].ended == 400 - 128
+
+
+def test_rates_are_of_the_seconds_that_a_span_has() -> None:
+    run = Run()
+    for _ in range(60):
+        run.ended([request(arrivals=(0.05, 0.07)), failed()])
+        run.report()
+        run.clock.tick()
+    recent, whole = snapshot(run.store, 10), snapshot(run.store)
+    for figures, seconds in ((recent.total, 10), (whole.total, 60)):
+        assert figures.seconds == seconds
+        assert figures.requests_per_s == pytest.approx(1.0)
+        assert figures.failures_per_s == pytest.approx(1.0)
+        assert figures.output_tokens_per_s == pytest.approx(2.0)
+        assert figures.goodput == 0.5
+        assert figures.ttft.p50_ms == pytest.approx(50, rel=0.01)
+    assert recent.total.requests == 20
+    assert whole.total.requests == 120
+
+
+def test_a_recent_span_ends_where_the_reports_are_in() -> None:
+    run = Run(settle_s=4.0)
+    for second in range(30):
+        run.ended([request()])
+        if second % 3 == 2:
+            run.report()
+        run.clock.tick()
+    recent = snapshot(run.store, 10)
+    assert recent.end_s == START_S + 26
+    assert recent.total.requests_per_s == pytest.approx(1.0)
+
+
+def test_before_anything_ended_figures_are_undefined_and_not_nought() -> None:
+    told = snapshot(Run().store, 10)
+    assert told.total.goodput is None
+    assert told.total.ttft.p99_ms is None
+    assert told.names == told.replicas == ()
+
+
+def test_without_an_slo_there_is_no_goodput() -> None:
+    run = Run()
+    run.store.begin(LiveRun(id="run"))
+    run.ended([request()])
+    run.report()
+    total = snapshot(run.store).total
+    assert total.goodput is None
+    assert total.good_requests_per_s is None
+    assert total.attainment == {}
+
+
+def test_rows_are_by_name_and_class_and_by_replica() -> None:
+    run = Run()
+    run.ended(
+        [
+            request(name="a", replica="r1"),
+            request(name="a", replica="r2"),
+            request(name="b", replica="r1", slo_class="fast"),
+            failed(name="b"),
+        ]
+    )
+    run.report()
+    run.clock.tick()
+    told = snapshot(run.store)
+    assert [(row.key, row.figures.requests) for row in told.names] == [
+        (Key("a", "", ""), 2),
+        (Key("b", "", ""), 1),
+        (Key("b", "fast", ""), 1),
+    ]
+    assert [(row.key.replica, row.figures.requests) for row in told.replicas] == [("r1", 2), ("r2", 1)]
+
+
+def test_concurrency_is_found_from_durations() -> None:
+    run = Run()
+    for _ in range(20):
+        run.ended([request(arrivals=(0.5, 3.0))])
+        run.report()
+        run.clock.tick()
+    assert snapshot(run.store).total.concurrency == pytest.approx(3.0)
+
+
+def test_changes_of_load_and_workers_are_marked() -> None:
+    run = Run()
+    observe = run.store.observe
+    observe(observation(4, worker("a"), worker("b")))
+    observe(observation(4, worker("a"), worker("b"), target=8))
+    observe(observation(8, worker("a"), worker("b", MISSING), worker("c")))
+    observe(observation(8, worker("a", GONE), worker("b"), worker("c")))
+    assert [(m.kind, m.text) for m in run.store.marks] == [
+        ("users", "users 4 → 8"),
+        ("lost", "worker b is lost"),
+        ("came", "worker c came"),
+        ("went", "worker a went"),
+        ("back", "worker b is back"),
+    ]
+
+
+def test_marks_are_bounded() -> None:
+    run = Run()
+    for users in range(MOST_MARKS + 50):
+        run.store.observe(observation(users))
+    assert len(run.store.marks) == MOST_MARKS
+
+
+def test_a_series_has_a_point_for_each_cell_and_nothing_that_may_still_change() -> None:
+    run = Run(settle_s=2.0)
+    for second in range(20):
+        run.store.observe(observation(second, worker(in_flight=3, cpu_percent=40.0 + second)))
+        run.ended([request(), failed()])
+        run.report()
+        run.clock.tick()
+    told = Charts(run.store).series("5m")
+    assert told.at_s == [START_S + 2 * i for i in range(9)]
+    assert told.columns["requests_per_s"] == [1.0] * 9
+    assert told.columns["http_error_per_s"] == [1.0] * 9
+    assert told.columns["goodput"] == [0.5] * 9
+    assert told.columns["attainment_ttft"] == [0.5] * 9
+    assert told.columns["concurrency"] == [3.0] * 9
+    assert told.columns["users"] == [2 * i + 0.5 for i in range(9)]
+    assert told.columns["cpu_percent_max"] == [41.0 + 2 * i for i in range(9)]
+    np.testing.assert_allclose(np.array(told.columns["ttft_p99_ms"], dtype=float), 50, rtol=0.01)
+
+
+def test_a_cell_that_gets_more_is_worked_out_again_and_no_other() -> None:
+    run = Run()
+    charts = Charts(run.store)
+    for _ in range(3):
+        run.ended([request()])
+        run.report()
+        run.clock.tick(2)
+    assert charts.series("5m").columns["requests_per_s"] == [0.5, 0.5, 0.5]
+    run.clock.tick(-3)
+    run.ended([request()], "late")
+    run.report()
+    run.clock.tick(3)
+    assert charts.series("5m").columns["requests_per_s"] == [0.5, 1.0, 0.5]
+
+
+def test_after_the_stop_the_last_seconds_are_told_too() -> None:
+    run = Run(settle_s=4.0)
+    for _ in range(5):
+        run.ended([request()])
+        run.clock.tick()
+    run.store.stop()
+    run.report()
+    run.clock.tick(60)
+    assert Charts(run.store).series("5m").columns["requests_per_s"] == [1.0, 1.0, 1.0]
+    assert snapshot(run.store).total.requests_per_s == 1.0
+    assert snapshot(run.store, 4).total.requests_per_s == pytest.approx(1.0)
+
+
+def test_a_store_that_ran_for_a_day_is_small(capsys: pytest.CaptureFixture[str]) -> None:
+    generator = np.random.default_rng(1)
+    run = Run()
+    records = [_answer(generator, i) for i in range(240)]
+    run.ended(records)
+    slices = _slices(run)
+    tracemalloc.start()
+    begin = tracemalloc.get_traced_memory()[0]
+    seq = 0
+    for step_s, steps in ((240.0, 344), (20.0, 165), (2.0, 150)):  # 23 h, 55 min, 5 min: every ring is full
+        for _ in range(steps):
+            run.clock.tick(step_s)
+            run.store.observe(observation(seq % 50, worker(in_flight=40)))
+            run.store.take("w", encode_report(LiveReport("run", 0, seq, 0, slices)))
+            seq += 1
+    size_mib = (tracemalloc.get_traced_memory()[0] - begin) / 2**20
+    tracemalloc.stop()
+    series = {span: Charts(run.store).series(span) for span in SPANS}
+    points = {span: len(told.at_s) for span, told in series.items()}
+    with capsys.disabled():
+        print(f"\nlive store after 24 h, 24 keys: {size_mib:.1f} MiB; points: {points}")
+    assert run.store.elapsed_s > 24 * 3600 - 400
+    assert run.store.total.ended == seq * len(records)
+    assert points["5m"] <= RECENT_CELLS
+    assert points["1h"] <= HOUR_CELLS
+    assert RUN_CELLS / 2 <= points["run"] <= RUN_CELLS
+    assert size_mib < 16
+
+
+def _answer(generator: np.random.Generator, number: int) -> RequestRecord:
+    arrivals = np.cumsum(generator.lognormal(-3.5, 0.3, 40))
+    return request(
+        arrivals=tuple(arrivals.tolist()), name=f"task {number % 3}", replica=f"pod-{number // 3 % 8}"
+    )
+
+
+def _slices(run: Run) -> list[Slice]:
+    return decode_report(run.worker().report()).slices

@@ -1,0 +1,132 @@
+"""What the records tell of how requests were shared out."""
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from metrics_cases import ORIGIN_NS, batch, columns, request
+from replica_cases import NAMES, at_random, in_turn, served
+
+from llm_locust.batch import RecordBatch
+from llm_locust.metrics.columns import Part
+from llm_locust.metrics.routing import (
+    Affinity,
+    Carriers,
+    by_connection,
+    by_key,
+    dispersion,
+    replica_labels,
+)
+from llm_locust.record import RequestRecord
+
+
+def connection(records: list[RequestRecord], rows: RecordBatch | None = None) -> Affinity:
+    whole = batch(*records) if rows is None else rows
+    c = Part.from_batch(whole, ORIGIN_NS)
+    return by_connection(c, Carriers.of(whole), c.replica, np.arange(len(c)))
+
+
+def test_a_connection_that_decides_is_told_from_routing_at_random() -> None:
+    sticky = served(lambda i: "a" if i < 500 else "b")
+    affinity = connection(sticky)
+    assert affinity.pairs == 799
+    assert affinity.observed == pytest.approx(798 / 799)
+    assert affinity.expected == pytest.approx((5 / 8) ** 2 + (3 / 8) ** 2)
+    assert affinity.decides
+    assert not connection(served(at_random())).decides
+    assert not connection(served(in_turn())).decides
+
+
+def test_the_connection_of_a_request_is_that_of_the_one_that_ended_last_at_its_worker() -> None:
+    # Two connections, two replicas; at each moment both are under way and the pool hands out the last one.
+    records = [request(i * 0.1, (0.05, 0.15), replica=NAMES[i % 2], reused=i > 1) for i in range(200)]
+    assert connection(records).observed == 1.0
+    # The same at two workers at once, whose requests end in turn: each worker's own counts.
+    other = [
+        request(i * 0.1 + 0.05, (0.05, 0.15), replica=NAMES[2 + i % 2], reused=i > 1) for i in range(200)
+    ]
+    rows = RecordBatch.concat([batch(*records), batch(*other, worker="w2")])
+    assert connection([], rows).observed == 1.0
+
+
+def test_new_connections_tell_nothing() -> None:
+    fresh = [request(i * 0.1, replica="ab"[i % 2], reused=False) for i in range(100)]
+    affinity = connection(fresh)
+    assert affinity == Affinity(0, 0.0, 0.5)
+    assert not affinity.decides
+
+
+def by_session(pick: Any, sessions: int = 40, turns: int = 10) -> Affinity:
+    order = [(s, t) for t in range(turns) for s in range(sessions)]
+    records = [request(i * 0.1, replica=pick(s), session=f"s{s}", turn=t) for i, (s, t) in enumerate(order)]
+    rows = batch(*records)
+    c = Part.from_batch(rows, ORIGIN_NS)
+    return by_key(c, Carriers.of(rows).session, c.replica, np.arange(len(c)))
+
+
+def test_turns_that_go_where_the_one_before_went_show_session_routing() -> None:
+    assert by_session(lambda s: NAMES[s % 4]).observed == 1.0
+    assert by_session(lambda s: NAMES[s % 4]).decides
+    source = random.Random(1)
+    assert not by_session(lambda s: source.choice(NAMES)).decides
+
+
+def test_requests_without_a_session_are_in_no_session() -> None:
+    rows = batch(*served(in_turn()))
+    c = Part.from_batch(rows, ORIGIN_NS)
+    assert by_key(c, Carriers.of(rows).session, c.replica, np.arange(len(c))).pairs == 0
+
+
+def test_dispersion_is_near_nothing_in_turn_and_near_one_at_random() -> None:
+    turns, chance = (columns(*served(pick, n=2400)) for pick in (in_turn(), at_random()))
+    rows = np.arange(2400)
+    assert dispersion(turns, turns.replica, rows) == 0.0
+    assert dispersion(chance, chance.replica, rows) == pytest.approx(1.0, abs=0.25)
+
+
+def test_dispersion_forgives_neighbours_that_changed_places() -> None:
+    source, records = random.Random(5), served(in_turn(), n=2400, every_s=0.01)
+    shaken = columns(
+        *(request(i * 0.01 + source.random() * 0.04, replica=r.replica) for i, r in enumerate(records))
+    )
+    found = dispersion(shaken, shaken.replica, np.arange(2400))
+    assert found is not None
+    assert found < 0.3
+
+
+def test_dispersion_is_not_told_of_one_replica_nor_of_few_requests() -> None:
+    one, few = columns(*served(lambda _: "a")), columns(*served(in_turn(), n=900))
+    assert dispersion(one, one.replica, np.arange(800)) is None
+    assert dispersion(few, few.replica, np.arange(900)) is None
+
+
+def test_the_address_names_a_replica_only_where_no_header_does_and_there_are_several() -> None:
+    def named(*records: RequestRecord) -> tuple[list[str], str | None]:
+        rows = batch(*records)
+        labels, by = replica_labels(Part.from_batch(rows, ORIGIN_NS), Carriers.of(rows))
+        return [labels.names[code] if code >= 0 else "" for code in labels.codes], by
+
+    one, two = request(peer="10.0.0.1:80"), request(peer="10.0.0.2:80")
+    assert named(one, two) == (["10.0.0.1:80", "10.0.0.2:80"], "peer")
+    assert named(one, one) == (["", ""], None)
+    assert named(one, two, request(replica="a")) == (["", "", "a"], "header")
+
+
+def test_parts_are_read_as_the_whole() -> None:
+    records = [
+        request(i * 0.1, replica="a", session=f"s{i % 3}" if i % 2 else None, peer="p") for i in range(30)
+    ]
+    rows = batch(*records)
+
+    class InParts:
+        def __len__(self) -> int:
+            return 30
+
+        def parts(self, columns: Any = ()) -> Any:
+            return (RecordBatch(rows.table.slice(start, 7).select(columns)) for start in range(0, 30, 7))
+
+    whole, cut = Carriers.of(rows), Carriers.of(InParts())
+    assert (whole.session == cut.session).all()
+    assert (cut.session != 0).sum() == 15
+    assert cut.peer.names == ("p",)

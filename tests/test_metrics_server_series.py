@@ -1,0 +1,88 @@
+"""Gauges and counters of servers in the parts of a window."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from metrics_cases import ns
+from server_cases import WINDOW, rows, series
+
+from llm_locust.metrics.server_series import PARTS, Key, is_counter, read_server_series
+from llm_locust.metrics.window import Window
+
+
+def test_a_counter_is_its_increase_in_the_window_cut_at_its_edges() -> None:
+    found = series(rows("t", "generation_tokens", [100 + 10 * i for i in range(20)], first_s=-4.5))
+    (one,) = found.named("generation_tokens").values()
+    assert one.total == pytest.approx(100)  # 10 a second, for 10 seconds
+    assert one.amounts == pytest.approx(np.full(PARTS, 100 / PARTS))
+    assert one.covered_s == pytest.approx(10)
+    assert one.uncertain == 20  # of the seconds around both edges
+
+
+def test_a_counter_that_falls_has_begun_anew() -> None:
+    (one,) = series(rows("t", "finished", [50, 60, 5, 15])).by_key.values()
+    assert one.total == pytest.approx(10 + 5 + 10)
+    assert one.covered_s == pytest.approx(3)
+
+
+def test_a_state_is_the_mean_of_its_samples_and_its_most() -> None:
+    (one,) = series(rows("t", "running", [1, 2, 3, 99], first_s=7.0)).by_key.values()
+    assert one.mean == pytest.approx(2)  # the last one is at the window's end, outside
+    assert one.most == 3
+    assert np.isnan(one.means[0])
+    assert [one.means[round(s * PARTS / 10)] for s in (7, 7.5, 8.2, 9.9)] == [1, 1, 2, 3]
+
+
+def test_a_counter_that_was_scraped_through_a_gap_keeps_its_increase() -> None:
+    before, after = rows("t", "finished", [0, 10]), rows("t", "finished", [90, 100], first_s=8.0)
+    (one,) = series([*before, *after]).by_key.values()
+    assert one.total == pytest.approx(100)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 50)), min_size=2, max_size=40),
+    st.integers(1, 7),
+)
+def test_however_samples_are_cut_into_parts_the_result_is_the_same(
+    values: list[tuple[str, float]], size: int
+) -> None:
+    samples = [
+        (i / 2 - 3, target, name, "{}", value)
+        for i, (target, value) in enumerate(values)
+        for name in ("finished", "running")
+    ]
+    whole, cut = series(samples), series(samples, size=size)
+    assert whole.by_key.keys() == cut.by_key.keys()
+    for key, one in whole.by_key.items():
+        other = cut.by_key[key]
+        assert other.amounts == pytest.approx(one.amounts, abs=1e-9)
+        assert (other.counts == one.counts).all()
+        assert other.covered_s == pytest.approx(one.covered_s)
+        assert other.most == one.most
+
+
+def test_an_empty_window_and_no_samples_have_no_series() -> None:
+    assert read_server_series([], WINDOW).by_key == {}
+    assert series(rows("t", "running", [1.0]), Window(ns(0), ns(0), "")).by_key == {}
+
+
+def test_series_are_told_apart_by_target_name_and_labels() -> None:
+    found = series(
+        [
+            *rows("a", "running", [1], engine="0"),
+            *rows("a", "running", [2], engine="1"),
+            *rows("b", "running", [4]),
+        ]
+    )
+    assert found.targets == ["a", "b"]
+    assert [each.mean for each in found.named("running", "a").values()] == [1, 2]
+    assert len(found.named("running")) == 3
+    assert Key("a", "x", '{"UUID": "g"}').label("gpu", "UUID") == "g"
+    assert Key("a", "x", "{}").label("gpu") is None
+
+
+def test_what_counts_up_is_known_by_its_name() -> None:
+    assert is_counter("energy_j")
+    assert is_counter("ttft_s_bucket")
+    assert not is_counter("power_w")

@@ -1,0 +1,107 @@
+"""Slopes with intervals, where neighbours resemble each other."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from long_runs import wandering
+
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.trend import FEWEST, fit_trend, level_of, serial_correlation, student_t
+
+STEPS = np.arange(48.0)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "confidence", "table", "off"),
+    [(2, 0.95, 4.303, 0.01), (5, 0.95, 2.571, 0.001), (10, 0.99, 3.169, 0.001), (1e6, 0.95, 1.960, 0.001)],
+)
+def test_quantiles_of_student_are_those_of_the_tables(
+    degrees: float, confidence: float, table: float, off: float
+) -> None:
+    assert student_t(degrees, confidence) == pytest.approx(table, rel=off)
+
+
+@given(st.floats(-1e3, 1e3), st.floats(-1e2, 1e2))
+def test_a_line_is_its_own_trend(level: float, slope: float) -> None:
+    trend = fit_trend(STEPS, level + slope * STEPS)
+    assert trend is not None
+    assert (trend.slope, trend.level) == pytest.approx((slope, level), abs=1e-6)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=FEWEST, max_size=60))
+def test_slope_and_level_are_those_of_numpys_least_squares(values: list[float]) -> None:
+    times = np.arange(float(len(values)))
+    trend = fit_trend(times, np.array(values))
+    assert trend is not None
+    slope, level = np.polyfit(times, values, 1)
+    assert (trend.slope, trend.level) == pytest.approx((slope, level), rel=1e-6, abs=1e-3)
+
+
+def test_the_error_of_independent_values_is_that_of_the_textbook() -> None:
+    values = np.random.default_rng(4).standard_normal(48)
+    values -= 0.5 * np.convolve(values, [0, 1], "same")  # neighbours differ more than others: no correlation
+    trend = fit_trend(STEPS, values)
+    assert trend is not None
+    residuals = values - np.polyval(np.polyfit(STEPS, values, 1), STEPS)
+    spread = ((STEPS - STEPS.mean()) ** 2).sum()
+    assert trend.correlation == 0.0
+    assert trend.error == pytest.approx(math.sqrt((residuals**2).sum() / 46 / spread))
+
+
+def test_values_that_are_all_alike_have_no_trend_whatever_floats_make_of_them() -> None:
+    alike = np.full(48, 0.1) + 1e-17 * STEPS
+    trend = fit_trend(STEPS, alike)
+    assert trend is not None
+    assert trend.interval(0.95) == (0.0, 0.0)
+    assert not trend.is_beyond_noise(0.95)
+
+
+def test_too_few_values_have_no_trend_and_unknown_ones_do_not_count() -> None:
+    values = np.where(STEPS < FEWEST, STEPS, np.nan)
+    assert fit_trend(STEPS, values) is not None
+    assert fit_trend(STEPS[1:], values[1:]) is None
+
+
+@pytest.mark.parametrize("stay", [0.0, 0.4, 0.8])
+def test_the_serial_correlation_of_short_series_is_right_on_average(stay: float) -> None:
+    noise = wandering(400, 47, 1.0 / -math.log(stay) if stay else 1e-9, seed=1, step_s=1.0)
+    found = [serial_correlation(row - row.mean(), fitted=1) for row in noise]
+    # Never below 0, so that independent values have a little on average.
+    assert np.mean(found) == pytest.approx(stay, abs=0.08)
+
+
+@pytest.mark.parametrize("stay", [0.0, 0.5])
+def test_an_interval_holds_the_true_slope_as_often_as_it_says(stay: float) -> None:
+    noise = wandering(1000, 47, 1.0 / -math.log(stay) if stay else 1e-9, seed=2, step_s=1.0)
+    trends = [fit_trend(STEPS, row + 0.3 * STEPS) for row in noise]
+    intervals = [trend.interval(0.95) for trend in trends if trend]
+    assert np.mean([low <= 0.3 <= high for low, high in intervals]) > 0.92
+
+
+def test_an_interval_that_took_correlated_values_for_independent_would_not() -> None:
+    noise = wandering(500, 47, 3.0, seed=3, step_s=1.0)
+    found = [trend for row in noise if (trend := fit_trend(STEPS, row))]
+    naive = [
+        trend.error / math.sqrt((1 + trend.correlation) / (1 - trend.correlation)) * 2 for trend in found
+    ]
+    assert np.mean([abs(trend.slope) > reach for trend, reach in zip(found, naive, strict=True)]) > 0.2
+    assert np.mean([trend.is_beyond_noise(0.95) for trend in found]) < 0.1
+
+
+def outside(values: Floats) -> bool:
+    level = level_of(values[1:], 0.99)
+    return level is not None and abs(values[0] - level.mean) > level.reach
+
+
+@pytest.mark.parametrize("constant_s", [1e-9, 4.0])
+def test_another_value_lies_within_reach_of_a_level_as_often_as_it_says(constant_s: float) -> None:
+    noise = wandering(1000, 30, constant_s, seed=4, step_s=1.0)
+    apart = np.concatenate([noise[:, :1], noise[:, 11:]], axis=1)  # of values long after the first
+    assert np.mean([outside(row) for row in apart]) < 0.03
+
+
+def test_a_level_of_few_values_is_not_known() -> None:
+    assert level_of(np.array([1.0, 2.0, np.nan, 3.0, 4.0]), 0.99) is None

@@ -1,0 +1,170 @@
+"""A report in the formats of other programs."""
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from metrics_cases import failed, request
+from report_cases import lost_records, summary, write_run
+
+from llm_locust.record import Outcome, RequestRecord
+from llm_locust.report.analysis import Analysis, Question, analyse
+from llm_locust.report.formats.junit import junit
+from llm_locust.report.formats.vllm import vllm_json
+from llm_locust.report.sources import open_source
+
+
+def analysis(run: Path, **question: Any) -> Analysis:
+    with open_source([run], None, None) as source:
+        return analyse(source, Question(**question))
+
+
+def cases(text: str) -> dict[str, ElementTree.Element]:
+    """Test cases by their names."""
+    (suite,) = ElementTree.fromstring(text)
+    assert suite.get("tests") == str(len(suite.findall("testcase")))
+    assert suite.get("failures") == str(len(suite.findall("testcase/failure")))
+    return {str(case.get("name")): case for case in suite.findall("testcase")}
+
+
+def test_junit_has_a_case_for_each_gate_for_completeness_and_for_the_client() -> None:
+    found = cases(junit(summary(gates="rps>1 p99_ttft<100ms")))
+    assert list(found) == ["complete", "client", "rps>1", "p99_ttft<100ms"]
+    assert [name for name, case in found.items() if case.find("failure") is not None] == ["p99_ttft<100ms"]
+
+
+def test_a_broken_gate_says_its_value_and_its_limit() -> None:
+    failure = cases(junit(summary(gates="p99_ttft<100ms")))["p99_ttft<100ms"].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "143.06 ms is not < 100 ms"
+    assert failure.text == "p99_ttft<100ms: measured 143.06"
+
+
+def test_a_gate_without_samples_fails_and_says_so() -> None:
+    failure = cases(junit(summary([], gates="p99_ttft<100ms")))["p99_ttft<100ms"].find("failure")
+    assert failure is not None
+    assert failure.get("message") == "no samples: the run has no value of p99_ttft"
+
+
+def test_missing_records_and_an_invalid_client_are_failures() -> None:
+    made = [request(i / 10, kernel_stamps=False, client_lag_ns=30_000_000) for i in range(50)]
+    found = cases(junit(summary(made, workers=lost_records(50, 3))))
+    lost, client = found["complete"].find("failure"), found["client"].find("failure")
+    assert lost is not None
+    assert client is not None
+    assert lost.get("message") == "3 requests without a record, 1 of 1 worker seen"
+    assert "w1: 3 missing" in (lost.text or "")
+    assert "the client read 30 ms late" in str(client.get("message"))
+
+
+def test_a_suspect_client_passes_with_its_reasons() -> None:
+    made = [request(i / 10, client_lag_ns=30_000_000) for i in range(50)]
+    case = cases(junit(summary(made)))["client"]
+    assert case.find("failure") is None
+    assert (case.findtext("system-out") or "").startswith("suspect: the client read 30 ms late")
+
+
+def test_junit_is_xml_whatever_the_texts_are() -> None:
+    text = junit(summary(name='<a & "b">\x00\x1b[31m\ufffe\ud800', model="]]>", host="http://x/\u202e"))
+    (suite,) = ElementTree.fromstring(text)
+    assert suite.get("name") == 'llm-locust <a & "b">'
+
+
+MADE: list[RequestRecord] = [
+    request(0.0, (0.1, 0.2, 0.4), output_tokens=3, input_tokens=10),
+    request(0.5, (0.2, 0.3), late=0.1, output_tokens=5, input_tokens=20),
+    request(2.0, (0.3,), output_tokens=1, input_tokens=30),
+    failed(3.0),
+    request(4.0, (0.1,), outcome=Outcome.CANCELLED),
+    request(0.2, (), streamed=False, ended=0.9, output_tokens=4, input_tokens=40),
+]
+
+
+def vllm(run: Path, percentiles: dict[str, float] | None = None, *, detailed: bool = False) -> Any:
+    return json.loads(vllm_json(analysis(run), percentiles, detailed=detailed))
+
+
+def test_the_result_of_vllm_is_by_its_formulas(tmp_path: Path) -> None:
+    result = vllm(write_run(tmp_path, MADE, slo="ttft=250ms tpot=100ms"))
+    duration = 3.001  # first sent at 0, the failure ended last
+    ttfts, tpots, e2els = [100, 200, 300], [150, 25], [400, 300, 300, 700]
+    expected = {
+        "num_prompts": 5,
+        "completed": 4,
+        "failed": 1,
+        "duration": duration,
+        "total_input_tokens": 100,
+        "total_output_tokens": 13,
+        "request_throughput": 4 / duration,
+        "request_goodput": 1 / duration,
+        "output_throughput": 13 / duration,
+        "total_token_throughput": 113 / duration,
+        "max_output_tokens_per_s": 5,
+        "max_concurrent_requests": 2,
+        "mean_ttft_ms": np.mean(ttfts),
+        "median_ttft_ms": np.median(ttfts),
+        "std_ttft_ms": np.std(ttfts),
+        "p99_ttft_ms": np.percentile(ttfts, 99),
+        "mean_tpot_ms": np.mean(tpots),
+        "p99_tpot_ms": np.percentile(tpots, 99),
+        "mean_itl_ms": np.mean([100, 200, 100]),
+        "p99_itl_ms": np.percentile([100, 200, 100], 99),
+        "mean_e2el_ms": np.mean(e2els),
+        "p99_e2el_ms": np.percentile(e2els, 99),
+    }
+    assert {key: result[key] for key in expected} == pytest.approx(expected)
+
+
+def test_the_result_of_vllm_has_its_keys(tmp_path: Path) -> None:
+    statistics = ("mean", "median", "std", "p50", "p99.9")
+    traffic = ("request_rate", "burstiness", "max_concurrency")
+    assert list(vllm(write_run(tmp_path, MADE), {"p50": 50.0, "p99_9": 99.9})) == [
+        *("date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts"),
+        *traffic,
+        *("duration", "completed", "failed", "total_input_tokens", "total_output_tokens"),
+        *("request_throughput", "request_goodput", "output_throughput", "total_token_throughput"),
+        *("max_output_tokens_per_s", "max_concurrent_requests"),
+        *(f"{statistic}_{m}_ms" for m in ("ttft", "tpot", "itl", "e2el") for statistic in statistics),
+    ]
+
+
+def test_the_load_is_told_in_the_words_of_vllm(tmp_path: Path) -> None:
+    def told(name: str, **facts: Any) -> list[Any]:
+        result = vllm(write_run(tmp_path / name, MADE, **facts))
+        return [result[key] for key in ("backend", "request_rate", "burstiness", "max_concurrency")]
+
+    rate = {"request_rate": "12.5", "max_in_flight": 8}
+    assert told("closed", options={"num_users": 4}) == ["openai-chat", "inf", 1.0, 4]
+    assert told("poisson", open_loop=True, options=rate) == ["openai-chat", 12.5, 1.0, 8]
+    assert told("gamma", open_loop=True, options={**rate, "arrival": "gamma:2"})[2] == 0.25
+    assert told("constant", open_loop=True, options={**rate, "arrival": "constant"})[2] == "inf"
+    profile = {"request_rate": "ramp:1..9,60s", "arrival": "trace:x.jsonl"}
+    assert told("trace", open_loop=True, options=profile)[1:] == [None, None, None]
+
+
+def test_the_details_have_an_entry_a_request(tmp_path: Path) -> None:
+    result = vllm(write_run(tmp_path, MADE), detailed=True)
+    assert result["input_lens"] == [10, 20, 30, None, 40]
+    assert result["output_lens"] == [3, 5, 1, 0, 4]
+    assert result["ttfts"] == [*map(pytest.approx, (0.1, 0.2, 0.3)), None, None]
+    assert result["itls"] == [[pytest.approx(0.1), pytest.approx(0.2)], [pytest.approx(0.1)], [], [], []]
+    assert result["start_times"] == pytest.approx([0, 0.6, 2, 3, 0.2])
+    assert result["errors"] == ["", "", "", "no room", ""]
+    assert result["generated_texts"] == [""] * 5
+
+
+def test_a_run_without_a_success_has_no_figures_rather_than_zeros(tmp_path: Path) -> None:
+    result = vllm(write_run(tmp_path / "failed", [failed(1.0)]), detailed=True)
+    assert (result["completed"], result["failed"], result["request_throughput"]) == (0, 1, 0.0)
+    assert result["mean_ttft_ms"] is result["p99_itl_ms"] is result["max_output_tokens_per_s"] is None
+    nothing = vllm(write_run(tmp_path / "empty", []), detailed=True)
+    assert nothing["duration"] is nothing["request_throughput"] is None
+    assert nothing["ttfts"] == []
+
+
+def test_the_numbers_of_a_part_are_of_that_part(tmp_path: Path) -> None:
+    found = analysis(write_run(tmp_path, MADE), where="input_tokens>=30")
+    assert json.loads(vllm_json(found))["total_input_tokens"] == 70

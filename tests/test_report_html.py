@@ -1,0 +1,286 @@
+"""``report.html``: what is on the page, and that nothing in it is markup, code or a load from elsewhere."""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from metrics_cases import batch, failed, request
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+from report_cases import lost_records, manifest, records, seen_worker
+
+from llm_locust.metrics.measured import measure
+from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.summary import summarise
+from llm_locust.record import Outcome, RequestRecord
+from llm_locust.report.html import html_report
+
+EVIL = "<script>alert(1)</script><!--<b onclick=x()>\u2028"
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: its text by the nearest id, its tags, the content of its scripts."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.source = source
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.open: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(source)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        opened, _ = self.open.pop()
+        assert opened == tag, f"</{tag}> ends <{opened}>"
+
+    def handle_data(self, data: str) -> None:
+        tag, attrs = self.open[-1] if self.open else ("", {})
+        if tag == "script":
+            self.scripts.append((attrs, data))
+        elif tag != "style":
+            ids = [a["id"] for _, a in self.open if a.get("id")]
+            self.texts.setdefault(str(ids[-1]) if ids else "", []).append(data)
+
+    def text(self, id_: str | None = None) -> str:
+        chosen = self.texts.get(id_, []) if id_ else [t for some in self.texts.values() for t in some]
+        return " ".join(" ".join(chosen).split())
+
+    def charts(self) -> dict[str, Any]:
+        (data,) = (text for attrs, text in self.scripts if attrs.get("type") == "application/json")
+        return {chart["id"]: chart for chart in json.loads(data)["charts"]}
+
+
+def page(made: list[RequestRecord] | None = None, *, without: tuple[str, ...] = (), **facts: Any) -> Page:
+    rows = batch(*(records() if made is None else made))
+    known = manifest(len(rows), **facts)
+    summary: Mapping[str, Any] = summarise(rows, known)
+    summary = {key: value for key, value in summary.items() if key not in without}
+    measured = measure(rows, known, parse_slo(known.slo), "run", known.warmup_s)
+    return Page(html_report(rows, known, summary, measured))
+
+
+def test_the_first_screen_has_the_verdicts_and_the_numbers_that_decide() -> None:
+    found = page(gates="goodput>=99% p99_ttft<10s")
+    text = " ".join(found.text().split())
+    assert "Gates FAIL 1 of 2 gates broke FAIL · goodput>=99%" in text
+    assert "Measurement valid" in text
+    assert "Records complete complete: all 100 records of 1 worker" in text
+    assert "held by 51.0 %" in text
+    for metric in ("TTFT", "TPOT", "E2EL"):
+        assert re.search(rf"{metric} [\d,.]+ [\d,.]+ \.\. [\d,.]+ [\d,.]+", text), metric
+    assert "Errors 5 (5.0 %)" in text
+    assert "output" in text
+    assert "tokens/s" in text
+
+
+def test_a_run_that_lacks_records_says_so_first() -> None:
+    found = page(workers=lost_records(100, 3))
+    assert found.text().index("INCOMPLETE") < found.text().index("Latency, ms")
+    assert "97" not in found.text("top")
+
+
+def test_every_chapter_of_the_contents_is_there() -> None:
+    found = page(workers=[seen_worker(0, 50), seen_worker(1, 50)])
+    links = {attrs["href"] for tag, attrs in found.tags if tag == "a"}
+    ids = {f"#{attrs['id']}" for _, attrs in found.tags if attrs.get("id")}
+    assert links <= ids
+    assert {"#over-time", "#latency", "#load", "#limits", "#groups", "#slowest", "#errors"} <= links
+    assert {"#definitions", "#configuration"} <= links
+
+
+def test_the_charts_that_a_review_asks_for_are_there_with_title_reading_and_csv() -> None:
+    found = page()
+    charts = found.charts()
+    assert set(charts) == {
+        *("ttft-over-time", "tpot-over-time", "e2el-over-time"),
+        *("tokens-over-time", "requests-over-time", "concurrency-over-time", "failures-over-time"),
+        *("cdf", "tail", "ttft-by-input", "tpot-by-concurrency", "itl-heat-map"),
+        *("goodput-by-ttft", "goodput-by-tpot", "goodput-by-e2el", "goodput-surface", "slowest"),
+    }
+    plots = [attrs["data-chart"] for _, attrs in found.tags if "data-chart" in attrs]
+    assert sorted(map(str, plots)) == sorted(charts)
+    for id_, chart in charts.items():
+        buttons = [attrs for _, attrs in found.tags if attrs.get("data-csv") == id_]
+        assert len(buttons) == len(chart["data"])
+        assert chart["reading"].endswith(".")
+        assert found.text(f"chart-{id_}").startswith(chart["title"])
+
+
+def test_all_columns_of_a_chart_are_equally_long_and_its_series_are_among_them() -> None:
+    for chart in page().charts().values():
+        for data in chart["data"]:
+            assert len({len(column) for column in data["columns"].values()}) == 1
+        for series in chart["series"]:
+            columns = chart["data"][series["table"]]["columns"]
+            assert series["x"] in columns
+            assert series["kind"] == "heat" or series["y"] in columns
+
+
+def test_a_chart_without_anything_to_draw_is_left_out() -> None:
+    assert "failures-over-time" not in page(records(bad=0)).charts()
+    whole = [request(i * 0.1, (), ended=i * 0.1 + 1, streamed=False) for i in range(20)]
+    charts = page(whole).charts()
+    assert "itl-heat-map" not in charts
+    assert "ttft-by-input" not in charts
+    assert "goodput-by-e2el" in charts
+
+
+def test_a_run_without_a_request_has_a_page() -> None:
+    found = page([])
+    assert "0 scheduled" in found.text()
+    assert "cdf" not in found.charts()
+
+
+def test_the_goodput_curve_goes_through_the_goodput_of_the_report() -> None:
+    (data,) = page().charts()["goodput-by-ttft"]["data"]
+    at = data["columns"]["TTFT limit (ms)"].index(100)
+    assert data["columns"]["all limits (%)"][at] == 51
+    assert data["columns"]["alone (%)"][at] == 51
+
+
+def test_the_limit_is_a_line_only_where_it_does_not_press_the_curves_down() -> None:
+    near = page().charts()["ttft-over-time"]
+    assert [mark["at"] for mark in near["marks"]] == [100]
+    far = page(slo="ttft=100s").charts()["ttft-over-time"]
+    assert far["marks"] == []
+    assert "100,000 ms is above the chart" in far["reading"]
+
+
+def test_a_slope_is_said_in_words_and_a_flat_one_is_called_so() -> None:
+    slope = [request(i * 0.01, (0.04 + 2e-5 * i, 1.0), input_tokens=i + 1) for i in range(400)]
+    (said,) = page(slope).charts()["ttft-by-input"]["notes"]
+    assert said.startswith("+20.0 ms per 1,000 input tokens")
+    assert "50,000 tokens/s" in said
+    noise = [
+        request(i * 0.01, (0.04 + 0.001 * (i * 7919 % 101), 1.0), input_tokens=i + 1) for i in range(400)
+    ]
+    (said,) = page(noise).charts()["ttft-by-input"]["notes"]
+    assert said.startswith("No slope beyond noise")
+    (said,) = page().charts()["ttft-by-input"]["notes"]
+    assert said.startswith("No line: prompts hardly varied")
+
+
+def test_the_slowest_requests_show_what_they_waited_for() -> None:
+    made = [*records(), request(2.0, (), ended=9.0, outcome=Outcome.TIMEOUT, request_id="stuck")]
+    columns = page(made).charts()["slowest"]["data"][0]["columns"]
+    assert columns["request"][0] == "stuck"
+    assert columns["first byte (ms)"][0] == 7000
+
+
+def test_the_words_of_other_tools_stand_with_this_run_s_values() -> None:
+    text = page().text("definitions")
+    for tool in ("vLLM bench serve", "guidellm", "aiperf", "inference-perf", "genai-bench"):
+        assert tool in text
+    assert "vLLM bench serve TPOT (e2el − ttft) / (n − 1), successes 20.0 20.0 20.0" in text
+    assert "first token event − sent" in text
+
+
+def test_errors_have_an_example_and_the_configuration_is_whole() -> None:
+    found = page(options={"arrival": "poisson", "stages": [1, 2]}, command=["locust", "-f", "a b.py"])
+    assert "no room" in found.text("errors")
+    text = found.text("configuration")
+    assert "arrival poisson" in text
+    assert "stages [1,2]" in text
+    assert "locust -f 'a b.py'" in text
+
+
+def test_what_other_parts_lack_leaves_the_page_whole() -> None:
+    found = page(without=("tokens", "throughput", "goodput", "client", "latency_ms", "errors", "run"))
+    assert "Measurement unknown" in found.text()
+
+
+def test_text_of_a_server_or_a_user_stays_text() -> None:
+    made = [
+        request(i * 0.1, name=f"{EVIL}{i % 2}", replica=EVIL, slo_class=EVIL, request_id=EVIL)
+        for i in range(30)
+    ]
+    made += [failed(4.0, error=f"{EVIL} http://evil.example")]
+    found = page(
+        made, name=EVIL, model=EVIL, host=EVIL, options={EVIL: EVIL}, id=EVIL, versions={"llm-locust": EVIL}
+    )
+    assert not found.open
+    # Page() checks that every tag is closed: none of the text opened or closed one.
+    assert [tag for tag, attrs in found.tags if tag == "b" and attrs] == []
+    assert all("onclick" not in attrs for _, attrs in found.tags)
+    shown = "<script>alert(1)</script><!--<b onclick=x()>"
+    for place in ("top", "groups", "slowest", "errors", "configuration"):
+        assert shown[:16] in found.text(place), place  # names are cut where a table would be too wide
+    (data,) = (text for attrs, text in found.scripts if attrs.get("type"))
+    assert not set("<>&\u2028") & set(data)
+    assert shown in json.dumps(json.loads(data))
+
+
+def test_there_is_one_plotly_and_only_the_page_s_own_scripts_may_run() -> None:
+    found = page()
+    run = [text for attrs, text in found.scripts if not attrs.get("type")]
+    assert [len(run), run[0]] == [2, get_plotlyjs()]
+    (policy,) = (
+        str(attrs["content"])
+        for _, attrs in found.tags
+        if attrs.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run]
+    assert re.findall(r"'sha256-([^']+)'", policy) == hashes
+    assert "unsafe-eval" not in policy
+
+
+def test_nothing_is_loaded_from_anywhere() -> None:
+    found = page()
+    for tag, attrs in found.tags:
+        assert tag not in ("iframe", "object", "embed", "base", "form", "img"), tag
+        for attribute in ("src", "href", "action", "srcset", "data", "style"):
+            assert (attrs.get(attribute) or "#").startswith(("#", "data:")), (tag, attrs)
+    style = found.source.split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_a_million_requests_would_fit_because_no_chart_grows_with_them() -> None:
+    """Points drawn are bounded whatever the number of requests; the rest of the page is plotly."""
+    few, many = (
+        page([request(i * (10 / n), (0.05 + 1e-5 * i, 0.1 + 2e-5 * i), input_tokens=i) for i in range(n)])
+        for n in (2_000, 8_000)
+    )
+    assert len(many.source) - len(get_plotlyjs()) < 400_000
+    points = [
+        sum(
+            len(column)
+            for chart in p.charts().values()
+            for d in chart["data"]
+            for column in d["columns"].values()
+        )
+        for p in (few, many)
+    ]
+    assert points[1] < 1.5 * points[0]
+    assert "random sample of 1,500 of 8,000 ok requests" in many.text()
+
+
+def test_the_same_records_give_the_same_page() -> None:
+    assert page().source == page().source
+
+
+def test_templates_escape_and_name_no_other_place() -> None:
+    templates = Path(html_report.__code__.co_filename).parent / "templates"
+    for path in templates.iterdir():
+        text = path.read_text()
+        assert "|safe" not in text.replace(" ", ""), path
+        assert not re.search(r"https?://", text), path
+
+
+@pytest.mark.parametrize("slo", ["", "e2el=1s", "ttft_scheduled=1s"])
+def test_any_slo_or_none_has_its_page(slo: str) -> None:
+    assert "goodput-surface" in page(slo=slo, open_loop=True).charts()

@@ -1,0 +1,182 @@
+"""``report.html`` in Chromium: it draws, follows light and dark, hands out CSV, and asks nobody."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from metrics_cases import failed, request
+from playwright.sync_api import Browser, Page, sync_playwright
+from report_cases import write_run
+
+from llm_locust.report.build import build_report
+from llm_locust.store import REPORT_HTML_FILE
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+WHITE = "rgb(255, 255, 255)"
+HOSTILE = "</script><script>document.title = 'owned'</script><img src=http://evil.example/x onerror=alert(1)>"
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
+
+
+@dataclass
+class Visit:
+    """An open page, and what it did that a report must not do."""
+
+    page: Page
+    wrong: list[str] = field(default_factory=list)
+
+    def draw_all(self) -> None:
+        """Scroll past every chart, as a reader does, until each is drawn."""
+        for plot in self.page.locator("[data-chart]").all():
+            plot.scroll_into_view_if_needed()
+            plot.locator(".main-svg").first.wait_for()
+
+    def is_within_the_screen(self) -> bool:
+        return bool(self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+    def colour(self, selector: str, style: str) -> Any:
+        return self.page.locator(selector).first.evaluate(f"e => getComputedStyle(e).{style}")
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = [
+        request(
+            i * 0.02, (0.05 + 2e-5 * (i % 300), 0.09, 0.12), input_tokens=i % 300, name=f"{HOSTILE}{i % 2}"
+        )
+        for i in range(400)
+    ]
+    made.append(request(1.0, (0.05, 3.0), request_id="=1+1", name=HOSTILE))
+    made += [failed(8.5 + i * 0.1, error=f"{HOSTILE} {i}") for i in range(10)]
+    run = write_run(tmp_path_factory.mktemp("html") / "run", made, model=HOSTILE, gates="goodput>=99%")
+    build_report(run)
+    return run / REPORT_HTML_FILE
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def visited(browser: Browser, report: Path, scheme: Literal["light", "dark"], width: int) -> Iterator[Visit]:
+    """The report, opened from its file; in the end it must have done nothing wrong."""
+    context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+    found = Visit(context.new_page())
+    page = found.page
+    page.on("console", lambda message: found.wrong.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: found.wrong.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: found.wrong.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda asked: found.wrong.append(asked.url) if asked.url != report.as_uri() else None)
+    page.goto(report.as_uri())
+    yield found
+    context.close()
+    assert [w for w in found.wrong if not w.startswith(("data:", "blob:"))] == []
+
+
+@pytest.fixture(scope="module")
+def desk(browser: Browser, report: Path) -> Iterator[Visit]:
+    with visited(browser, report, "light", 1440) as visit:
+        yield visit
+
+
+@pytest.fixture(scope="module")
+def phone(browser: Browser, report: Path) -> Iterator[Visit]:
+    with visited(browser, report, "dark", 390) as visit:
+        yield visit
+
+
+def test_every_chart_is_drawn_on_a_desk(desk: Visit) -> None:
+    desk.draw_all()
+    assert desk.is_within_the_screen()
+    assert desk.wrong == []
+    assert desk.page.title() != "owned"
+
+
+def test_every_chart_is_drawn_on_a_phone(phone: Visit) -> None:
+    phone.draw_all()
+    assert phone.is_within_the_screen()
+    assert phone.wrong == []
+
+
+def test_colours_are_the_system_s_until_the_reader_changes_them(phone: Visit) -> None:
+    axis = "[data-chart=ttft-over-time] .xtick text"
+    phone.page.locator(axis).first.wait_for()
+    dark = phone.colour("body", "backgroundColor"), phone.colour(axis, "fill")
+    phone.page.locator("#theme").click()
+    light = phone.colour("body", "backgroundColor"), phone.colour(axis, "fill")
+    assert light[0] == WHITE
+    assert dark[0] != light[0]
+    assert dark[1] != light[1]
+    phone.page.locator("#theme").click()
+    assert (phone.colour("body", "backgroundColor"), phone.colour(axis, "fill")) == dark
+
+
+def test_on_paper_every_chart_is_there_in_light_colours(phone: Visit) -> None:
+    phone.page.emulate_media(media="print")
+    phone.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    widths = phone.page.evaluate(
+        "[...document.querySelectorAll('[data-chart]')].map(e => e._fullLayout.width)"
+    )
+    assert set(widths) == {680}
+    assert phone.colour("body", "backgroundColor") == WHITE
+    phone.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    phone.page.emulate_media(media="screen")
+    assert phone.colour("body", "backgroundColor") != WHITE
+
+
+def test_the_csv_of_a_chart_is_its_data(desk: Visit, tmp_path: Path) -> None:
+    with desk.page.expect_download() as download:
+        desk.page.locator("[data-csv=failures-over-time]").click()
+    assert download.value.suggested_filename == "20261121-first-failures-over-time.csv"
+    download.value.save_as(tmp_path / "chart.csv")
+    head, *rows = (tmp_path / "chart.csv").read_text().splitlines()
+    assert head == "time (s),http_error"
+    assert sum(float(row.split(",")[1]) for row in rows) == 10
+
+
+def test_a_chart_of_several_tables_has_each_of_them_as_csv(desk: Visit, tmp_path: Path) -> None:
+    names = []
+    for button in desk.page.locator("[data-csv=ttft-by-input]").all():
+        with desk.page.expect_download() as download:
+            button.click()
+        names.append(download.value.suggested_filename)
+        download.value.save_as(tmp_path / names[-1])
+    assert [name.rsplit("-", 1)[1] for name in names] == ["requests.csv", "groups.csv", "line.csv"]
+    assert len((tmp_path / names[0]).read_text().splitlines()) == 402
+
+
+def test_text_in_a_csv_is_no_formula(desk: Visit, tmp_path: Path) -> None:
+    with desk.page.expect_download() as download:
+        desk.page.locator("[data-csv=slowest]").click()
+    download.value.save_as(tmp_path / "chart.csv")
+    assert "'=1+1" in (tmp_path / "chart.csv").read_text().splitlines()[1]
+
+
+def test_the_log_button_changes_the_axis_and_back(desk: Visit) -> None:
+    button = desk.page.locator("[data-log=ttft-over-time]")
+    kind = "document.querySelector('[data-chart=ttft-over-time]')._fullLayout.yaxis.type"
+    button.click()
+    assert (desk.page.evaluate(kind), button.get_attribute("aria-pressed")) == ("log", "true")
+    button.click()
+    assert (desk.page.evaluate(kind), button.get_attribute("aria-pressed")) == ("linear", "false")
+
+
+def test_a_script_that_found_its_way_into_the_page_would_not_run(
+    browser: Browser, report: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.html"
+    broken.write_text(
+        report.read_text().replace("<main>", "<main><script>document.title = 'owned'</script>", 1)
+    )
+    page = browser.new_page()
+    page.goto(broken.as_uri())
+    assert page.title() != "owned"
+    page.close()

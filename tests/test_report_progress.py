@@ -1,0 +1,121 @@
+"""A running load test in a few lines, on a terminal and in a log."""
+
+import io
+
+import pytest
+from live_cases import LIMITS, Run, observation, worker
+from metrics_cases import failed, request
+from rich.cells import cell_len
+from rich.console import Console
+
+from llm_locust.live.snapshot import snapshot
+from llm_locust.live.state import MISSING, LiveRun, Observation
+from llm_locust.report.progress import Progress, ProgressPanel, line
+
+
+def progress(run: Run, **facts: object) -> Progress:
+    told = LiveRun(id="run", limits=LIMITS, **facts)  # type: ignore[arg-type]
+    return Progress(told, snapshot(run.store), snapshot(run.store, 10))
+
+
+def drawn(progress: Progress, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(ProgressPanel(progress))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def going() -> Run:
+    """65 s: a good and a late answer each second, and in the first ten a failure."""
+    run = Run()
+    for second in range(65):
+        run.ended([request(arrivals=(0.05, 0.07)), request(arrivals=(0.2, 0.23))])
+        run.ended([failed()] if second < 10 else [])
+        run.report()
+        run.clock.tick()
+    run.store.observe(observation(50, worker("a", in_flight=30), worker("b", in_flight=18)))
+    return run
+
+
+def test_a_line_says_what_matters(going: Run) -> None:
+    assert line(progress(going, run_time_s=300)) == (
+        "1:05 of 5:00 · 50 users · 48 in flight · 2 workers · 4.00 tokens/s · "
+        "TTFT p50 125 p99 200 ms · goodput 46.4 % · 10 errors · client ok"
+    )
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_panel_fits_its_width_and_loses_no_figure(going: Run, width: int) -> None:
+    lines = drawn(progress(going, run_time_s=300), width)
+    assert all(cell_len(text) == width for text in lines)
+    assert 7 <= len(lines) <= 8
+    text = "\n".join(lines)
+    assert "1:05 of 5:00" in text
+    assert "50 users · 48 in flight · 2 workers" in text
+    assert "last 10 s" in text
+    assert "since start" in text
+    assert "46.4 %" in text
+    assert "client ok" in text
+    assert "…" not in text
+
+
+def test_a_wide_panel_has_more_columns(going: Run) -> None:
+    told = progress(going)
+    assert "TPOT p50" in "\n".join(drawn(told, 140))
+    assert "TPOT p50" not in "\n".join(drawn(told, 80))
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_what_is_not_defined_yet_is_a_dash(width: int) -> None:
+    told = progress(Run())
+    text = "\n".join(drawn(told, width))
+    assert "–" in text
+    assert "nan" not in text.lower()
+    assert line(told) == (
+        "0:00 · 0 users · – in flight · – tokens/s · TTFT p50 – p99 – ms · 0 errors · client –"
+    )
+
+
+def test_hours_are_told_as_such(going: Run) -> None:
+    told = progress(going, run_time_s=26 * 3600 + 180)
+    assert line(told).startswith("1:05 of 26:03:00 · ")
+
+
+def test_a_ramp_says_how_far_it_is() -> None:
+    run = Run()
+    run.store.observe(observation(20, target=50))
+    assert " · 20 of 50 users · " in line(progress(run))
+
+
+def test_an_open_loop_says_its_rate() -> None:
+    run = Run()
+    run.store.observe(Observation(users=1, target=1, rate=12.5))
+    assert " · 12.5 requests/s asked for · " in line(progress(run, open_loop=True))
+
+
+def test_an_open_loop_whose_rate_is_not_known_does_not_show_users() -> None:
+    run = Run()
+    run.store.observe(observation(1))
+    assert " · open loop · " in line(progress(run, open_loop=True))
+
+
+def test_lost_workers_and_lost_reports_are_said() -> None:
+    run = Run()
+    run.ended([request()])
+    run.worker().report()
+    run.report()
+    run.store.observe(observation(1, worker("a"), worker("b", MISSING)))
+    text = line(progress(run))
+    assert "1 worker · 1 worker lost · " in text
+    assert "1 request not in these numbers" in text
+
+
+def test_a_client_that_cannot_be_trusted_says_why() -> None:
+    run = Run()
+    run.ended([request(kernel_stamps=False)])
+    run.report()
+    run.clock.tick(2)
+    run.store.observe(observation(1, worker("a", cpu_percent=99.0)))
+    text = "\n".join(drawn(progress(run), 140))
+    assert "client invalid: the busiest worker uses 99 % of its core: use more workers" in text

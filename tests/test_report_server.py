@@ -1,0 +1,89 @@
+"""Servers and energy, in words."""
+
+from typing import Any
+
+from metrics_cases import batch
+from report_cases import manifest, records
+from server_cases import rows, series
+
+from llm_locust.metrics.summary import summarise
+from llm_locust.report.contents import sections
+from llm_locust.report.section import Section, Tone
+from llm_locust.report.server import MOST_ROWS, energy, servers
+
+ALL = range(11)
+
+
+def replica(target: str) -> list[Any]:
+    return [
+        *rows(target, "up", [1, 1, 0, *[1] * 8]),
+        *rows(target, "running", [3 for _ in ALL]),
+        *rows(target, "ttft_s_sum", [0.3 * i for i in ALL]),
+        *rows(target, "ttft_s_count", [5 * i for i in ALL]),
+    ]
+
+
+def summary(*samples: Any) -> dict[str, Any]:
+    made = records()
+    return summarise(batch(*made), manifest(len(made)), server=series(samples))
+
+
+def texts(section: Section | None) -> list[str]:
+    assert section is not None
+    return [line.text for line in (*section.lines, *section.notes)]
+
+
+def test_servers_stand_in_a_table_without_what_none_of_them_tells() -> None:
+    found = servers(summary(*replica("a:8000"), *replica("b:8000")))
+    assert found is not None
+    assert found.table is not None
+    assert [f"{c.over} {c.head}".strip() for c in found.table.columns] == [
+        "Server", "running mean", "running max", "TTFT ms",
+    ]  # fmt: skip
+    assert [row.cells for row in found.table.rows] == [
+        ("a:8000", "3.00", "3.00", "60.0"),
+        ("b:8000", "3.00", "3.00", "60.0"),
+        ("all", "6.00", "6.00", "60.0"),
+    ]
+
+
+def test_the_gateways_part_of_a_first_token_is_a_line_with_what_it_is_made_of() -> None:
+    said = texts(servers(summary(*replica("a:8000"), *replica("b:8000"))))
+    assert said[0].startswith("gateway and balancer: 37.0 ms of a mean TTFT (client 97.0 − servers 60.0")
+    assert "2 of 20 scrapes gave nothing" in said
+
+
+def test_a_server_that_saw_other_requests_is_warned_of() -> None:
+    found = servers(summary(*replica("a:8000")))
+    assert found is not None
+    warned = [note.text for note in found.notes if note.tone is Tone.WARN]
+    assert any("the servers saw 50 first tokens, the client 95" in text for text in warned)
+
+
+def test_only_so_many_servers_are_told() -> None:
+    found = servers(summary(*(row for i in range(MOST_ROWS + 2) for row in rows(f"t{i}", "up", [1] * 11))))
+    assert found is not None
+    assert found.table is not None
+    assert len(found.table.rows) == MOST_ROWS + 1
+    assert "2 more in summary.json" in texts(found)
+
+
+def test_energy_is_told_by_token_by_request_by_watt_and_by_gpu() -> None:
+    said = texts(energy(summary(*rows("dcgm", "energy_j", [100 * i for i in ALL], UUID="g"))))
+    assert said[0] == "1 GPU: 100 W, 1,000 J in the window, by their energy counters"
+    assert "J an output token" in said[1]
+    assert "J a good request" in said[1]
+    assert "output tokens/s a watt" in said[2]
+
+
+def test_power_that_was_not_watched_long_enough_gives_a_reason_instead_of_figures() -> None:
+    (line,) = texts(energy(summary(*rows("dcgm", "power_w", [100, 100], UUID="g"))))
+    assert line == "no figures: watched for less than 90% of the window: g"
+
+
+def test_without_servers_there_is_neither_section() -> None:
+    made = summary()
+    assert servers(made) is energy(made) is None
+    assert not {"Servers", "Energy"} & {section.title for section in sections(made)}
+    both = {section.title for section in sections(summary(*replica("a"), *rows("g", "power_w", [1.0] * 11)))}
+    assert both >= {"Servers", "Energy"}

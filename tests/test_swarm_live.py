@@ -1,0 +1,251 @@
+"""The live numbers of whole runs, in processes of their own, against the records."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import numpy as np
+import pytest
+from swarm_process import PATIENCE_S, Result, forked, in_parallel, locust, simulation, swarm
+
+#: A locustfile that writes at its process's end what the live numbers were.
+LOCUSTFILE = """
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import gevent
+from locust import events, task
+
+from llm_locust import ChatUser
+from llm_locust.live.check import live_check
+from llm_locust.live.series import Charts
+from llm_locust.live.snapshot import snapshot
+from llm_locust.swarm.live import store_of
+
+
+class Chat(ChatUser):
+    @task
+    def one_question(self):
+        self.chat()
+
+
+@events.init.add_listener
+def on_init(environment, **_):
+    store = store_of(environment)
+    if store is None:
+        return
+    if "RESET_AFTER_S" in os.environ:
+        gevent.spawn_later(float(os.environ["RESET_AFTER_S"]), environment.events.reset_stats.fire)
+
+    @environment.events.quit.add_listener
+    def on_quit(**_):
+        summary = json.loads(Path("run/summary.json").read_text())
+        told = {
+            "check": live_check(store.total, summary),
+            "snapshot": asdict(snapshot(store)),
+            "series": asdict(Charts(store).series("5m")),
+            "marks": [mark.kind for mark in store.marks],
+            "epoch": store.epoch,
+        }
+        Path("live.json").write_text(json.dumps(told))
+"""
+
+USUAL = (
+    *("--headless", "-u", "8", "-r", "100", "-t", "6s", "--out", "run", "--slo", "ttft=500ms"),
+    *("--output-tokens", "uniform:4,12", "--body", '{"ignore_eos": true}'),
+)
+
+#: A relative difference that the sketches allow.
+ALLOWED = 0.008
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    code: int
+    stdout: str
+    stderr: str
+    live: dict[str, Any]
+    result: Result
+
+    @property
+    def total(self) -> dict[str, Any]:
+        figures: dict[str, Any] = self.live["snapshot"]["total"]
+        return figures
+
+
+def _read(folder: Path, code: int, stdout: str, stderr: str) -> Finished:
+    live = json.loads((folder / "live.json").read_text())
+    return Finished(code, stdout, stderr, live, Result.read(folder / "run"))
+
+
+def _file(folder: Path) -> Path:
+    path = folder / "locustfile.py"
+    path.write_text(LOCUSTFILE)
+    return path
+
+
+def _run(*options: str, **environ: str) -> Callable[[Path], Finished]:
+    def run(folder: Path) -> Finished:
+        with (
+            simulation(folder, "--faults", "http_500=10%") as sim,
+            locust(
+                folder, *USUAL, *options, "-H", sim.url, locustfile=_file(folder), environ=environ
+            ) as process,
+        ):
+            code = process.exit_code()
+            return _read(folder, code, process.stdout, process.stderr)
+
+    return run
+
+
+def _worker_killed(folder: Path) -> Finished:
+    with simulation(folder) as sim:
+        options = [*USUAL, "-t", "9s", "-H", sim.url, "--allow-incomplete"]
+        with swarm(folder, 2, *options, locustfile=_file(folder)) as (master, workers):
+            sim.wait_entries(40)
+            workers[0].signal(SIGKILL)
+            code = master.exit_code()
+            return _read(folder, code, master.stdout, master.stderr)
+
+
+def _on_a_terminal(folder: Path) -> Finished:
+    """With stderr on a terminal of 100 columns."""
+    ours, theirs = pty.openpty()
+    seen: list[bytes] = []
+
+    def read() -> None:
+        while True:
+            try:
+                seen.append(os.read(ours, 1 << 16))
+            except OSError:  # the other end is closed
+                return
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with simulation(folder) as sim, (folder / "stdout").open("wb") as stdout:
+        command = [sys.executable, "-m", "locust", "-f", str(_file(folder)), *USUAL, "-H", sim.url]
+        environ = os.environ | {"PROGRESS": "auto", "COLUMNS": "100", "TERM": "xterm"}
+        code = subprocess.run(
+            command,
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=theirs,
+            timeout=PATIENCE_S,
+            check=False,
+        ).returncode
+    os.close(theirs)
+    reader.join(PATIENCE_S)
+    os.close(ours)
+    return _read(folder, code, (folder / "stdout").read_text(), b"".join(seen).decode())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
+    return in_parallel(
+        tmp_path_factory.mktemp("live"),
+        {
+            "one process": _run("-t", "12s"),
+            "two workers": _run("-t", "9s", *forked(2)),
+            "reset": _run(*forked(2), RESET_AFTER_S="3"),
+            "worker killed": _worker_killed,
+            "terminal": _on_a_terminal,
+        },
+        at_once=5,
+    )
+
+
+@pytest.mark.parametrize("name", ["one process", "two workers", "terminal"])
+def test_every_request_is_in_the_live_numbers_once(runs: dict[str, Finished], name: str) -> None:
+    run = runs[name]
+    requests = run.result.summary["requests"]
+    assert run.total["requests"] == requests["ok"] + requests["failed"] > 50
+    assert run.total["failures"] == requests["failed"]
+    assert run.live["snapshot"]["missed"] == 0
+    assert run.total["goodput"] == pytest.approx(run.result.summary["goodput"]["ratio"])
+
+
+@pytest.mark.parametrize("name", ["one process", "two workers", "terminal"])
+def test_live_percentiles_are_those_of_the_report(runs: dict[str, Finished], name: str) -> None:
+    compared = {metric: difference for metric, _, _, difference in runs[name].live["check"]}
+    for metric in ("ttft", "tpot", "itl", "e2el"):
+        for percentile in ("p50", "p95", "p99"):
+            assert compared[f"{percentile}_{metric}"] <= ALLOWED
+
+
+def test_tokens_are_those_of_the_records(runs: dict[str, Finished]) -> None:
+    for name in ("one process", "two workers"):
+        run = runs[name]
+        tokens = run.result.requests.floats("output_tokens")
+        told = run.total["output_tokens_per_s"] * run.total["seconds"]
+        assert told == pytest.approx(float(tokens[~np.isnan(tokens)].sum()))
+
+
+def test_the_series_has_the_load_and_the_workers(runs: dict[str, Finished]) -> None:
+    columns = runs["two workers"].live["series"]["columns"]
+    assert max(users for users in columns["users"] if users is not None) == 8
+    assert max(workers for workers in columns["workers"] if workers is not None) == 2
+    assert any(concurrency for concurrency in columns["concurrency"])
+    assert any(p50 for p50 in columns["ttft_p50_ms"])
+
+
+def test_a_reset_begins_anew_on_all_workers(runs: dict[str, Finished]) -> None:
+    run = runs["reset"]
+    assert run.live["epoch"] == 1
+    assert "reset" in run.live["marks"]
+    assert 10 < run.total["requests"] < run.result.summary["requests"]["sent"]
+    assert run.live["check"] == []  # other requests than the report's
+
+
+def test_a_worker_that_dies_is_marked_and_what_it_reported_stays(runs: dict[str, Finished]) -> None:
+    run = runs["worker killed"]
+    assert "lost" in run.live["marks"]
+    lost = [
+        worker for worker in run.live["snapshot"]["observation"]["workers"] if worker["state"] == "missing"
+    ]
+    assert len(lost) == 1
+    # Its last report may be 3 s older than its last record.
+    assert 0 < run.total["requests"] <= run.result.summary["requests"]["sent"]
+
+
+def test_a_log_gets_a_line_now_and_then_instead_of_locusts_table(runs: dict[str, Finished]) -> None:
+    text = runs["one process"].stderr
+    assert re.search(
+        r"swarm\.progress: 0:\d\d of 0:12 · 8 users · \d+ in flight · [\d,.]+ tokens/s · "
+        r"TTFT p50 [\d.]+ p99 [\d.]+ ms · goodput [\d.]+ % · \d+ errors · client \w+",
+        text,
+    )
+    assert len(re.findall(r"Aggregated", text)) == 2, "the last tables, and none before"
+
+
+def test_a_terminal_gets_a_panel_that_goes_at_the_end(runs: dict[str, Finished]) -> None:
+    drawn = runs["terminal"].stderr
+    assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1, "the cursor is shown again"
+    text = re.sub(r"\x1b\[[0-9;]*m", "", drawn)
+    assert " of 0:06 ─" in text
+    assert "8 users · " in text
+    assert "since start" in text
+    assert text.rstrip().rfind("since start") < text.find("Shutting down")
+    assert re.search(r"\[[-0-9 :,]+\] \S+/INFO/locust.main: --run-time limit reached", text), (
+        "the log is whole"
+    )
+
+
+@pytest.mark.parametrize("name", ["one process", "two workers", "reset", "terminal"])
+def test_nothing_goes_wrong_on_the_way(runs: dict[str, Finished], name: str) -> None:
+    run = runs[name]
+    assert run.code == (1 if run.total["failures"] else 0)
+    assert "Traceback" not in run.stderr
+    assert "ERROR" not in run.stderr
