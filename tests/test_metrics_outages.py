@@ -21,7 +21,7 @@ def times(outage: Outage) -> list[float | None]:
 def found(*records: RequestRecord, window: Window = WINDOW) -> dict[str, list[Outage]]:
     c = columns(*records)
     every = signs(c, np.flatnonzero(c.replica.codes >= 0))
-    return {name: outages(c, rows, every, window) for name, rows in groups(c.replica)}
+    return {name: outages(c, rows, lambda: every, window) for name, rows in groups(c.replica)}
 
 
 def steady(replica: str, times: list[float]) -> list[RequestRecord]:

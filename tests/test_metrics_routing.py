@@ -16,6 +16,7 @@ from llm_locust.metrics.routing import (
     by_connection,
     by_key,
     dispersion,
+    middle,
     replica_labels,
 )
 from llm_locust.record import RequestRecord
@@ -130,3 +131,13 @@ def test_parts_are_read_as_the_whole() -> None:
     assert (whole.session == cut.session).all()
     assert (cut.session != 0).sum() == 15
     assert cut.peer.names == ("p",)
+
+
+def test_of_too_many_requests_those_of_the_middle_of_the_time_are_looked_at() -> None:
+    c = columns(*(request(at / 10) for at in range(1000)))
+    rows = np.arange(1000)
+    assert middle(c, rows, 1000) is rows
+    chosen = middle(c, rows, 100)
+    assert len(chosen) == pytest.approx(100, abs=2)
+    assert chosen[0] == pytest.approx(450, abs=2)
+    assert np.all(np.diff(chosen) == 1)

@@ -82,12 +82,14 @@ def _load(a: Manifest, b: Manifest) -> Iterator[str]:
     if a.open_loop != b.open_loop:
         kinds = ["open loop" if m.open_loop else "closed loop" for m in (a, b)]
         yield f"other load: {kinds[0]} against {kinds[1]}"
-    if a.scenario != b.scenario:
+    if (a.scenario_document or a.scenario) != (b.scenario_document or b.scenario):
         yield f"other scenario: {_shown(a.scenario)} against {_shown(b.scenario)}"
     for option in sorted((a.options.keys() | b.options.keys()) - _NOT_LOAD):
         if a.options.get(option) != b.options.get(option):
             ours, theirs = (_shown(m.options.get(option)) for m in (a, b))
             yield f"other --{option.replace('_', '-')}: {ours} against {theirs}"
+    if a.class_slos != b.class_slos:
+        yield "other limits of classes: each run's own are used"
     if a.slo != b.slo:
         yield f"other SLO: {_shown(a.slo)} against {_shown(b.slo)}; both are judged by one, see above"
 

@@ -19,6 +19,7 @@ from llm_locust.metrics.routing import (
     by_connection,
     by_key,
     dispersion,
+    middle,
     replica_labels,
 )
 
@@ -39,8 +40,9 @@ def deployment(requests: Requests, m: Measured) -> dict[str, Any]:
     ``fairness`` has Jain's index of each of :data:`AMOUNTS` by its own name, and in ``gini`` and ``cv`` its
     Gini coefficient and coefficient of variation. ``chance`` has the tests of requests and TTFT of
     :mod:`~llm_locust.metrics.chance`. ``named_by`` says what tells replicas apart, ``unnamed`` how
-    many requests of the population have no name. ``dispersion`` and ``affinity`` are those of
-    :mod:`~llm_locust.metrics.routing`, ``causes`` the likely ones in words.
+    many requests of the population have no name. How requests were routed, and the test of TTFT, are of a
+    million of them at most, see :func:`~llm_locust.metrics.routing.middle`. ``dispersion`` and
+    ``affinity`` are those of :mod:`~llm_locust.metrics.routing`, ``causes`` the likely ones in words.
     """
     carriers = Carriers.of(requests)
     labels, named_by = replica_labels(m.c, carriers)
@@ -61,14 +63,15 @@ def fairness(
 ) -> dict[str, Any]:
     """See :func:`deployment`. ``judged`` are the ok and failed requests of the window."""
     named = judged[c.replica.codes[judged] >= 0]
+    looked_at = middle(c, named)
     requests = equal_shares([entry["requests"] for entry in entries])
-    ttft = same_distribution(_by_replica(values["ttft"], c, named, entries))
+    ttft = same_distribution(_by_replica(values["ttft"], c, looked_at, entries))
     affinities = {
-        "connection": by_connection(c, carriers, c.replica, named),
-        "session": by_key(c, carriers.session, c.replica, named),
-        "prompt": by_key(c, carriers.prompt_id.codes.astype(np.int64) + 1, c.replica, named),
+        "connection": by_connection(c, carriers, c.replica, looked_at),
+        "session": by_key(c, carriers.session, c.replica, looked_at),
+        "prompt": by_key(c, carriers.prompt_id.codes.astype(np.int64) + 1, c.replica, looked_at),
     }
-    spread = dispersion(c, c.replica, named)
+    spread = dispersion(c, c.replica, looked_at)
     cv = {name: variation(_amounts(entries, name)) for name in AMOUNTS}
     evidence = Evidence(entries, requests, spread, cv, affinities)
     return {

@@ -1,6 +1,6 @@
 """When a replica served, and when it did not while others did."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,8 +37,9 @@ def signs(c: Columns, rows: Rows) -> Floats:
     return np.sort(np.concatenate(_served(c, rows)))
 
 
-def outages(c: Columns, rows: Rows, every: Floats, window: Window) -> list[Outage]:
-    """The outages of the replica that served ``rows``, ascending; ``every`` are all replicas' :func:`signs`.
+def outages(c: Columns, rows: Rows, every: Callable[[], Floats], window: Window) -> list[Outage]:
+    """The outages of the replica that served ``rows``, ascending; ``every`` gives all replicas'
+    :func:`signs`, and is asked only where this one was silent for long.
 
     A request is served from its first token to its last, and one that is not streamed from sent to its end.
     A gap between served times, or between one and an edge of the window, is an outage where it is longer than
@@ -46,14 +47,17 @@ def outages(c: Columns, rows: Rows, every: Floats, window: Window) -> list[Outag
     outside of it, and where the other replicas served at least a fifth of what they do elsewhere.
     """
     start_s, found = window.start_s(c), []
-    begun, own = _served(c, rows)[0], signs(c, rows)
+    begun, own = _served(c, rows)[0], None
     for span in window.spans:
         edges = (span.start_s(c), span.end_s(c))
         begins, ends = _merged(*_served(c, rows), edges)
         for gap in _gaps(begins, ends, edges):
-            others = [_within(every, part) - _within(own, part) for part in (gap, edges)]
             answers = int(((begun >= edges[0]) & (begun < edges[1])).sum())
-            if _is_notable(gap, answers, edges) and _others_serve(gap, others[0], others[1], edges):
+            if not _is_notable(gap, answers, edges):
+                continue
+            own = signs(c, rows) if own is None else own
+            others = [_within(every(), part) - _within(own, part) for part in (gap, edges)]
+            if _others_serve(gap, others[0], others[1], edges):
                 left, came = gap[0] > edges[0], gap[1] < edges[1]
                 found.append(
                     Outage(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def course(c: Columns, window: Window) -> dict[str, dict[str, Any]]:
     :class:`~llm_locust.metrics.outages.Outage`.
     """
     found = list(groups(c.replica))
-    every = signs(c, np.flatnonzero(c.replica.codes >= 0))
+    every = cache(lambda: signs(c, np.flatnonzero(c.replica.codes >= 0)))
     return {
         name: {
             "in_flight": in_flight(c, rows, window, COURSE_PARTS).tolist() if window.seconds > 0 else [],

@@ -19,6 +19,9 @@ CARRIER_COLUMNS = ("worker", "peer", "session", "prompt_id")
 #: A block that requests are dealt out in, in turns of all replicas; and how few blocks tell nothing.
 BLOCK_TURNS, LEAST_BLOCKS = 8, 30
 
+#: Requests that routing is told from: more would tell the same, and take a gigabyte.
+MOST_LOOKED_AT = 1_000_000
+
 #: Fewest pairs of requests with the same key that tell anything.
 LEAST_PAIRS = 30
 
@@ -72,6 +75,17 @@ def replica_labels(c: Columns, carriers: Carriers) -> tuple[Labels, str | None]:
         return c.replica, "header"
     peers = np.unique(carriers.peer.codes[carriers.peer.codes >= 0])
     return (carriers.peer, "peer") if len(peers) > 1 else (c.replica, None)
+
+
+def middle(c: Columns, rows: Rows, most: int = MOST_LOOKED_AT) -> Rows:
+    """Of more than ``most`` requests about as many from the middle of their time: all that were sent then,
+    so that each still has its neighbours."""
+    if len(rows) <= most:
+        return rows
+    sent_s, share = c.sent_s[rows], most / len(rows)
+    first_s, last_s = np.nanquantile(sent_s, [0.5 - share / 2, 0.5 + share / 2])
+    chosen: Rows = rows[(sent_s >= first_s) & (sent_s <= last_s)]
+    return chosen
 
 
 @dataclass(frozen=True, slots=True)

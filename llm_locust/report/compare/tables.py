@@ -45,7 +45,12 @@ def runs(outcome: Outcome) -> Section:
     lines = [
         Line(f"{name}: {_run(run)}", verbatim=True) for name, run in zip(names, outcome.runs, strict=True)
     ]
-    return Section("Runs", (*lines, Line(f"judged by {limits}" if limits else "no SLO", Tone.FAINT)))
+    own = sorted({label for run in outcome.runs for label in run.manifest.class_slos})
+    judged = [
+        f"judged by {limits}" if limits else "",
+        f"limits of their own: {', '.join(own)}" if own else "",
+    ]
+    return Section("Runs", (*lines, Line(clean(sentence(judged) or "no SLO"), Tone.FAINT)))
 
 
 def _run(run: Run) -> str:
