@@ -3,7 +3,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-e2e bench bench-report bench-compare bench-master soak soak-short clean
+.PHONY: help demo test test-e2e test-k8s bench bench-report bench-compare bench-master soak soak-short soak-ui \
+	requirements clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -19,6 +20,10 @@ test: $(VENV)/.test  ## lint, types, tests
 
 test-e2e: $(VENV)/.test .venv-e2e/.installed  ## a real server: transformers serve with a tiny model
 	$(BIN)/pytest -m e2e
+
+test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; the demo's pods on podman where there is one
+	$(BIN)/pytest tests/test_k8s_manifests.py tests/test_k8s_render.py
+	tests/k8s/pods.sh $(BIN)/pytest tests/k8s
 
 bench: $(VENV)/.test  ## CPU per token and truth of the client, beside others, in one run
 	$(BIN)/python bench/run.py
@@ -39,8 +44,19 @@ soak: $(VENV)/.test  ## memory of master and workers over 30 minutes at 200 stre
 soak-short: $(VENV)/.test  ## the same in 3 minutes, with ten times the reports
 	$(BIN)/python bench/soak.py --seconds 180 --report-interval 0.3
 
+soak-ui: $(VENV)/.test  ## what the live view of 24 hours takes, in memory and time
+	$(BIN)/python bench/soak_ui.py
+
+UV := .venv-uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
+requirements:  ## the image's packages, pinned by hash
+	$(PYTHON) -m venv .venv-uv
+	.venv-uv/bin/pip install --quiet --disable-pip-version-check uv
+	$(UV) pyproject.toml -o k8s/requirements.txt
+	echo 'setuptools>=77' | $(UV) - -o k8s/build-requirements.txt
+
 clean:  ## everything that was made, but runs/
-	rm -rf $(VENV) .venv-e2e build dist *.egg-info bench/build
+	rm -rf $(VENV) .venv-e2e .venv-k8s .venv-uv build dist *.egg-info bench/build
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -56,4 +72,9 @@ $(VENV)/.test: $(VENV)/.runtime
 	$(PYTHON) -m venv .venv-e2e
 	.venv-e2e/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
 	.venv-e2e/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+.venv-k8s/.installed: tests/k8s/requirements.txt
+	$(PYTHON) -m venv .venv-k8s
+	.venv-k8s/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@

@@ -55,6 +55,12 @@ def _parser(command: str) -> argparse.ArgumentParser:
         "options", help="list the options that a locustfile has beside Locust's own"
     )
     options.set_defaults(run_command=_options)
+    k8s = commands.add_parser("k8s", help="manifests for Kubernetes, made from a scenario")
+    if command == "k8s":
+        _add_k8s(k8s)
+    upload = commands.add_parser("upload", help="copy a run to an object store, or go on with it")
+    if command == "upload":
+        _add_upload(upload)
     sim = commands.add_parser("sim", help="serve a simulated deployment to test against")
     if command == "sim":
         _add_sim(sim)
@@ -84,6 +90,23 @@ def _add_sim(parser: argparse.ArgumentParser) -> None:
     parser.description = command.DESCRIPTION
     command.add_arguments(parser)
     parser.set_defaults(run_command=command.run)
+
+
+def _add_k8s(parser: argparse.ArgumentParser) -> None:
+    from llm_locust.k8s import command
+
+    parser.description = command.DESCRIPTION
+    command.add_arguments(parser)
+    parser.set_defaults(run_command=command.run)
+
+
+def _add_upload(parser: argparse.ArgumentParser) -> None:
+    # Here and not above: object stores' clients start threads when they are imported.
+    from llm_locust.store import upload_command
+
+    parser.description = upload_command.DESCRIPTION
+    upload_command.add_arguments(parser)
+    parser.set_defaults(run_command=upload_command.run)
 
 
 def _merge(args: argparse.Namespace) -> int:

@@ -18,7 +18,8 @@ from metrics_cases import request
 from llm_locust.report.build import Report
 from llm_locust.report.finish import finish_run
 from llm_locust.store import FRAMES_FILE
-from llm_locust.swarm.finishing import FinishError, finish_elsewhere, passed_on
+from llm_locust.swarm.children import passed_on
+from llm_locust.swarm.finishing import FinishError, finish_elsewhere
 
 #: As in a Locust process: patched, a timer every 5 ms, and memory that a fork would have to copy.
 MASTER = """

@@ -30,6 +30,8 @@ DEFAULTS: dict[str, Any] = {
     "header": [],
     "require_valid": False,
     "allow_incomplete": False,
+    "upload": None,
+    "print_summary": False,
 }
 
 
@@ -199,7 +201,7 @@ def test_secrets_are_not_shown_by_the_settings(secretive: Settings) -> None:
 
 def test_header_is_no_recorded_option() -> None:
     assert "header" not in RECORDED_OPTIONS
-    assert set(DEFAULTS) - set(RECORDED_OPTIONS) == {"header"}
+    assert set(DEFAULTS) - set(RECORDED_OPTIONS) == {"header", "print_summary"}
 
 
 class NoRecords:

@@ -21,6 +21,7 @@ from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.markdown import markdown
 from llm_locust.report.output import one_line, printing
+from llm_locust.report.so_far import open_so_far
 from llm_locust.report.sources import Source, open_source
 from llm_locust.store import StoreError, create_run_dir, holds_a_run, write_text
 
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_questions(parser.add_argument_group("what is asked"))
     told = parser.add_argument_group("how it is told")
+    told.add_argument("--so-far", action="store_true", help="the run still goes on: report on what has come")
     told.add_argument("--format", choices=FORMATS, default="console", help="what is printed (%(default)s)")
     told.add_argument(
         "--save-detailed", action="store_true", help="with --format vllm: the lists of every request too"
@@ -108,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         _refuse_senseless(args)
         question = _question(args)
-        with open_source(args.runs, args.slo, args.gate) as source:
+        opened = open_so_far(args.runs[0]) if args.so_far else open_source(args.runs, args.slo, args.gate)
+        with opened as source:
             for line in source.unreadable:
                 _say(f"warning: {line}")
             analysis = analyse(source, question)
@@ -142,6 +145,8 @@ def _question(args: argparse.Namespace) -> Question:
 def _refuse_senseless(args: argparse.Namespace) -> None:
     if args.warmup is not None and not isinstance(args.window, str):
         raise ValueError("--warmup and a window FROM-TO: give one of them, FROM leaves the warm-up out")
+    if args.so_far and len(args.runs) != 1:
+        raise ValueError("--so-far takes one run: that which still goes on")
     if args.save_detailed and args.format != "vllm":
         raise ValueError("--save-detailed adds lists to --format vllm only: leave it out")
     if args.out is not None and holds_a_run(args.out):

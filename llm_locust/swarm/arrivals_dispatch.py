@@ -16,6 +16,7 @@ from gevent.event import Event
 
 from llm_locust.arrivals import Timed, Timetable
 from llm_locust.client.clock import ClockPair, read_clocks
+from llm_locust.swarm.alarm import Alarm
 from llm_locust.swarm.arrivals_greenlets import Greenlets
 from llm_locust.swarm.arrivals_turns import Turns
 from llm_locust.workload.traces import TraceEntry
@@ -28,6 +29,11 @@ HORIZON_S = 0.25
 #: Requests are made ready so long before they are due, and so many of them.
 AHEAD_S = 0.1
 MOST_READY = 256
+
+#: It rests at least so long, and for longer where so many are due at a time: waking costs as much as
+#: starting a dozen requests does.
+LEAST_REST_S = 0.0001
+MANY_AT_A_TIME, LONGER_REST_S = 8, 0.0015
 
 #: After so long the other greenlets have their turn, however much is to be made ready.
 TURN_S = 0.001
@@ -148,18 +154,26 @@ class Dispatcher(Generic[T, P]):
 
     def run(self) -> None:
         """Start every request at its time, until all are over or :meth:`stop`: a greenlet's life."""
-        while not (self._stopped or self.spent):
-            now_s = self._now_s()
-            self._ask(now_s)
-            if not self._start_due(now_s):
-                self._make_ready(now_s)
-                rest_s = self._rest_s()
-                if rest_s is None or rest_s > 0:
-                    self._wake.wait(rest_s)
-                    self._wake.clear()
-                    continue
-            # What was started sends before anything else is made ready.
-            gevent.sleep(0)
+        alarm = Alarm(self._wake.set)
+        try:
+            while not (self._stopped or self.spent):
+                self._turn(alarm)
+        finally:
+            alarm.close()
+
+    def _turn(self, alarm: Alarm) -> None:
+        """Start and prepare what is to be by now, then rest."""
+        now_s = self._now_s()
+        self._ask(now_s)
+        started = self._start_due(now_s)
+        if started:
+            gevent.sleep(0)  # what was started sends before anything else is made ready
+        self._make_ready(self._now_s())
+        rest_s = self._rest_s()
+        if rest_s is not None:
+            alarm.ring_in(max(rest_s, LEAST_REST_S if started < MANY_AT_A_TIME else LONGER_REST_S))
+        self._wake.wait()
+        self._wake.clear()
 
     def stop(self) -> None:
         """Start nothing more. What is under way goes on."""

@@ -1,34 +1,16 @@
 """A run's report, made by a process of its own: neither its work nor its memory is the master's."""
 
-import os
-import sys
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from signal import SIGKILL, strsignal
 from typing import Any
 
 import msgspec
-from gevent import get_hub
-from gevent.monkey import get_original
-from gevent.os import fork_and_watch, waitpid
 
 from llm_locust.report.build import Report
 from llm_locust.report.finish import FinishAnswer, advice
 from llm_locust.store import SUMMARY_FILE
+from llm_locust.swarm.children import run_elsewhere
 from llm_locust.swarm.offload import off_the_hub
-
-#: The package is looked for in this place last, so that neither the directory that this process was
-#: started in nor the package's neighbours can hide a module of the standard library.
-_PLACE = Path(__file__).parents[2]
-_COMMAND = (
-    "import sys; sys.path.append(sys.argv.pop(1)); "
-    "from llm_locust.report.finish import main; sys.exit(main())"
-)
-
-#: What Python, its libraries and the C library read. Nothing else goes along: it may be a secret.
-_PASSED_ON = {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV"}
-_PASSED_ON_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON", "MALLOC_", "ARROW_", "OMP_", "OPENBLAS_")
 
 
 class FinishError(ValueError):
@@ -38,62 +20,20 @@ class FinishError(ValueError):
 def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
     """:func:`llm_locust.report.finish.finish_run` in a process of its own; other greenlets run on.
 
-    A Ctrl-C in the terminal does not reach that process, and it goes on when this one is killed. To be
-    called in the main thread, whose event loop is the one that hears of processes that end.
+    To be called in the main thread, see :func:`~llm_locust.swarm.children.run_elsewhere`.
 
     Raises:
         FinishError: it could not be started, was killed, or said why there is no report.
     """
+    words = ["--allow-incomplete"] * allow_incomplete
     try:
-        pid, answers = _spawn(run, allow_incomplete)
+        code, said = run_elsewhere("llm_locust.report.finish", [*words, "--", str(run)])
     except OSError as e:
         raise FinishError(
             f"the process that makes it cannot be started: {e.strerror or e}; {advice(run)}"
         ) from e
-    said = off_the_hub(_read_to_end, answers)
-    code = os.waitstatus_to_exitcode(waitpid(pid, 0)[1])
     exit_code = _judge(code, said, run)
     return Report(off_the_hub(_read_summary, run), exit_code)
-
-
-def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that the report's process gets."""
-    return {k: v for k, v in environ.items() if k in _PASSED_ON or k.startswith(_PASSED_ON_PREFIXES)}
-
-
-def _spawn(run: Path, allow_incomplete: bool) -> tuple[int, int]:
-    """Start the process; gives its id, and the end of a pipe that its answer comes from.
-
-    By ``posix_spawn``: it starts a program without copying this process, which would hold the event
-    loop the longer the more memory there is, and run Python where threads have been cut off midway.
-    """
-    words = [sys.executable, "-P", "-c", _COMMAND, str(_PLACE)]
-    words += ["--allow-incomplete"] * allow_incomplete
-    answers, theirs = os.pipe()
-    spawn = partial(
-        get_original("os", "posix_spawn"),
-        sys.executable,
-        [*words, "--", str(run)],
-        passed_on(os.environ),
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, theirs, 1),
-        ],
-        setsid=True,
-    )
-    get_hub().loop.install_sigchld()  # a child that ended before it would never be heard of
-    try:
-        return fork_and_watch(fork=spawn), answers
-    except BaseException:
-        os.close(answers)
-        raise
-    finally:
-        os.close(theirs)
-
-
-def _read_to_end(pipe: int) -> bytes:
-    with os.fdopen(pipe, "rb") as file:
-        return file.read()
 
 
 def _read_summary(run: Path) -> dict[str, Any]:

@@ -236,8 +236,28 @@ def _add_options(parser: LocustArgumentParser) -> None:
         help="of a headless run: a live panel (rich), a line every 10 s (plain), or Locust's table (locust); "
         "auto takes the panel on a terminal (default auto)",
     )
+    add(
+        "--rolling-summary",
+        type=checked(parse_time),
+        metavar="TIME",
+        help="in a soak: every so often a report of what has come so far, in so-far/ of the run directory",
+    )
+    add("--metrics-port", type=int, metavar="N", help="serve /metrics for Prometheus on a port of its own")
+    add(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address of --metrics-port (default 127.0.0.1)",
+    )
     for flag, metavar, meaning in _PRICES:
         add(flag, type=checked(parse_price), metavar=metavar, help=meaning)
+    add(
+        "--upload",
+        metavar="TO",
+        help="copy the run directory there after the report: s3://bucket/prefix, gs://bucket/prefix or a "
+        "path; credentials come from the environment",
+    )
+    add("--print-summary", action="store_true", help="summary.json as the last line on standard output")
     add("--require-valid", action="store_true", help="exit code 3 when the client's verdict is 'invalid'")
     add("--allow-incomplete", action="store_true", help="no exit code 2 when records are missing")
     _add_load_arguments(add)

@@ -15,6 +15,7 @@ from llm_locust.swarm.master import MasterSide
 from llm_locust.swarm.options import add_arguments
 from llm_locust.swarm.progress import show_progress
 from llm_locust.swarm.signals import interrupt_main_only, leave_once, look_at_the_stack
+from llm_locust.swarm.web.extension import extend
 from llm_locust.swarm.worker import WorkerSide
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def _on_init(environment: Environment, **_: object) -> None:
         health=lambda: side.health if isinstance(side, LocalSide) else NodeHealth(),
     )
     show_progress(environment, store, getattr(environment.parsed_options, "progress", None) or "auto")
+    extend(environment, store)
     keep_bounded(environment)
     look_at_the_stack()
     leave_once(environment)

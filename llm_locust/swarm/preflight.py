@@ -12,6 +12,7 @@ from llm_locust.client.errors import ClientError
 from llm_locust.client.pool import Target, TargetError
 from llm_locust.client.request import get
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
+from llm_locust.store.destination import UploadError, open_destination
 from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.wire import reply as wire
@@ -187,6 +188,16 @@ def check_run_dir(settings: Settings) -> None:
         )
     else:
         _probe(settings.out)
+
+
+def check_upload(settings: Settings) -> None:
+    """See that ``--upload`` names a place that there can be (raises UsageError)."""
+    if settings.upload is None or settings.upload.startswith(("s3://", "gs://")):
+        return  # an object store's client starts threads: it is opened in the process that uploads
+    try:
+        open_destination(settings.upload)
+    except UploadError as e:
+        raise UsageError(f"--upload: {e}") from e
 
 
 def _probe(path: Path) -> None:

@@ -16,6 +16,7 @@ from llm_locust.manifest import Manifest
 from llm_locust.report.build import Report
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
 from llm_locust.swarm.axis import Axis
+from llm_locust.swarm.children import STDERR, STDOUT, run_elsewhere
 from llm_locust.swarm.collector import Collector
 from llm_locust.swarm.finishing import finish_elsewhere
 from llm_locust.swarm.health import Health
@@ -27,6 +28,9 @@ from llm_locust.swarm.settings import Settings
 logger = logging.getLogger(__name__)
 
 _VERSIONED = ("llm-locust", "locust", "gevent", "numpy", "pyarrow", "openai")
+
+#: Variables of the environment that an object store's client reads.
+_CREDENTIALS = ("AWS_", "GOOGLE_", "CLOUDSDK_", "GCE_", "SSL_CERT_", "HTTPS_PROXY", "https_proxy", "NO_PROXY")
 
 #: The manifest in the run directory is never older than this: what a master that dies leaves behind.
 MANIFEST_INTERVAL_S = 5.0
@@ -54,6 +58,7 @@ class Run:
     finishing: bool = False  # all records are in, or given up: the report is being made, or is there
     report: Report | None = None
     failure: str | None = None  # why there is no report
+    uploaded: bool | None = None  # whether it is where --upload wants it; None where it says nothing
     _keeper: "gevent.Greenlet[[], None] | None" = None
     _resting: Event = field(default_factory=Event)
 
@@ -118,11 +123,32 @@ class Run:
             self.ended_ns = self.axis.now_ns()
             off_the_hub(write_manifest, self.path, self.manifest())
             self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.allow_incomplete)
+            self._upload()
         except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
             self._failed(e)
         except Exception as e:
             self._failed(e)
             logger.exception("this is a defect of llm-locust")
+
+    def _upload(self) -> None:
+        """Copy the run to where ``--upload`` says, in a process of its own; what failed is said."""
+        if self.settings.upload is None:
+            return
+        try:
+            code, said = run_elsewhere(
+                "llm_locust.store.upload_command",
+                ["--", str(self.path), self.settings.upload],
+                heard=(STDOUT, STDERR),
+                prefixes=_CREDENTIALS,
+            )
+        except OSError as e:
+            code, said = 1, str(e.strerror or e).encode()
+        told = " ".join(said.decode(errors="replace").split())[-500:]
+        self.uploaded = code == 0
+        if self.uploaded:
+            logger.info("%s", told)
+        else:
+            logger.error("the run stays in %r: %s", str(self.path), told or f"its upload ended with {code}")
 
     def discard(self) -> None:
         """Of a run that did not come about nothing stays."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import gevent
+import msgspec
 import psutil
 from locust.env import Environment
 
@@ -29,7 +30,14 @@ from llm_locust.swarm.health import Health
 from llm_locust.swarm.messages import RateMessage, RunInfo
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.options import OWN_SPOOL
-from llm_locust.swarm.preflight import check_run_dir, check_target, check_workload, choose_run_dir, host_of
+from llm_locust.swarm.preflight import (
+    check_run_dir,
+    check_target,
+    check_upload,
+    check_workload,
+    choose_run_dir,
+    host_of,
+)
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.settings import Settings, UsageError, parse_settings
@@ -94,6 +102,7 @@ class RunSide:
             settings = self._settings()
             checked_trace(settings.load)
             check_run_dir(settings)
+            check_upload(settings)
         except UsageError as e:
             leave(e)
         try:
@@ -195,6 +204,8 @@ class RunSide:
             return
         self._printed = run
         print_report(run.report.summary, run.path, sys.stdout)
+        if run.settings.print_summary:
+            sys.stdout.write(msgspec.json.encode(run.report.summary).decode() + "\n")
         sys.stdout.flush()
 
     def _exit_code(self) -> int | None:
@@ -203,7 +214,9 @@ class RunSide:
             return EXIT_USAGE
         if self.run is None:
             return None
-        return EXIT_USAGE if self.run.report is None else self.run.report.exit_code
+        if self.run.report is None or self.run.uploaded is False:
+            return EXIT_USAGE
+        return self.run.report.exit_code
 
     def _finish(self, run: Run) -> None:
         run.finish()

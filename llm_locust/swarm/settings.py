@@ -33,7 +33,7 @@ RECORDED_OPTIONS = (
     "shared_prefix", "unique_head", "calibrate", "body", "slo", "slo_from", "gate", "warmup", "out", "spool",
     "seed", "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
     "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time", "stop_timeout",
-    "processes", "expect_workers", *PRICE_OPTIONS, *LOAD_OPTIONS,
+    "processes", "expect_workers", "upload", *PRICE_OPTIONS, *LOAD_OPTIONS,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -67,6 +67,8 @@ class Settings:
     client_cert: Path | None
     require_valid: bool
     allow_incomplete: bool
+    upload: str | None
+    print_summary: bool
     text: dict[str, Any]
     scenario: Scenario | None
     kinds: tuple[Kind, ...]
@@ -128,6 +130,8 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         client_cert=Path(options.client_cert) if options.client_cert else None,
         require_valid=bool(options.require_valid),
         allow_incomplete=bool(options.allow_incomplete),
+        upload=options.upload or None,
+        print_summary=bool(options.print_summary),
         text=text,
         scenario=scenario,
         kinds=kinds,

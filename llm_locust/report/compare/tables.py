@@ -45,7 +45,7 @@ def runs(outcome: Outcome) -> Section:
     lines = [
         Line(f"{name}: {_run(run)}", verbatim=True) for name, run in zip(names, outcome.runs, strict=True)
     ]
-    own = sorted({label for run in outcome.runs for label in run.manifest.class_slos})
+    own = sorted({label for run in outcome.runs for label in run.compared.manifest.class_slos})
     judged = [
         f"judged by {limits}" if limits else "",
         f"limits of their own: {', '.join(own)}" if own else "",

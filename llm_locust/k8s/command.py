@@ -1,0 +1,133 @@
+"""``llm-locust k8s render``: the manifests of a run, made from its scenario."""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from llm_locust.arrivals import parse_arrival, parse_rate
+from llm_locust.k8s.overlay import OVERLAYS, Plan, write_overlay
+from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.workload.scenario import load_scenario
+
+DESCRIPTION = "Kubernetes: `llm-locust k8s render --scenario s.yaml --workers 20 | kubectl apply -f -`."
+
+#: What renders an overlay: a program, and its words before the folder.
+_RENDERERS = {"kubectl": ["kustomize"], "kustomize": ["build"]}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the commands of ``llm-locust k8s``."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    render = commands.add_parser(
+        "render",
+        help="print the manifests of a run",
+        description="Put a scenario on one of the kustomize overlays and print the manifests, by the "
+        "kubectl or kustomize of this machine.",
+    )
+    _add_load(render.add_argument_group("the run"))
+    _add_place(render.add_argument_group("where"))
+
+
+def _add_load(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="see docs/scenario.md")
+    group.add_argument(
+        "--workers", type=_positive, required=True, metavar="N", help="worker pods, of one CPU each"
+    )
+    group.add_argument("--overlay", choices=sorted(OVERLAYS), default="headless", help="(%(default)s)")
+    group.add_argument(
+        "--target", metavar="URL", help="server under test (default: the scenario's host; demo: its own)"
+    )
+    group.add_argument(
+        "--target-cidr",
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="addresses of a target outside of the cluster; repeatable",
+    )
+    group.add_argument("--locustfile", type=Path, metavar="FILE", help="users of your own")
+
+
+def _add_place(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--namespace", metavar="NAME", help="one that is there (default: llm-locust, which is made)"
+    )
+    group.add_argument("--image", metavar="IMAGE", help="name with tag or digest (default: llm-locust:0.1.0)")
+    group.add_argument("--api-key-secret", metavar="SECRET/KEY", help="where the target's API key is")
+    group.add_argument("--upload", metavar="TO", help="where the run goes: s3://bucket/prefix, gs://bucket")
+    group.add_argument(
+        "--upload-secret", metavar="SECRET", help="credentials for it, as environment variables"
+    )
+    group.add_argument(
+        "--write", type=Path, metavar="DIR", help="make the overlay itself there, and render nothing"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the manifests, or write the overlay. Gives the exit code: 0, or 2 where it cannot be done."""
+    try:
+        plan = _plan(args)
+        if args.write is not None:
+            _write(plan, args.write)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                write_overlay(plan, Path(folder))
+                sys.stdout.write(render(Path(folder)))
+    except (ValueError, OSError) as e:
+        print(f"llm-locust k8s render: {' '.join(str(e).split())}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def render(folder: Path) -> str:
+    """The manifests of a kustomize overlay.
+
+    Raises:
+        RenderError: no program that renders it, or what it said.
+    """
+    found = [(path, words) for name, words in _RENDERERS.items() if (path := shutil.which(name))]
+    if not found:
+        raise RenderError(
+            "neither kubectl nor kustomize is on the PATH: install one, or make the overlay by --write DIR "
+            "and render it elsewhere"
+        )
+    path, words = found[0]
+    done = subprocess.run([path, *words, str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RenderError(f"{Path(path).name} {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    # The master checks the rest of it, before it sends anything.
+    scenario = load_scenario(args.scenario, {"arrival": parse_arrival, "request_rate": parse_rate})
+    if args.overlay == "demo" and args.target is not None:
+        raise RenderError("--target beside --overlay demo, which has a target of its own")
+    return Plan(
+        scenario=scenario,
+        workers=args.workers,
+        overlay=args.overlay,
+        namespace=args.namespace,
+        image=args.image,
+        target=args.target,
+        target_cidrs=tuple(args.target_cidr),
+        locustfile=args.locustfile,
+        api_key_secret=args.api_key_secret,
+        upload=args.upload,
+        upload_secret=args.upload_secret,
+    )
+
+
+def _write(plan: Plan, folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RenderError(f"--write: {str(folder)!r} is there already: remove it, or name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_overlay(plan, folder)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)

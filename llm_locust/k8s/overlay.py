@@ -1,0 +1,214 @@
+"""A kustomize overlay for one scenario, on top of one that the package has."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from llm_locust.k8s.scenario_files import RenderError, files_of
+from llm_locust.k8s.target import Target
+from llm_locust.metrics.slo import parse_duration
+from llm_locust.workload.scenario import Scenario
+
+MANIFESTS = Path(__file__).parent / "manifests"
+
+#: The overlays that a scenario can be put on, and the kind that their master and workers are.
+OVERLAYS: Mapping[str, str] = {"headless": "Job", "demo": "Job", "soak": "Deployment"}
+
+_IMAGE = "llm-locust"
+_KEY_VARIABLE = "API_KEY"
+
+#: Beside --flush-timeout: --stop-timeout of the base, 5 s, and what the report may take.
+_MASTER_GRACE_S = 150
+_WORKER_GRACE_S = 60
+_FLUSH_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is asked for. ``None`` leaves it as the overlay has it.
+
+    Attributes:
+        scenario: read and checked; its file's folder is where the files that it names are.
+        overlay: one of :data:`OVERLAYS`.
+        namespace: one that is there already.
+        image: name, with a tag or digest.
+        target: URL of the server; else the scenario's ``host``.
+        target_cidrs: its addresses, where it is no Service of the cluster.
+        api_key_secret: ``SECRET/KEY`` that holds the API key.
+        upload: where the run goes in the end; ``upload_secret`` holds the credentials for it, as
+            environment variables.
+    """
+
+    scenario: Scenario
+    workers: int
+    overlay: str = "headless"
+    namespace: str | None = None
+    image: str | None = None
+    target: str | None = None
+    target_cidrs: tuple[str, ...] = ()
+    locustfile: Path | None = None
+    api_key_secret: str | None = None
+    upload: str | None = None
+    upload_secret: str | None = None
+
+
+def write_overlay(plan: Plan, folder: Path) -> None:
+    """Make the overlay, and all that it stands on, in ``folder``.
+
+    Raises:
+        RenderError: the plan cannot be carried out.
+        OSError: a file cannot be read or written.
+    """
+    scenario = Path(plan.scenario.path)
+    files = files_of(plan.scenario.document, scenario.parent)
+    content = kustomization(plan, list(files))
+    shutil.copytree(MANIFESTS, folder / "manifests", ignore=shutil.ignore_patterns("__pycache__"))
+    load = folder / "load"
+    load.mkdir()
+    shutil.copyfile(scenario, load / "scenario.yaml")
+    if plan.locustfile is not None:
+        shutil.copyfile(plan.locustfile, load / "locustfile.py")
+    for name, path in files.items():
+        shutil.copyfile(path, load / _key(name))
+    text = yaml.safe_dump(content, sort_keys=False, width=100)
+    (folder / "kustomization.yaml").write_text(text, encoding="utf-8")
+
+
+def kustomization(plan: Plan, files: list[str]) -> dict[str, Any]:
+    """The overlay's ``kustomization.yaml`` (raises RenderError)."""
+    content: dict[str, Any] = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": plan.namespace or "llm-locust",
+        "resources": [f"manifests/overlays/{plan.overlay}"],
+    }
+    if plan.image is not None:
+        content["images"] = [_image(plan.image)]
+    content["configMapGenerator"] = [
+        {"name": "llm-locust-load", "behavior": "merge", "files": _load(plan, files)},
+        {"name": "llm-locust-options", "behavior": "merge", "literals": _options(plan)},
+    ]
+    content["patches"] = [*_roles(plan, files), *_network(plan)]
+    if plan.namespace is not None:
+        removed = {
+            "$patch": "delete",
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": "llm-locust"},
+        }
+        content["patches"].append({"patch": json.dumps(removed)})
+    return content
+
+
+def _key(name: str) -> str:
+    """A ConfigMap's key for a path, which may have no slashes."""
+    return "__".join(PurePosixPath(name).parts)
+
+
+def _load(plan: Plan, files: list[str]) -> list[str]:
+    own = ["scenario.yaml", *(["locustfile.py"] if plan.locustfile is not None else [])]
+    return [f"load/{name}" for name in own] + [f"{_key(name)}=load/{_key(name)}" for name in files]
+
+
+def _image(text: str) -> dict[str, str]:
+    name, _, digest = text.partition("@")
+    folder, slash, last = name.rpartition("/")
+    last, _, tag = last.partition(":")
+    image = {"name": _IMAGE, "newName": f"{folder}{slash}{last}"}
+    return image | ({"digest": digest} if digest else {"newTag": tag} if tag else {})
+
+
+def _options(plan: Plan) -> list[str]:
+    """The master's environment, which wins over the scenario."""
+    options = {"LOCUST_EXPECT_WORKERS": str(plan.workers)}
+    if plan.target is not None:
+        options["LOCUST_HOST"] = plan.target
+    if "out" in plan.scenario.options:  # anywhere else nothing can be written
+        options["LLM_LOCUST_OUT"] = f"/runs/{Path(plan.scenario.options['out']).name}"
+    if plan.api_key_secret is not None:
+        options["LLM_LOCUST_API_KEY_ENV"] = _key_variable(plan)
+    elif plan.scenario.options.get("api_key_env"):
+        raise RenderError(
+            "the scenario has api_key_env: say which Secret holds it by --api-key-secret NAME/KEY"
+        )
+    if plan.upload is not None:
+        options["LLM_LOCUST_UPLOAD"] = plan.upload
+    return [f"{name}={value}" for name, value in options.items()]
+
+
+def _key_variable(plan: Plan) -> str:
+    return str(plan.scenario.options.get("api_key_env") or _KEY_VARIABLE)
+
+
+def _roles(plan: Plan, files: list[str]) -> list[dict[str, Any]]:
+    """What changes in master and workers, as JSON patches."""
+    kind = OVERLAYS[plan.overlay]
+    amount = ("replicas",) if kind == "Deployment" else ("completions", "parallelism")
+    flush_s = parse_duration(str(plan.scenario.options.get("flush_timeout", f"{_FLUSH_TIMEOUT_S}s")))
+    both = [*_items(files), *_secret(plan)]
+    patches = {
+        "master": [_grace(_MASTER_GRACE_S + flush_s), *both],
+        "worker": [_grace(_WORKER_GRACE_S + flush_s), *both]
+        + [_change("replace", f"/spec/{name}", plan.workers) for name in amount],
+    }
+    if plan.upload_secret is not None:
+        place = "/spec/template/spec/containers/0/envFrom/-"
+        patches["master"].append(_change("add", place, {"secretRef": {"name": plan.upload_secret}}))
+    return [
+        {"target": {"kind": kind, "name": f"llm-locust-{role}"}, "patch": json.dumps(changes)}
+        for role, changes in patches.items()
+    ]
+
+
+def _change(op: str, path: str, value: Any) -> dict[str, Any]:
+    return {"op": op, "path": path, "value": value}
+
+
+def _grace(seconds: float) -> dict[str, Any]:
+    return _change("replace", "/spec/template/spec/terminationGracePeriodSeconds", round(seconds))
+
+
+def _items(files: list[str]) -> list[dict[str, Any]]:
+    """Files in folders: where each key of the ConfigMap lies in the pod. Then all keys must be named."""
+    if not any(_key(name) != name for name in files):
+        return []
+    names = ["scenario.yaml", "locustfile.py", *files]
+    items = [{"key": _key(name), "path": name} for name in names]
+    return [_change("add", "/spec/template/spec/volumes/0/configMap/items", items)]
+
+
+def _secret(plan: Plan) -> list[dict[str, Any]]:
+    if plan.api_key_secret is None:
+        return []
+    secret, _, key = plan.api_key_secret.partition("/")
+    if not secret or not key:
+        raise RenderError(f"--api-key-secret {plan.api_key_secret!r} is not SECRET/KEY")
+    source = {"secretKeyRef": {"name": secret, "key": key}}
+    variable = {"name": _key_variable(plan), "valueFrom": source}
+    return [_change("replace", "/spec/template/spec/containers/0/env/0", variable)]
+
+
+def _network(plan: Plan) -> list[dict[str, Any]]:
+    """What the pods must reach: the target, and what an upload goes to (HTTPS, of the master alone)."""
+    patches = []
+    host = plan.target or plan.scenario.options.get("host")
+    if plan.overlay != "demo":
+        if host is None:
+            raise RenderError("no target: give --target http://HOST:PORT, or say host in the scenario")
+        rules = Target.parse(str(host)).egress(plan.target_cidrs)
+        patches.append(_policy("target", _change("replace", "/spec/egress", rules)))
+    if plan.upload is not None:
+        patches.append(_policy("master", _change("add", "/spec/egress", [{"ports": [{"port": 443}]}])))
+    return patches
+
+
+def _policy(name: str, change: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "target": {"kind": "NetworkPolicy", "name": f"llm-locust-{name}"},
+        "patch": json.dumps([change]),
+    }

@@ -1,0 +1,163 @@
+"""``llm-locust report RUN --so-far``: a report of a run that still goes on.
+
+The file of frames is only ever appended to, so it can be read while it grows. What is judged ends early
+enough that the requests before it have ended, all but the slowest thousandth: the ones still under way
+have no record, and a window up to now would have too few of the slow ones.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.metrics.failures import iso
+from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.report.analysis import Question, analyse
+from llm_locust.report.build import write_reports
+from llm_locust.report.output import one_line
+from llm_locust.report.sources import Run, Source, open_source
+from llm_locust.report.text import moment
+from llm_locust.store import (
+    FRAMES_FILE,
+    REQUESTS_FILE,
+    StoredRequests,
+    StoreError,
+    create_run_dir,
+    index_frames,
+    open_requests,
+    read_manifest,
+    unique_frames,
+    write_requests,
+)
+from llm_locust.store.facts import Holding, holdings
+from llm_locust.store.frames import placed_batches
+
+#: Where the rolling summaries of a run are, in its directory.
+SO_FAR_DIR = "so-far"
+
+#: Such a share of the requests (in per cent) takes no longer than the time that is left out at the end.
+_ENDED_PERCENT = 99.9
+
+#: A worker that was heard so much longer ago than another one is lost, as far as is known now.
+_SILENT_NS = 20_000_000_000
+
+#: Below a master that answers heartbeats on the same few cores.
+_NICENESS = 10
+
+
+@contextmanager
+def open_so_far(run: Path) -> Iterator[Source]:
+    """The requests of a run directory as far as they have come, while the context lasts.
+
+    A run that has ended is itself. Nothing is written into the directory.
+
+    Raises:
+        StoreError: no run, or one of which no request has ended long enough ago.
+        BatchError, OSError: what is there cannot be read.
+    """
+    if (run / REQUESTS_FILE).exists():
+        with open_source([run], None, None) as source:
+            yield source
+        return
+    manifest = read_manifest(run)
+    with TemporaryDirectory(prefix="llm-locust-so-far-") as place:
+        frames = unique_frames(index_frames(_frames_of(run)).frames)
+        rows = write_requests(Path(place) / REQUESTS_FILE, (batch for _, batch in placed_batches(frames)))
+        if not rows:
+            raise StoreError(f"of {str(run)!r} no request has been recorded yet: ask again in a few seconds")
+        requests = open_requests(Path(place))
+        until_ns = _until_ns(requests, manifest)
+        of_now = _as_of_now(manifest, holdings(frame.header for frame in frames), until_ns)
+        yield Source((Run(of_now, requests),), of_now, requests, merged=True, unreadable=())
+
+
+def write_so_far(run: Path) -> Path:
+    """Write summary and reports of a run as far as it has come; gives their directory.
+
+    Raises:
+        StoreError, BatchError, ValueError, OSError: as :func:`open_so_far`, or they cannot be written.
+    """
+    out = run / SO_FAR_DIR
+    with open_so_far(run) as source:
+        found = analyse(source, Question())
+        found.summary["run"]["so_far"] = True
+        create_run_dir(out)
+        write_reports(out, found.summary, found.requests, found.manifest, found.measured)
+    return out
+
+
+def _frames_of(run: Path) -> Path:
+    path = run / FRAMES_FILE
+    if not path.exists():
+        raise StoreError(
+            f"{str(run)!r} holds neither {FRAMES_FILE} nor {REQUESTS_FILE}: is it a run directory?"
+        )
+    return path
+
+
+def _until_ns(requests: StoredRequests, manifest: Manifest) -> int:
+    """The end of what can be judged, on the run's axis."""
+    parts = list(requests.parts(["scheduled_ns", "ended_ns"]))
+    scheduled_ns = np.concatenate([part.ints("scheduled_ns") for part in parts])
+    ended_ns = np.concatenate([part.ints("ended_ns") for part in parts])
+    took_s = percentile(ordered((ended_ns - scheduled_ns) * 1e-9), _ENDED_PERCENT)
+    until_ns = int(ended_ns.max()) - round(took_s * 1e9)
+    if until_ns <= int(scheduled_ns.min()) + round(manifest.warmup_s * 1e9):
+        raise StoreError(
+            f"{manifest.name!r} has not run long enough: its requests take up to {took_s:.3g} s, and only "
+            "what was asked for that long before the last end, and after the warm-up, can be judged"
+        )
+    return until_ns
+
+
+def _as_of_now(manifest: Manifest, held: Mapping[str, Holding], until_ns: int) -> Manifest:
+    """The manifest of a run that goes on: what has not come yet is not lost, but for silent workers'."""
+    newest_ns = max((worker.heard_ns or 0 for worker in manifest.workers), default=0)
+    known = {worker.id: worker for worker in manifest.workers}
+    for worker in sorted(held.keys() - known.keys()):
+        known[worker] = WorkerFacts(
+            id=worker, index=len(known), announced=None, received=0, heard_ns=newest_ns
+        )
+    return replace(
+        manifest,
+        name=f"{manifest.name}, so far: until {moment(iso(until_ns))}",
+        stopped_ns=until_ns,
+        ended_ns=None,
+        workers=[_worker(w, held.get(w.id, Holding()), newest_ns - _SILENT_NS) for w in known.values()],
+    )
+
+
+def _worker(facts: WorkerFacts, held: Holding, silent_before_ns: int) -> WorkerFacts:
+    batches = sum(map(len, held.seqs))
+    if not facts.left and (facts.heard_ns or 0) < silent_before_ns:
+        return replace(facts, received=held.rows, batches=batches)
+    return replace(facts, announced=held.rows, received=held.rows, batches=batches, in_flight=0, lost=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write one run's rolling summary; gives 0, or 1 with a line that says why there is none."""
+    parser = argparse.ArgumentParser(
+        prog="python -m llm_locust.report.so_far",
+        description=f"Write summary and reports of a run that goes on into its directory {SO_FAR_DIR}.",
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    args = parser.parse_args(argv)
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    try:
+        write_so_far(args.run)
+    except (OSError, ValueError) as e:
+        print(one_line(e), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

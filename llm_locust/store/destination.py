@@ -1,0 +1,163 @@
+"""A folder that files are written into: of an object store, or of a file system."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from pyarrow import fs
+
+#: Bounds of one request to an object store: another one may then be tried.
+CONNECT_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 30.0
+
+#: What may stand behind the question mark of an address; the SDKs take all else from the environment.
+_S3_SETTINGS = ("region", "scheme", "endpoint_override")
+_GS_SETTINGS = ("scheme", "endpoint_override", "project_id")
+
+_FORMS = "s3://bucket/prefix, gs://bucket/prefix, file:///path or a path"
+
+#: The environment's secrets, should a store's error quote one.
+_SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
+
+
+class UploadError(ValueError):
+    """Not everything is where it should be; the text says why in one line, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A folder of a file system.
+
+    Attributes:
+        text: the folder as a person writes it; it holds no secret.
+        filesystem: where it is.
+        path: the folder in it.
+    """
+
+    text: str
+    filesystem: fs.FileSystem
+    path: str
+
+    def folder(self, name: str) -> "Destination":
+        """The folder of that name in this one."""
+        address, mark, settings = self.text.partition("?")
+        text = f"{address.rstrip('/')}/{name}{mark}{settings}"
+        return replace(self, text=text, path=f"{self.path.rstrip('/')}/{name}")
+
+    def sizes(self) -> dict[str, int]:
+        """Name -> size in bytes of every file in it (raises OSError)."""
+        selector = fs.FileSelector(self.path, recursive=True, allow_not_found=True)
+        return {
+            info.path[len(self.path) :].lstrip("/"): info.size
+            for info in self.filesystem.get_file_info(selector)
+            if info.type == fs.FileType.File
+        }
+
+    def read(self, name: str) -> bytes | None:
+        """A file's content; None where there is no such file (raises OSError)."""
+        if self._info(name).type != fs.FileType.File:
+            return None
+        with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
+            content: bytes = stream.read()
+            return content
+
+    def write(self, name: str, chunks: Iterator[bytes]) -> int:
+        """Make or replace a file, whole or not at all; gives its size in bytes.
+
+        An object appears when its last part is there. On a file system it is written beside its place.
+
+        Raises:
+            OSError: it was not written, or is of another size than what was sent.
+        """
+        target = f"{self.path}/{name}"
+        local = isinstance(self.filesystem, fs.LocalFileSystem)
+        if local:
+            self.filesystem.create_dir(os.path.dirname(target))
+        place = f"{target}.part" if local else target
+        size = 0
+        with self.filesystem.open_output_stream(place) as stream:
+            for chunk in chunks:
+                stream.write(chunk)
+                size += len(chunk)
+        if local:
+            self.filesystem.move(place, target)
+        if (found := self._info(name).size) != size:
+            raise OSError(f"{name}: {size} bytes were sent, {found} are there")
+        return size
+
+    def delete(self, name: str) -> None:
+        """Remove a file (raises OSError)."""
+        self.filesystem.delete_file(f"{self.path}/{name}")
+
+    def reason(self, error: OSError) -> str:
+        """What an error says, in one line and without the environment's secrets."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        for name in _SECRETS:
+            if secret := os.environ.get(name):
+                text = text.replace(secret, "***")
+        return text
+
+    def _info(self, name: str) -> fs.FileInfo:
+        return self.filesystem.get_file_info(f"{self.path}/{name}")
+
+
+def open_destination(text: str) -> Destination:
+    """The folder that an address names. Nothing is asked of a network yet.
+
+    Raises:
+        UploadError: not an address of a known kind, or one with credentials in it.
+    """
+    address = urlsplit(text)
+    if "@" in address.netloc:
+        raise UploadError(
+            f"an address of {address.scheme}:// with credentials in it: the environment has to have them"
+        )
+    if address.scheme in ("", "file"):
+        return _local(text, address)
+    if address.scheme not in ("s3", "gs"):
+        raise UploadError(f"{text!r} is of no known kind; allowed is {_FORMS}")
+    if not address.netloc:
+        raise UploadError(f"{text!r} names no bucket; allowed is {_FORMS}")
+    known = _S3_SETTINGS if address.scheme == "s3" else _GS_SETTINGS
+    settings = dict(parse_qsl(address.query))
+    if unknown := sorted(settings.keys() - set(known)):
+        raise UploadError(
+            f"{unknown[0]!r} is no setting of {address.scheme}://; allowed is {', '.join(known)}"
+        )
+    filesystem = (_s3 if address.scheme == "s3" else _gs)(settings)
+    return Destination(text, filesystem, address.netloc + address.path.rstrip("/"))
+
+
+def _local(text: str, address: SplitResult) -> Destination:
+    if address.scheme and address.netloc not in ("", "localhost"):
+        raise UploadError(f"{text!r} names another host; write file:///path")
+    path = address.path if address.scheme else text
+    if not path:
+        raise UploadError(f"an empty address; allowed is {_FORMS}")
+    return Destination(text, fs.LocalFileSystem(), Path(path).absolute().as_posix())
+
+
+def _s3(settings: dict[str, str]) -> fs.FileSystem:
+    return fs.S3FileSystem(
+        **(_endpoint(os.environ) | settings),
+        connect_timeout=CONNECT_TIMEOUT_S,
+        request_timeout=REQUEST_TIMEOUT_S,
+        # Attempts are counted, and waited for, in one place: by who uploads.
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
+    )
+
+
+def _endpoint(environ: Mapping[str, str]) -> dict[str, str]:
+    """The endpoint that the environment names for S3, which Arrow does not look for itself."""
+    url = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+    if not url:
+        return {}
+    scheme, mark, place = url.partition("://")
+    return {"scheme": scheme, "endpoint_override": place.rstrip("/")} if mark else {"endpoint_override": url}
+
+
+def _gs(settings: dict[str, str]) -> fs.FileSystem:
+    return fs.GcsFileSystem(**settings, retry_time_limit=timedelta(seconds=REQUEST_TIMEOUT_S))

@@ -1,0 +1,61 @@
+"""``llm-locust upload``: a run directory to an object store, or on with an upload that broke off."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from llm_locust.store.destination import UploadError
+from llm_locust.store.files import StoreError
+from llm_locust.store.upload import Patience, upload_run
+
+DESCRIPTION = (
+    "Copy a run directory to TO/<run id>, the manifest last. What is there already is not sent again. "
+    "Credentials come from the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+    "GOOGLE_APPLICATION_CREDENTIALS."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust upload``."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, such as runs/demo")
+    parser.add_argument(
+        "to", metavar="TO", help="s3://bucket/prefix, gs://bucket/prefix, file:///path, or a path"
+    )
+    parser.add_argument(
+        "--attempts",
+        type=_attempts,
+        default=Patience().attempts,
+        metavar="N",
+        help="how often each step is tried before it is given up (%(default)s)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Upload, and say in one line what was done. Gives the exit code: 0, or 2 where not all is there."""
+    try:
+        done = upload_run(args.run, args.to, Patience(attempts=args.attempts))
+    except (UploadError, StoreError) as e:
+        print(f"llm-locust upload: {e}", file=sys.stderr)
+        return 2
+    print(done)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command by itself, for a process whose event loop must stay free: it starts another one for it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m llm_locust.store.upload_command", description=DESCRIPTION
+    )
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+def _attempts(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The pages' own scripts and styles, and plotly's: out of the packages, each address for one content."""
+
+import gzip
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from importlib import resources
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+_PACKAGE = "llm_locust.swarm.web"
+
+_CSS, _SCRIPT = "text/css; charset=utf-8", "text/javascript; charset=utf-8"
+_TYPES = {
+    **dict.fromkeys(("house.css", "live.css"), _CSS),
+    **dict.fromkeys(("live.js", "theme.js", "tabs.js", "plotly.js"), _SCRIPT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """``tag`` stands for the content: a browser may keep what an address with it gave for ever."""
+
+    content_type: str
+    packed: bytes  # by gzip
+    tag: str
+
+    @property
+    def plain(self) -> bytes:
+        return gzip.decompress(self.packed)
+
+
+@cache
+def asset(name: str) -> Asset | None:
+    """One of the files by its name; None where there is none. plotly's takes a third of a second once."""
+    if name not in _TYPES:
+        return None
+    content = _content(name)
+    tag = blake2b(content, digest_size=8).hexdigest()
+    return Asset(_TYPES[name], gzip.compress(content, mtime=0), tag)
+
+
+def _content(name: str) -> bytes:
+    if name == "plotly.js":
+        return str(get_plotlyjs()).encode()
+    if name == "house.css":  # the reports' own: pages look of one house
+        return (resources.files("llm_locust.report.html") / "templates" / "style.css").read_bytes()
+    return (resources.files(_PACKAGE) / "templates" / name).read_bytes()
+
+
+@cache
+def templates() -> Environment:
+    return Environment(
+        loader=PackageLoader(_PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

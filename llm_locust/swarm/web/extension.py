@@ -1,0 +1,71 @@
+"""What Locust's web UI shows of a load test of a model, and what monitoring gets of it: added here."""
+
+from pathlib import Path
+
+import gevent
+import psutil
+from locust.env import Environment
+from locust.runners import MasterRunner
+
+from llm_locust.live.store import LiveStore
+from llm_locust.swarm.live_watch import run_info
+from llm_locust.swarm.option_types import parse_time
+from llm_locust.swarm.run_side import leave
+from llm_locust.swarm.settings import UsageError
+from llm_locust.swarm.web.drift import DriftWatch
+from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics
+from llm_locust.swarm.web.pages import Pages
+from llm_locust.swarm.web.reports import KnownRun, Reports
+from llm_locust.swarm.web.rolling import summarise_forever
+
+_MIB = 1 << 20
+
+
+def extend(environment: Environment, store: LiveStore | None) -> None:
+    """Add pages to the web UI, where there is one; watch for drifts; serve ``--metrics-port``; write the
+    summaries of ``--rolling-summary``. To be called while the process starts, once.
+
+    Args:
+        store: None on a worker, which has nothing to show.
+
+    Raises:
+        SystemExit: the port cannot be listened on; one line said so.
+    """
+    if store is None:
+        return
+    options = environment.parsed_options
+    drift = DriftWatch(store, lambda: _memory_mib(environment))
+    gevent.spawn(drift.watch)
+    reports = Reports()
+    environment.events.test_start.add_listener(lambda **_: _note(environment, reports))
+    if environment.web_ui is not None:
+        Pages(environment.web_ui, store, reports, drift)
+    port = getattr(options, "metrics_port", None)
+    if port is not None:
+        try:
+            serve_metrics(store, getattr(options, "metrics_host", None) or LOOPBACK, int(port))
+        except UsageError as e:
+            leave(e)
+    rolling = getattr(options, "rolling_summary", None)
+    if rolling:
+        gevent.spawn(summarise_forever, parse_time(rolling), lambda: _running(environment, store))
+
+
+def _note(environment: Environment, reports: Reports) -> None:
+    info = run_info(environment)
+    if info is not None:
+        reports.add(KnownRun(info["id"], Path(info["path"]).resolve(), info["host"], info["model"] or ""))
+
+
+def _running(environment: Environment, store: LiveStore) -> Path | None:
+    info = run_info(environment)
+    goes_on = info is not None and info["id"] == store.run.id and store.content.stopped_s is None
+    return Path(info["path"]) if info is not None and goes_on else None
+
+
+def _memory_mib(environment: Environment) -> float | None:
+    """Resident memory of the largest process that makes load."""
+    runner = environment.runner
+    if isinstance(runner, MasterRunner):
+        return max((c.memory_usage / _MIB for c in runner.clients.all if c.memory_usage), default=None)
+    return float(psutil.Process().memory_info().rss / _MIB)

@@ -1,0 +1,93 @@
+"""The live numbers as pages ask for them: worked out off the event loop, once a second at most."""
+
+import copy
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from gevent.lock import BoundedSemaphore
+
+from llm_locust.live.rings import Ring
+from llm_locust.live.snapshot import Snapshot, snapshot
+from llm_locust.live.state import LiveRun, Mark
+from llm_locust.live.store import LiveStore
+from llm_locust.swarm.offload import off_the_hub
+
+T = TypeVar("T")
+
+#: The recent span of tables and tiles.
+RECENT_S = 30.0
+
+KEEP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A run at a moment: its numbers since the start, and those of the last :data:`RECENT_S`."""
+
+    run: LiveRun
+    whole: Snapshot
+    recent: Snapshot
+    marks: tuple[Mark, ...]
+    running: bool
+
+
+class Fresh(Generic[T]):
+    """A value that is made when it is asked for, by one greenlet at a time, and kept for a while."""
+
+    def __init__(self, make: Callable[[], T], keep_s: float = KEEP_S) -> None:
+        self._make = make
+        self._keep_s = keep_s
+        self._lock = BoundedSemaphore(1)
+        self._kept: tuple[float, T] | None = None
+
+    def __call__(self) -> T:
+        with self._lock:
+            if self._kept is None or time.monotonic() - self._kept[0] >= self._keep_s:
+                self._kept = None
+                value = self._make()
+                self._kept = time.monotonic(), value
+            return self._kept[1]
+
+
+def at_rest(store: LiveStore) -> LiveStore:
+    """The store as it is now, for a thread to read while the event loop goes on filling it.
+
+    What is counted is shared: counts, cells and keys are values that nobody changes.
+    """
+    still, content, now_s = copy.copy(store), store.content, store.clock_s()
+    still.clock_s = lambda: now_s
+    still.marks = deque(store.marks)
+    still.content = replace(
+        content,
+        keyed=_copied(content.keyed),
+        recent=_copied(content.recent),
+        hour=_copied(content.hour),
+        run=_copied(content.run),
+        senders={name: copy.copy(sender) for name, sender in content.senders.items()},
+    )
+    return still
+
+
+def look_at(store: LiveStore) -> Look:
+    """Snapshots of a store that is at rest; with many keys they take some hundredths of a second."""
+    running = bool(store.run.id) and store.content.stopped_s is None
+    return Look(store.run, snapshot(store), snapshot(store, RECENT_S), tuple(store.marks), running)
+
+
+def fresh_look(store: LiveStore) -> Fresh[Look]:
+    return Fresh(lambda: off_the_hub(look_at, at_rest(store)))
+
+
+def _copied(ring: Ring[T]) -> Ring[T]:
+    cells = list(ring.cells(float("-inf"), float("inf")))
+    copied: Ring[T] = Ring(ring.width_s, len(cells) + 1, _never, whole=True)
+    for at_s, value in cells:
+        copied.add(at_s, value)
+    return copied
+
+
+def _never(a: T, b: T) -> T:
+    raise AssertionError("a copy has no two values in one cell")

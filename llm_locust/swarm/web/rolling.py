@@ -1,0 +1,41 @@
+"""Rolling summaries of a soak: every few minutes a process of its own reports on the run so far."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import gevent
+
+from llm_locust.report.so_far import SO_FAR_DIR
+from llm_locust.swarm.children import STDERR, run_elsewhere
+
+logger = logging.getLogger(__name__)
+
+
+def summarise_forever(interval_s: float, run: Callable[[], Path | None]) -> NoReturn:
+    """Write a summary of the present run every ``interval_s``; one that takes longer delays the next.
+
+    Args:
+        run: gives the directory of the run that goes on, None where none does.
+    """
+    while True:
+        gevent.sleep(interval_s)
+        path = run()
+        if path is not None:
+            summarise_elsewhere(path)
+
+
+def summarise_elsewhere(run: Path) -> bool:
+    """Write ``so-far/`` of a run in a process of its own; the log says why where that did not succeed."""
+    try:
+        code, said = run_elsewhere("llm_locust.report.so_far", ["--", str(run)], heard=(STDERR,))
+    except OSError as e:
+        logger.warning("no rolling summary: its process cannot be started: %s", e.strerror or e)
+        return False
+    reason = " ".join(said.decode(errors="replace").split())
+    if code == 0:
+        logger.info("rolling summary written into %s", run / SO_FAR_DIR)
+    else:
+        logger.warning("no rolling summary this time: %s", reason[-500:] or f"its process ended with {code}")
+    return code == 0

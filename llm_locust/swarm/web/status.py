@@ -1,0 +1,70 @@
+"""A run at this moment, for the head of the page of charts: tiles, workers, the client's verdict."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from llm_locust.live.figures import Figures, rounded
+from llm_locust.live.state import WorkerState
+from llm_locust.metrics.goodput import Limits
+from llm_locust.report.text import clean
+from llm_locust.swarm.web.numbers import RECENT_S, Look
+
+#: More are not listed: those that are lost or gone come first, then the busiest.
+MOST_WORKERS = 100
+
+
+def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
+    """What the page needs beside the series. None is what is not defined."""
+    whole, recent = look.whole, look.recent
+    seen = recent.observation
+    workers = sorted(seen.workers, key=_concern)
+    return {
+        "run": look.run.id,
+        "model": clean(look.run.model),
+        "running": look.running,
+        "open_loop": look.run.open_loop,
+        "elapsed_s": round(whole.elapsed_s, 1),
+        "recent_s": RECENT_S,
+        "users": seen.users,
+        "target": seen.target,
+        "rate": rounded(seen.rate),
+        "in_flight": seen.in_flight,
+        "limits_ms": _limits_ms(look.run.limits),
+        "whole": _figures(whole.total),
+        "recent": _figures(recent.total),
+        "verdict": recent.verdict.severity,
+        "reasons": list(recent.verdict.reasons),
+        "alarms": list(alarms),
+        "missed": whole.missed,
+        "relative_error": whole.relative_error,
+        "workers_here": sum(w.here for w in workers),
+        "workers_lost": sum(w.lost for w in workers),
+        "workers": [asdict(worker) | {"id": clean(worker.id)} for worker in workers[:MOST_WORKERS]],
+        "workers_hidden": max(0, len(workers) - MOST_WORKERS),
+    }
+
+
+def _concern(worker: WorkerState) -> tuple[bool, bool, float, str]:
+    return not worker.lost, worker.here, -(worker.cpu_percent or 0.0), worker.id
+
+
+def _limits_ms(limits: Limits) -> dict[str, float]:
+    """The limits that hold for every class."""
+    return {metric: round(limit_s * 1e3, 6) for metric, limit_s in limits.slo.limits.items()}
+
+
+def _figures(told: Figures) -> dict[str, Any]:
+    return {
+        "requests": told.requests,
+        "failures": told.failures,
+        "requests_per_s": rounded(told.requests_per_s),
+        "input_tokens_per_s": rounded(told.input_tokens_per_s, 5),
+        "output_tokens_per_s": rounded(told.output_tokens_per_s, 5),
+        "goodput": rounded(told.goodput),
+        "good_requests_per_s": rounded(told.good_requests_per_s),
+        "ttft_p50_ms": rounded(told.ttft.p50_ms),
+        "ttft_p99_ms": rounded(told.ttft.p99_ms),
+        "tpot_p50_ms": rounded(told.tpot.p50_ms),
+        "tpot_p99_ms": rounded(told.tpot.p99_ms),
+    }

@@ -1,0 +1,139 @@
+"""The tables of Locust's page and of their CSV files: by name and class, and by replica."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llm_locust.live.figures import Figures, rounded
+from llm_locust.live.series import Series
+from llm_locust.live.snapshot import Row, Snapshot
+from llm_locust.report.text import clean
+from llm_locust.swarm.web.numbers import RECENT_S, Look
+
+WHOLE, RECENT = "since start", f"last {RECENT_S:g} s"
+TOTAL = "Total"
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """``key`` names the column in JSON, ``title`` for a person."""
+
+    key: str
+    title: str
+    cell: Callable[[Figures], Cell]
+
+
+def _share(value: float | None) -> float | None:
+    return None if value is None else rounded(100 * value, 4)
+
+
+_FIGURES = (
+    _Column("requests", "Requests", lambda f: f.requests),
+    _Column("failures", "Failures", lambda f: f.failures),
+    _Column("goodput", "Goodput %", lambda f: _share(f.goodput)),
+    _Column("ttft_p50", "TTFT p50 ms", lambda f: rounded(f.ttft.p50_ms)),
+    _Column("ttft_p95", "TTFT p95 ms", lambda f: rounded(f.ttft.p95_ms)),
+    _Column("ttft_p99", "TTFT p99 ms", lambda f: rounded(f.ttft.p99_ms)),
+    _Column("tpot_p50", "TPOT p50 ms", lambda f: rounded(f.tpot.p50_ms)),
+    _Column("tpot_p95", "TPOT p95 ms", lambda f: rounded(f.tpot.p95_ms)),
+    _Column("tpot_p99", "TPOT p99 ms", lambda f: rounded(f.tpot.p99_ms)),
+    _Column("itl_p99", "ITL p99 ms", lambda f: rounded(f.itl.p99_ms)),
+    _Column("e2el_p95", "E2EL p95 ms", lambda f: rounded(f.e2el.p95_ms)),
+    _Column("input_tokens", "Input tokens/s", lambda f: rounded(f.input_tokens_per_s, 5)),
+    _Column("output_tokens", "Output tokens/s", lambda f: rounded(f.output_tokens_per_s, 5)),
+    _Column("concurrency", "Concurrency", lambda f: rounded(f.concurrency, 3)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTable:
+    """A tab of Locust's page. ``labels`` are the columns before the figures: key and title."""
+
+    key: str
+    title: str
+    labels: tuple[tuple[str, str], ...]
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        return [*self.labels, ("span", "Span"), *((c.key, c.title) for c in _FIGURES)]
+
+    @property
+    def structure(self) -> dict[str, Any]:
+        """As Locust's page takes it in ``extended_tables``."""
+        return {
+            "key": self.key,
+            "structure": [{"key": key, "title": title} for key, title in self.columns],
+        }
+
+
+NAMES = LiveTable("llm", "LLM", (("request", "Name"), ("slo_class", "Class")))
+REPLICAS = LiveTable("llm-replicas", "Replicas", (("replica", "Replica"),))
+
+
+def by_name(look: Look) -> list[dict[str, Cell]]:
+    """Two rows, of the whole and of the recent past, for each name and class, and for all together.
+
+    ``name`` is what Locust's page puts the rows in order by, as texts.
+    """
+    label = {
+        row.key: {"request": clean(row.key.name), "slo_class": clean(row.key.slo_class)}
+        for row in look.whole.names
+    }
+    pairs = [(label[row.key], row.figures, recent) for row, recent in _pairs(look, lambda s: s.names)]
+    total = {"request": TOTAL, "slo_class": ""}
+    return _rows([*pairs, (total, look.whole.total, look.recent.total)])
+
+
+def by_replica(look: Look) -> list[dict[str, Cell]]:
+    """As :func:`by_name`, of each replica that is known."""
+    return _rows(
+        ({"replica": clean(row.key.replica)}, row.figures, recent)
+        for row, recent in _pairs(look, lambda s: s.replicas)
+    )
+
+
+def _pairs(look: Look, rows_of: Callable[[Snapshot], Sequence[Row]]) -> Iterator[tuple[Row, Figures | None]]:
+    recent = {row.key: row.figures for row in rows_of(look.recent)}
+    for row in rows_of(look.whole):
+        yield row, recent.get(row.key)
+
+
+def _rows(
+    pairs: Iterable[tuple[Mapping[str, str], Figures, Figures | None]],
+) -> list[dict[str, Cell]]:
+    rows: list[dict[str, Cell]] = []
+    for labels, whole, recent in pairs:
+        for span, figures in ((WHOLE, whole), (RECENT, recent)):
+            figured: dict[str, Cell] = dict.fromkeys((c.key for c in _FIGURES), None)
+            if figures is not None:
+                figured = {c.key: c.cell(figures) for c in _FIGURES}
+            rows.append({"name": f"{len(rows):06d}", **labels, "span": span, **figured})
+    return rows
+
+
+def table_csv(table: LiveTable, rows: Iterable[Mapping[str, Cell]]) -> str:
+    keys = [key for key, _ in table.columns]
+    return _csv([title for _, title in table.columns], ([row[key] for key in keys] for row in rows))
+
+
+def series_csv(series: Series) -> str:
+    """A row for each cell, its begin in seconds since the Unix epoch first."""
+    rows = zip(series.at_s, *series.columns.values(), strict=True)
+    return _csv(["at_s", *series.columns], rows)
+
+
+def _csv(head: Sequence[str], rows: Iterable[Iterable[Cell]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([_plain(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _plain(cell: Cell) -> Cell:
+    """Text that a spreadsheet would run as a formula stays text."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

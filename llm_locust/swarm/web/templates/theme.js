@@ -1,0 +1,18 @@
+// Locust's own choice of colours, made before anything is painted.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const dark = localStorage.theme === "dark" || (!localStorage.theme && matchMedia("(prefers-color-scheme: dark)").matches);
+  root.dataset.theme = dark ? "dark" : "light";
+  addEventListener("click", (event) => {
+    if (!event.target.closest("#theme")) return;
+    localStorage.theme = root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
+    dispatchEvent(new Event("themechange"));
+  });
+  // Changed in another tab of the browser.
+  addEventListener("storage", (event) => {
+    if (event.key !== "theme" || !["dark", "light"].includes(event.newValue)) return;
+    root.dataset.theme = event.newValue;
+    dispatchEvent(new Event("themechange"));
+  });
+})();

@@ -1,0 +1,227 @@
+"""A soak as somebody watches it: Chromium on a real master with two workers, a deployment with faults."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+from swarm_process import PATIENCE_S, Process, free_port, simulation, swarm
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+DARK, LIGHT = "rgb(18, 18, 18)", "rgb(255, 255, 255)"
+
+LOCUSTFILE = f"""
+from locust import task
+
+from llm_locust import ChatUser
+
+
+class Chat(ChatUser):
+    @task(3)
+    def ask_one(self):
+        self.chat()
+
+    @task
+    def ask_another(self):
+        self.chat(name={HOSTILE!r})
+"""
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
+
+
+@dataclass
+class Watch:
+    """A browser's tab, and what it did that no page may do."""
+
+    page: Page
+    url: str
+    wrong: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE_S * 1e3)
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
+        self.page.on("request", self._on_request)
+
+    def _on_console(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.wrong.append(f"{message.type}: {message.text}")
+
+    def _on_request(self, request: Any) -> None:
+        parts = urlsplit(request.url)
+        if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(self.url).netloc:
+            self.wrong.append(f"left the machine: {request.url}")
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name, exact=True).click()
+
+    def wait_js(self, condition: str) -> None:
+        # Not wait_for_function: the pages' policy forbids what it does.
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.page.evaluate(condition):
+            assert time.monotonic() < deadline, f"does not become true: {condition}"
+            self.page.wait_for_timeout(100)
+
+
+def points(chart: str) -> str:
+    """How many defined values the longest line of a chart has."""
+    return (
+        f"Math.max(0, ...(document.getElementById('plot-{chart}').data ?? [])"
+        ".filter((t) => t.name !== '').map((t) => t.y.filter((v) => v !== null).length))"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    watch: Watch
+    master: Process
+    workers: list[Process]
+
+
+@contextmanager
+def stand(folder: Path) -> Iterator[Stand]:
+    (folder / "locustfile.py").write_text(LOCUSTFILE)
+    port = free_port()
+    web = ["--web-host", "127.0.0.1", "--web-port", str(port), "--out", "run"]
+    options = [*web, "--slo", "ttft=300ms tpot=50ms", "--output-tokens", "uniform:4,12"]
+    faults = ["--faults", "http_500=5% truncated=5%", "--replicas", "2", "--model", HOSTILE]
+    with (
+        simulation(folder / "sim", *faults) as sim,
+        swarm(folder, 2, *options, "-H", sim.url, locustfile=folder / "locustfile.py") as (master, workers),
+        sync_playwright() as playwright,
+    ):
+        master.wait_for(r"\b2 workers connected")
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        try:
+            context = chromium.new_context(color_scheme="light", viewport={"width": 1440, "height": 1000})
+            yield Stand(Watch(context.new_page(), f"http://127.0.0.1:{port}"), master, workers)
+        finally:
+            chromium.close()
+
+
+def test_a_soak_can_be_watched_from_the_form_to_the_report(tmp_path: Path) -> None:
+    with stand(tmp_path) as made:
+        watch = made.watch
+        steps: list[Callable[[Stand], None]] = [
+            start_from_the_form,
+            the_table_fills,
+            the_charts_fill,
+            colours_are_those_of_locusts_page,
+            pause_holds_the_charts,
+            more_users_and_a_dead_worker_are_marked,
+            the_report_opens_once_it_has_stopped,
+        ]
+        for step in steps:
+            step(made)
+            assert watch.wrong == [], step.__name__
+        assert watch.page.title() != "owned"
+
+
+def start_from_the_form(made: Stand) -> None:
+    page = made.watch.page
+    page.goto(f"{made.watch.url}/llm/charts")
+    expect(page.locator("#state")).to_contain_text("READY")
+    page.get_by_role("link", name="Locust", exact=True).last.click()
+    page.fill("input[name=userCount]", "6")
+    page.fill("input[name=spawnRate]", "50")
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.get_by_role("tab", name="LLM", exact=True).wait_for()
+
+
+def the_table_fills(made: Stand) -> None:
+    page = made.watch.page
+    made.watch.tab("LLM")
+    row = page.locator("tbody tr", has=page.get_by_text("last 30 s")).last
+    expect(row.locator("td").nth(5)).not_to_be_empty(timeout=PATIENCE_S * 1e3)
+    assert float(row.locator("td").nth(6).inner_text()) > 5  # TTFT p50 in ms
+    expect(page.get_by_text(HOSTILE, exact=True).first).to_be_visible()
+    made.watch.tab("Replicas")
+    expect(page.locator("tbody tr")).to_have_count(4)
+    made.watch.tab("Download Data")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Download LLM figures by name CSV").click()
+    assert download.value.suggested_filename == "llm-names.csv"
+
+
+def the_charts_fill(made: Stand) -> None:
+    page, watch = made.watch.page, made.watch
+    watch.tab("Live charts")
+    page.wait_for_url("**/llm/charts")
+    page.select_option("#interval", "1")
+    for chart in ("ttft", "tpot", "itl", "tokens", "goodput", "concurrency", "delay", "outcomes", "workers"):
+        page.locator(f"#plot-{chart}").scroll_into_view_if_needed()
+        watch.wait_js(f"{points(chart)} >= 2")
+    expect(page.locator("#workers tr")).to_have_count(2)
+    expect(page.locator("#state")).to_contain_text("RUNNING")
+    expect(page.locator("#state")).to_contain_text(HOSTILE)
+    names = page.evaluate("document.getElementById('plot-outcomes').data.map((t) => t.name)")
+    assert {"ok", "http error"} <= set(names)
+
+
+def colours_are_those_of_locusts_page(made: Stand) -> None:
+    page = made.watch.page
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == LIGHT
+    page.locator("#theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == DARK
+    page.goto(f"{made.watch.url}/?tab=llm")
+    made.watch.wait_js(f"getComputedStyle(document.body).backgroundColor === '{DARK}'")
+    expect(page.get_by_role("tab", name="LLM", exact=True)).to_have_attribute("aria-selected", "true")
+    page.goto(f"{made.watch.url}/llm/charts")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == DARK
+
+
+def pause_holds_the_charts(made: Stand) -> None:
+    page = made.watch.page
+    made.watch.wait_js(f"{points('ttft')} >= 2")
+    asked: list[str] = []
+    page.get_by_role("button", name="Pause").click()
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(2500)
+    assert asked == []
+    page.get_by_role("button", name="Go on").click()
+    with page.expect_request("**/llm/series?*span=run*"):
+        page.get_by_role("button", name="Whole run").click()
+
+
+def more_users_and_a_dead_worker_are_marked(made: Stand) -> None:
+    page = made.watch.page
+    page.goto(f"{made.watch.url}/?tab=stats")
+    page.get_by_role("button", name="Edit", exact=True).first.click()
+    page.fill("input[name=userCount]", "10")
+    page.fill("input[name=spawnRate]", "50")
+    page.get_by_role("button", name="Update Swarm").or_(
+        page.get_by_role("button", name="Update")
+    ).first.click()
+    page.goto(f"{made.watch.url}/llm/charts")
+    expect(page.locator("#marks")).to_contain_text("users 6 → 10")
+    made.workers[0].signal(SIGKILL)
+    expect(page.locator("#marks tr.bad")).to_contain_text("is lost", timeout=PATIENCE_S * 1e3)
+    expect(page.locator("#workers tr.bad")).to_have_count(1)
+    page.locator("#plot-ttft").scroll_into_view_if_needed()
+    made.watch.wait_js("document.getElementById('plot-ttft').layout?.shapes?.length >= 2")
+
+
+def the_report_opens_once_it_has_stopped(made: Stand) -> None:
+    page = made.watch.page
+    page.goto(made.watch.url)
+    page.get_by_role("button", name="Stop", exact=True).first.click()
+    made.watch.tab("Reports")
+    page.wait_for_url("**/llm/reports")
+    link = page.get_by_role("link", name="report.html")
+    for _ in range(int(PATIENCE_S)):
+        if link.count():
+            break
+        page.wait_for_timeout(1000)
+        page.reload()
+    link.click()
+    page.locator("[data-chart] .main-svg").first.wait_for()
+    assert page.url.endswith("/report.html")
