@@ -370,3 +370,20 @@ def test_every_format_is_printed(tmp_path: Path, told: Any) -> None:
     assert json.loads(told(run, format="vllm")[1])["completed"] == 95
     assert "<testsuite " in told(run, format="junit")[1]
     assert json.loads(told(run, "--save-detailed", format="vllm")[1])["ttfts"][0] == pytest.approx(0.05)
+
+
+def test_accuracy_stands_beside_that_of_the_same_prompts_in_another_run(tmp_path: Path, told: Any) -> None:
+    def answered(path: Path, right: int) -> Path:
+        made = [
+            replace(record, prompt_id=f"p{i}", correct=i < right)
+            for i, record in enumerate(identified(records(ok=40, bad=0), path.name))
+        ]
+        return write_run(path, made, id=path.name)
+
+    loaded, idle = answered(tmp_path / "loaded", 20), answered(tmp_path / "idle", 30)
+    code, summary = told(loaded, "--quality-baseline", idle)
+    assert code == 0
+    beside = summary["quality"]["baseline"]
+    assert (beside["prompts"], beside["accuracy"]["ratio"], beside["baseline"]["ratio"]) == (40, 0.5, 0.75)
+    assert beside["difference"] == pytest.approx(-0.25)
+    assert main(["report", str(loaded), "--quality-baseline", str(tmp_path / "nowhere")]) == 2

@@ -3,10 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
+from llm_locust.metrics.accuracy import Answers, ByPrompt
 from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.cost import Prices
 from llm_locust.metrics.gates import parse_gates
@@ -19,6 +23,7 @@ from llm_locust.metrics.summary import WINDOWS, chosen_window, summarise
 from llm_locust.metrics.where import Where, parse_where
 from llm_locust.metrics.window import Window, given_window, united
 from llm_locust.report.sources import Run, Source
+from llm_locust.store import open_requests
 
 FromTo = tuple[float, float]
 
@@ -44,6 +49,7 @@ class Question:
     by: tuple[str, ...] = ()
     where: str | None = None
     prices: Prices | None = None
+    quality_baseline: Path | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -115,6 +121,7 @@ def analyse(source: Source, question: Question) -> Analysis:
         percentiles=_ascending({**PERCENTILES, **(question.percentiles or {})}),
         rows_of_run=None if where is None else len(source.requests),
         prices=question.prices,
+        quality_baseline=None if question.quality_baseline is None else _answers(question.quality_baseline),
         measured=measured,
     )
     answer = Analysis(summary, manifest, requests, measured)
@@ -125,6 +132,12 @@ def analyse(source: Source, question: Question) -> Analysis:
     if question.by:
         summary["by"] = _by(answer, question)
     return answer
+
+
+def _answers(run: Path) -> ByPrompt:
+    """What another run's answers were worth, by their prompts' ids (raises StoreError)."""
+    requests = open_requests(run)
+    return ByPrompt.of(Answers.of(requests), np.arange(len(requests)))
 
 
 def _window(source: Source, question: Question) -> str | Window:

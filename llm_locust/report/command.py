@@ -96,6 +96,12 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
         help=f"tell the figures by these too, such as replica,turn: {', '.join(DIMENSIONS)}",
     )
     asked.add_argument(
+        "--quality-baseline",
+        type=Path,
+        metavar="RUN",
+        help="a run of the same prompts, on an idle server for instance: accuracy is set beside its own",
+    )
+    asked.add_argument(
         "--where",
         metavar="TEXT",
         help='only requests that meet it: "input_tokens>1000 and name==chat", "not (ttft<=500ms or reused)"',
@@ -138,6 +144,7 @@ def _question(args: argparse.Namespace) -> Question:
         percentiles=args.percentiles,
         by=args.by,
         where=args.where,
+        quality_baseline=args.quality_baseline,
         prices=Prices(**{name: getattr(args, name) for name in _PRICES}) or None,
     )
 
