@@ -31,12 +31,14 @@ class ClockFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHealth:
     """What the run cost a process, and whether it was late: the hub's lag is how much later than asked
-    a timer of its event loop ran. ``None`` is what was not measured."""
+    a timer of its event loop ran. ``None`` is what was not measured. ``rss_mib`` is its memory over time, as
+    pairs of seconds after it took the run up and MiB: few, however long the run is."""
 
     hub_lag_ms_p99: float | None = None
     hub_lag_ms_max: float | None = None
     cpu_percent_max: float | None = None
     rss_mib_max: float | None = None
+    rss_mib: list[list[float]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,26 @@ def test_a_line_is_told_with_its_ends_its_slope_and_its_share() -> None:
     assert found["client_rss_mib"] is None
 
 
+def test_memory_that_grows_is_told_apart_from_memory_that_does_not() -> None:
+    at = np.arange(0.0, SECONDS, 0.5)
+    c = run_of(at, np.full(len(at), 0.2))
+    rng = np.random.default_rng(0)
+    minutes = np.arange(60.0, SECONDS, 300.0)
+    memory = {
+        "master": np.column_stack([minutes, 130 + rng.normal(0, 0.3, len(minutes))]).tolist(),
+        "w1": np.column_stack(
+            [minutes, 180 + minutes / 3600 * 12 + rng.normal(0, 0.3, len(minutes))]
+        ).tolist(),
+        "w2": [[60.0, 180.0]],
+    }
+    window = span(SECONDS)
+    told = drift(c, everybody(c, window), None, window, memory)["client_rss_mib"]
+    assert set(told) == {"master", "w1"}
+    assert not told["master"]["beyond_noise"]
+    assert told["w1"]["beyond_noise"]
+    assert told["w1"]["per_hour"] == pytest.approx(12, abs=1)
+
+
 def test_tokens_goodput_and_errors_are_those_of_their_bins() -> None:
     at = np.arange(0.0, SECONDS, 0.5)
     late = at >= SECONDS / 2

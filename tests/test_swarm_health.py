@@ -111,6 +111,27 @@ def test_memory_that_was_given_back_stays_in_the_greatest(health: Health) -> Non
     assert health.snapshot().rss_mib_max == during
 
 
+def test_memory_over_time_is_few_points_however_long_the_run_is(
+    health: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    health.begin()
+    for _ in range(24 * 60):
+        now_s += 60.0
+        health.snapshot()
+        points = health.snapshot().rss_mib
+        assert len(points) < module.MOST_MEMORY_POINTS
+    at_s = [at for at, _ in points]
+    assert at_s == sorted(at_s)
+    assert at_s[-1] > 0.9 * 24 * 3600
+    assert len(points) >= module.MOST_MEMORY_POINTS / 2 - 1
+    assert all(mib > 1 for _, mib in points)
+    health.begin()
+    now_s += 1.0
+    assert health.snapshot().rss_mib == []
+
+
 def test_a_closed_one_samples_no_more(health: Health) -> None:
     run_until(lambda: health.snapshot().hub_lag_ms_max is not None)
     health.close()

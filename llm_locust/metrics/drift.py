@@ -7,10 +7,12 @@ between them (:mod:`llm_locust.metrics.trend`). What wanders more slowly than a 
 be told from a drift.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from llm_locust.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.goodput import Judgement
 from llm_locust.metrics.latency import ttft
@@ -38,7 +40,13 @@ _MOMENT_S = 1e-3
 MEASURES = ("ttft_p50_ms", "ttft_p99_ms", "goodput_ratio", "error_rate", "output_tokens_per_s")
 
 
-def drift(c: Columns, population: Population, judgement: Judgement | None, window: Window) -> dict[str, Any]:
+def drift(
+    c: Columns,
+    population: Population,
+    judgement: Judgement | None,
+    window: Window,
+    rss_mib: Mapping[str, Sequence[Sequence[float]]] | None = None,
+) -> dict[str, Any]:
     """The ``drift`` of a summary.
 
     ``measures`` has for each of :data:`MEASURES` the line's value at the window's start and end
@@ -46,7 +54,11 @@ def drift(c: Columns, population: Population, judgement: Judgement | None, windo
     of ``at_start`` (``relative_per_hour``), the ``correlation`` of successive bins beside the line, and how
     many ``bins`` had a value. ``found`` names those whose 99.8 % interval excludes 0.
 
-    ``client_rss_mib`` is None: of a client's memory the manifest has the largest only.
+    ``client_rss_mib`` has the same of each process's memory, over all of its time in the run; None where
+    no process has told of it often enough.
+
+    Args:
+        rss_mib: of each process, pairs of seconds and MiB.
 
     Returns:
         With ``reason`` why not, and None for all else, where the window is too short or has too few requests.
@@ -69,8 +81,25 @@ def drift(c: Columns, population: Population, judgement: Judgement | None, windo
         "measures": {
             m: trend and _told(trend, window.seconds / _HOUR_S, series[m]) for m, trend in trends.items()
         },
-        "client_rss_mib": None,
+        "client_rss_mib": _memory(rss_mib or {}),
     }
+
+
+def memory_of(manifest: Manifest) -> dict[str, list[list[float]]]:
+    """The memory of each process of a run over time: the master's, and the workers' by their ids."""
+    nodes = {"master": manifest.master, **{worker.id: worker.health for worker in manifest.workers}}
+    return {name: health.rss_mib for name, health in nodes.items() if health.rss_mib}
+
+
+def _memory(rss_mib: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Any] | None:
+    found = {}
+    for name, points in rss_mib.items():
+        at_s, mib = np.array(points, dtype=np.float64).reshape(-1, 2).T
+        trend = fit_trend((at_s - at_s[:1]) / _HOUR_S, mib)
+        if trend is not None:
+            hours = float(at_s[-1] - at_s[0]) / _HOUR_S
+            found[name] = _told(trend, hours, mib) | {"beyond_noise": trend.is_beyond_noise(_NAMED_FROM)}
+    return found or None
 
 
 def _why_not(window: Window, bins: int, requests: int) -> str | None:

@@ -16,7 +16,7 @@ from llm_locust.metrics.columns import Columns, Rows
 from llm_locust.metrics.compat import compat
 from llm_locust.metrics.completeness import completeness, requests_lost
 from llm_locust.metrics.cost import Prices, cost
-from llm_locust.metrics.drift import drift
+from llm_locust.metrics.drift import drift, memory_of
 from llm_locust.metrics.energy import energy
 from llm_locust.metrics.failures import failures, iso
 from llm_locust.metrics.fairness import deployment
@@ -97,7 +97,7 @@ def summarise(
         "client": _client(m, population, manifest, found["latency_ms"]),
         "completeness": completeness(manifest, rows),
         "steadiness": _steadiness(m, manifest, window, warmup_s),
-        "drift": drift(c, population, m.judgement, m.window),
+        "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
         **deployment(requests, m),
         "quality": quality(answers, c, population.judged, m.window, quality_baseline),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
-from llm_locust.report.text import count, number, percent, plural, seconds, sentence
+from llm_locust.report.text import clean, count, number, percent, plural, seconds, sentence, short
 
 Part = Mapping[str, Any]
 
@@ -77,6 +77,10 @@ def _retries(retries: Part) -> Iterator[Line]:
         )
 
 
+#: Of a process's name in a table.
+_NODE_LENGTH = 20
+
+
 def drift(summary: Part) -> Section | None:
     """What changed per hour; None where the run is too short to tell."""
     part = summary.get("drift") or {}
@@ -96,12 +100,20 @@ def drift(summary: Part) -> Section | None:
         _drift_row(label, measures[key], 100.0 if key in _RATIOS else 1.0, key in found)
         for key, label in _MEASURES
         if measures.get(key)
+    ) + tuple(
+        _drift_row(
+            f"memory of {clean(short(node, _NODE_LENGTH))}, MiB", told, 1.0, bool(told.get("beyond_noise"))
+        )
+        for node, told in (part.get("client_rss_mib") or {}).items()
     )
     return Section("Drift", (_headline(part),), Table(columns, rows), tuple(_how(summary, part)))
 
 
 def _headline(part: Part) -> Line:
     named = [label for key, label in _MEASURES if key in (part.get("found") or ())]
+    grows = [told.get("beyond_noise") for told in (part.get("client_rss_mib") or {}).values()]
+    if any(grows):
+        named.append("client memory")
     if not named:
         return Line("none beyond noise", Tone.GOOD)
     return Line(f"beyond noise: {sentence([label.partition(',')[0] for label in named], ', ')}", Tone.WARN)

@@ -16,6 +16,10 @@ LAG_INTERVAL_S = 0.05
 #: CPU is a mean over so long at least; memory is looked at as often.
 COST_INTERVAL_S = 3.0
 
+#: Memory is kept this often at first, and half as often each time that so many points are there.
+MEMORY_INTERVAL_S = 30.0
+MOST_MEMORY_POINTS = 64
+
 _MIB = 1 << 20
 
 
@@ -39,6 +43,9 @@ class Health:
         self._new_lags_ns: list[int] = []  # since the last interval, not yet in the histogram
         self._cpu_percent_max: float | None = None
         self._rss_mib_max = 0.0
+        self._rss_mib: list[list[float]] = []
+        self._memory_interval_s = MEMORY_INTERVAL_S
+        self._began_s = time.monotonic()
         self._begin_interval()
         self._ask()
 
@@ -59,6 +66,7 @@ class Health:
             hub_lag_ms_max=round(max_s * 1e3, 3) if measured else None,
             cpu_percent_max=round(cpu_percent, 1),
             rss_mib_max=round(self._rss_mib_max, 1),
+            rss_mib=list(self._rss_mib),
         )
 
     def _ask(self) -> None:
@@ -85,7 +93,12 @@ class Health:
         return 100 * (time.process_time() - self._cpu_before_s) / elapsed_s
 
     def _sample_memory(self) -> None:
-        self._rss_mib_max = max(self._rss_mib_max, self._process.memory_info().rss / _MIB)
+        rss_mib, at_s = self._process.memory_info().rss / _MIB, time.monotonic() - self._began_s
+        self._rss_mib_max = max(self._rss_mib_max, rss_mib)
+        if at_s >= self._memory_interval_s * (1 + len(self._rss_mib)):
+            self._rss_mib.append([round(at_s, 1), round(rss_mib, 1)])
+            if len(self._rss_mib) >= MOST_MEMORY_POINTS:
+                self._rss_mib, self._memory_interval_s = self._rss_mib[1::2], 2 * self._memory_interval_s
 
     def _count_lags(self) -> None:
         counted: Histogram = count_durations(np.array(self._new_lags_ns, dtype=np.int64))

@@ -1,6 +1,6 @@
 """What workers and master say to each other, in messages of Locust's own channel."""
 
-from typing import Generic, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 BATCH = "llm_batch"  # worker to master: one closed batch
 ACK = "llm_ack"  # master to worker: the batch is in the master's file
@@ -88,7 +88,7 @@ class CountsMessage(TypedDict):
     dropped: int  # records that neither disk nor memory could hold
     load: LoadCounts
     clock: dict[str, int] | None  # fields of ClockFacts
-    health: dict[str, float | None]  # fields of NodeHealth
+    health: dict[str, Any]  # the fields of NodeHealth
 
 
 class RefusedMessage(TypedDict):
