@@ -77,10 +77,12 @@ def manifest(made: list[RequestRecord]) -> Manifest:
             WorkerFacts(
                 id="w1", index=0, announced=first, received=first, batches=20, resent=1, received_seqs="0-19",
                 joined_ns=ORIGIN_NS - 10**9, heard_ns=ORIGIN_NS + 1500 * 10**9, clock=clock, health=health,
+                held_back=5, longest_held_ns=1_500_000_000, unsent=4,
             ),
             WorkerFacts(
                 id="w2", index=1, announced=second + 3, received=second, in_flight=2, lost=True, late=True,
                 joined_ns=ORIGIN_NS + 10**9, heard_ns=ORIGIN_NS + 1490 * 10**9, dropped=1,
+                held_back=2, longest_held_ns=2_500_000_000,
             ),
         ],
         master=NodeHealth(hub_lag_ms_max=4.5, cpu_percent_max=12.0),

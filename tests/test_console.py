@@ -367,3 +367,10 @@ def test_percentiles_from_buckets_state_their_error() -> None:
     assert "counted in buckets" not in printed(made)
     made["latency_ms"]["itl"]["relative_error"] = 0.0005
     assert "ITL percentiles within 0.05 % (counted in buckets)" in printed(made)
+
+
+def test_what_a_bound_of_requests_under_way_held_back_is_said() -> None:
+    held = seen_worker(held_back=12, longest_held_ns=2_300_000_000, unsent=3)
+    text = " ".join(printed(summary(workers=[held])).split())
+    assert "12 requests held back by --max-in-flight, 2.30 s at most" in text
+    assert "3 requests due and not sent by the end" in text

@@ -64,6 +64,8 @@ def test_everything_known_of_a_worker_is_there_in_seconds_and_milliseconds() -> 
             "batches_received": "0-1 3",
             "resent": 2,
             "dropped": 1,
+            "held_back": 0,
+            "unsent": 0,
             "clock_offset_ms": pytest.approx(-1.5),
             "clock_error_ms": pytest.approx(0.2),
             "clock_steps": 1,

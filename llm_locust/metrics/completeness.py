@@ -23,8 +23,10 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
     """What came of what was announced, over all workers and for each one, by their index.
 
     ``missing`` has each worker that lacks records, ``lost`` each lost one. ``in_flight_lost`` are the
-    requests that the lost workers had under way; they are among ``records_lost``. A run of fewer
-    ``rows`` than the master received is not complete.
+    requests that the lost workers had under way; they are among ``records_lost``. ``held_back`` are those
+    that ``--max-in-flight`` made wait, ``unsent`` those that were due and still waited when the load ended:
+    these were never sent, and no record of them is missing. A run of fewer ``rows`` than the master
+    received is not complete.
     """
     workers = sorted(manifest.workers, key=lambda w: (w.index, w.id))
     return {
@@ -41,6 +43,9 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
         "records_lost": requests_lost(manifest, rows),
         "records_dropped": sum(w.dropped for w in workers),
         "batches_resent": sum(w.resent for w in workers),
+        "held_back": sum(w.held_back for w in workers),
+        "held_back_s_max": max((w.longest_held_ns for w in workers), default=0) * 1e-9,
+        "unsent": sum(w.unsent for w in workers),
         "in_flight_lost": sum(w.in_flight for w in workers if w.lost),
         "missing": {w.id: w.missing for w in sorted(workers, key=lambda w: w.id) if w.missing},
         "lost": sorted(w.id for w in workers if w.lost),
@@ -77,6 +82,8 @@ def _worker(worker: WorkerFacts, manifest: Manifest) -> dict[str, Any]:
         "batches_received": worker.received_seqs or None,
         "resent": worker.resent,
         "dropped": worker.dropped,
+        "held_back": worker.held_back,
+        "unsent": worker.unsent,
         **_clock(worker.clock),
         **_health(worker.health),
     }

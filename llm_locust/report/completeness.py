@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from llm_locust.report.measures import is_open_loop
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.text import clean, count, plural, seconds, sentence, short
 
@@ -17,7 +18,7 @@ _SEQS_LENGTH = 60
 def completeness(summary: Part) -> Section:
     """Whether every worker was there to the end, and everything it had under way is in the run."""
     part = summary.get("completeness") or {}
-    notable = Line(_notable(part), Tone.FAINT)
+    notable = Line(_notable(part, is_open_loop(summary)), Tone.FAINT)
     if part.get("complete"):
         text = (
             f"complete: all {count(part.get('records_received'))} records of "
@@ -35,13 +36,19 @@ def completeness(summary: Part) -> Section:
     )
 
 
-def _notable(part: Part) -> str:
+def _notable(part: Part, open_loop: bool) -> str:
     """What happened on the way and is no loss, in one line; empty where nothing did."""
     late, left, resent = (part.get(key) for key in ("workers_late", "workers_left", "batches_resent"))
+    held, unsent, gone = part.get("held_back"), part.get("unsent"), left or part.get("workers_lost")
+    longest = seconds(part.get("held_back_s_max"))
+    no_share = " (no part of the schedule)" if open_loop else ""
     return sentence(
         [
-            f"{plural(late, 'worker')} joined late" if late else "",
+            f"{plural(late, 'worker')} joined late{no_share}" if late else "",
             f"{plural(left, 'worker')} left before the stop" if left else "",
+            "what was scheduled for a worker that is gone was not sent" if gone and open_loop else "",
+            f"{plural(held, 'request')} held back by --max-in-flight, {longest} at most" if held else "",
+            f"{plural(unsent, 'request')} due and not sent by the end" if unsent else "",
             f"{plural(resent, 'batch', 'batches')} resent" if resent else "",
         ]
     )
