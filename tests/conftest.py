@@ -1,6 +1,7 @@
 """Fixtures that many tests stand on."""
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from llm_locust.client.clock import ANCILLARY_BYTES, hold_stamping
 # A time limit per example finds nothing but a busy machine.
 settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
+
+# A shell's background jobs ignore Ctrl-C, and so would every process that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
