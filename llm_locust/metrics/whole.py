@@ -10,6 +10,9 @@ from llm_locust.batch import Labels
 
 T = TypeVar("T")
 
+#: From so many rows on an array is looked at for what memory it could do without.
+_LARGE = 1 << 16
+
 
 class Whole(Generic[T]):
     """The values of a frozen dataclass for ``rows`` requests, out of those of its parts, in order.
@@ -48,11 +51,27 @@ class Whole(Generic[T]):
         self._at += rows
 
     def value(self) -> T:
-        """All rows; the parts have to be there."""
+        """All rows, once; the parts have to be there."""
         if self._at != self._rows:
             raise ValueError(f"{self._at} of the {self._rows} requests that were announced")
-        labels = {key: Labels(self._values[key], tuple(codes)) for key, codes in self._texts.items()}
-        return self._kind(**(self._values | labels))
+        values = {name: self._thrifty(value) for name, value in self._values.items()}
+        self._values = {}
+        labels = {key: Labels(values[key], tuple(codes)) for key, codes in self._texts.items()}
+        return self._kind(**(values | labels))
+
+    def _thrifty(self, value: Any) -> Any:
+        """An array whose values are all alike as a view of one of them: many columns of a run are so."""
+        if isinstance(value, dict):
+            return {key: self._thrifty(array) for key, array in value.items()}
+        if not isinstance(value, np.ndarray) or len(value) < _LARGE:
+            return value
+        first = value[:1]
+        alike = (
+            np.isnan(value).all()
+            if first.dtype.kind == "f" and np.isnan(first[0])
+            else (value == first).all()
+        )
+        return np.broadcast_to(first.copy(), value.shape) if alike else value
 
     def _placed(self, whole: NDArray[Any] | None, part: NDArray[Any]) -> NDArray[Any]:
         if whole is None:
