@@ -123,7 +123,7 @@ def test_the_rest_of_the_times_and_counts_is_told(server: ScriptedServer, ask: C
     assert (record.reused, record.connected_ns) == (True, record.started_ns)
     assert record.rtt_ns is not None
     assert 0 < record.rtt_ns < 50 * MS
-    assert 2 <= record.reads  # a busy machine reads two pieces at once
+    assert record.reads >= 2  # a busy machine reads two pieces at once
     assert record.bytes_received == sum(len(step.data or b"") for step in script)
     assert (record.clock_step_ns, record.error) == (None, None)
 
