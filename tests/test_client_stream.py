@@ -133,6 +133,26 @@ def test_without_usage_tokens_are_counted_by_events(ask: Caller) -> None:
     assert (record.output_tokens, record.token_source, record.input_tokens) == (4, TokenSource.EVENTS, None)
 
 
+def test_a_tokenizer_counts_the_whole_answer_where_the_server_does_not_and_only_there(
+    server: ScriptedServer,
+) -> None:
+    counted: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return 77
+
+    with caller(server.url, count_tokens=count) as ask:
+        told = ask.ask(stream_script(ttft_ms=1, gap_ms=1, tokens=4, usage=True)).record
+        untold = ask.ask(stream_script(ttft_ms=1, gap_ms=1, tokens=4, usage=False), counted_input_tokens=9)
+        empty = ask.ask([write(0, HEAD + chunk(stop()) + last_chunk())]).record
+    assert (told.output_tokens, told.token_source) == (4, TokenSource.USAGE)
+    assert (untold.record.output_tokens, untold.record.token_source) == (77, TokenSource.TOKENIZER)
+    assert untold.record.input_tokens == 9
+    assert counted == [untold.reply.text]
+    assert (empty.output_tokens, empty.token_source) == (0, TokenSource.EVENTS)
+
+
 # Bodies
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from llm_locust.batch import Labels
+from llm_locust.metrics import whole as module
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.whole import Whole
 
@@ -49,3 +50,28 @@ def test_too_many_and_too_few_rows_are_errors() -> None:
         whole.value()
     with pytest.raises(ValueError, match="more than the 1 requests"):
         whole.add(some([1.0, 2.0], [0, 0], "a"), 2)
+
+
+@pytest.mark.parametrize("value", [3.0, float("nan")])
+def test_columns_whose_values_are_all_alike_are_the_same_and_take_no_memory(
+    monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    monkeypatch.setattr(module, "_LARGE", 4)
+    whole = Whole(Some, 6)
+    whole.add(some([value] * 3, [0, 0, 0], "a"), 3)
+    whole.add(some([value] * 3, [0, 0, 0], "a"), 3)
+    found = whole.value()
+    for array, expected in ((found.values, value), (found.marks["twice"], 2 * value), (found.name.codes, 0)):
+        assert np.array_equal(array, np.full(6, expected), equal_nan=True)
+        assert array.strides == (0,)
+
+
+def test_columns_that_differ_in_one_value_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGE", 4)
+    nan = float("nan")
+    for values in ([1.0, 1.0, 1.0, 2.0], [nan, nan, nan, 1.0], [1.0, nan, nan, nan]):
+        whole = Whole(Some, 4)
+        whole.add(some(values, [0, 0, 0, -1], "a"), 4)
+        found = whole.value()
+        assert np.array_equal(found.values, values, equal_nan=True)
+        assert found.name.codes.tolist() == [0, 0, 0, -1]

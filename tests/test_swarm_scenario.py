@@ -45,6 +45,15 @@ classes:
   single: {rate: 20, input_tokens: 30}
 """
 
+WARM_UP = """
+users: 1
+num_requests: 60
+seed: 5
+output_tokens: 12
+dataset: questions.jsonl
+warm_up: {duration: 1s, prompts: %s}
+"""
+
 QUESTIONS = "".join(json.dumps({"prompt": f"Question {i}?", "id": f"q{i}"}) + "\n" for i in range(7))
 
 
@@ -81,6 +90,8 @@ def run(folder: Path, scenario: str, *options: str, locustfile: Path = LOCUSTFIL
 SCENARIOS = {
     "closed": lambda folder: run(folder, MIX),
     "two": lambda folder: run(folder, MIX, *forked(2)),
+    "own": lambda folder: run(folder, WARM_UP % "own"),
+    "shared": lambda folder: run(folder, WARM_UP % "shared"),
     "open": lambda folder: run(folder, TALKS, *forked(2)),
     "given": lambda folder: run(folder, MIX, "-u", "2", "--num-requests", "9", "--output-tokens", "2"),
 }
@@ -184,6 +195,23 @@ def test_an_arrival_of_conversations_begins_one_and_its_turns_follow_by_their_th
         first, second = sorted((r for r in rows if r["session"] == session), key=lambda r: r["turn"])
         assert 50e6 <= second["scheduled_ns"] - first["ended_ns"] < 500e6
         assert second["input_tokens"] > first["input_tokens"] + 20
+
+
+def test_a_warm_up_has_prompts_of_its_own_or_the_first_of_the_runs(runs: dict[str, Run]) -> None:
+    def asked(name: str) -> list[int]:
+        rows = sorted(runs[name].rows, key=lambda row: row["scheduled_ns"])
+        return [int(row["prompt_id"].removeprefix("q")) for row in rows]
+
+    lines = QUESTIONS.count("\n")
+    assert asked("shared") == [k % lines for k in range(60)]
+    own = asked("own")
+    begins_anew = [k for k in range(1, 60) if own[k] != (own[k - 1] + 1) % lines]
+    # It may end where its prompts would begin anew by themselves.
+    assert len(begins_anew) <= 1
+    first = begins_anew[0] if begins_anew else lines
+    assert own[first : first + 3] == [0, 1, 2]
+    manifest = runs["own"].json("manifest.json")
+    assert manifest["warmup_s"] == 1.0
 
 
 BAD = {

@@ -24,7 +24,7 @@ are in good part the client's own. The thresholds:
 Delays under 1 ms are never held against a client.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from llm_locust.manifest import Manifest, WorkerFacts
@@ -123,40 +123,73 @@ def _source(kernel: float | None) -> str | None:
     return {1.0: "kernel", 0.0: "program"}.get(kernel, "mixed")
 
 
-def _severity(value: float, limits: dict[str, float]) -> Severity | None:
-    if value >= limits["invalid"]:
+def severity(value: float, limits: Mapping[str, float], of: float = 1.0) -> Severity | None:
+    """What a value amounts to by its limits, which are shares of ``of``."""
+    if value >= limits["invalid"] * of:
         return "invalid"
-    return "suspect" if value >= limits["suspect"] else None
+    return "suspect" if value >= limits["suspect"] * of else None
+
+
+def lag_severity(lag_ms: float | None, itl_ms: float | None, *, kernel: bool) -> Severity | None:
+    """Of the client's lag (p99) against the median ITL; ``kernel``: all stamps are the kernel's."""
+    if lag_ms is None or itl_ms is None or lag_ms < LAG_FLOOR_MS:
+        return None
+    if kernel:
+        return "suspect" if lag_ms > itl_ms else None
+    return severity(lag_ms, LAG_OF_ITL, itl_ms)
+
+
+def hub_lag_severity(hub_lag_ms: float | None, itl_ms: float | None, *, kernel: bool) -> Severity | None:
+    """Of an event loop's lag (p99): it is in the latencies only where not all stamps are the kernel's."""
+    if kernel or hub_lag_ms is None or itl_ms is None or hub_lag_ms < LAG_FLOOR_MS:
+        return None
+    return severity(hub_lag_ms, LAG_OF_ITL, itl_ms)
+
+
+def delay_severity(delay_ms: float | None, ttft_ms: float | None) -> Severity | None:
+    """Of the delay against the schedule (p99) against the median TTFT."""
+    if delay_ms is None or ttft_ms is None or delay_ms < LAG_FLOOR_MS:
+        return None
+    return severity(delay_ms, DELAY_OF_TTFT, ttft_ms)
+
+
+def cpu_severity(cpu_percent: float, *, kernel: bool) -> Severity | None:
+    """Of the busiest worker's share of its core."""
+    if kernel:
+        return "suspect" if cpu_percent >= CPU_PERCENT_KERNEL else None
+    return severity(cpu_percent, CPU_PERCENT_PROGRAM)
+
+
+def coalesced_severity(ratio: float | None, lag_ms: float | None) -> Severity | None:
+    """Of the share of reads that found several events, where the client was late or cannot tell."""
+    late = lag_ms is None or lag_ms >= LAG_FLOOR_MS
+    return "suspect" if ratio is not None and ratio >= COALESCED and late else None
 
 
 def _lag(lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    if lag_ms is None or itl_ms is None or lag_ms < LAG_FLOOR_MS:
-        return
-    compared = f"the client read {lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms"
-    if kernel == 1:
-        if lag_ms > itl_ms:
-            yield "suspect", f"{compared}; kernel stamps keep latencies true, but the load may have been late"
-    elif severity := _severity(lag_ms, {key: share * itl_ms for key, share in LAG_OF_ITL.items()}):
-        yield severity, f"{compared}, and not all stamps are the kernel's, so lag is in the latencies"
+    if found := lag_severity(lag_ms, itl_ms, kernel=kernel == 1):
+        compared = f"the client read {lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms"
+        meaning = (
+            "; kernel stamps keep latencies true, but the load may have been late"
+            if kernel == 1
+            else ", and not all stamps are the kernel's, so lag is in the latencies"
+        )
+        yield found, compared + meaning
 
 
 def _hub_lag(hub_lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    if hub_lag_ms is None or itl_ms is None or hub_lag_ms < LAG_FLOOR_MS or kernel in (None, 1):
-        return
-    if severity := _severity(hub_lag_ms, {key: share * itl_ms for key, share in LAG_OF_ITL.items()}):
+    if found := hub_lag_severity(hub_lag_ms, itl_ms, kernel=kernel in (None, 1)):
         yield (
-            severity,
+            found,
             f"a worker's event loop was {hub_lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms, "
             "and not all stamps are the kernel's, so its lag is in the latencies",
         )
 
 
 def _delay(delay_ms: float | None, ttft_ms: float | None) -> Iterator[Finding]:
-    if delay_ms is None or ttft_ms is None or delay_ms < LAG_FLOOR_MS:
-        return
-    if severity := _severity(delay_ms, {key: share * ttft_ms for key, share in DELAY_OF_TTFT.items()}):
+    if found := delay_severity(delay_ms, ttft_ms):
         yield (
-            severity,
+            found,
             f"requests were sent {delay_ms:.3g} ms after their schedule (p99), "
             f"the median TTFT is {ttft_ms:.3g} ms: the load was not the one asked for",
         )
@@ -165,24 +198,16 @@ def _delay(delay_ms: float | None, ttft_ms: float | None) -> Iterator[Finding]:
 def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
     if cpu is None:
         return
-    text = f"the busiest worker used {cpu:.3g} % of its core: use more workers"
-    if kernel == 1:
-        if cpu >= CPU_PERCENT_KERNEL:
-            yield "suspect", text
-    elif severity := _severity(cpu, CPU_PERCENT_PROGRAM):
-        yield (
-            severity,
-            f"{text}; the time stamps are not all the kernel's, so its delays are in the latencies",
-        )
+    if found := cpu_severity(cpu, kernel=kernel == 1):
+        text = f"the busiest worker used {cpu:.3g} % of its core: use more workers"
+        if kernel != 1:
+            text += "; the time stamps are not all the kernel's, so its delays are in the latencies"
+        yield found, text
 
 
 def _coalesced(ratio: float | None, lag_ms: float | None) -> Iterator[Finding]:
-    late = lag_ms is None or lag_ms >= LAG_FLOOR_MS
-    if ratio is not None and ratio >= COALESCED and late:
-        yield (
-            "suspect",
-            f"{ratio:.1%} of the reads found several events: the gaps between those are not known",
-        )
+    if found := coalesced_severity(ratio, lag_ms):
+        yield found, f"{ratio:.1%} of the reads found several events: the gaps between those are not known"
 
 
 def _stepped(stepped: int, n: int) -> Iterator[Finding]:

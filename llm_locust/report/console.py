@@ -34,7 +34,7 @@ NARROWEST = 80
 _LABEL_WIDTH = 12
 _NARROWEST_TEXT = 12
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_STYLES = {
+STYLES = {
     Tone.PLAIN: "",
     Tone.GOOD: "green",
     Tone.WARN: "yellow",
@@ -80,15 +80,17 @@ def print_report(
     with console.capture() as captured:
         console.print(render(summary, run_dir=run_dir), crop=False)
     lines = (line.rstrip() for line in captured.get().splitlines())
-    file.write(_encodable("\n".join(lines) + "\n", getattr(file, "encoding", None) or "utf-8"))
+    file.write(encodable("\n".join(lines) + "\n", file, _PLAIN_SIGNS))
     file.flush()
 
 
-def _encodable(text: str, encoding: str) -> str:
+def encodable(text: str, file: TextIO, plain_signs: Mapping[int, str]) -> str:
+    """The text as ``file`` can have it: with ``plain_signs`` where its encoding lacks some."""
+    encoding = getattr(file, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return text.translate(_PLAIN_SIGNS).encode(encoding, "replace").decode(encoding)
+        return text.translate(plain_signs).encode(encoding, "replace").decode(encoding)
     return text
 
 
@@ -98,7 +100,7 @@ def _heading(section: Section) -> RenderableType:
 
 def _section(section: Section) -> RenderableType:
     if section.alarm:
-        style = _STYLES[section.lines[0].tone]
+        style = STYLES[section.lines[0].tone]
         text = Group(*map(_line, section.lines))
         return Panel(text, title=Text(section.title), title_align="left", box=box.HEAVY, border_style=style)
     body = _Fitted(section)
@@ -115,11 +117,11 @@ def _labelled(label: str, body: RenderableType) -> RenderableType:
 
 def _files(run_dir: Path) -> RenderableType:
     where = Text(clean(run_dir), no_wrap=True, overflow="ignore")
-    return _labelled("Files", Group(where, Text(" ".join(_FILES), style=_STYLES[Tone.FAINT])))
+    return _labelled("Files", Group(where, Text(" ".join(_FILES), style=STYLES[Tone.FAINT])))
 
 
 def _line(line: Line) -> RenderableType:
-    return _Flowing(line) if SEPARATOR in line.text else Text(line.text, style=_STYLES[line.tone])
+    return _Flowing(line) if SEPARATOR in line.text else Text(line.text, style=STYLES[line.tone])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ class _Flowing:
         # The separator stays with the fact before it; textwrap does not break at a no-break space.
         text = f"{_NO_BREAK}{SEPARATOR.strip()} ".join(facts)
         for wrapped in textwrap.wrap(text, options.max_width, break_on_hyphens=False):
-            yield Text(wrapped.replace(_NO_BREAK, " "), style=_STYLES[self.line.tone])
+            yield Text(wrapped.replace(_NO_BREAK, " "), style=STYLES[self.line.tone])
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +187,5 @@ def _heads(columns: tuple[Column, ...]) -> Iterator[str]:
 def _cells(columns: tuple[Column, ...], row: Row) -> Iterator[Text]:
     """Only the first cell carries the row's tone: figures stay in the terminal's own colour."""
     for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True)):
-        style = _STYLES[row.tone] if i == 0 else ""
+        style = STYLES[row.tone] if i == 0 else ""
         yield Text(cell, style=style, overflow="fold", justify="left" if column.left else "right")

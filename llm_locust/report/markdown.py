@@ -1,21 +1,17 @@
 """``report.md``: the same report as Markdown, made to be put into a pull request."""
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_locust.report.contents import heading, sections
+from llm_locust.report.marks import MARKS, code, escaped
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED
 
-_MARKS = {Tone.GOOD: "✅ ", Tone.WARN: "⚠️ ", Tone.BAD: "❌ "}
 _ALERTS = {Tone.WARN: "[!WARNING]", Tone.BAD: "[!CAUTION]"}
 
 #: Sections that a reader of a pull request opens when they are wanted.
 _FOLDED = {"Intervals", "Tokens", "Errors", "By name", "By class", "Replicas", "Nodes"}
-
-#: What Markdown or HTML takes for its own; an underscore inside a word is not.
-_SPECIAL = re.compile(r"[\\`*\[\]<>|~#&]|(?<!\w)_|_(?!\w)")
 
 
 def markdown(summary: Mapping[str, Any]) -> str:
@@ -25,7 +21,7 @@ def markdown(summary: Mapping[str, Any]) -> str:
     a reference there.
     """
     head = heading(summary)
-    blocks = [f"## {_code(head.title)}", "  \n".join(map(_line, head.lines))]
+    blocks = [f"## {code(head.title)}", "  \n".join(map(_line, head.lines))]
     for section in sections(summary):
         blocks += _section(section.without_wide())
     return "\n\n".join(blocks) + "\n"
@@ -55,7 +51,7 @@ def _alarm(section: Section) -> str:
 
 
 def _table(table: Table) -> str:
-    heads = [_escaped(f"{column.over} {column.head}".strip()) for column in table.columns]
+    heads = [escaped(f"{column.over} {column.head}".strip()) for column in table.columns]
     rules = [":--" if column.left else "--:" for column in table.columns]
     rows = [_cells(table.columns, row) for row in table.rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *rows))
@@ -64,27 +60,15 @@ def _table(table: Table) -> str:
 def _cells(columns: tuple[Column, ...], row: Row) -> list[str]:
     cells = [
         # A bar would end the cell, in a code span too.
-        _code(cell).replace("|", r"\|") if column.verbatim and cell not in ("", UNDEFINED) else _escaped(cell)
+        code(cell).replace("|", r"\|") if column.verbatim and cell not in ("", UNDEFINED) else escaped(cell)
         for column, cell in zip(columns, row.cells, strict=True)
     ]
-    return [_MARKS.get(row.tone, "") + cells[0], *cells[1:]]
+    return [MARKS.get(row.tone, "") + cells[0], *cells[1:]]
 
 
 def _marked(line: Line) -> str:
-    return _MARKS.get(line.tone, "") + _line(line)
+    return MARKS.get(line.tone, "") + _line(line)
 
 
 def _line(line: Line) -> str:
-    return _code(line.text) if line.verbatim else _escaped(line.text)
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text)
-
-
-def _code(text: str) -> str:
-    """A code span, its fence longer than any run of backticks in the text."""
-    runs = re.findall(r"`+", text)
-    fence = "`" * (1 + max(map(len, runs), default=0))
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{pad}{text}{pad}{fence}"
+    return code(line.text) if line.verbatim else escaped(line.text)

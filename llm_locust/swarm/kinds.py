@@ -116,9 +116,7 @@ def _spec(
         stream=found.stream,
         dataset=dataset,
         order=order,
-        input_tokens=None
-        if dataset is not None
-        else found.input_tokens or run.input_tokens or _default_input(),
+        input_tokens=None if dataset is not None else found.input_tokens or run.input_tokens,
         output_tokens=found.output_tokens or run.output_tokens or (None if dataset else _default_output()),
         extra_body={**run.extra_body, **found.body},
         shared_prefix=found.shared_prefix or run.shared_prefix,
@@ -136,10 +134,6 @@ def _dataset(
     if found.expected is not None and all(p.expected is None for p in datasets[key].prompts):
         raise DatasetError(f"dataset {source.file!r}: no line has {key[2]!r}, the expected answer")
     return datasets[key]
-
-
-def _default_input() -> Lengths:
-    return parse_lengths(DEFAULT_INPUT_TOKENS)
 
 
 def _default_output() -> Lengths:

@@ -10,16 +10,8 @@ from rich.text import Text
 
 from llm_locust.report.compare.outcome import Outcome
 from llm_locust.report.compare.tables import sections
-from llm_locust.report.console import NARROWEST, WIDE_FROM
-from llm_locust.report.section import Line, Section, Table, Tone
-
-_STYLES = {
-    Tone.PLAIN: "",
-    Tone.GOOD: "green",
-    Tone.WARN: "yellow",
-    Tone.BAD: "bold red",
-    Tone.FAINT: "dim",
-}
+from llm_locust.report.console import NARROWEST, STYLES, WIDE_FROM, encodable
+from llm_locust.report.section import Line, Section, Table
 
 _NARROWEST_TEXT = 12
 
@@ -42,16 +34,8 @@ def print_comparison(outcome: Outcome, file: TextIO, width: int | None = None) -
     with console.capture() as captured:
         console.print(Group(*(_section(section) for section in found)), crop=False)
     text = "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n"
-    file.write(_encodable(text, getattr(file, "encoding", None) or "utf-8"))
+    file.write(encodable(text, file, _PLAIN_SIGNS))
     file.flush()
-
-
-def _encodable(text: str, encoding: str) -> str:
-    try:
-        text.encode(encoding)
-    except UnicodeEncodeError:
-        return text.translate(_PLAIN_SIGNS).encode(encoding, "replace").decode(encoding)
-    return text
 
 
 def _section(section: Section) -> RenderableType:
@@ -64,7 +48,7 @@ def _section(section: Section) -> RenderableType:
 
 
 def _line(line: Line) -> RenderableType:
-    return Text(line.text, style=_STYLES[line.tone], overflow="fold")
+    return Text(line.text, style=STYLES[line.tone], overflow="fold")
 
 
 def _rich_table(table: Table) -> RichTable:
@@ -81,7 +65,7 @@ def _rich_table(table: Table) -> RichTable:
             min_width=min(longest, _NARROWEST_TEXT) if column.wraps else longest,
         )
     for row in table.rows:
-        style, last = _STYLES[row.tone], len(row.cells) - 1
+        style, last = STYLES[row.tone], len(row.cells) - 1
         cells = (Text(c, style if i in (0, last) else "", overflow="fold") for i, c in enumerate(row.cells))
         rich_table.add_row(*cells)
     return rich_table

@@ -1,16 +1,11 @@
 """A comparison as Markdown, made to be put into a pull request."""
 
-import re
 from collections.abc import Iterator
 
 from llm_locust.report.compare.outcome import Outcome
 from llm_locust.report.compare.tables import sections
-from llm_locust.report.section import Column, Line, Section, Table, Tone
-
-_MARKS = {Tone.GOOD: "✅ ", Tone.WARN: "⚠️ ", Tone.BAD: "❌ "}
-
-#: What Markdown or HTML takes for its own; an underscore inside a word is not.
-_SPECIAL = re.compile(r"[\\`*\[\]<>|~#&]|(?<!\w)_|_(?!\w)")
+from llm_locust.report.marks import MARKS, code, escaped
+from llm_locust.report.section import Column, Line, Section, Table
 
 
 def markdown(outcome: Outcome) -> str:
@@ -35,34 +30,23 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _table(table: Table) -> str:
-    heads = [_escaped(f"{column.over} {column.head}".strip()) for column in table.columns]
+    heads = [escaped(f"{column.over} {column.head}".strip()) for column in table.columns]
     rules = [":--" if column.left else "--:" for column in table.columns]
     rows = []
     for row in table.rows:
         first, *rest = (_cell(column, cell) for column, cell in zip(table.columns, row.cells, strict=True))
-        rows.append([_MARKS.get(row.tone, "") + first, *rest])
+        rows.append([MARKS.get(row.tone, "") + first, *rest])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *rows))
 
 
 def _cell(column: Column, cell: str) -> str:
     # A bar would end the cell, in a code span too.
-    return _code(cell).replace("|", r"\|") if column.verbatim else _escaped(cell)
+    return code(cell).replace("|", r"\|") if column.verbatim else escaped(cell)
 
 
 def _marked(line: Line) -> str:
-    return _MARKS.get(line.tone, "") + _text(line)
+    return MARKS.get(line.tone, "") + _text(line)
 
 
 def _text(line: Line) -> str:
-    return _code(line.text) if line.verbatim else _escaped(line.text)
-
-
-def _escaped(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text)
-
-
-def _code(text: str) -> str:
-    """A code span, its fence longer than any run of backticks in the text."""
-    fence = "`" * (1 + max(map(len, re.findall(r"`+", text)), default=0))
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{fence}{pad}{text}{pad}{fence}"
+    return code(line.text) if line.verbatim else escaped(line.text)

@@ -1,15 +1,8 @@
 """The page: templates filled in, everything that it needs inside."""
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
-from itertools import groupby
 from typing import Any
 
-import msgspec
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
@@ -23,13 +16,8 @@ from llm_locust.report.contents import heading
 from llm_locust.report.html import overview
 from llm_locust.report.html.chapters import Chapter, chapters
 from llm_locust.report.html.chart import Chart
-from llm_locust.report.section import Column
+from llm_locust.report.html.shell import environment, own, policy, script_json
 from llm_locust.report.text import clean, count, seconds
-
-_PACKAGE = "llm_locust.report.html"
-
-#: What would end a script block, or be no text of JavaScript, as an escape that JSON has.
-_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
 
 def html_report(
@@ -48,9 +36,9 @@ def html_report(
     run = run_charts(requests, manifest, measured, (summary.get("requests") or {}).get("lost") or 0)
     contents = chapters(run, manifest, summary)
     charts = [chart for chapter in contents for chart in chapter.charts]
-    scripts = [_own("charts.js")] if not charts else [get_plotlyjs(), _own("charts.js")]
+    scripts = [own("charts.js")] if not charts else [get_plotlyjs(), own("charts.js")]
     return (
-        _environment()
+        environment()
         .get_template("page.html.j2")
         .render(
             head=heading(summary),
@@ -62,62 +50,16 @@ def html_report(
             chapters=contents,
             made_of=_made_of(run, contents),
             version=clean(manifest.versions.get("llm-locust", "")),
-            policy=_policy(scripts),
-            style=Markup(_own("style.css")),  # the package's own file
+            policy=policy(scripts),
+            style=Markup(own("style.css")),  # the package's own file
             scripts=[Markup(script) for script in scripts],  # the packages' own files
-            payload=_script_json(_payload(manifest, charts)),
+            payload=script_json(_payload(manifest, charts)),
         )
-    )
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["heads"] = _heads
-    return environment
-
-
-def _heads(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    """The common heads with the number of columns that each stands over."""
-    spans: list[tuple[str, int]] = []
-    for over, group in groupby(columns, key=lambda column: column.over):
-        width = len(list(group))
-        spans += [(over, width)] if over else [("", 1)] * width
-    return spans
-
-
-def _own(name: str) -> str:
-    return (resources.files(_PACKAGE) / "templates" / name).read_text(encoding="utf-8")
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Only these scripts run, and nothing is fetched from anywhere.
-
-    Styles may be inline, because plotly sets them; images may be data, for its picture of a chart.
-    """
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-        for script in scripts
-    )
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
     )
 
 
 def _payload(manifest: Manifest, charts: Sequence[Chart]) -> dict[str, Any]:
     return {"run": clean(manifest.id), "charts": [chart.payload() for chart in charts]}
-
-
-def _script_json(value: object) -> Markup:
-    """JSON for a script block of a data type: no text in it can end the block or begin a comment."""
-    return Markup(msgspec.json.encode(value).decode().translate(_ESCAPES))
 
 
 def _made_of(run: RunCharts, contents: Sequence[Chapter]) -> str:
