@@ -206,7 +206,7 @@ class _Master:
             state=client.state,
             users=client.user_count,
             in_flight=counts["in_flight"] if counts is not None and ours else None,
-            cpu_percent=float(client.cpu_usage),
+            cpu_percent=float(client.cpu_usage) or None,  # 0: not measured yet
             hub_lag_ms=counts["health"].get("hub_lag_ms_p99") if counts is not None and ours else None,
         )
 
@@ -254,7 +254,7 @@ class _Local:
             state=self._runner.state,
             users=self._runner.user_count,
             in_flight=None if session is None else session.in_flight,
-            cpu_percent=float(self._runner.current_cpu_usage),
+            cpu_percent=float(self._runner.current_cpu_usage) or None,  # 0: not measured yet
             hub_lag_ms=self._health().hub_lag_ms_p99,
         )
         return {worker.id: worker}
