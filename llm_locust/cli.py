@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from llm_locust.report import command as report_command
+from llm_locust.report import roofline_command
 from llm_locust.report.build import build_report
 from llm_locust.report.compare import command as compare_command
 from llm_locust.report.console import print_report
@@ -51,6 +52,13 @@ def _parser(command: str) -> argparse.ArgumentParser:
     compare_command.add_arguments(between)
     between.set_defaults(run_command=compare_command.run)
     _add_merge(commands.add_parser("merge", help="make a run of what its master and workers have left"))
+    bounds = commands.add_parser(
+        "roofline",
+        help="what no engine on given GPUs can be faster than",
+        description=roofline_command.DESCRIPTION,
+    )
+    roofline_command.add_arguments(bounds)
+    bounds.set_defaults(run_command=roofline_command.run)
     options = commands.add_parser(
         "options", help="list the options that a locustfile has beside Locust's own"
     )

@@ -11,8 +11,11 @@ from typing import Any
 import aiohttp
 
 from llm_locust.sim.engine import EngineProfile
+from llm_locust.sim.events import events_path
 from llm_locust.sim.faults import parse_fault_plan
-from llm_locust.sim.server import Addresses, serve
+from llm_locust.sim.fleet import Fleet
+from llm_locust.sim.plan import parse_plan
+from llm_locust.sim.server import Addresses, Simulation
 from llm_locust.sim.settings import FaultSettings, SimSettings
 
 #: An engine so fast that tests need not wait; 1 ms a step, none for the prompt.
@@ -59,6 +62,13 @@ class Deployment:
     addresses: Addresses
     truth: Path
     stop: asyncio.Event
+    fleet: Fleet
+    lines: list[str]  # what it said of its replicas
+
+    async def act(self, words: str) -> None:
+        """Do a plan's step now, such as ``kill 0``."""
+        (step,) = parse_plan(f"0 {words}")
+        await self.fleet.act(step)
 
     async def post(self, path: str, body: object, base: str | None = None, **headers: str) -> Seen:
         """Send ``body`` (bytes as they are, else as JSON). Headers: ``x_request_id`` is X-Request-Id."""
@@ -86,10 +96,19 @@ class Deployment:
         }
         return await self.post(CHAT, body | more, x_request_id=request_id)
 
-    async def get(self, path: str, **headers: str) -> tuple[int, str]:
-        root = self.addresses.gateway.removesuffix("/v1")
+    async def get(self, path: str, base: str | None = None, **headers: str) -> tuple[int, str]:
+        root = (base or self.addresses.gateway).removesuffix("/v1")
         async with self.session.get(root + path, headers=headers) as response:
             return response.status, await response.text()
+
+    async def events(self, *actions: str) -> list[dict[str, Any]]:
+        """The event log, once it has an entry of each of these actions, in any order."""
+        async with asyncio.timeout(5):
+            while True:
+                events = [json.loads(line) for line in events_path(self.truth).read_text().splitlines()]
+                if {event["action"] for event in events} >= set(actions):
+                    return events
+                await asyncio.sleep(0.002)
 
     async def entries(self, count: int) -> dict[str, dict[str, Any]]:
         """The truth log by request id, once it has ``count`` lines."""
@@ -103,15 +122,30 @@ class Deployment:
 
 @asynccontextmanager
 async def deployment(
-    folder: Path, faults: str = "", fault_settings: Mapping[str, int] | None = None, **settings: Any
+    folder: Path,
+    faults: str = "",
+    fault_settings: Mapping[str, int] | None = None,
+    plan: str = "",
+    **settings: Any,
 ) -> AsyncIterator[Deployment]:
-    """Serve on free ports of loopback, with a truth log in ``folder``."""
+    """Serve on free ports of loopback, with a truth log in ``folder``.
+
+    The gateway looks at its replicas' health when ``fleet.look()`` tells it to.
+    """
     truth = folder / "truth.jsonl"
-    plan = FaultSettings(plan=parse_fault_plan(faults), **(fault_settings or {}))
-    chosen: dict[str, Any] = {"port": 0, "engine": FAST, "faults": plan, "truth": truth} | settings
-    ready: asyncio.Future[Addresses] = asyncio.get_running_loop().create_future()
+    fault = FaultSettings(plan=parse_fault_plan(faults), **(fault_settings or {}))
+    chosen: dict[str, Any] = {"port": 0, "engine": FAST, "faults": fault, "truth": truth}
+    chosen |= {"plan": parse_plan(plan), "health_interval_ns": 3_600_000_000_000} | settings
+    lines: list[str] = []
+    ready: asyncio.Future[Simulation] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
-    serving = asyncio.create_task(serve(SimSettings(**chosen), ready.set_result, stop))
+
+    async def serve() -> None:
+        async with Simulation(SimSettings(**chosen), lines.append) as simulation:
+            ready.set_result(simulation)
+            await stop.wait()
+
+    serving = asyncio.create_task(serve())
     serving.add_done_callback(lambda _: ready.cancel())
     try:
         await ready
@@ -121,7 +155,8 @@ async def deployment(
     try:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
-            yield Deployment(session, ready.result(), truth, stop)
+            simulation = ready.result()
+            yield Deployment(session, simulation.addresses, truth, stop, simulation.fleet, lines)
     finally:
         stop.set()
         await serving

@@ -12,6 +12,7 @@ LEVELS: dict[str, int] = {
     "wire": 0,
     "record": 0,
     "manifest": 0,
+    "roofline": 0,
     "batch": 1,
     "metrics": 2,
     "client": 3,

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -9,11 +10,19 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from llm_locust.sim import command
+from llm_locust.sim.engine import EngineProfile
+from llm_locust.sim.events import Event
+from llm_locust.sim.faults import FAULTS
+from llm_locust.sim.jobs import ModelLimits
+from llm_locust.sim.plan import Action
+from llm_locust.sim.routing import POLICIES
+from llm_locust.sim.truth import TruthEntry
 
 START = [sys.executable, "-m", "llm_locust.sim", "--port", "0"]
 
@@ -90,7 +99,20 @@ def test_a_busy_port_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]) 
             ["--max-num-seqs", "100", "--max-num-batched-tokens", "50"],
             "--max-num-batched-tokens 50 is less than",
         ),
-        (["--kv-cache-tokens", "1000"], "--max-model-len 32768 is more than --kv-cache-tokens 1000"),
+        (["--kv-cache-tokens", "1000"], "--max-model-len 32768 is more than --kv-cache-tokens 1000 holds in"),
+        (
+            ["--kv-block-tokens", "9000000"],
+            "--kv-cache-tokens 500000 holds in blocks of 9000000: a longest sequence would never run",
+        ),
+        (["--plan", "10s kill 7"], "word 2 of the plan, 'kill': there is no replica 7; there are 0 to 3"),
+        (["--plan", "kill 2"], "word 2 of the plan, '2': the step ends too early"),
+        (["--replica-speed", "4=2x"], "--replica-speed names replica 4, but --replicas 4 counts from 0"),
+        (
+            ["--replica-speed", "1=2x", "--replica-speed", "1=3x"],
+            "--replica-speed names replica 1 twice; leave one out",
+        ),
+        (["--health-interval", "0"], "--health-interval 0 is not an interval; write such as 2s"),
+        (["--profile", "nowhere.yaml"], "profile nowhere.yaml: cannot be read: No such file or directory"),
         (["--model", "caf\udce9"], "--model 'caf\\udce9' is not a name"),
         (["--replica-ports", "65534"], "--replica-ports 65534 leaves no room for 4 ports"),
     ],
@@ -110,6 +132,11 @@ def test_settings_that_cannot_work_are_one_line_and_exit_2(
         (["--noise", "nan"], "argument --noise: 'nan' is not a number of at least 0"),
         (["--fault-after-tokens", "-1"], "argument --fault-after-tokens"),
         (["--routing", "best"], "argument --routing: invalid choice: 'best'"),
+        (["--replica-speed", "1"], "argument --replica-speed: '1' is not a replica and its factor"),
+        (["--replica-speed", "1=fast"], "argument --replica-speed: 'fast' is not a factor from 0.001 to"),
+        (["--replica-speed", "1=2x,1=3x"], "argument --replica-speed: '1=2x,1=3x' names replica 1 twice"),
+        (["--prefix-cache", "yes"], "argument --prefix-cache: 'yes' is neither on nor off"),
+        (["--kv-block-tokens", "0"], "argument --kv-block-tokens: '0' is not a whole number of at least 1"),
     ],
 )
 def test_a_bad_value_is_named_with_its_option(
@@ -130,3 +157,74 @@ def test_options_arrive_in_the_settings() -> None:
     assert (settings.limits.models, settings.engine.noise) == (("a", "b"), 0.0)
     assert (settings.faults.stall_ns, settings.faults.plan.rates) == (2_000_000_000, (("cut", 0.01),))
     assert (settings.routing, settings.keep_alive_s, settings.port) == ("random", 5.0, 8000)
+
+
+def test_options_of_gateway_replicas_and_cache_arrive_in_the_settings() -> None:
+    settings = command.settings_from(
+        parse("--replica-speed", "1=3x,2=0.5", "--replica-speed", "0=2", "--routing", "prefix",
+              "--prefix-imbalance", "4", "--plan", "2s kill 1; 1s slow 0 3x", "--health-interval", "500ms",
+              "--prefix-cache", "on", "--kv-block-tokens", "32", "--overlap", "on",
+              "--context-per-token", "40ns")
+    )  # fmt: skip
+    assert settings.speeds == {0: 2.0, 1: 3.0, 2: 0.5}
+    assert (settings.routing, settings.prefix_imbalance) == ("prefix", 4)
+    assert [step.action for step in settings.plan] == ["slow", "kill"]
+    assert settings.health_interval_ns == 500_000_000
+    assert settings.engine == replace(
+        EngineProfile(), prefix_cache=True, kv_block_tokens=32, overlap=True, context_per_token_ns=40
+    )
+
+
+def test_options_that_are_not_given_are_the_engines_own() -> None:
+    settings = command.settings_from(parse())
+    assert (settings.engine, settings.limits) == (EngineProfile(), ModelLimits())
+
+
+def test_options_win_over_the_profile_and_the_profile_over_the_defaults() -> None:
+    file = str(Path(__file__).parent.parent / "examples" / "deployments" / "llama-3-8b-h100.yaml")
+    plain = command.settings_from(parse("--profile", file))
+    settings = command.settings_from(
+        parse("--profile", file, "--step-base", "9ms", "--prefix-cache", "off", "--max-model-len", "4096")
+    )
+    assert (plain.engine.prefix_cache, plain.limits.max_model_len) == (True, 8192)
+    assert settings.engine == replace(plain.engine, step_base_ns=9_000_000, prefix_cache=False)
+    assert settings.limits.max_model_len == 4096
+    assert settings.gpu.model == "H100 SXM"
+
+
+def test_what_happens_is_told_on_stdout_and_beside_the_truth_log(tmp_path: Path) -> None:
+    truth = tmp_path / "truth.jsonl"
+    plan = ("--plan", "50ms kill 0; 150ms start 0", "--health-interval", "20ms")
+    with started("--truth", str(truth), "--replicas", "2", *plan) as (process, _):
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+        said = [re.sub(r" at \d+\.\d{3} s\n", "", line) for line in lines]
+        assert said == [
+            "plan: replica-0 killed",
+            "gateway: replica-0 out of rotation",
+            "plan: replica-0 started",
+            "gateway: replica-0 back in rotation",
+        ]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5) == 0
+    events = [json.loads(line) for line in (tmp_path / "truth.jsonl.events.jsonl").read_text().splitlines()]
+    assert [event["action"] for event in events] == ["kill", "out", "start", "in"]
+
+
+DOCS = (Path(__file__).parent.parent / "docs" / "simulator.md").read_text()
+
+
+def test_the_documentation_names_each_option_and_no_other() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    table = DOCS.split("## Options")[1]
+    assert set(re.findall(r"--[a-z][a-z-]+", table)) == set(parser._option_string_actions)
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", DOCS)) <= set(parser._option_string_actions)
+
+
+def test_the_documentation_names_each_key_of_the_logs_each_fault_policy_and_action() -> None:
+    for kind, head in ((TruthEntry, "## The truth log"), (Event, "## Replicas that differ")):
+        named = re.findall(r"`([a-z_]+)`", DOCS.split(head)[1].split("\n## ")[0])
+        assert {field.name for field in fields(kind)} <= set(named)
+    for word in (*FAULTS, *POLICIES, *Action):
+        assert f"`{word}`" in DOCS

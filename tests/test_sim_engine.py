@@ -1,10 +1,11 @@
+import itertools
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.engine import Engine, EngineProfile, Sequence
+from llm_locust.sim.engine import Engine, EngineCounters, EngineProfile, Sequence
 
 MS = 1_000_000
 
@@ -89,24 +90,179 @@ def test_a_sequence_is_not_admitted_before_it_is_ready() -> None:
     assert token_times_ns(engine)[late][0] > 50 * MS
 
 
-def test_a_full_kv_cache_keeps_the_next_sequence_waiting_and_a_cancel_frees_it() -> None:
-    engine = Engine(replace(PROFILE, kv_cache_tokens=100), 0)
-    big, next_one = Sequence(60, 30, 0), Sequence(10, 10, 0)
+def test_blocks_are_taken_as_tokens_come_and_a_full_cache_keeps_the_next_one_waiting() -> None:
+    engine = Engine(replace(PROFILE, kv_cache_tokens=100), 0)  # 6 blocks of 16
+    big, next_one = Sequence(60, 30, 0), Sequence(40, 10, 0)
     engine.submit(big)
     engine.submit(next_one)
     engine.start_step()
     engine.finish_step()
-    assert (engine.num_running, engine.num_waiting) == (1, 1)
-    assert engine.kv_cache_usage == pytest.approx(61 / 100)
+    assert (engine.num_running, engine.num_waiting) == (1, 1)  # the next one needs 3 blocks, 2 are free
+    assert engine.kv_cache_usage == 4 / 6
+    for _ in range(5):  # tokens 61 to 65: the last one begins a block
+        engine.start_step()
+        engine.finish_step()
+    assert engine.kv_cache_usage == 5 / 6
     engine.cancel(big)
     engine.start_step()
     assert (engine.num_running, engine.num_waiting) == (1, 0)
     assert engine.finish_step() == [next_one]
 
 
-def test_a_sequence_longer_than_the_kv_cache_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="a sequence of 10001 tokens does not fit"):
-        Engine(PROFILE, 0).submit(Sequence(10_000, 1, 0))
+@pytest.mark.parametrize(("kv_cache_tokens", "longest"), [(10_000, 10_000), (9_999, 9_984)])
+def test_a_sequence_longer_than_the_kv_cache_is_refused_at_once(kv_cache_tokens: int, longest: int) -> None:
+    engine = Engine(replace(PROFILE, kv_cache_tokens=kv_cache_tokens), 0)
+    engine.submit(Sequence(longest - 1, 1, 0))
+    with pytest.raises(ValueError, match=f"{longest + 1} tokens does not fit into a KV cache of {longest}"):
+        engine.submit(Sequence(longest, 1, 0))
+
+
+def test_the_youngest_gives_way_and_is_prefilled_again_with_the_tokens_that_it_has() -> None:
+    engine = Engine(replace(PROFILE, kv_cache_tokens=64), 0)  # 4 blocks
+    old, young = Sequence(31, 20, 0), Sequence(30, 10, 0)
+    engine.submit(old)
+    engine.submit(young)
+    times = token_times_ns(engine)
+    # Step 1 has both prompts. In step 3 the old one's 33rd token needs a third block: the young one, with
+    # 32 tokens, gives its two back. They are free again when the old one is over, after its 20th step.
+    step_ns = [18.1, 12.0, *[11.0] * 18, 14.2, *[11.0] * 7]
+    ends_ns = [round(sum(step_ns[: k + 1]) * MS) for k in range(len(step_ns))]
+    assert times[old] == ends_ns[:20]
+    assert times[young] == [*ends_ns[:2], *ends_ns[20:]]
+    assert (old.preemptions, young.preemptions, engine.counters.preemptions) == (0, 1, 1)
+    assert young.scheduled_ns == 0  # the first time
+
+
+def test_a_preempted_sequence_is_ahead_of_all_that_wait() -> None:
+    engine = Engine(replace(PROFILE, kv_cache_tokens=64), 0)
+    sequences = [Sequence(31, 20, 0), Sequence(31, 3, 0), Sequence(1, 1, 0)]
+    for sequence in sequences:
+        engine.submit(sequence)
+    times = token_times_ns(engine)
+    assert sequences[1].preemptions == 1
+    # The last one would fit into the block that is left, and comes no sooner than the head of the queue.
+    assert times[sequences[2]] == [times[sequences[1]][2]]
+    assert times[sequences[1]][2] > times[sequences[0]][-1]
+
+
+def shared_prompt(prompt: int, ready_ns: int, output: int = 2) -> Sequence:
+    """A prompt that begins as every other one from here."""
+    return Sequence(prompt, output, ready_ns, block_hashes=tuple(range(prompt // 16)))
+
+
+def test_a_prompt_is_computed_from_where_it_differs_and_one_token_at_least() -> None:
+    engine = Engine(replace(PROFILE, prefix_cache=True), 0)
+    sequences = [
+        shared_prompt(64, 0),
+        shared_prompt(64, 1_000 * MS),  # the same: all but its last block
+        shared_prompt(40, 2_000 * MS),  # two full blocks of it
+        Sequence(64, 2, 3_000 * MS, block_hashes=(-1, 1, 2, 3)),  # another beginning: nothing
+    ]
+    for sequence in sequences:
+        engine.submit(sequence)
+    times = token_times_ns(engine)
+    assert [s.cached_tokens for s in sequences] == [0, 48, 32, 0]
+    ttfts_ns = [times[s][0] - s.ready_ns for s in sequences]
+    assert ttfts_ns == [round((11 + computed * 0.1) * MS) for computed in (64, 16, 8, 64)]
+    assert (engine.counters.prefix_queries, engine.counters.prefix_hits) == (64 + 64 + 40 + 64, 80)
+    assert engine.kv_cache_usage == 0
+
+
+def test_sequences_that_run_at_once_share_their_blocks() -> None:
+    engine = Engine(replace(PROFILE, prefix_cache=True, kv_cache_tokens=112), 0)  # 7 blocks
+    first, second = shared_prompt(65, 0, 9), shared_prompt(65, MS, 9)
+    engine.submit(first)
+    engine.submit(second)
+    times = token_times_ns(engine)
+    assert second.cached_tokens == 64
+    assert times[second][0] == times[first][1]  # of ten blocks without sharing there would not be enough
+    assert engine.counters.preemptions == 0
+
+
+def test_without_a_prefix_cache_nothing_is_found_and_nothing_told() -> None:
+    engine = Engine(PROFILE, 0)
+    sequences = [shared_prompt(64, 0), shared_prompt(64, 1_000 * MS)]
+    for sequence in sequences:
+        engine.submit(sequence)
+    token_times_ns(engine)
+    assert [s.cached_tokens for s in sequences] == [None, None]
+    assert engine.counters == EngineCounters()
+
+
+def test_a_reset_prefix_cache_finds_nothing_and_what_runs_goes_on() -> None:
+    engine = Engine(replace(PROFILE, prefix_cache=True), 0)
+    running, later = shared_prompt(64, 0, 5), shared_prompt(64, MS, 1)
+    engine.submit(running)
+    engine.start_step()
+    engine.finish_step()
+    engine.reset_prefix_cache()
+    engine.submit(later)
+    times = token_times_ns(engine)
+    assert (len(times[running]), later.cached_tokens) == (4, 0)
+    assert engine.kv_cache_usage == 0
+
+
+def test_a_preempted_prompt_finds_its_own_blocks_again() -> None:
+    engine = Engine(replace(PROFILE, prefix_cache=True, kv_cache_tokens=64), 0)
+    old, young = Sequence(31, 4, 0), shared_prompt(32, 0, 5)
+    engine.submit(old)
+    engine.submit(young)
+    times = token_times_ns(engine)
+    assert young.preemptions == 1
+    # All its blocks are found but for what the old one has taken; it computes from there on, not from 0.
+    resumed_ns = times[young][1] - times[old][-1]
+    assert resumed_ns < round((11 + 33 * 0.1) * MS)
+    assert (young.cached_tokens, engine.counters.prefix_hits) == (0, 0)  # looked up once a sequence
+
+
+def test_a_step_that_reads_context_lasts_longer_with_every_token() -> None:
+    engine = Engine(replace(PROFILE, context_per_token_ns=1_000.0), 0)
+    sequence = Sequence(50, 4, 0)
+    engine.submit(sequence)
+    times = token_times_ns(engine)[sequence]
+    gaps_ns = [b - a for a, b in itertools.pairwise(times)]
+    assert times[0] == 16 * MS  # the prompt's own attention is in the time per prompt token
+    assert gaps_ns == [11 * MS + context * 1_000 for context in (51, 52, 53)]
+
+
+def test_with_overlap_the_longer_of_memory_and_arithmetic_counts() -> None:
+    profile = replace(PROFILE, overlap=True, context_per_token_ns=10_000.0, max_num_batched_tokens=1_000)
+    engine = Engine(profile, 0)
+    long, short = Sequence(500, 3, 0), Sequence(50, 2, 1_000 * MS)
+    engine.submit(long)
+    engine.submit(short)
+    times = token_times_ns(engine)
+    # arithmetic: 1 + 500 · 0.1 ms; memory: 1 + 10 ms + (501, then 502 tokens of context) · 0.01 ms
+    assert times[long] == [51 * MS, 51 * MS + 16_010_000, 51 * MS + 16_010_000 + 16_020_000]
+    assert times[short][0] - short.ready_ns == 11 * MS  # 50 · 0.1 ms is hidden behind 10 ms of weights
+    assert times[short][1] - times[short][0] == 11 * MS + 51 * 10_000
+
+
+def test_a_slowed_engine_takes_its_factor_in_every_later_step() -> None:
+    engine = Engine(PROFILE, 0)
+    sequence = Sequence(50, 4, 0)
+    engine.submit(sequence)
+    engine.start_step()
+    engine.slow_factor = 3.0  # the step under way lasts what it lasts
+    assert engine.finish_step() == [sequence]
+    assert engine.start_step() == (16 + 3 * 11) * MS
+    engine.finish_step()
+    engine.slow_factor = 1.0
+    assert engine.start_step() == (16 + 3 * 11 + 11) * MS
+
+
+def test_a_cleared_engine_has_nothing_and_is_free_at_once() -> None:
+    engine = Engine(replace(PROFILE, prefix_cache=True), 0)
+    for _ in range(6):
+        engine.submit(shared_prompt(64, 0))
+    engine.start_step()
+    engine.clear(5 * MS)  # amid its first step
+    assert (engine.num_running, engine.num_waiting, engine.kv_cache_usage) == (0, 0, 0.0)
+    assert (engine.counters, engine.busy_ns) == (EngineCounters(), 5 * MS)
+    again = shared_prompt(64, 6 * MS)
+    engine.submit(again)
+    assert token_times_ns(engine)[again][0] == round((6 + 11 + 6.4) * MS)
+    assert again.cached_tokens == 0
 
 
 def test_a_sequence_cancelled_during_a_step_gets_no_token_from_it() -> None:
@@ -147,20 +303,58 @@ def test_noise_is_reproduced_by_the_seed_and_leaves_the_mean() -> None:
     assert run(1)[-1] / 2_000 == pytest.approx(11 * MS, rel=0.03)  # 6 standard errors
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 20), st.integers(0, 200)), max_size=20),
-    st.integers(1, 6),
+ASKED = st.tuples(
+    st.integers(1, 300),  # prompt tokens
+    st.integers(1, 90),  # output tokens
+    st.integers(0, 200),  # ms until it is ready
+    st.integers(0, 2),  # the family of prompts that begin alike
+    st.none() | st.integers(0, 99),  # the step during which it is cancelled
 )
-def test_every_sequence_gets_exactly_its_tokens_in_order_of_time(
-    asked: list[tuple[int, int, int]], max_num_seqs: int
+
+
+@given(st.lists(ASKED, max_size=20), st.integers(1, 6), st.booleans(), st.sampled_from([400, 500, 2_000]))
+def test_every_sequence_ends_with_exactly_its_tokens_and_no_block_leaks(
+    asked: list[tuple[int, int, int, int, int | None]], max_num_seqs: int, prefix_cache: bool, kv_tokens: int
 ) -> None:
-    engine = Engine(replace(PROFILE, max_num_seqs=max_num_seqs, kv_cache_tokens=400), 0)
-    sequences = [Sequence(p, o, ready * MS) for p, o, ready in sorted(asked, key=lambda a: a[2])]
+    profile = replace(
+        PROFILE, max_num_seqs=max_num_seqs, kv_cache_tokens=kv_tokens, prefix_cache=prefix_cache
+    )
+    engine, times, cancels = Engine(profile, 0), {}, {}
+    for prompt, output, ready, family, cancelled_after in sorted(asked, key=lambda a: a[2]):
+        keys = tuple(1_000 * family + k for k in range(prompt // 16))
+        sequence = Sequence(prompt, output, ready * MS, block_hashes=keys)
+        engine.submit(sequence)
+        times[sequence] = list[int]()
+        if cancelled_after is not None:
+            cancels[sequence] = cancelled_after
+    for step in range(20_000):
+        end_ns = engine.start_step()
+        assert 0 <= engine.kv_cache_usage <= 1
+        if end_ns is None:
+            break
+        for sequence in [s for s, after in cancels.items() if after == step]:
+            engine.cancel(sequence)
+        for sequence in engine.finish_step():
+            times[sequence].append(end_ns)
+    assert (engine.num_running, engine.num_waiting, engine.kv_cache_usage) == (0, 0, 0.0)
+    for sequence, at_ns in times.items():
+        assert len(at_ns) == sequence.generated <= sequence.output_tokens
+        assert sequence.generated == sequence.output_tokens or sequence in cancels
+        assert sorted(set(at_ns)) == at_ns
+        assert not at_ns or at_ns[0] >= sequence.ready_ns + PROFILE.step_base_ns
+    assert engine.counters.preemptions == sum(s.preemptions for s in times)
+    assert engine.counters.prefix_hits == sum(s.cached_tokens or 0 for s in times)
+    looked_up = sum(s.prompt_tokens for s in times if s.scheduled_ns is not None)
+    assert engine.counters.prefix_queries == (looked_up if prefix_cache else 0)
+
+
+def test_the_oldest_sequence_is_never_preempted_however_small_the_cache() -> None:
+    engine = Engine(replace(PROFILE, max_num_seqs=20, kv_cache_tokens=160), 0)
+    sequences = [Sequence(20, 140, 0) for _ in range(20)]  # each of them fills the cache alone
     for sequence in sequences:
         engine.submit(sequence)
     times = token_times_ns(engine)
-    for sequence in sequences:
-        assert len(times[sequence]) == sequence.output_tokens
-        assert sorted(set(times[sequence])) == times[sequence]
-        assert times[sequence][0] >= sequence.ready_ns + PROFILE.step_base_ns
-    assert engine.kv_cache_usage == 0
+    assert sequences[0].preemptions == 0
+    assert engine.counters.preemptions > 20
+    lasts = [times[s][-1] for s in sequences]
+    assert lasts == sorted(lasts)

@@ -5,11 +5,18 @@ import itertools
 import json
 import socket
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sim_deployment import CHAT, Deployment, Seen, deployment
+from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
+
+from llm_locust.deployment.exposition import readings
+from llm_locust.sim.jobs import ModelLimits
+from llm_locust.wire.draft import Usage
+from llm_locust.wire.reply import Endpoint, read_body, reply_reader
+from llm_locust.wire.sse import SseDecoder
 
 CUT_TOKENS = 3  # where a fault midway strikes
 
@@ -95,7 +102,8 @@ def test_an_empty_answer_is_complete_and_has_no_token(tmp_path: Path) -> None:
 def test_a_slow_answer_is_whole_and_its_gaps_are_many_steps(tmp_path: Path) -> None:
     seen, entry = one_faulty_answer(tmp_path, "slow")
     assert len(seen.texts) == 6
-    assert entry["token_ns"][-1] - entry["token_ns"][0] >= 5 * 10 * 1_000_000 * 0.9
+    # A step of 1 ms with the prompt, ten for each further token; a token may be late, and is never early.
+    assert entry["token_ns"][-1] - entry["scheduled_ns"] >= (1 + 5 * 10) * 1_000_000 * 0.99
 
 
 def test_a_stalled_stream_stops_midway_and_goes_on_after_its_time(tmp_path: Path) -> None:
@@ -206,3 +214,90 @@ def test_the_shares_of_a_plan_are_held_over_many_requests(tmp_path: Path) -> Non
                 assert bool(answer.status == 200 and not answer.texts) == (fault == "empty")
 
     run(test())
+
+
+LONG_PROMPT = " ".join(f"word{i}" for i in range(30))  # 60 tokens, 3 full blocks of 16
+ASKS: dict[str, dict[str, Any]] = {
+    "/chat/completions": {"messages": [{"content": LONG_PROMPT}], "max_tokens": 3},
+    "/completions": {"prompt": LONG_PROMPT, "max_tokens": 3},
+    "/responses": {"input": LONG_PROMPT, "max_output_tokens": 3},
+    "/messages": {"messages": [{"content": LONG_PROMPT}], "max_tokens": 3},
+}
+
+
+def usage_of(path: str, seen: Seen, stream: bool) -> Usage:
+    """As this project's own decoders read it."""
+    spoken = Endpoint(path.removeprefix("/").partition("/")[0])
+    if not stream:
+        reply = read_body(spoken, seen.body)
+    else:
+        reader = reply_reader(spoken)
+        reader.feed(SseDecoder().feed(seen.body))
+        reply = reader.finish()
+    assert reply.usage is not None
+    return reply.usage
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ASKS)
+def test_the_usage_tells_what_the_prefix_cache_had(tmp_path: Path, path: str, stream: bool) -> None:
+    async def test() -> None:
+        engine = replace(FAST, prefix_cache=True)
+        ask = ASKS[path] | {"stream": stream, "ignore_eos": True, "stream_options": {"include_usage": True}}
+        async with deployment(tmp_path, engine=engine, replicas=1) as sim:
+            for request_id, cached in (("first", 0), ("second", 48)):
+                headers = {"anthropic_version": "2023-06-01", "x_request_id": request_id}
+                usage = usage_of(path, await sim.post(path, ask, **headers), stream)
+                assert (usage.input_tokens, usage.output_tokens, usage.cached_tokens) == (60, 3, cached)
+            entries = await sim.entries(2)
+            assert [entries[i]["cached_tokens"] for i in ("first", "second")] == [0, 48]
+
+    run(test())
+
+
+def test_without_a_prefix_cache_the_usage_does_not_speak_of_one(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=1) as sim:
+            seen = await sim.chat("id", stream=False)
+            assert "prompt_tokens_details" not in seen.json["usage"]
+            assert (await sim.entries(1))["id"]["cached_tokens"] is None
+
+    run(test())
+
+
+def test_the_truth_has_queue_and_preemptions_and_agrees_with_the_metrics(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = replace(FAST, prefix_cache=True, kv_cache_tokens=192, max_num_seqs=3)
+        limits = ModelLimits(max_model_len=192)
+        async with deployment(tmp_path, engine=engine, limits=limits, replicas=1) as sim:
+            asks = [
+                sim.chat(f"id-{i}", 60, messages=[{"content": f"{'x ' * (10 * i)} {LONG_PROMPT}"}])
+                for i in range(6)
+            ]
+            await asyncio.gather(*asks, *(sim.chat(f"same-{i}", 20) for i in range(6)))
+            entries = list((await sim.entries(12)).values())
+            for entry in entries:
+                assert entry["received_ns"] <= entry["scheduled_ns"] < entry["first_token_ns"]
+            totals = {
+                r.name: r.value for r in readings((await sim.get("/metrics"))[1]) if "_bucket" not in r.name
+            }
+            for name, total in (
+                ("preemptions", sum(e["preemptions"] for e in entries)),
+                ("prefix_cache_hits", sum(e["cached_tokens"] for e in entries)),
+                ("prefix_cache_queries", sum(e["input_tokens"] for e in entries)),
+                ("prompt_tokens", sum(e["input_tokens"] for e in entries)),
+                ("generation_tokens", sum(e["output_tokens"] for e in entries)),
+                ("itl_s_count", sum(e["output_tokens"] - 1 for e in entries)),
+                ("queue_s_count", 12),
+            ):
+                assert totals[name] == total, name
+            assert totals["preemptions"] > 0
+            queued_s = sum(e["scheduled_ns"] - e["received_ns"] for e in entries) * 1e-9
+            assert 0 < totals["queue_s_sum"] <= queued_s
+
+    run(test())
+
+
+def test_a_request_that_no_engine_began_has_no_time_in_the_queue(tmp_path: Path) -> None:
+    _, entry = one_faulty_answer(tmp_path, "http_500")
+    assert (entry["scheduled_ns"], entry["cached_tokens"], entry["preemptions"]) == (None, None, 0)

@@ -1,5 +1,6 @@
 import asyncio
-import random
+import re
+import socket
 import time
 from collections import Counter
 from collections.abc import Coroutine
@@ -7,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
-from sim_deployment import CHAT, FAST, Deployment, deployment
+from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
-from llm_locust.sim.engine import Engine
-from llm_locust.sim.gateway import make_router
 from llm_locust.sim.jobs import ModelLimits
-from llm_locust.sim.replica import Replica
 
 USER = [{"role": "user", "content": "one two three"}]
 
@@ -270,25 +269,306 @@ def test_old_clients_and_odd_request_ids_are_answered(
     run(test())
 
 
-def replicas(count: int) -> list[Replica]:
-    return [Replica(i, Engine(FAST, i)) for i in range(count)]
+def streaming(sim: Deployment, request_id: str, base: str | None = None) -> "asyncio.Task[Seen]":
+    """A long answer under way."""
+    body = {"messages": USER, "stream": True, "max_tokens": 20_000, "ignore_eos": True}
+    return asyncio.create_task(sim.post(CHAT, body, base=base, x_request_id=request_id))
 
 
-def test_round_robin_takes_turns_and_random_takes_all() -> None:
-    pool, source = replicas(3), random.Random(0)
-    turns = make_router("round_robin", pool)
-    assert [turns(source).name for _ in range(4)] == ["replica-0", "replica-1", "replica-2", "replica-0"]
-    drawn = make_router("random", pool)
-    assert Counter(drawn(source).name for _ in range(300)).keys() == {r.name for r in pool}
+async def running(sim: Deployment, replica: int, count: int = 1) -> None:
+    """Wait until the replica has so many sequences in its batch."""
+    line = f'vllm:num_requests_running{{engine="{replica}",model_name="sim"}} {count}\n'
+    while line not in (await sim.get("/metrics"))[1]:
+        await asyncio.sleep(0.001)
 
 
-def test_least_inflight_takes_the_idlest_replica() -> None:
+def test_a_kill_breaks_off_streams_and_gives_502_to_answers_that_have_no_head_yet(tmp_path: Path) -> None:
     async def test() -> None:
-        pool, source = replicas(2), random.Random(0)
-        route = make_router("least_inflight", pool)
-        first = pool[0].submit(1, 5, 1, "stop", lambda: None)
-        assert route(source) is pool[1]
-        pool[0].cancel(first)
-        assert route(source) is pool[0]
+        async with deployment(tmp_path, replicas=1) as sim:
+            stream = streaming(sim, "stream")
+            whole = asyncio.create_task(sim.chat("whole", tokens=20_000, stream=False))
+            await running(sim, 0, 2)
+            await sim.act("kill 0")
+            seen, refused = await stream, await whole
+            assert (seen.status, seen.error) == (200, "ClientPayloadError")
+            assert refused.status == 502
+            assert "replica-0" in refused.json["error"]["message"]
+            entries = await sim.entries(2)
+            for entry in entries.values():
+                assert (entry["replica"], entry["fault"], entry["complete"]) == ("replica-0", "killed", False)
+                assert not entry["disconnected"]
+            assert [entries[i]["status"] for i in ("stream", "whole")] == [200, 502]
+            assert entries["stream"]["output_tokens"] == len(seen.texts) > 0
+
+    run(test())
+
+
+def test_until_it_looks_the_gateway_answers_502_for_a_dead_replica_and_then_goes_around_it(
+    tmp_path: Path,
+) -> None:
+    async def served(sim: Deployment, name: str) -> Counter[tuple[int | None, str]]:
+        seen = [await sim.chat(f"{name}-{i}", tokens=1) for i in range(4)]
+        return Counter((answer.status, answer.headers["X-Served-By"]) for answer in seen)
+
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=2) as sim:
+            await sim.act("kill 1")
+            assert await served(sim, "unaware") == {(200, "replica-0"): 2, (502, "replica-1"): 2}
+            sim.fleet.look()
+            assert await served(sim, "around") == {(200, "replica-0"): 4}
+            await sim.act("start 1")
+            assert await served(sim, "still around") == {(200, "replica-0"): 4}
+            sim.fleet.look()
+            assert await served(sim, "back") == {(200, "replica-0"): 2, (200, "replica-1"): 2}
+            entries = await sim.entries(16)
+            assert Counter(entry["fault"] for entry in entries.values()) == {None: 14, "dead": 2}
+            events = await sim.events()
+            assert [event["action"] for event in events] == ["kill", "out", "start", "in"]
+
+    run(test())
+
+
+def test_the_gateway_looks_at_every_interval(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=2, health_interval_ns=10_000_000) as sim:
+            await sim.act("kill 1")
+            await sim.events("out")
+            await sim.act("start 1")
+            events = await sim.events("in")
+            assert [event["action"] for event in events] == ["kill", "out", "start", "in"]
+
+    run(test())
+
+
+def test_a_killed_replica_loses_its_port_connections_cache_and_counts(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = replace(FAST, prefix_cache=True)
+        async with deployment(tmp_path, replicas=1, replica_ports=0, engine=engine) as sim:
+            (own,) = sim.addresses.replicas
+            prompt = {"messages": [{"role": "user", "content": "word " * 100}], "max_tokens": 1}
+            for name in ("cold", "warm"):
+                await sim.post(CHAT, prompt, base=own, x_request_id=name)
+            stream = streaming(sim, "broken off", own)
+            await running(sim, 0)
+            await sim.act("kill 0")
+            assert (await stream).error is not None
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await sim.get("/health", base=own)
+            await sim.act("start 0")
+            assert (await sim.get("/health", base=own))[0] == 200
+            page = (await sim.get("/metrics", base=own))[1]
+            assert 'vllm:generation_tokens_total{engine="0",model_name="sim"} 0\n' in page
+            assert (await sim.post(CHAT, prompt, base=own, x_request_id="again")).status == 200
+            entries = await sim.entries(4)
+            assert [entries[i]["cached_tokens"] for i in ("cold", "warm", "again")] == [0, 96, 0]
+            broken_off = entries["broken off"]
+            assert (broken_off["fault"], broken_off["disconnected"]) == ("killed", False)
+
+    run(test())
+
+
+def test_a_replica_whose_port_was_taken_meanwhile_serves_behind_the_gateway_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=1, replica_ports=0) as sim:
+            port = int(sim.addresses.replicas[0].split(":")[2].removesuffix("/v1"))
+            await sim.act("kill 0")
+            with socket.create_server(("127.0.0.1", port)):
+                await sim.act("start 0")
+            said = capsys.readouterr().err
+            assert f"replica-0 has no port of its own any more: cannot listen on 127.0.0.1:{port}" in said
+            sim.fleet.look()
+            assert (await sim.chat()).status == 200
+
+    run(test())
+
+
+def test_a_draining_replica_finishes_what_it_has_and_takes_nothing_new(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=2, replica_ports=0) as sim:
+            under_way = asyncio.create_task(sim.chat("under-way", tokens=200))
+            await running(sim, 0)
+            await sim.act("drain 0")
+            others = [await sim.chat(f"other-{i}", tokens=1) for i in range(4)]
+            assert {a.headers["X-Served-By"] for a in others} == {"replica-1"}
+            own = sim.addresses.replicas[0]
+            assert (await sim.get("/health", base=own))[0] == 503
+            refused = await sim.post(CHAT, {"messages": USER}, base=own)
+            assert (refused.status, "takes no new requests" in refused.body.decode()) == (503, True)
+            assert (await sim.get("/health"))[0] == 200
+            assert len((await under_way).texts) == 200
+            await sim.act("start 0")
+            sim.fleet.look()
+            assert (await sim.get("/health", base=own))[0] == 200
+            back = {(await sim.chat(f"back-{i}", tokens=1)).headers["X-Served-By"] for i in range(2)}
+            assert back == {"replica-0", "replica-1"}
+
+    run(test())
+
+
+def test_with_no_replica_left_the_gateway_is_unhealthy_and_says_503(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=1) as sim:
+            await sim.act("drain 0")
+            assert (await sim.get("/health"))[0] == 503
+            seen = await sim.chat("none")
+            assert (seen.status, seen.json["error"]["message"]) == (503, "No replica is in rotation.")
+            entry = (await sim.entries(1))["none"]
+            assert (entry["replica"], entry["status"]) == (None, 503)
+
+    run(test())
+
+
+def test_the_plan_is_told_as_lines_and_as_events_with_the_time_of_each(tmp_path: Path) -> None:
+    async def test() -> None:
+        plan = "20ms slow 1 3x; 40ms normal 1"
+        before_ns = time.time_ns()
+        async with deployment(tmp_path, replicas=2, plan=plan) as sim:
+            events = await sim.events("normal")
+            assert [(e["who"], e["replica"], e["action"], e["factor"]) for e in events] == [
+                ("plan", "replica-1", "slow", 3.0),
+                ("plan", "replica-1", "normal", None),
+            ]
+            assert before_ns < events[0]["time_ns"] < events[1]["time_ns"] < time.time_ns()
+            assert re.fullmatch(r"plan: replica-1 slowed 3x at 0\.\d{3} s", sim.lines[0])
+            assert re.fullmatch(r"plan: replica-1 back to its own speed at 0\.\d{3} s", sim.lines[1])
+
+    run(test())
+
+
+def test_a_slow_replica_takes_its_factor_longer(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = replace(FAST, step_base_ns=2_000_000)
+        async with deployment(tmp_path, replicas=2, engine=engine, speeds={1: 5.0}) as sim:
+            await asyncio.gather(*(sim.chat(f"id-{i}", tokens=21) for i in range(2)))
+            took = {
+                e["replica"]: (e["token_ns"][-1] - e["token_ns"][0]) / 20e6
+                for e in (await sim.entries(2)).values()
+            }
+            # Milliseconds a token: 2 and 10, where a busy machine delays neither the first nor the last.
+            assert took["replica-0"] < 7 < took["replica-1"]
+
+    run(test())
+
+
+def test_a_replicas_own_port_has_a_servers_control_endpoints_and_the_gateway_has_not(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = replace(FAST, prefix_cache=True)
+        async with deployment(tmp_path, replicas=2, replica_ports=0, engine=engine) as sim:
+            own = sim.addresses.replicas[1]
+            root = own.removesuffix("/v1")
+            paths = (
+                "/stop_profile",
+                "/start_profile",
+                "/start_profile",
+                "/stop_profile",
+                "/reset_prefix_cache",
+            )
+            for path in paths:
+                seen = await sim.post(path, {}, base=root)
+                assert (seen.status, seen.body) == (200, b"")
+                assert (
+                    await sim.post(path, {}, base=sim.addresses.gateway.removesuffix("/v1"))
+                ).status == 404
+            events = await sim.events("reset_prefix_cache")
+            assert {(e["who"], e["replica"]) for e in events} == {("client", "replica-1")}
+            assert [e["action"] for e in events] == [
+                "stop_profile ignored: it is not profiling",
+                "start_profile",
+                "start_profile ignored: it is profiling already",
+                "stop_profile",
+                "reset_prefix_cache",
+            ]
+
+    run(test())
+
+
+def test_a_reset_prefix_cache_is_cold(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = replace(FAST, prefix_cache=True)
+        async with deployment(tmp_path, replicas=1, replica_ports=0, engine=engine) as sim:
+            (own,) = sim.addresses.replicas
+            for request_id in ("cold", "warm", "reset"):
+                if request_id == "reset":
+                    await sim.post("/reset_prefix_cache", {}, base=own.removesuffix("/v1"))
+                messages = [{"role": "user", "content": "word " * 64}]
+                await sim.post(CHAT, {"messages": messages, "max_tokens": 1}, x_request_id=request_id)
+            entries = await sim.entries(3)
+            assert [entries[i]["cached_tokens"] for i in ("cold", "warm", "reset")] == [0, 48, 0]
+
+    run(test())
+
+
+def test_a_replicas_own_metrics_are_those_of_a_single_server(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=3, replica_ports=0) as sim:
+            await sim.post(CHAT, {"messages": USER, "max_tokens": 4}, base=sim.addresses.replicas[2])
+            _, own = await sim.get("/metrics", base=sim.addresses.replicas[2])
+            _, all_of_them = await sim.get("/metrics")
+            assert 'prompt_tokens_total{engine="0",model_name="sim"} 3\n' in own
+            assert 'engine="1"' not in own
+            assert 'prompt_tokens_total{engine="2",model_name="sim"} 3\n' in all_of_them
+            _, gpus = await sim.get("/gpu/metrics", base=sim.addresses.replicas[2])
+            assert 'UUID="GPU-sim-2"' in gpus
+            assert 'UUID="GPU-sim-0"' not in gpus
+
+    run(test())
+
+
+def test_a_session_header_sticks_over_connections_and_without_it_a_connection_sticks(tmp_path: Path) -> None:
+    async def served(sim: Deployment, count: int, **headers: str) -> list[str]:
+        """Each on a connection of its own."""
+        served = []
+        for _ in range(count):
+            async with aiohttp.ClientSession() as session:
+                for _ in range(2):
+                    async with session.post(
+                        sim.addresses.gateway + CHAT,
+                        json={"messages": USER, "max_tokens": 1},
+                        headers=headers,
+                    ) as response:
+                        served.append(response.headers["X-Served-By"])
+        return served
+
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=8, routing="sticky") as sim:
+            assert len(set(await served(sim, 4, **{"X-Session-Id": "alice"}))) == 1
+            by_connection = await served(sim, 12)
+            assert by_connection[::2] == by_connection[1::2]
+            assert len(set(by_connection)) > 1
+
+    run(test())
+
+
+def test_prefix_routing_sends_prompts_that_begin_alike_to_where_they_are_cached(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = replace(FAST, prefix_cache=True)
+        async with deployment(tmp_path, replicas=4, routing="prefix", engine=engine) as sim:
+            for turn in range(3):
+                for tenant in range(4):
+                    content = f"tenant {tenant} " * 40 + f"question {turn}"
+                    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+                    await sim.post(CHAT, body, x_request_id=f"{tenant}/{turn}")
+            entries = await sim.entries(12)
+            for tenant in range(4):
+                assert len({entries[f"{tenant}/{turn}"]["replica"] for turn in range(3)}) == 1
+            assert len({entries[f"{tenant}/0"]["replica"] for tenant in range(4)}) == 4
+            assert all(entries[f"{tenant}/2"]["cached_tokens"] >= 64 for tenant in range(4))
+
+    run(test())
+
+
+def test_least_inflight_goes_around_what_is_under_way(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with deployment(tmp_path, replicas=2, routing="least_inflight") as sim:
+            stream = streaming(sim, "long")
+            await running(sim, 0)
+            served = {(await sim.chat(f"id-{i}", tokens=1)).headers["X-Served-By"] for i in range(4)}
+            assert served == {"replica-1"}
+            stream.cancel()
+            await sim.entries(5)
+            back = {(await sim.chat(f"back-{i}", tokens=1)).headers["X-Served-By"] for i in range(2)}
+            assert back == {"replica-0", "replica-1"}
 
     run(test())

@@ -8,7 +8,7 @@ from sim_deployment import deployment
 
 from llm_locust.deployment.exposition import readings
 from llm_locust.sim.engine import Engine, EngineProfile, Sequence
-from llm_locust.sim.gpu_page import BUSY_W, IDLE_W, GpuReading, gpu_exposition
+from llm_locust.sim.gpu_page import BUSY_W, IDLE_W, GpuKind, GpuReading, gpu_exposition
 
 S = 1_000_000_000
 
@@ -22,7 +22,9 @@ def test_an_idle_device_draws_idle_power_and_one_in_steps_all_the_time_the_most(
 
 def test_the_page_reads_as_that_of_the_exporter() -> None:
     found = readings(
-        gpu_exposition([GpuReading("0", 10 * S, 5 * S, True, 0.0), GpuReading("1", 10 * S, 0, False, 1.0)])
+        gpu_exposition(
+            [GpuReading("0", 10 * S, 5 * S, True, 0.0), GpuReading("1", 10 * S, 0, False, 1.0)], GpuKind()
+        )
     )
     values = {(r.name, r.labels["gpu"]): r.value for r in found}
     assert [values["gpu_utilisation", gpu] for gpu in "01"] == [1.0, 0.0]
@@ -30,6 +32,16 @@ def test_the_page_reads_as_that_of_the_exporter() -> None:
     assert values["energy_j", "0"] == pytest.approx(5 * (IDLE_W + BUSY_W))
     assert values["gpu_memory_used_bytes", "1"] > values["gpu_memory_used_bytes", "0"] > 0
     assert {r.labels["UUID"] for r in found} == {"GPU-sim-0", "GPU-sim-1"}
+
+
+def test_a_replica_on_several_gpus_has_as_many_devices_that_share_its_memory() -> None:
+    kind = GpuKind(model="H100", count=4, weights_mib=100.0, kv_cache_mib=10.0)
+    found = readings(
+        gpu_exposition([GpuReading(label, 10 * S, 5 * S, True, 0.5) for label in ("0", "1")], kind)
+    )
+    used = {r.labels["gpu"]: r.value for r in found if r.name == "gpu_memory_used_bytes"}
+    assert used == {str(number): 105 * 2**20 for number in range(8)}
+    assert {r.labels["modelName"] for r in found} == {"H100"}
 
 
 def test_time_in_steps_is_that_of_the_steps_and_not_of_the_pauses() -> None:

@@ -100,6 +100,56 @@ def test_a_body_that_is_not_a_request_is_a_400(endpoint: Endpoint, body: bytes) 
     assert caught.value.status == 400
 
 
+def hashes(endpoint: Endpoint = Endpoint.COMPLETIONS, block_tokens: int = 4, **body: Any) -> tuple[int, ...]:
+    encoded = json.dumps(body).encode()
+    return resolve(endpoint, encoded, "id", LIMITS, random.Random(0), block_tokens).block_hashes
+
+
+def test_a_block_hash_stands_for_the_prompt_up_to_its_end() -> None:
+    known = hashes(prompt="a b c d e f g h")
+    assert len(known) == 2
+    assert hashes(prompt="a b c d e f g") == known[:1]
+    assert hashes(prompt="a b c d e f g h i j k") == known
+    assert hashes(prompt="a b c d e f g x")[0] == known[0]
+    assert hashes(prompt="a b c d e f g x")[1] != known[1]
+    assert not set(hashes(prompt="x b c d e f g h")) & set(known)
+    assert not set(hashes(prompt="e f g h a b c d")) & set(known)
+    assert hashes(prompt="a b c") == ()
+
+
+def test_block_hashes_are_the_same_in_every_process() -> None:
+    assert hashes(prompt="a b c d") == (0x5C76CE4400CF54FC,)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        (Endpoint.CHAT, {"messages": [{"role": "system", "content": "a b"}, {"content": "c d"}]}),
+        (Endpoint.RESPONSES, {"instructions": "a b", "input": "c d"}),
+        (Endpoint.MESSAGES, {"system": "a b", "messages": [{"content": "c d"}], "max_tokens": 1}),
+        (Endpoint.COMPLETIONS, {"prompt": ["a  b\nc d"]}),
+    ],
+)
+def test_every_endpoint_hashes_its_texts_in_their_order(endpoint: Endpoint, body: dict[str, Any]) -> None:
+    assert hashes(endpoint, **body) == hashes(prompt="a b c d")
+
+
+def test_token_ids_have_hashes_too_and_blocks_are_of_sixteen_unless_told() -> None:
+    assert hashes(prompt=[5, 6, 7, 8])[0] == hashes(prompt=[5, 6, 7, 8, 9])[0]
+    assert hashes(prompt=[5, 6, 7, 8]) != hashes(prompt=[56, 7, 8, 9])
+    assert len(job(messages=[{"content": "x " * 40}]).block_hashes) == 2
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=30), st.lists(st.sampled_from("ab"), max_size=30))
+def test_two_prompts_share_as_many_hashes_as_whole_blocks_of_their_beginning(
+    first: list[str], second: list[str]
+) -> None:
+    one, other = hashes(prompt=" ".join(first)), hashes(prompt=" ".join(second))
+    alike = [first[:end] == second[:end] for end in range(4, min(len(first), len(second)) + 1, 4)]
+    assert [a == b for a, b in zip(one, other, strict=False)] == alike
+    assert len(set(one) & set(other)) == sum(alike)
+
+
 @given(st.sampled_from(list(Endpoint)), st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3)

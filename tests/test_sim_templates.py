@@ -26,7 +26,7 @@ def stream_bytes(job: Job, template: StreamTemplate) -> bytes:
         template.token(job.text.escaped(n - 1), n, n == job.output_tokens)
         for n in range(1, job.output_tokens + 1)
     ]
-    return b"".join([*template.opening, *tokens, template.closing()])
+    return b"".join([*template.opening, *tokens, template.closing(None)])
 
 
 def data_of(stream: bytes) -> list[Any]:

@@ -29,25 +29,27 @@ def stream_template(job: Job) -> StreamTemplate:
         last_after=last_after,
         counts=counts,
         error=lambda _: data_event(error_object(500, "InternalServerError", FAULT_MESSAGE)) + DONE,
-        closing=lambda: _closing(job),
+        closing=lambda cached_tokens: _closing(job, cached_tokens),
     )
 
 
-def whole_body(job: Job) -> dict[str, Any]:
-    """The answer that is not streamed."""
+def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
+    """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
     text = job.text.whole(job.output_tokens)
     chat = job.endpoint is Endpoint.CHAT
     content = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
     choice = {"index": 0, **content, "logprobs": None, "finish_reason": job.finish_reason}
     kind = {"object": "chat.completion"} if chat else {}
-    return _head(job) | kind | {"choices": [choice], "usage": _usage(job, job.output_tokens)}
+    return _head(job) | kind | {"choices": [choice], "usage": _usage(job, job.output_tokens, cached_tokens)}
 
 
-def _usage(job: Job, output_tokens: int) -> dict[str, int]:
+def _usage(job: Job, output_tokens: int, cached_tokens: int | None = None) -> dict[str, Any]:
+    details = {} if cached_tokens is None else {"prompt_tokens_details": {"cached_tokens": cached_tokens}}
     return {
         "prompt_tokens": job.prompt_tokens,
         "total_tokens": job.prompt_tokens + output_tokens,
         "completion_tokens": output_tokens,
+        **details,
     }
 
 
@@ -74,12 +76,12 @@ def _role_chunk(job: Job) -> dict[str, Any]:
     return _head(job) | {"choices": [choice]} | usage
 
 
-def _closing(job: Job) -> bytes:
+def _closing(job: Job, cached_tokens: int | None) -> bytes:
     # The last token's chunk has the finish reason; where there is no token it needs a chunk of its own.
     finish = data_event(_chunk(job, "", job.finish_reason)) if job.output_tokens == 0 else b""
     if not job.include_usage:
         return finish + DONE
-    usage = _head(job) | {"choices": [], "usage": _usage(job, job.output_tokens)}
+    usage = _head(job) | {"choices": [], "usage": _usage(job, job.output_tokens, cached_tokens)}
     return finish + data_event(usage) + DONE
 
 

@@ -1,174 +1,135 @@
-"""A discrete model of one inference engine with continuous batching. No IO and no clock.
+"""A simulator of one inference engine with continuous batching. No model, no GPU, no IO and no clock.
 
 Time is virtual and absolute: a step starts where the last one ended, or when the first waiting
-sequence is ready, and lasts
+sequence is ready. With n sequences in its batch, of which d decode, p tokens to prefill and c tokens of
+context that the decoding ones attend to, it lasts
 
-    (step_base + step_per_sequence · sequences + prefill_per_token · prompt tokens) · noise
+    (base + per_sequence · n + prefill_per_token · p + context_per_token · c) · noise · slow_factor
+
+or, where ``overlap`` is set (a roofline: memory traffic beside arithmetic, the longer one counts),
+
+    (per_sequence · n + max(base + context_per_token · c, prefill_per_token · (p + d))) · noise · slow_factor
 
 Each step decodes one token of every running sequence; what is left of its token budget goes to
 the prompts of others, first come first served (chunked prefill). A sequence whose prompt is
-done emits its first token at the end of that step. So on an idle engine
+done emits its first token at the end of that step. So on an idle engine without overlap
 
-    TTFT = ttft_base + step_base + step_per_sequence + prefill_per_token · prompt tokens
+    TTFT = ttft_base + base + per_sequence + prefill_per_token · prompt tokens
+
+Memory is as in vLLM's V1 engine: a sequence gets blocks of the KV cache as its tokens come. Where none
+is free for one that runs, the sequence admitted last is preempted: it loses its blocks, goes to the
+head of the queue, and its prompt and the tokens that it has are prefilled again. With ``prefix_cache``
+a prompt takes over the blocks of an earlier one as far as both begin alike; one token at least is computed.
+
+What is simplified: a step's time is linear (no quadratic attention in a prefill, no steps between sizes of
+captured graphs); the scheduler and the sampling cost no time of their own beyond ``base``; only prompts
+are found in the prefix cache, not what was generated; the GPUs of one engine act as one; no swapping to
+the host's memory, no priorities, no speculative decoding.
 """
 
 import random
-from collections import deque
-from dataclasses import dataclass
 
+from llm_locust.sim.scheduler import Batch, Scheduler
+from llm_locust.sim.sequence import EngineCounters, EngineProfile, Sequence
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineProfile:
-    """How fast one replica is, and how much it can hold."""
-
-    ttft_base_ns: int = 20_000_000  # between arrival and being ready for the scheduler
-    prefill_per_token_ns: int = 30_000
-    step_base_ns: int = 15_000_000
-    step_per_sequence_ns: int = 100_000
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2_048
-    kv_cache_tokens: int = 500_000
-    noise: float = 0.02  # sigma of the log-normal factor on a step's duration, whose mean is 1
-
-
-@dataclass(slots=True, eq=False)
-class Sequence:
-    """One request inside an engine.
-
-    ``ready_ns`` is the virtual time from which it may be admitted; ``pace`` is the number of
-    steps that one of its tokens takes.
-    """
-
-    prompt_tokens: int
-    output_tokens: int
-    ready_ns: int
-    pace: int = 1
-    prefilled: int = 0
-    generated: int = 0
-    turns: int = 0  # decode steps it has been part of
+__all__ = ["Engine", "EngineCounters", "EngineProfile", "Sequence", "step_ns"]
 
 
 class Engine:
-    """A waiting queue, the running sequences and the steps between them."""
+    """A scheduler, and the time that its steps take."""
 
     def __init__(self, profile: EngineProfile, seed: int | str) -> None:
+        """
+        Raises:
+            ValueError: the KV cache is smaller than one block.
+        """
         self.profile = profile
-        self._random = random.Random(seed)
-        self._waiting: deque[Sequence] = deque()
-        # Dictionaries as ordered sets: admission order, removal in O(1).
-        self._prefilling: dict[Sequence, None] = {}
-        self._decoding: dict[Sequence, None] = {}
-        self._chunks: list[tuple[Sequence, int]] = []  # of the step under way
-        self._decodes: list[Sequence] = []  # of the step under way
-        self._reserved_tokens = 0
-        self._now_ns = 0
+        self.slow_factor = 1.0  # on the duration of every step that starts from now on
         self.busy_ns = 0  # virtual time in steps, the one under way as a whole
+        self._random = random.Random(seed)
+        self._scheduler = Scheduler(profile)
+        self._batch = Batch()  # of the step under way
+        self._began_ns = 0  # that step, or the last one
+        self._now_ns = 0  # its end
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return self._scheduler.num_waiting
 
     @property
     def num_running(self) -> int:
-        return len(self._prefilling) + len(self._decoding)
+        return self._scheduler.num_running
 
     @property
     def kv_cache_usage(self) -> float:
-        """Share of the KV cache that holds tokens, 0 to 1."""
-        held = sum(s.prefilled + s.generated for part in (self._prefilling, self._decoding) for s in part)
-        return held / self.profile.kv_cache_tokens
+        """Share of the KV cache's blocks that sequences hold, 0 to 1."""
+        return self._scheduler.kv_cache_usage
+
+    @property
+    def counters(self) -> EngineCounters:
+        return self._scheduler.counters
 
     def submit(self, sequence: Sequence) -> None:
         """Queue a sequence. Sequences must come in the order of their ``ready_ns``.
 
         Raises:
-            ValueError: it could never be admitted, for it is longer than the whole KV cache.
+            ValueError: it could never be finished, for it is longer than the whole KV cache.
         """
-        if _footprint(sequence) > self.profile.kv_cache_tokens:
-            raise ValueError(f"a sequence of {_footprint(sequence)} tokens does not fit into the KV cache")
-        self._waiting.append(sequence)
+        length, longest = (
+            sequence.prompt_tokens + sequence.output_tokens,
+            self.profile.longest_sequence_tokens,
+        )
+        if length > longest:
+            raise ValueError(f"a sequence of {length} tokens does not fit into a KV cache of {longest}")
+        self._scheduler.submit(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """Free the sequence wherever it is; one that is over is left alone."""
-        if sequence in self._prefilling or sequence in self._decoding:
-            self._release(sequence)
-        elif sequence in self._waiting:
-            self._waiting.remove(sequence)
+        self._scheduler.cancel(sequence)
+
+    def clear(self, at_ns: int) -> None:
+        """Lose everything, as a process that is killed at that virtual time: sequences, cache, counters."""
+        # The step under way ends here.
+        self.busy_ns -= max(0, self._now_ns - max(at_ns, self._began_ns))
+        self._now_ns = min(self._now_ns, at_ns)
+        self._scheduler, self._batch = Scheduler(self.profile), Batch()
+
+    def reset_prefix_cache(self) -> None:
+        """No prompt seen so far is found any more. What runs keeps its blocks."""
+        self._scheduler.forget_prefixes()
 
     def start_step(self) -> int | None:
         """Form the next batch. Gives the virtual time at which its step ends, None with nothing to do."""
-        if not self.num_running:
-            if not self._waiting:
+        if not self._scheduler.num_running:
+            ready_ns = self._scheduler.next_ready_ns
+            if ready_ns is None:
                 return None
-            self._now_ns = max(self._now_ns, self._waiting[0].ready_ns)
-        self._decodes = list(self._decoding)
-        budget = self.profile.max_num_batched_tokens - len(self._decodes)
-        self._chunks = self._take_chunks(budget)
-        batch = len(self._decodes) + len(self._chunks)
-        duration_ns = (
-            self.profile.step_base_ns
-            + self.profile.step_per_sequence_ns * batch
-            + self.profile.prefill_per_token_ns * sum(tokens for _, tokens in self._chunks)
-        )
-        duration_ns = round(duration_ns * self._noise())
+            self._now_ns = max(self._now_ns, ready_ns)
+        self._began_ns = self._now_ns
+        self._batch = self._scheduler.schedule(self._now_ns)
+        duration_ns = round(step_ns(self.profile, self._batch) * self._noise() * self.slow_factor)
         self._now_ns += duration_ns
         self.busy_ns += duration_ns
         return self._now_ns
 
     def finish_step(self) -> list[Sequence]:
         """End the step: the sequences that have one more token now, in order of admission."""
-        emitted = []
-        for sequence in self._decodes:
-            sequence.turns += 1
-            if sequence in self._decoding and sequence.turns % sequence.pace == 0:
-                emitted.append(sequence)
-        for sequence, tokens in self._chunks:
-            sequence.prefilled += tokens
-            if sequence.prefilled == sequence.prompt_tokens and sequence in self._prefilling:
-                del self._prefilling[sequence]
-                self._decoding[sequence] = None
-                emitted.append(sequence)
-        self._chunks, self._decodes = [], []
-        for sequence in emitted:
-            sequence.generated += 1
-            if sequence.generated == sequence.output_tokens:
-                self._release(sequence)
-        return emitted
-
-    def _take_chunks(self, budget: int) -> list[tuple[Sequence, int]]:
-        chunks = []
-        for sequence in self._prefilling:
-            if budget <= 0:
-                break
-            tokens = min(budget, sequence.prompt_tokens - sequence.prefilled)
-            chunks.append((sequence, tokens))
-            budget -= tokens
-        while budget > 0 and self._waiting and self._admissible(self._waiting[0]):
-            sequence = self._waiting.popleft()
-            self._prefilling[sequence] = None
-            self._reserved_tokens += _footprint(sequence)
-            tokens = min(budget, sequence.prompt_tokens)
-            chunks.append((sequence, tokens))
-            budget -= tokens
-        return chunks
-
-    def _admissible(self, sequence: Sequence) -> bool:
-        # Its whole length is reserved, so that a running sequence is never preempted.
-        return (
-            sequence.ready_ns <= self._now_ns
-            and self.num_running < self.profile.max_num_seqs
-            and self._reserved_tokens + _footprint(sequence) <= self.profile.kv_cache_tokens
-        )
-
-    def _release(self, sequence: Sequence) -> None:
-        self._prefilling.pop(sequence, None)
-        self._decoding.pop(sequence, None)
-        self._reserved_tokens -= _footprint(sequence)
+        batch, self._batch = self._batch, Batch()
+        return self._scheduler.complete(batch)
 
     def _noise(self) -> float:
         sigma = self.profile.noise
         return self._random.lognormvariate(-sigma * sigma / 2, sigma) if sigma else 1.0
 
 
-def _footprint(sequence: Sequence) -> int:
-    return sequence.prompt_tokens + sequence.output_tokens
+def step_ns(profile: EngineProfile, batch: Batch) -> float:
+    """A step's duration by the formulas of this module, without noise and slow factor."""
+    decodes, prompt_tokens = len(batch.decodes), sum(tokens for _, tokens in batch.chunks)
+    memory_ns: float = profile.step_base_ns
+    if profile.context_per_token_ns:
+        context_tokens = sum(s.prompt_tokens + s.generated for s in batch.decodes)
+        memory_ns += profile.context_per_token_ns * context_tokens
+    sequences_ns = profile.step_per_sequence_ns * (decodes + len(batch.chunks))
+    if profile.overlap:
+        return sequences_ns + max(memory_ns, profile.prefill_per_token_ns * (prompt_tokens + decodes))
+    return sequences_ns + memory_ns + profile.prefill_per_token_ns * prompt_tokens

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 from aiohttp import web
 
 from llm_locust.sim import chunks, messages, responses
+from llm_locust.sim.engine import Sequence
 from llm_locust.sim.faults import http_status
 from llm_locust.sim.jobs import Endpoint, Job, RequestError
 from llm_locust.sim.replica import Replica, TokenSink
@@ -83,14 +85,14 @@ class Exchange:
         if self.early_role:
             stream.open()
         try:
-            await self._generate(job, replica, stream.token, stream.done)
+            sequence = await self._generate(job, replica, stream.token, stream.done)
         finally:
             self.hung_up = stream.hung_up
             self.entry.token_ns = stream.token_ns
             self.entry.first_token_ns = stream.token_ns[0] if stream.token_ns else None
             self.entry.output_tokens = len(stream.token_ns)
         if not stream.hung_up:
-            await response.write_eof(stream.tail)
+            await response.write_eof(stream.tail(sequence.cached_tokens))
             self.entry.complete = stream.complete
         return response
 
@@ -104,8 +106,8 @@ class Exchange:
             if left == 0 and not done.done():
                 done.set_result(None)
 
-        await self._generate(job, replica, count_down, done)
-        body = _json(_FORMATS[job.endpoint].whole_body(job))
+        sequence = await self._generate(job, replica, count_down, done)
+        body = _json(_FORMATS[job.endpoint].whole_body(job, sequence.cached_tokens))
         match self.entry.fault:
             case "reset" | "cut":
                 return await self._break_off(body)
@@ -124,13 +126,28 @@ class Exchange:
 
     async def _generate(
         self, job: Job, replica: Replica, sink: TokenSink, done: asyncio.Future[None]
-    ) -> None:
-        pace = self.faults.slow_factor if self.entry.fault == "slow" else 1
-        sequence = replica.submit(job.prompt_tokens, max(1, job.output_tokens), pace, job.finish_reason, sink)
+    ) -> Sequence:
+        """Wait for ``done``; the sequence is over then, and its part of the entry is written."""
+        sequence = replica.submit(
+            job.prompt_tokens,
+            max(1, job.output_tokens),
+            self.faults.slow_factor if self.entry.fault == "slow" else 1,
+            job.finish_reason,
+            sink,
+            block_hashes=job.block_hashes,
+        )
         try:
             await done
         finally:
             replica.cancel(sequence)
+            self._note(sequence)
+        return sequence
+
+    def _note(self, sequence: Sequence) -> None:
+        self.entry.cached_tokens = sequence.cached_tokens
+        self.entry.preemptions = sequence.preemptions
+        if sequence.scheduled_ns is not None:
+            self.entry.scheduled_ns = sequence.scheduled_ns + time.time_ns() - time.monotonic_ns()
 
     async def _break_off(self, body: bytes) -> web.StreamResponse:
         """Half of the body, then the end of the connection."""

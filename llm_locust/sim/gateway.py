@@ -5,47 +5,71 @@ import hmac
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
 
+from llm_locust.sim.events import EventLog
 from llm_locust.sim.exchange import Exchange
-from llm_locust.sim.gpu_page import gpu_exposition
-from llm_locust.sim.jobs import Endpoint, RequestError, resolve
-from llm_locust.sim.replica import Replica
+from llm_locust.sim.front import Front
+from llm_locust.sim.jobs import Endpoint, Job, RequestError, resolve
+from llm_locust.sim.pages import add_gateway_pages, add_replica_pages
+from llm_locust.sim.routing import make_policy
 from llm_locust.sim.settings import SimSettings
-from llm_locust.sim.stats import exposition
+from llm_locust.sim.stream import reset_connection
 from llm_locust.sim.template import error_object
 from llm_locust.sim.truth import TruthEntry, TruthLog
+from llm_locust.sim.upstream import State, Upstream
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
-#: Picks the replica of a request, given the request's own random generator.
-Router = Callable[[random.Random], Replica]
+#: What the truth log names as the fault of requests that met a replica that was killed.
+KILLED = "killed"  # while they were under way
+DEAD = "dead"  # before they came, and the gateway had not noticed
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A request that a replica has, and whether that was killed."""
+
+    task: "asyncio.Task[object]"
+    upstream: Upstream
+    struck: bool = False
 
 
 class Gateway:
     """Serves the OpenAI and the messages API for a set of replicas; several ports may share one gateway."""
 
-    def __init__(self, settings: SimSettings, truth: TruthLog) -> None:
+    def __init__(self, settings: SimSettings, truth: TruthLog, events: EventLog) -> None:
         self._settings = settings
         self._truth = truth
+        self._events = events
         self._numbers = itertools.count()
         self._under_way: set[asyncio.Task[object]] = set()
+        self._flights: set[_Flight] = set()
         self._stopping = False
 
-    def application(self, replicas: Sequence[Replica]) -> web.Application:
-        """The application of one port, in front of these replicas."""
-        app = web.Application(client_max_size=_MAX_BODY_BYTES)
-        router = make_router(self._settings.routing, replicas)
-        for endpoint in Endpoint:
-            app.router.add_post(f"/v1/{endpoint}", partial(self._infer, endpoint, router))
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/health", _health)
-        app.router.add_get("/metrics", partial(self._metrics, replicas))
-        app.router.add_get("/gpu/metrics", partial(_gpu_metrics, replicas))
+    def application(self, upstreams: Sequence[Upstream]) -> web.Application:
+        """The application of the gateway's port, in front of these replicas."""
+        policy = make_policy(self._settings.routing, self._settings.prefix_imbalance)
+        app = self._api(Front(upstreams, policy))
+        add_gateway_pages(app, upstreams, self._settings.limits.models[0], self._settings.gpu)
         return app
+
+    def replica_application(self, upstream: Upstream) -> web.Application:
+        """The application of a replica's own port."""
+        app = self._api(Front([upstream], None))
+        add_replica_pages(app, upstream, self._settings.limits.models[0], self._settings.gpu, self._events)
+        return app
+
+    def break_off(self, upstream: Upstream) -> None:
+        """The replica was killed: end what it has under way, as its clients would see it."""
+        for flight in self._flights:
+            if flight.upstream is upstream and not flight.struck:
+                flight.struck = True
+                flight.task.cancel()
 
     async def stop(self) -> None:
         """Break off what is under way; when this returns, every entry is in the truth log."""
@@ -54,7 +78,14 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._under_way, return_exceptions=True)
 
-    async def _infer(self, endpoint: Endpoint, router: Router, request: web.Request) -> web.StreamResponse:
+    def _api(self, front: Front) -> web.Application:
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
+        for endpoint in Endpoint:
+            app.router.add_post(f"/v1/{endpoint}", partial(self._infer, endpoint, front))
+        app.router.add_get("/v1/models", self._models)
+        return app
+
+    async def _infer(self, endpoint: Endpoint, front: Front, request: web.Request) -> web.StreamResponse:
         received_ns = time.time_ns()
         number = next(self._numbers)
         request_id = _printable(request.headers.get("X-Request-Id")) or f"req-{number}"
@@ -70,16 +101,21 @@ class Gateway:
         assert task is not None
         self._under_way.add(task)
         try:
-            return await self._answer(exchange, router)
-        except (asyncio.CancelledError, ConnectionError):
-            exchange.entry.disconnected = not (exchange.hung_up or self._stopping)
+            return await self._answer(exchange, front, task)
+        except asyncio.CancelledError:
+            exchange.entry.disconnected = not (exchange.hung_up or self._stopping or front.gone)
             raise
+        except ConnectionError:  # nobody is there to be told
+            exchange.entry.disconnected = not (exchange.hung_up or self._stopping or front.gone)
+            return web.Response()
         finally:
             self._under_way.discard(task)
             exchange.entry.ended_ns = time.time_ns()
             self._truth.write(exchange.entry)
 
-    async def _answer(self, exchange: Exchange, router: Router) -> web.StreamResponse:
+    async def _answer(
+        self, exchange: Exchange, front: Front, task: "asyncio.Task[object]"
+    ) -> web.StreamResponse:
         entry, source = exchange.entry, exchange.source
         # Drawn first, so that a request's fault depends on nothing but the seed and its id.
         fault = self._settings.faults.plan.pick(source.random())
@@ -88,12 +124,33 @@ class Gateway:
             if exchange.endpoint is Endpoint.MESSAGES and "anthropic-version" not in exchange.request.headers:
                 raise RequestError(400, "BadRequestError", "anthropic-version: header is required")
             body = await _read(exchange.request)
-            job = resolve(exchange.endpoint, body, entry.request_id, self._settings.limits, source)
-            replica = router(source)
-            entry.replica, entry.fault, entry.input_tokens = replica.name, fault, job.prompt_tokens
-            return await exchange.answer(job, replica)
+            settings = self._settings
+            block_tokens = settings.engine.kv_block_tokens
+            job = resolve(exchange.endpoint, body, entry.request_id, settings.limits, source, block_tokens)
+            upstream = front.route(exchange.request, job, source)
+            entry.replica, entry.fault, entry.input_tokens = upstream.name, fault, job.prompt_tokens
+            if upstream.state is State.DOWN:
+                entry.fault = DEAD
+                raise RequestError(502, "BadGatewayError", f"{upstream.name} cannot be reached.")
+            return await self._forward(exchange, job, _Flight(task, upstream), front)
         except RequestError as e:
             return await exchange.send_error(e.status, e.kind, str(e))
+
+    async def _forward(
+        self, exchange: Exchange, job: Job, flight: _Flight, front: Front
+    ) -> web.StreamResponse:
+        self._flights.add(flight)
+        flight.upstream.in_flight += 1
+        try:
+            return await exchange.answer(job, flight.upstream.replica)
+        except asyncio.CancelledError:
+            if not flight.struck:
+                raise
+            flight.task.uncancel()
+            return _struck(exchange, front)
+        finally:
+            flight.upstream.in_flight -= 1
+            self._flights.discard(flight)
 
     def _check_access(self, request: web.Request) -> None:
         key = self._settings.api_key
@@ -112,40 +169,34 @@ class Gateway:
         about = {"object": "model", "created": 0, "owned_by": "sim", "max_model_len": limits.max_model_len}
         return web.json_response({"object": "list", "data": [{"id": m, **about} for m in limits.models]})
 
-    async def _metrics(self, replicas: Sequence[Replica], request: web.Request) -> web.Response:
-        text = exposition(self._settings.limits.models[0], [replica.reading() for replica in replicas])
-        return _page(text)
 
+def _struck(exchange: Exchange, front: Front) -> web.StreamResponse:
+    """What a client sees of a replica that is killed while it has the client's request.
 
-def make_router(policy: str, replicas: Sequence[Replica]) -> Router:
-    """``round_robin``, ``random`` or ``least_inflight`` over the replicas."""
-    turns = itertools.cycle(replicas)
-    routers: dict[str, Router] = {
-        "round_robin": lambda _: next(turns),
-        "random": lambda source: source.choice(replicas),
-        "least_inflight": lambda _: min(replicas, key=lambda replica: replica.in_flight),
-    }
-    return routers[policy]
+    On the replica's own port a reset; behind the gateway 502 ahead of the answer's head, and after it the
+    end of the connection amid the chunked body, as nginx does it.
+
+    Raises:
+        RequestError: the 502.
+    """
+    entry = exchange.entry
+    entry.fault, entry.complete = KILLED, False
+    if front.policy is not None and entry.status is None:
+        raise RequestError(
+            502, "BadGatewayError", f"{entry.replica} closed the connection ahead of its answer."
+        )
+    exchange.hung_up = True
+    if front.policy is None:
+        reset_connection(exchange.transport)
+    else:
+        exchange.transport.close()
+    return web.Response()
 
 
 def _same(given: str, asked: str) -> bool:
     """Without telling by its time how much of it is right."""
     given_bytes, asked_bytes = (text.encode("utf-8", "surrogateescape") for text in (given, asked))
     return hmac.compare_digest(given_bytes, asked_bytes)
-
-
-async def _gpu_metrics(replicas: Sequence[Replica], request: web.Request) -> web.Response:
-    return _page(gpu_exposition([replica.gpu() for replica in replicas]))
-
-
-def _page(text: str) -> web.Response:
-    return web.Response(
-        body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-    )
-
-
-async def _health(request: web.Request) -> web.Response:
-    return web.Response()
 
 
 async def _read(request: web.Request) -> bytes:

@@ -3,17 +3,19 @@
 import math
 import random
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, TypeVar
 
 import msgspec
 
-from llm_locust.sim.text import TokenText, count_tokens
+from llm_locust.sim.text import TokenText, block_hashes, split_tokens
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _OneChoice = Annotated[int, msgspec.Meta(ge=1, le=1)]
 _COMPLETION_DEFAULT_TOKENS = 16
+_KV_BLOCK_TOKENS = 16
 
 
 class Endpoint(StrEnum):
@@ -93,7 +95,11 @@ class ModelLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One request, resolved: everything that its answer's bytes depend on."""
+    """One request, resolved: everything that its answer's bytes depend on.
+
+    ``block_hashes`` are the prefix cache's keys of the prompt's full blocks. They are of its texts in their
+    order, without the roles and the marks that a chat template would put between them.
+    """
 
     endpoint: Endpoint
     request_id: str
@@ -106,17 +112,28 @@ class Job:
     output_tokens: int
     finish_reason: str  # stop: ended by itself; length: stopped by max_tokens
     text: TokenText
+    block_hashes: tuple[int, ...] = ()
 
 
 def resolve(
-    endpoint: Endpoint, body: bytes, request_id: str, limits: ModelLimits, source: random.Random
+    endpoint: Endpoint,
+    body: bytes,
+    request_id: str,
+    limits: ModelLimits,
+    source: random.Random,
+    block_tokens: int = _KV_BLOCK_TOKENS,
 ) -> Job:
-    """The job that a body asks for. ``source`` is this request's own random generator.
+    """The job that a body asks for.
+
+    Args:
+        source: this request's own random generator.
+        block_tokens: the size of the engines' KV blocks.
 
     Raises:
         RequestError: 400 for a body that is not what the API takes, 404 for an unknown model.
     """
-    asked, prompt_tokens, max_tokens = _READERS[endpoint](body)
+    asked, tokens, max_tokens = _READERS[endpoint](body)
+    prompt_tokens = max(1, len(tokens))
     if asked.model is not None and asked.model not in limits.models:
         served = ", ".join(limits.models)
         message = f"The model `{asked.model}` does not exist. Models served: {served}."
@@ -146,6 +163,7 @@ def resolve(
         output_tokens=min(natural, bound),
         finish_reason="stop" if natural < bound else "length",
         text=TokenText.drawn(source),
+        block_hashes=block_hashes(tokens, block_tokens),
     )
 
 
@@ -165,34 +183,41 @@ def _decode(body: bytes, kind: type[_AnyBody]) -> _AnyBody:
         raise RequestError(400, "BadRequestError", f"The body is not JSON: {e}") from e
 
 
-def _read_chat(body: bytes) -> tuple[_Body, int, int | None]:
+#: What was asked, the prompt's tokens, and the bound on the answer's.
+_Read = tuple[_Body, list[str], int | None]
+
+
+def _read_chat(body: bytes) -> _Read:
     asked = _decode(body, _ChatBody)
-    tokens = _prompt_tokens([_content(m) for m in asked.messages])
-    return asked, tokens, asked.max_completion_tokens or asked.max_tokens
+    return (
+        asked,
+        _tokens(_content(m) for m in asked.messages),
+        asked.max_completion_tokens or asked.max_tokens,
+    )
 
 
-def _read_completion(body: bytes) -> tuple[_Body, int, int | None]:
+def _read_completion(body: bytes) -> _Read:
     asked = _decode(body, _CompletionBody)
     if isinstance(asked.prompt, str):
-        return asked, _prompt_tokens([asked.prompt]), asked.max_tokens
+        return asked, split_tokens(asked.prompt), asked.max_tokens
     texts = [part for part in asked.prompt if isinstance(part, str)]
     if not texts:
-        return asked, max(1, len(asked.prompt)), asked.max_tokens  # token ids
+        return asked, list(map(str, asked.prompt)), asked.max_tokens  # token ids
     if len(asked.prompt) > 1:
         raise RequestError(400, "BadRequestError", "One prompt a request: several are not simulated.")
-    return asked, _prompt_tokens(texts), asked.max_tokens
+    return asked, _tokens(texts), asked.max_tokens
 
 
-def _read_responses(body: bytes) -> tuple[_Body, int, int | None]:
+def _read_responses(body: bytes) -> _Read:
     asked = _decode(body, _ResponsesBody)
     texts = [asked.input] if isinstance(asked.input, str) else [_content(m) for m in asked.input]
-    return asked, _prompt_tokens([asked.instructions or "", *texts]), asked.max_output_tokens
+    return asked, _tokens([asked.instructions or "", *texts]), asked.max_output_tokens
 
 
-def _read_messages(body: bytes) -> tuple[_Body, int, int | None]:
+def _read_messages(body: bytes) -> _Read:
     asked = _decode(body, _MessagesBody)
     texts = [_content(_Message(asked.system)), *(_content(m) for m in asked.messages)]
-    return asked, _prompt_tokens(texts), asked.max_tokens
+    return asked, _tokens(texts), asked.max_tokens
 
 
 _READERS = {
@@ -209,5 +234,5 @@ def _content(message: _Message) -> str:
     return message.content or ""
 
 
-def _prompt_tokens(texts: list[str]) -> int:
-    return max(1, sum(count_tokens(text) for text in texts))
+def _tokens(texts: Iterable[str]) -> list[str]:
+    return [token for text in texts for token in split_tokens(text)]

@@ -27,7 +27,7 @@ def stream_template(job: Job) -> StreamTemplate:
     before, after = split_at_text(delta)
     return StreamTemplate(
         opening=(
-            _event("message_start", message=_message(job, [], None, 1)),
+            _event("message_start", message=_message(job, [], None, _usage(job, 1, None))),
             _event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
             _event("ping"),
         ),
@@ -35,14 +35,15 @@ def stream_template(job: Job) -> StreamTemplate:
         after=after,
         last_after=after,
         error=lambda _: _event("error", error={"type": "overloaded_error", "message": FAULT_MESSAGE}),
-        closing=lambda: _closing(job),
+        closing=lambda cached_tokens: _closing(job, cached_tokens),
     )
 
 
-def whole_body(job: Job) -> dict[str, Any]:
-    """The answer that is not streamed."""
+def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
+    """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
     text = {"type": "text", "text": job.text.whole(job.output_tokens)}
-    return _message(job, [text], _STOP_REASONS[job.finish_reason], job.output_tokens)
+    usage = _usage(job, job.output_tokens, cached_tokens)
+    return _message(job, [text], _STOP_REASONS[job.finish_reason], usage)
 
 
 def error_object(status: int, kind: str, message: str) -> dict[str, Any]:
@@ -50,12 +51,17 @@ def error_object(status: int, kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": _ERROR_TYPES.get(status, "api_error"), "message": message}}
 
 
-def _closing(job: Job) -> bytes:
+def _closing(job: Job, cached_tokens: int | None) -> bytes:
+    # The message began before its prompt had been looked for in the cache: the last usage tells it all again.
+    tells_all = cached_tokens is not None
+    usage = (
+        _usage(job, job.output_tokens, cached_tokens) if tells_all else {"output_tokens": job.output_tokens}
+    )
     delta = {"stop_reason": _STOP_REASONS[job.finish_reason], "stop_sequence": None}
     return b"".join(
         (
             _event("content_block_stop", index=0),
-            _event("message_delta", delta=delta, usage={"output_tokens": job.output_tokens}),
+            _event("message_delta", delta=delta, usage=usage),
             _event("message_stop"),
         )
     )
@@ -67,7 +73,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _message(
-    job: Job, content: list[dict[str, Any]], stop_reason: str | None, output_tokens: int
+    job: Job, content: list[dict[str, Any]], stop_reason: str | None, usage: dict[str, int]
 ) -> dict[str, Any]:
     return {
         "id": f"msg_{job.request_id}",
@@ -77,10 +83,15 @@ def _message(
         "content": content,
         "stop_reason": stop_reason,
         "stop_sequence": None,
-        "usage": {
-            "input_tokens": job.prompt_tokens,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
-            "output_tokens": output_tokens,
-        },
+        "usage": usage,
+    }
+
+
+def _usage(job: Job, output_tokens: int, cached_tokens: int | None) -> dict[str, int]:
+    """In this API ``input_tokens`` are those of the prompt that the cache did not have."""
+    return {
+        "input_tokens": job.prompt_tokens - (cached_tokens or 0),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached_tokens or 0,
+        "output_tokens": output_tokens,
     }

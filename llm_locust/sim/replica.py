@@ -1,8 +1,10 @@
 """An engine on asyncio's clock: each step's end is awaited as an absolute time."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
 from llm_locust.sim.engine import Engine, Sequence
@@ -19,6 +21,7 @@ class _Running:
     submitted_ns: int
     finish_reason: str
     first_token_ns: int = 0
+    last_token_ns: int = 0
 
 
 class Replica:
@@ -39,15 +42,43 @@ class Replica:
 
     @property
     def in_flight(self) -> int:
+        """Sequences that have tokens to come."""
         return len(self._sequences)
 
+    @property
+    def slow_factor(self) -> float:
+        """How many times as long as by its profile each step lasts that starts from now on."""
+        return self._engine.slow_factor
+
+    @slow_factor.setter
+    def slow_factor(self, factor: float) -> None:
+        if not 0 < factor < math.inf:
+            raise ValueError(f"a step cannot last {factor} times as long; give a factor above 0")
+        self._engine.slow_factor = factor
+
     def submit(
-        self, prompt_tokens: int, output_tokens: int, pace: int, finish_reason: str, sink: TokenSink
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        pace: int,
+        finish_reason: str,
+        sink: TokenSink,
+        *,
+        block_hashes: Ordered[int] = (),
     ) -> Sequence:
-        """Queue a request now. ``sink`` is called ``output_tokens`` times unless it is cancelled."""
+        """Queue a request now.
+
+        Args:
+            pace: the number of steps that one of its tokens takes.
+            sink: is called ``output_tokens`` times, unless the request is cancelled or the replica killed.
+            block_hashes: the prefix cache's keys of the prompt's full blocks.
+
+        Raises:
+            ValueError: the request is longer than the whole KV cache.
+        """
         now_ns = time.monotonic_ns()
         ready_ns = now_ns + self._engine.profile.ttft_base_ns
-        sequence = Sequence(prompt_tokens, output_tokens, ready_ns, pace)
+        sequence = Sequence(prompt_tokens, output_tokens, ready_ns, pace, block_hashes)
         self._engine.submit(sequence)
         self._sequences[sequence] = _Running(sink, now_ns, finish_reason)
         if self._next_step is None:
@@ -59,10 +90,31 @@ class Replica:
         if self._sequences.pop(sequence, None) is not None:
             self._engine.cancel(sequence)
 
+    def kill(self) -> None:
+        """Lose everything, as a process that is killed: requests, caches, counters. It can serve again.
+
+        No sink is called any more: to end the answers that wait for tokens is the caller's part.
+        """
+        if self._next_step is not None:
+            self._next_step.cancel()
+            self._next_step = None
+        self._engine.clear(time.monotonic_ns())
+        self._stats = ReplicaStats()
+        self._sequences.clear()
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all prompts seen so far. What runs goes on."""
+        self._engine.reset_prefix_cache()
+
     def reading(self) -> ReplicaReading:
         engine = self._engine
         return ReplicaReading(
-            self._label, engine.num_running, engine.num_waiting, engine.kv_cache_usage, self._stats
+            self._label,
+            engine.num_running,
+            engine.num_waiting,
+            engine.kv_cache_usage,
+            self._stats,
+            engine.counters,
         )
 
     def gpu(self) -> GpuReading:
@@ -85,23 +137,32 @@ class Replica:
             self._stats.generation_tokens += len(emitted)
             for sequence in emitted:
                 running = self._sequences[sequence]
-                if sequence.generated == 1:
-                    self._first_token(sequence, running)
-                if sequence.generated == sequence.output_tokens:
-                    del self._sequences[sequence]
-                    self._finished(sequence, running)
+                self._count(sequence, running)
                 running.sink()
         finally:
             self._await_step()
 
-    def _first_token(self, sequence: Sequence, running: _Running) -> None:
-        running.first_token_ns = time.monotonic_ns()
-        self._stats.prompt_tokens += sequence.prompt_tokens
-        self._stats.ttft_s.observe((running.first_token_ns - running.submitted_ns) * 1e-9)
-
-    def _finished(self, sequence: Sequence, running: _Running) -> None:
+    def _count(self, sequence: Sequence, running: _Running) -> None:
+        """Observe the token that the sequence has got just now."""
         now_ns = time.monotonic_ns()
-        self._stats.finished[running.finish_reason] += 1
-        self._stats.e2el_s.observe((now_ns - running.submitted_ns) * 1e-9)
+        stats = self._stats
+        if sequence.generated == 1:
+            running.first_token_ns = now_ns
+            stats.prompt_tokens += sequence.prompt_tokens
+            stats.ttft_s.observe((now_ns - running.submitted_ns) * 1e-9)
+        else:
+            stats.itl_s.observe((now_ns - running.last_token_ns) * 1e-9)
+        running.last_token_ns = now_ns
+        if sequence.generated == sequence.output_tokens:
+            del self._sequences[sequence]
+            self._observe_whole(sequence, running)
+
+    def _observe_whole(self, sequence: Sequence, running: _Running) -> None:
+        stats, first_ns, end_ns = self._stats, running.first_token_ns, running.last_token_ns
+        assert sequence.scheduled_ns is not None
+        stats.finished[running.finish_reason] += 1
+        stats.e2el_s.observe((end_ns - running.submitted_ns) * 1e-9)
+        stats.queue_s.observe((sequence.scheduled_ns - sequence.ready_ns) * 1e-9)
+        stats.prefill_s.observe((first_ns - sequence.scheduled_ns) * 1e-9)
         if sequence.generated > 1:
-            self._stats.tpot_s.observe((now_ns - running.first_token_ns) / (sequence.generated - 1) * 1e-9)
+            stats.tpot_s.observe((end_ns - first_ns) / (sequence.generated - 1) * 1e-9)

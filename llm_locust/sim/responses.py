@@ -23,13 +23,14 @@ def stream_template(job: Job) -> StreamTemplate:
         last_after=after,
         counts=(len(opening) - 1,),
         error=lambda tokens: _error(len(opening) + tokens),
-        closing=lambda: _closing(job, len(opening) + job.output_tokens),
+        closing=lambda cached_tokens: _closing(job, len(opening) + job.output_tokens, cached_tokens),
     )
 
 
-def whole_body(job: Job) -> dict[str, Any]:
-    """The answer that is not streamed."""
-    return _response(job, _status(job), [_message(job, _status(job), job.text.whole(job.output_tokens))])
+def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
+    """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
+    message = _message(job, _status(job), job.text.whole(job.output_tokens))
+    return _response(job, _status(job), [message], _usage(job, cached_tokens))
 
 
 def _opening(job: Job) -> tuple[bytes, ...]:
@@ -43,10 +44,10 @@ def _opening(job: Job) -> tuple[bytes, ...]:
     )
 
 
-def _closing(job: Job, number: int) -> bytes:
+def _closing(job: Job, number: int, cached_tokens: int | None) -> bytes:
     text = job.text.whole(job.output_tokens)
     item = _message(job, _status(job), text)
-    done = _response(job, _status(job), [item])
+    done = _response(job, _status(job), [item], _usage(job, cached_tokens))
     return b"".join(
         (
             _event("response.output_text.done", **_place(job), text=text, sequence_number=number),
@@ -88,8 +89,9 @@ def _message(job: Job, status: str, text: str) -> dict[str, Any]:
     }
 
 
-def _response(job: Job, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-    over = status != "in_progress"
+def _response(
+    job: Job, status: str, output: list[dict[str, Any]], usage: dict[str, Any] | None = None
+) -> dict[str, Any]:
     return {
         "id": f"resp_{job.request_id}",
         "object": "response",
@@ -106,14 +108,14 @@ def _response(job: Job, status: str, output: list[dict[str, Any]]) -> dict[str, 
         "temperature": 1.0,
         "top_p": 1.0,
         "output": output,
-        "usage": _usage(job) if over else None,
+        "usage": usage,
     }
 
 
-def _usage(job: Job) -> dict[str, Any]:
+def _usage(job: Job, cached_tokens: int | None) -> dict[str, Any]:
     return {
         "input_tokens": job.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached_tokens or 0},
         "output_tokens": job.output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": job.prompt_tokens + job.output_tokens,

@@ -2,28 +2,22 @@
 
 import asyncio
 import contextlib
-import os
 import signal
-import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-
-from aiohttp import web
+from typing import Any, Self
 
 from llm_locust.sim.engine import Engine
+from llm_locust.sim.events import EventLog, events_path
 from llm_locust.sim.faults import Refusal
+from llm_locust.sim.fleet import Fleet
 from llm_locust.sim.gateway import Gateway
+from llm_locust.sim.port import Port, PortError, listen
 from llm_locust.sim.replica import Replica
 from llm_locust.sim.settings import SimSettings
 from llm_locust.sim.truth import TruthLog
-
-_BACKLOG = 4_096
-_SHUTDOWN_TIMEOUT_S = 0.5
-
-
-class PortError(OSError):
-    """A port that cannot be listened on; the text says which, why, and what to do."""
+from llm_locust.sim.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,96 +28,113 @@ class Addresses:
     replicas: tuple[str, ...]  # empty where they have no ports of their own
 
 
+class Simulation:
+    """A gateway, its replicas and what happens to them; serves while its context is open."""
+
+    def __init__(self, settings: SimSettings, say: Callable[[str], None] = lambda line: None) -> None:
+        """``say`` takes a line about each thing that happens to a replica."""
+        self._settings = settings
+        self._say = say
+        self._closing = contextlib.AsyncExitStack()
+
+    addresses: Addresses
+    fleet: Fleet
+
+    async def __aenter__(self) -> Self:
+        """
+        Raises:
+            PortError: a port is busy or not allowed.
+            TruthError: the truth log, or the event log beside it, cannot be written.
+        """
+        async with self._closing:
+            await self._open()
+            self._closing = self._closing.pop_all()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Break off what is under way; its truth is written when this returns."""
+        await self._closing.aclose()
+
+    async def _open(self) -> None:
+        settings, closing = self._settings, self._closing
+        truth = closing.enter_context(TruthLog(settings.truth))
+        path = events_path(settings.truth) if settings.truth else None
+        events = closing.enter_context(EventLog(path, self._say))
+        gateway = Gateway(settings, truth, events)
+        upstreams = [_upstream(settings, index) for index in range(settings.replicas)]
+        front, *own = self._ports(gateway, upstreams)
+        for port in (front, *own):
+            closing.push_async_callback(port.cleanup)
+        closing.push_async_callback(gateway.stop)  # ahead of the ports: it is they who wait for what it has
+        for port in (front, *own):
+            await port.open()
+        events.begin()
+        self.addresses = Addresses(front.url, tuple(port.url for port in own))
+        self.fleet = Fleet(upstreams, gateway, events)
+        for task in self._what_happens(front):
+            closing.push_async_callback(_end, asyncio.create_task(task))
+
+    def _ports(self, gateway: Gateway, upstreams: Sequence[Upstream]) -> list[Port]:
+        """The gateway's, and those of all replicas or of none. All listen, or none does."""
+        settings = self._settings
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(listen(settings.host, settings.port))]
+            for index in range(settings.replicas if settings.replica_ports is not None else 0):
+                number = settings.replica_ports + index if settings.replica_ports else 0
+                sockets.append(stack.enter_context(listen(settings.host, number)))
+            stack.pop_all()
+        ports = [Port(gateway.application(upstreams), sockets[0], settings.keep_alive_s)]
+        for upstream, sock in zip(upstreams, sockets[1:], strict=False):
+            upstream.port = Port(gateway.replica_application(upstream), sock, settings.keep_alive_s)
+            ports.append(upstream.port)
+        return ports
+
+    def _what_happens(self, front: Port) -> Iterator[Coroutine[Any, Any, None]]:
+        settings = self._settings
+        if settings.faults.plan.refusal:
+            yield _refuse(front, settings.faults.plan.refusal)
+        yield self.fleet.follow(settings.plan)
+        yield self.fleet.check_health(settings.health_interval_ns)
+
+
 async def serve(
-    settings: SimSettings, on_ready: Callable[[Addresses], None], stop: asyncio.Event | None = None
+    settings: SimSettings,
+    on_ready: Callable[[Addresses], None],
+    stop: asyncio.Event | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Serve until ``stop`` is set, or until SIGINT or SIGTERM where none is given.
 
     Raises:
-        PortError: a port is busy or not allowed.
-        TruthError: the truth log cannot be written.
+        PortError, TruthError: as :class:`Simulation`.
     """
-    with contextlib.ExitStack() as stack:
-        truth = stack.enter_context(TruthLog(settings.truth))
-        gateway_socket = _listen(settings.host, settings.port)
-        stack.callback(gateway_socket.close)
-        replica_sockets = []
-        for index in range(settings.replicas if settings.replica_ports is not None else 0):
-            port = settings.replica_ports + index if settings.replica_ports else 0
-            replica_sockets.append(_listen(settings.host, port))
-            stack.callback(replica_sockets[-1].close)
-        await _run(settings, truth, gateway_socket, replica_sockets, on_ready, stop or _stop_on_signals())
-
-
-async def _run(
-    settings: SimSettings,
-    truth: TruthLog,
-    gateway_socket: socket.socket,
-    replica_sockets: Sequence[socket.socket],
-    on_ready: Callable[[Addresses], None],
-    stop: asyncio.Event,
-) -> None:
-    gateway = Gateway(settings, truth)
-    replicas = [
-        Replica(index, Engine(settings.engine, f"{settings.seed}/replica-{index}"))
-        for index in range(settings.replicas)
-    ]
-    runners = [_runner(gateway.application(replicas), settings)]
-    if replica_sockets:
-        runners += [_runner(gateway.application([replica]), settings) for replica in replicas]
-    refusing = None
-    try:
-        for runner, sock in zip(runners, (gateway_socket, *replica_sockets), strict=True):
-            await runner.setup()
-            await web.SockSite(runner, sock, backlog=_BACKLOG).start()
-        if settings.faults.plan.refusal:
-            refusing = asyncio.create_task(_refuse(runners[0], settings.faults.plan.refusal))
-        on_ready(Addresses(_url(gateway_socket), tuple(_url(sock) for sock in replica_sockets)))
+    async with Simulation(settings, say) as simulation:
+        stop = stop or _stop_on_signals()
+        on_ready(simulation.addresses)
         await stop.wait()
-    finally:
-        if refusing:
-            refusing.cancel()
-        await gateway.stop()
-        await asyncio.gather(*(runner.cleanup() for runner in runners))
 
 
-def _runner(app: web.Application, settings: SimSettings) -> web.AppRunner:
-    return web.AppRunner(
-        app,
-        access_log=None,
-        handler_cancellation=True,
-        keepalive_timeout=settings.keep_alive_s,
-        shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
-    )
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel it where it runs, and raise what it failed with where it has."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
-async def _refuse(runner: web.AppRunner, refusal: Refusal) -> None:
+def _upstream(settings: SimSettings, index: int) -> Upstream:
+    engine = Engine(settings.engine, f"{settings.seed}/replica-{index}")
+    return Upstream(Replica(index, engine), settings.speeds.get(index, 1.0))
+
+
+async def _refuse(front: Port, refusal: Refusal) -> None:
     """Take the listening socket away for the span; connections that are open stay open."""
     await asyncio.sleep(refusal.after_ns * 1e-9)
-    site = next(iter(runner.sites))
-    host, port = runner.addresses[0][:2]
-    await site.stop()
+    await front.close()
     await asyncio.sleep(refusal.duration_ns * 1e-9)
     try:
-        await web.SockSite(runner, _listen(host, port), backlog=_BACKLOG).start()
+        await front.open()
     except PortError as e:
         print(f"llm-locust sim: the refusal does not end: {e}", file=sys.stderr)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as e:
-        reason = os.strerror(e.errno) if isinstance(e, OSError) and e.errno and e.errno > 0 else str(e)
-        raise PortError(
-            f"cannot listen on {host}:{port}: {reason}; choose another port, or 0 for a free one"
-        ) from e
-
-
-def _url(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -1,13 +1,15 @@
 """What a simulated deployment is made of."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llm_locust.sim.engine import EngineProfile
 from llm_locust.sim.faults import FaultPlan
+from llm_locust.sim.gpu_page import GpuKind
 from llm_locust.sim.jobs import ModelLimits
-
-ROUTING_POLICIES = ("round_robin", "random", "least_inflight")
+from llm_locust.sim.plan import PlanStep, check_plan
+from llm_locust.sim.routing import PREFIX_IMBALANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,16 +24,27 @@ class FaultSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimSettings:
-    """One gateway and its replicas. ``replica_ports`` is the first of their own ports, None for none."""
+    """One gateway and its replicas.
+
+    ``replica_ports`` is the first of their own ports, None for none. ``speeds`` maps a replica's index to
+    how many times as long its steps last. ``health_interval_ns``: how often the gateway looks whether its
+    replicas serve. ``profile``: what the engine's figures were computed from, None where they were given.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     replicas: int = 4
     replica_ports: int | None = None
     routing: str = "round_robin"
+    prefix_imbalance: int = PREFIX_IMBALANCE
+    speeds: Mapping[int, float] = field(default_factory=dict)
+    plan: tuple[PlanStep, ...] = ()  # in order of time
+    health_interval_ns: int = 2_000_000_000
     seed: int = 0
     engine: EngineProfile = field(default_factory=EngineProfile)
     limits: ModelLimits = field(default_factory=ModelLimits)
+    gpu: GpuKind = field(default_factory=GpuKind)
+    profile: str | None = None
     faults: FaultSettings = field(default_factory=FaultSettings)
     api_key: str | None = None
     truth: Path | None = None
@@ -44,17 +57,18 @@ class SettingsError(ValueError):
 
 
 def check(settings: SimSettings) -> None:
-    """Raise SettingsError where a deployment of these settings could not work."""
+    """Raise SettingsError, or PlanError, where a deployment of these settings could not work."""
     engine, limits = settings.engine, settings.limits
     if engine.max_num_batched_tokens < engine.max_num_seqs:
         raise SettingsError(
             f"--max-num-batched-tokens {engine.max_num_batched_tokens} is less than --max-num-seqs "
             f"{engine.max_num_seqs}: a step could not hold a token of each; raise it or lower the other"
         )
-    if limits.max_model_len > engine.kv_cache_tokens:
+    if limits.max_model_len > engine.longest_sequence_tokens:
         raise SettingsError(
             f"--max-model-len {limits.max_model_len} is more than --kv-cache-tokens "
-            f"{engine.kv_cache_tokens}: a longest sequence would never run; lower it or raise the other"
+            f"{engine.kv_cache_tokens} holds in blocks of {engine.kv_block_tokens}: a longest sequence would "
+            "never run; lower it or raise the other"
         )
     for model in limits.models:
         if not model or not model.isprintable():
@@ -64,3 +78,11 @@ def check(settings: SimSettings) -> None:
             f"--replica-ports {settings.replica_ports} leaves no room for {settings.replicas} ports "
             "below 65536; choose a lower one"
         )
+    if settings.health_interval_ns <= 0:
+        raise SettingsError("--health-interval 0 is not an interval; write such as 2s")
+    for index in settings.speeds:
+        if index >= settings.replicas:
+            raise SettingsError(
+                f"--replica-speed names replica {index}, but --replicas {settings.replicas} counts from 0"
+            )
+    check_plan(settings.plan, settings.replicas)

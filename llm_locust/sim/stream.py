@@ -27,7 +27,7 @@ def reset_connection(transport: asyncio.Transport) -> None:
 class TokenStream:
     """Writes a job's tokens as they come, and its fault in the place of token ``strike_at`` + 1.
 
-    ``done`` is resolved when the last byte before the end of the body is written; ``tail`` is
+    ``done`` is resolved when the last byte before the end of the body is written; :meth:`tail` is
     then what belongs ahead of that end. ``hung_up``: the fault has closed the connection.
     """
 
@@ -43,9 +43,9 @@ class TokenStream:
     ) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.token_ns: list[int] = []
-        self.tail = b""
         self.complete = False
         self.hung_up = False
+        self._error = b""
         self._transport = transport
         self._template = template
         self._job = job
@@ -81,6 +81,10 @@ class TokenStream:
         if self._tokens == job.output_tokens and self._held is None:
             self._finish()
 
+    def tail(self, cached_tokens: int | None) -> bytes:
+        """What follows the last token; its usage tells so many of the prompt's from the prefix cache."""
+        return self._template.closing(cached_tokens) if self.complete else self._error
+
     def _send(self, chunk: bytes) -> None:
         if self._held is not None:
             self._held.append(chunk)
@@ -89,7 +93,6 @@ class TokenStream:
         self._transport.write(chunk)
 
     def _finish(self) -> None:
-        self.tail = self._template.closing()
         self.complete = True
         self.done.set_result(None)
 
@@ -104,7 +107,7 @@ class TokenStream:
             case "truncated":
                 self.done.set_result(None)
             case "error_object":
-                self.tail = self._template.error(self._tokens)
+                self._error = self._template.error(self._tokens)
                 self.done.set_result(None)
             case "garbage":
                 self._transport.write(_chunk(GARBAGE))

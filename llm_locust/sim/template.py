@@ -22,7 +22,8 @@ class StreamTemplate:
 
     A token's event is ``before + escaped text + after``; ``last_after`` has the finish reason.
     Where ``counts`` is not empty, both are printf templates for the token's number, from 1,
-    plus each of ``counts``.
+    plus each of ``counts``. ``closing`` takes the prompt tokens that came from the prefix cache, as the
+    usage tells them, None where it tells none.
     """
 
     opening: tuple[bytes, ...]  # ahead of the first token, without text
@@ -31,7 +32,7 @@ class StreamTemplate:
     last_after: bytes
     counts: tuple[int, ...] = ()
     error: Callable[[int], bytes]  # an error object after that many tokens, and the end of the stream
-    closing: Callable[[], bytes]  # what follows the last token, to the end of the stream
+    closing: Callable[[int | None], bytes]  # what follows the last token, to the end of the stream
 
     def token(self, escaped: bytes, number: int, last: bool) -> bytes:
         """The event of the ``number``-th token."""

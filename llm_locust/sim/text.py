@@ -1,8 +1,10 @@
-"""Text that a simulated model writes, one vocabulary entry a token."""
+"""Text that a simulated model writes, one vocabulary entry a token, and how it reads a prompt."""
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import msgspec
 
@@ -44,10 +46,29 @@ class TokenText:
         return "".join(_VOCABULARY[(self.start + self.stride * i) % _SIZE] for i in range(tokens))
 
 
-def count_tokens(text: str) -> int:
-    """A prompt's size by rule of thumb, as byte-pair tokenizers cut English.
+def split_tokens(text: str) -> list[str]:
+    """A prompt's tokens by rule of thumb, as byte-pair tokenizers cut English.
 
     A token for each word of up to 12 Latin letters, each further 12, each 3 digits, and each other
     character that is no space.
     """
-    return len(_PIECE.findall(text))
+    return _PIECE.findall(text)
+
+
+def count_tokens(text: str) -> int:
+    """The number of :func:`split_tokens`."""
+    return len(split_tokens(text))
+
+
+def block_hashes(tokens: Sequence[str], block_tokens: int) -> tuple[int, ...]:
+    """A key for each full block of a prompt, that stands for the prompt from its start to that block's end.
+
+    The same in every process: 64 bits of BLAKE2b over the tokens so far.
+    """
+    so_far = blake2b(digest_size=8)
+    keys = []
+    for end in range(block_tokens, len(tokens) + 1, block_tokens):
+        block = "\0".join((*tokens[end - block_tokens : end], ""))
+        so_far.update(block.encode("utf-8", "surrogatepass"))
+        keys.append(int.from_bytes(so_far.digest(), "big"))
+    return tuple(keys)

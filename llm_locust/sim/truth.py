@@ -18,6 +18,11 @@ class TruthEntry:
     not streamed has none. ``output_tokens`` are those that were sent. ``status`` is None where
     no status line was sent. ``complete``: the whole answer was handed to the socket as asked.
     ``disconnected``: the client left before that.
+    ``scheduled_ns`` is when the engine's first step with a part of its prompt began, by the engine's own
+    account; what lies between that and ``received_ns`` is the wait in the queue and the engine's base time.
+    ``cached_tokens`` of its prompt came from the prefix cache then; None where there is no such cache.
+    ``preemptions``: how often it lost its KV cache and was prefilled again. A request that no engine began
+    has neither of the first two.
     """
 
     request_id: str
@@ -33,6 +38,9 @@ class TruthEntry:
     fault: str | None = None
     complete: bool = False
     disconnected: bool = False
+    scheduled_ns: int | None = None
+    cached_tokens: int | None = None
+    preemptions: int = 0
 
 
 class TruthError(OSError):

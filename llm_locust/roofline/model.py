@@ -1,0 +1,195 @@
+"""A decoder-only transformer as its memory and its arithmetic see it."""
+
+import math
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_locust.roofline.error import RooflineError
+
+#: Bytes of a value. Scales and zero points of quantised formats are left out: a few per cent.
+BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
+
+#: What matrices are multiplied in.
+ARITHMETICS = ("bf16", "fp8", "int8")
+
+#: One number, or one a request or a step.
+Amount = TypeVar("Amount", float, NDArray[np.float64])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """A model's size.
+
+    ``parameters`` are all, ``active_parameters`` those that one token is multiplied with: fewer in a
+    mixture, where each token goes through ``experts_per_token`` of ``experts`` in each of its layers.
+    ``kv_latent_dim`` is of multi-head latent attention: the values that a layer keeps of a token instead
+    of keys and values by head. ``kv_bytes``, where it is given, is what a token's keys and values take,
+    instead of what follows from the shape. ``head_dim`` is the mean of a query's and a value's width where
+    these differ.
+    ``arithmetic`` is what matrices are multiplied in; without it what fits the weights: those of four bits
+    are widened to 16 first.
+
+    Raises:
+        RooflineError: values that go together in no model.
+    """
+
+    name: str
+    parameters: int
+    layers: int
+    hidden_size: int
+    attention_heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    tied_embeddings: bool = False
+    active_parameters: int | None = None
+    experts: int | None = None
+    experts_per_token: int | None = None
+    weights: str = "bf16"
+    kv_cache: str = "bf16"
+    arithmetic: str | None = None
+    kv_latent_dim: int | None = None
+    kv_bytes: float | None = None
+
+    def __post_init__(self) -> None:
+        for key in _COUNTS:
+            value = getattr(self, key)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise RooflineError(f"{key} of {self.name} is {value:g}: write a number above 0")
+        for key, known in (("weights", BYTES), ("kv_cache", BYTES), ("arithmetic", ARITHMETICS)):
+            value = getattr(self, key)
+            if value not in known and not (key == "arithmetic" and value is None):
+                raise RooflineError(f'{key} of {self.name} is "{value}": write one of {", ".join(known)}')
+        _check_mixture(self)
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token goes through."""
+        return self.parameters if self.active_parameters is None else self.active_parameters
+
+    @property
+    def weights_bytes(self) -> float:
+        """What the weights take of memory: parameters × bytes of one."""
+        return self.parameters * BYTES[self.weights]
+
+    @property
+    def embedding_bytes(self) -> float:
+        """The input embedding, where it is a table of its own: of it a step looks up rows only."""
+        return 0.0 if self.tied_embeddings else self.vocabulary * self.hidden_size * BYTES[self.weights]
+
+    @property
+    def multiplied(self) -> int:
+        """Parameters that one token is multiplied with: of an input embedding of its own a row is copied."""
+        return self.active - (0 if self.tied_embeddings else self.vocabulary * self.hidden_size)
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """What is kept of one token of context: layers × (2 × KV heads × head_dim, or the latent) × bytes."""
+        if self.kv_bytes is not None:
+            return self.kv_bytes
+        of_layer = 2 * self.kv_heads * self.head_dim if self.kv_latent_dim is None else self.kv_latent_dim
+        return self.layers * of_layer * BYTES[self.kv_cache]
+
+    @property
+    def computed_in(self) -> str:
+        """What matrices are multiplied in."""
+        if self.arithmetic is not None:
+            return self.arithmetic
+        return self.weights if self.weights in ("fp8", "int8") else "bf16"
+
+    def experts_touched(self, tokens: Amount) -> Amount:
+        """How many experts of a layer a step of that many tokens reads, 0 where there are none.
+
+        E × (1 − (1 − k / E)^tokens): the mean where each token chooses k of E experts evenly and on its own.
+        A skewed choice touches fewer.
+        """
+        experts, of_token = self.experts or 0, self.experts_per_token or 0
+        missed: Amount = (1 - of_token / max(1, experts)) ** tokens
+        return experts * (1 - missed)
+
+    def read_bytes(self, tokens: Amount) -> Amount:
+        """Weights that a step of that many tokens reads: of experts those that are touched, and not the rows
+        of an input embedding of its own, which are few."""
+        read: Amount = (self._shared + self.experts_touched(tokens) * self._of_expert) * BYTES[self.weights]
+        return read - self.embedding_bytes
+
+    def flops_per_token(self, context: Amount) -> Amount:
+        """Operations of one token after ``context`` others.
+
+        2 × multiplied parameters + 4 × layers × attention heads × head_dim × context.
+
+        Kaplan et al. 2020, section 2.1: a multiplication and an addition for each parameter, and as many
+        for each value of the keys and of the values that the token attends to.
+        """
+        return 2.0 * self.multiplied + self.attention_flops * context
+
+    @property
+    def attention_flops(self) -> float:
+        """Operations of one token for each token of its context."""
+        return 4.0 * self.layers * self.attention_heads * self.head_dim
+
+    def prompt_flops(self, tokens: Amount, cached: Amount | float = 0.0) -> Amount:
+        """Operations of a prompt of which the first ``cached`` tokens need not be computed.
+
+        Token i attends to i tokens, itself included: their sum is (n × (n + 1) − c × (c + 1)) / 2. Only the
+        last token goes through the output head, for only what follows it is asked for.
+        """
+        contexts = (tokens * (tokens + 1) - cached * (cached + 1)) / 2
+        of_head = 2.0 * self._head * (tokens > cached)
+        return self.prompt_token_flops * (tokens - cached) + of_head + self.attention_flops * contexts
+
+    @property
+    def prompt_token_flops(self) -> float:
+        """Operations of one token of a prompt but the last, without attention."""
+        return 2.0 * (self.multiplied - self._head)
+
+    @property
+    def _head(self) -> int:
+        """Parameters of the output head, tied or not."""
+        return self.vocabulary * self.hidden_size
+
+    @property
+    def _of_expert(self) -> float:
+        """Parameters of one expert in all layers: what is not active is that of all others."""
+        if self.experts is None or self.experts_per_token is None or self.experts == self.experts_per_token:
+            return 0.0
+        return (self.parameters - self.active) / (self.experts - self.experts_per_token)
+
+    @property
+    def _shared(self) -> float:
+        return self.parameters - (self.experts or 0) * self._of_expert
+
+
+_COUNTS = (
+    *("parameters", "active_parameters", "layers", "hidden_size", "attention_heads", "kv_heads", "head_dim"),
+    *("vocabulary", "experts", "experts_per_token", "kv_latent_dim", "kv_bytes"),
+)
+
+
+def _check_mixture(model: ModelShape) -> None:
+    given = (model.active_parameters, model.experts, model.experts_per_token)
+    if all(value is None for value in given):
+        return
+    if model.active_parameters is None or model.experts is None or model.experts_per_token is None:
+        raise RooflineError(
+            f"{model.name} has some of active_parameters, experts and experts_per_token: "
+            "a mixture of experts needs all three, any other model none"
+        )
+    if model.experts_per_token > model.experts:
+        raise RooflineError(
+            f"experts_per_token of {model.name} is {model.experts_per_token}: write no more than its "
+            f"{model.experts} experts"
+        )
+    if model.active_parameters > model.parameters:
+        raise RooflineError(
+            f"active_parameters of {model.name} is {model.active_parameters:,}: write no more than its "
+            f"{model.parameters:,} parameters"
+        )
+    if model._shared < 0:
+        raise RooflineError(
+            f"active_parameters of {model.name} is {model.active_parameters:,}: {model.experts_per_token} of "
+            f"{model.experts} experts are more than that"
+        )

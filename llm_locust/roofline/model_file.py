@@ -1,0 +1,134 @@
+"""Models' shapes from YAML files, as those in ``examples/models``."""
+
+import difflib
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llm_locust.roofline.error import RooflineError
+from llm_locust.roofline.model import ARITHMETICS, BYTES, ModelShape
+
+_WHOLE = (
+    *("parameters", "layers", "hidden_size", "attention_heads", "kv_heads", "head_dim", "vocabulary"),
+    *("active_parameters", "experts", "experts_per_token", "kv_latent_dim"),
+)
+_REQUIRED = ("parameters", "layers", "hidden_size", "attention_heads", "vocabulary")
+_CHOICES = {"weights": tuple(BYTES), "kv_cache": tuple(BYTES), "arithmetic": ARITHMETICS}
+_KEYS = (*_WHOLE, *_CHOICES, "name", "source", "tied_embeddings", "kv_bytes")
+
+#: A file is a dozen lines: a longer one is something else.
+_MAX_BYTES = 1 << 16
+
+
+def read_model(path: Path) -> ModelShape:
+    """The shape in a YAML file; see :func:`model_of`. ``name`` is the file's where it is not given.
+
+    Raises:
+        RooflineError: it cannot be read, or a key or a value is not what it has to be; names file and key.
+    """
+    document = _document(path)
+    return model_of({"name": path.stem, **document}, str(path))
+
+
+def model_of(document: Mapping[Any, Any], where: str) -> ModelShape:
+    """The shape that keys and values say; :func:`dataclasses.asdict` of a shape is such a document, too.
+
+    ``head_dim`` is hidden_size / attention_heads where it is not given, ``kv_heads`` as many as
+    attention_heads; ``source`` is for people.
+
+    Args:
+        where: what errors begin with: the file.
+
+    Raises:
+        RooflineError: a key or a value is not what it has to be.
+    """
+    for key in document:
+        if key not in _KEYS:
+            near = difflib.get_close_matches(str(key), _KEYS, n=1)
+            hint = f'did you mean "{near[0]}"? ' if near else ""
+            raise RooflineError(f"{where}: there is no key {_shown(key)}: {hint}known are {', '.join(_KEYS)}")
+    missing = [key for key in _REQUIRED if document.get(key) is None]
+    if missing:
+        raise RooflineError(f"{where}: {missing[0]} is missing: write it as the model's config.json has it")
+    values = {key: _value(where, key, value) for key, value in document.items() if value is not None}
+    values.pop("source", None)
+    values.setdefault("kv_heads", values["attention_heads"])
+    if "head_dim" not in values:
+        values["head_dim"] = _head_dim(where, values)
+    try:
+        return ModelShape(**values)
+    except RooflineError as e:
+        raise RooflineError(f"{where}: {e}") from None
+
+
+def _document(path: Path) -> Mapping[Any, Any]:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+        if len(raw) > _MAX_BYTES:
+            raise RooflineError(f"{path}: longer than {_MAX_BYTES >> 10} KiB, which no model's shape needs")
+        document = yaml.safe_load(raw.decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as e:
+        reason = getattr(e, "strerror", None) or "it is not UTF-8"
+        raise RooflineError(f"{path}: cannot be read: {reason}; name a YAML file of a model's shape") from e
+    except (yaml.YAMLError, RecursionError, ValueError) as e:
+        if isinstance(e, RooflineError):
+            raise
+        why = "too deep" if isinstance(e, RecursionError) else " ".join(str(e).split())
+        raise RooflineError(f"{path}: broken YAML: {why}") from e
+    if not isinstance(document, Mapping):
+        raise RooflineError(f"{path}: not a mapping: write lines such as layers: 32")
+    return document
+
+
+def _value(where: str, key: str, value: Any) -> Any:
+    if key in _CHOICES:
+        if value not in _CHOICES[key]:
+            allowed = ", ".join(_CHOICES[key])
+            raise RooflineError(f"{where}: {key} is {_shown(value)}: write one of {allowed}")
+        return value
+    if key in ("name", "source"):
+        if not isinstance(value, str) or not value.isprintable():
+            raise RooflineError(f"{where}: {key} is {_shown(value)}: write a text of one line")
+        return value
+    if key == "tied_embeddings":
+        if not isinstance(value, bool):
+            raise RooflineError(f"{where}: {key} is {_shown(value)}: write true or false")
+        return value
+    number = _number(value)
+    whole = key in _WHOLE
+    if number is None or number <= 0 or (whole and number != int(number)):
+        kind = "a whole number above 0, as 32 or 8.03e9" if whole else "a number above 0"
+        raise RooflineError(f"{where}: {key} is {_shown(value)}: write {kind}")
+    return int(number) if whole else number
+
+
+def _shown(value: Any) -> str:
+    """A value as an error names it; a list or a mapping by its kind: aliases could unfold to any size."""
+    if isinstance(value, list | dict | set | tuple):
+        return f"a {'mapping' if isinstance(value, dict) else 'list'}"
+    return repr(value) if len(str(value)) <= 60 else f"{str(value)[:60]!r}…"
+
+
+def _number(value: Any) -> float | None:
+    """A number; YAML 1.1 takes 8.03e9 for a text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _head_dim(where: str, values: Mapping[str, Any]) -> int:
+    size, heads = values["hidden_size"], values["attention_heads"]
+    if size % heads:
+        raise RooflineError(
+            f"{where}: head_dim is missing, and hidden_size {size} is no multiple of "
+            f"attention_heads {heads}: write it"
+        )
+    return int(size // heads)

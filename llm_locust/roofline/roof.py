@@ -1,0 +1,71 @@
+"""A model on its GPUs: what a deployment could do at most."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_locust.roofline.error import RooflineError
+from llm_locust.roofline.gpus import Gpu, gpu_named
+from llm_locust.roofline.model import ModelShape
+from llm_locust.roofline.model_file import model_of, read_model
+
+_OPTIONS = ("gpu_type", "model_shape", "gpus")
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """One model on ``gpus`` GPUs that share its work out without loss, and without telling one another.
+
+    Raises:
+        RooflineError: no GPU.
+    """
+
+    model: ModelShape
+    gpu: Gpu
+    gpus: float = 1
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.gpus) and self.gpus > 0):
+            raise RooflineError(f"gpus is {self.gpus:g}: write how many GPUs serve")
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        return self.gpu.bandwidth_bytes_per_s * self.gpus
+
+    @property
+    def peak_flops(self) -> float:
+        """Operations in a second, in the arithmetic of the model."""
+        return self.gpu.peak_flops(self.model.computed_in) * self.gpus
+
+    @property
+    def memory_bytes(self) -> float:
+        return self.gpu.memory_bytes * self.gpus
+
+    def __str__(self) -> str:
+        return f"{self.model.name} ({self.model.weights}) on {self.gpus:g} × {self.gpu.name}"
+
+
+def roof_of_options(options: Mapping[str, Any]) -> Roof | None:
+    """That of a run's options ``gpu_type``, ``model_shape`` and ``gpus``; None without the first two.
+
+    ``model_shape`` is the path of a file, or the document that a shape is
+    (see :func:`~llm_locust.roofline.model_file.model_of`), so that a run can carry it.
+
+    Raises:
+        RooflineError: one of the three is missing, or is not what it has to be.
+    """
+    gpu_type, shape, gpus = (options.get(name) or None for name in _OPTIONS)
+    if gpu_type is None and shape is None:
+        return None
+    missing = [name for name in _OPTIONS if not options.get(name)]
+    if missing:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise RooflineError(f"a roofline needs --gpu-type, --model-shape and --gpus: give {flags} too")
+    model = model_of(shape, "model_shape") if isinstance(shape, Mapping) else read_model(Path(str(shape)))
+    try:
+        number = float(str(gpus))
+    except ValueError:
+        raise RooflineError(f'gpus is "{gpus}": write how many GPUs serve, as 4') from None
+    return Roof(model, gpu_named(str(gpu_type)), number)

@@ -1,0 +1,89 @@
+"""The operator's hand: does to replicas what a plan says, and keeps the gateway's view of their health."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from llm_locust.sim.events import EventLog
+from llm_locust.sim.gateway import Gateway
+from llm_locust.sim.plan import Action, PlanStep
+from llm_locust.sim.port import PortError
+from llm_locust.sim.upstream import State, Upstream
+
+
+class Fleet:
+    """All replicas of a deployment, and who is told what becomes of them."""
+
+    def __init__(self, upstreams: Sequence[Upstream], gateway: Gateway, events: EventLog) -> None:
+        self._upstreams = upstreams
+        self._gateway = gateway
+        self._events = events
+
+    async def follow(self, plan: Sequence[PlanStep]) -> None:
+        """Do each step at its time, from now on; the steps are in order."""
+        began_s = asyncio.get_running_loop().time()
+        for step in plan:
+            await _until(began_s + step.at_ns * 1e-9)
+            await self.act(step)
+
+    async def act(self, step: PlanStep) -> None:
+        """Do the step now, and say so."""
+        upstream = self._upstreams[step.replica]
+        match step.action:
+            case Action.KILL:
+                await self._kill(upstream)
+            case Action.START:
+                await _start(upstream)
+            case Action.DRAIN:
+                upstream.state = State.DRAINING
+            case Action.SLOW | Action.NORMAL:
+                upstream.slow(step.factor)
+        factor = step.factor if step.action is Action.SLOW else None
+        self._events.add("plan", upstream.name, step.action, factor)
+        if step.action is Action.DRAIN:
+            # Whoever drains a replica tells the balancer: no check has to find it out.
+            self._look_at(upstream)
+
+    async def check_health(self, interval_ns: int) -> None:
+        """Look at every multiple of the interval from now on, for ever."""
+        loop = asyncio.get_running_loop()
+        began_s, number = loop.time(), 0
+        while True:
+            number += 1
+            await _until(began_s + number * interval_ns * 1e-9)
+            self.look()
+
+    def look(self) -> None:
+        """The gateway sees which replicas serve, and takes the others out of its rotation."""
+        for upstream in self._upstreams:
+            self._look_at(upstream)
+
+    def _look_at(self, upstream: Upstream) -> None:
+        serves = upstream.state is State.UP
+        if serves != upstream.in_rotation:
+            upstream.in_rotation = serves
+            self._events.add("gateway", upstream.name, "in" if serves else "out")
+
+    async def _kill(self, upstream: Upstream) -> None:
+        upstream.state, upstream.profiling = State.DOWN, False
+        if upstream.port is not None:
+            await upstream.port.close()
+        self._gateway.break_off(upstream)
+        upstream.replica.kill()
+        if upstream.port is not None:
+            upstream.port.reset_connections()
+
+
+async def _start(upstream: Upstream) -> None:
+    was_down = upstream.state is State.DOWN
+    upstream.state = State.UP
+    if was_down and upstream.port is not None:
+        try:
+            await upstream.port.open()
+        except PortError as e:
+            print(f"llm-locust sim: {upstream.name} has no port of its own any more: {e}", file=sys.stderr)
+
+
+async def _until(time_s: float) -> None:
+    """Sleep until the loop's clock says so."""
+    await asyncio.sleep(max(0.0, time_s - asyncio.get_running_loop().time()))

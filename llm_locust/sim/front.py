@@ -1,0 +1,53 @@
+"""What stands behind one port, and which of it a request goes to."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from llm_locust.sim.jobs import Job, RequestError
+from llm_locust.sim.routing import Policy, Routed
+from llm_locust.sim.upstream import State, Upstream
+
+#: The header that names a session to the sticky policy.
+SESSION_HEADER = "X-Session-Id"
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The gateway's policy and replicas, or one replica without a policy."""
+
+    upstreams: Sequence[Upstream]
+    policy: Policy | None
+
+    @property
+    def gone(self) -> bool:
+        """It is the port of a replica that was killed, which has reset its connections."""
+        return self.policy is None and self.upstreams[0].state is State.DOWN
+
+    def route(self, request: web.Request, job: Job, source: random.Random) -> Upstream:
+        """The replica of a request.
+
+        Raises:
+            RequestError: 503 where none takes requests.
+        """
+        if self.policy is None:
+            (upstream,) = self.upstreams
+            if upstream.state is State.DRAINING:
+                raise RequestError(503, "ServiceUnavailableError", f"{upstream.name} takes no new requests.")
+            return upstream
+        loads = {i: upstream.in_flight for i, upstream in enumerate(self.upstreams) if upstream.in_rotation}
+        if not loads:
+            raise RequestError(503, "ServiceUnavailableError", "No replica is in rotation.")
+        routed = Routed(_session(request), job.block_hashes, source)
+        return self.upstreams[self.policy.pick(loads, routed)]
+
+
+def _session(request: web.Request) -> str:
+    """The session that the client names, else the connection, which is all that a TCP balancer has."""
+    named = request.headers.get(SESSION_HEADER)
+    if named:
+        return named
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return str(peer)

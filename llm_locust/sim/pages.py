@@ -1,0 +1,77 @@
+"""What a port says beside the API: health, metrics, and a vLLM server's control endpoints."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from aiohttp import web
+
+from llm_locust.sim.events import EventLog
+from llm_locust.sim.gpu_page import GpuKind, gpu_exposition
+from llm_locust.sim.stats import exposition
+from llm_locust.sim.upstream import State, Upstream
+
+
+def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], model: str, gpu: GpuKind) -> None:
+    """``/health``: 200 while any replica is in rotation. ``/metrics``: those of all that live.
+
+    The control endpoints are not here (404), as gateways that know the API's routes have it: they act on
+    one server, and nobody could say on which.
+    """
+
+    async def health(request: web.Request) -> web.Response:
+        return web.Response(status=200 if any(u.in_rotation for u in upstreams) else 503)
+
+    async def metrics(request: web.Request) -> web.Response:
+        return _text(exposition(model, [u.replica.reading() for u in upstreams if u.state is not State.DOWN]))
+
+    app.router.add_get("/health", health)
+    app.router.add_get("/metrics", metrics)
+    _add_gpu_page(app, upstreams, gpu)
+
+
+def add_replica_pages(
+    app: web.Application, upstream: Upstream, model: str, gpu: GpuKind, events: EventLog
+) -> None:
+    """``/health``: 200, and 503 while it drains. ``/metrics``: as a server of its own, ``engine="0"``."""
+
+    async def health(request: web.Request) -> web.Response:
+        return web.Response(status=200 if upstream.state is State.UP else 503)
+
+    async def metrics(request: web.Request) -> web.Response:
+        return _text(exposition(model, [replace(upstream.replica.reading(), engine="0")]))
+
+    app.router.add_get("/health", health)
+    app.router.add_get("/metrics", metrics)
+    _add_gpu_page(app, [upstream], gpu)
+    for action in ("start_profile", "stop_profile", "reset_prefix_cache"):
+        app.router.add_post(f"/{action}", partial(_control, upstream, events, action))
+
+
+async def _control(upstream: Upstream, events: EventLog, action: str, request: web.Request) -> web.Response:
+    """200 without a body in every state, as vLLM has it: a start twice and a stop without one are ignored."""
+    ignored = ""
+    match action:
+        case "reset_prefix_cache":
+            upstream.replica.reset_prefix_cache()
+        case "start_profile" if upstream.profiling:
+            ignored = " ignored: it is profiling already"
+        case "stop_profile" if not upstream.profiling:
+            ignored = " ignored: it is not profiling"
+        case _:
+            upstream.profiling = action == "start_profile"
+    events.add("client", upstream.name, action + ignored)
+    return web.Response()
+
+
+def _add_gpu_page(app: web.Application, upstreams: Sequence[Upstream], gpu: GpuKind) -> None:
+    async def page(request: web.Request) -> web.Response:
+        return _text(gpu_exposition([upstream.replica.gpu() for upstream in upstreams], gpu))
+
+    app.router.add_get("/gpu/metrics", page)
+
+
+def _text(page: str) -> web.Response:
+    return web.Response(
+        body=page.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+    )

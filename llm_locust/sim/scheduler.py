@@ -1,0 +1,186 @@
+"""Who is in an engine's next step: continuous batching, chunked prefill, blocks of KV cache, preemption."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from llm_locust.sim.kv_cache import Block, KvCache
+from llm_locust.sim.sequence import EngineCounters, EngineProfile, Sequence
+
+#: A sequence and how many tokens of its prompt, or of what a preemption took from it, are computed.
+Chunk = tuple[Sequence, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step computes: the next token of ``decodes``, and ``chunks``."""
+
+    decodes: list[Sequence] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+
+
+class Scheduler:
+    """A waiting queue and the running sequences. Forms batches, and does not know what they last."""
+
+    def __init__(self, profile: EngineProfile) -> None:
+        """
+        Raises:
+            ValueError: the KV cache is smaller than one block.
+        """
+        self.counters = EngineCounters()
+        self._profile = profile
+        self._cache = KvCache(profile.kv_blocks, profile.kv_block_tokens)
+        self._waiting: deque[Sequence] = deque()
+        # Dictionaries as ordered sets, both in the order of admission, removal in O(1). Prompts are done in
+        # that order too, so whatever decodes was admitted ahead of whatever does not yet.
+        self._prefilling: dict[Sequence, None] = {}
+        self._decoding: dict[Sequence, None] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._prefilling) + len(self._decoding)
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the KV cache's blocks that sequences hold, 0 to 1."""
+        return self._cache.used / self._cache.blocks
+
+    @property
+    def next_ready_ns(self) -> int | None:
+        """When the head of the queue may be admitted; None where nobody waits."""
+        return self._waiting[0].ready_ns if self._waiting else None
+
+    def submit(self, sequence: Sequence) -> None:
+        """Queue a sequence that the whole KV cache can hold; it is ready no sooner than those before it."""
+        self._waiting.append(sequence)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Free the sequence wherever it is; one that is over is left alone."""
+        if sequence in self._prefilling or sequence in self._decoding:
+            self._release(sequence)
+        elif sequence in self._waiting:
+            self._waiting.remove(sequence)
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache. What runs keeps its blocks."""
+        self._cache.forget()
+
+    def schedule(self, now_ns: int) -> Batch:
+        """The batch of a step that begins now."""
+        preemptions = self.counters.preemptions
+        decodes = self._take_decodes()
+        budget = self._profile.max_num_batched_tokens - len(decodes)
+        chunks = self._take_chunks(budget)
+        if self.counters.preemptions == preemptions:  # else what is free is for those that run
+            chunks += self._admit(budget - sum(tokens for _, tokens in chunks), now_ns)
+        return Batch(decodes, chunks)
+
+    def complete(self, batch: Batch) -> list[Sequence]:
+        """The batch is computed: those that have one more token now, in order of admission."""
+        emitted = []
+        for sequence in batch.decodes:
+            sequence.turns += 1
+            if sequence in self._decoding and sequence.turns % sequence.pace == 0:
+                sequence.computed += 1
+                emitted.append(sequence)
+        for sequence, tokens in batch.chunks:
+            if sequence in self._prefilling:
+                self._computed(sequence, tokens)
+                if sequence.computed == sequence.tokens:
+                    del self._prefilling[sequence]
+                    self._decoding[sequence] = None
+                    emitted.append(sequence)
+        for sequence in emitted:
+            sequence.generated += 1
+            if sequence.generated == sequence.output_tokens:
+                self._release(sequence)
+        return emitted
+
+    def _take_decodes(self) -> list[Sequence]:
+        decodes = []
+        for sequence in tuple(self._decoding):
+            # Room is short where the next token begins a block, and where it has been preempted just now.
+            if sequence.computed == sequence.held.tokens and not self._make_room(sequence, sequence.tokens):
+                break  # those behind it were admitted later, and went first
+            decodes.append(sequence)
+        return decodes
+
+    def _take_chunks(self, budget: int) -> list[Chunk]:
+        """The next parts of prompts that are begun."""
+        chunks = []
+        for sequence in tuple(self._prefilling):
+            tokens = min(budget, sequence.tokens - sequence.computed)
+            if tokens <= 0 or not self._make_room(sequence, sequence.computed + tokens):
+                break
+            chunks.append((sequence, tokens))
+            budget -= tokens
+        return chunks
+
+    def _admit(self, budget: int, now_ns: int) -> list[Chunk]:
+        """Begin the prompts at the head of the queue, as far as tokens, places and blocks last."""
+        chunks: list[Chunk] = []
+        while budget > 0 and self._waiting and self.num_running < self._profile.max_num_seqs:
+            sequence = self._waiting[0]
+            if sequence.ready_ns > now_ns or not self._cache.free:
+                break
+            found = self._find(sequence)
+            cached = len(found) * self._cache.block_tokens
+            tokens = min(budget, sequence.tokens - cached)
+            if not self._cache.take(sequence.held, cached + tokens, found):
+                break
+            self._waiting.popleft()
+            self._prefilling[sequence] = None
+            sequence.computed = cached
+            if sequence.scheduled_ns is None:
+                self._note_schedule(sequence, cached, now_ns)
+            chunks.append((sequence, tokens))
+            budget -= tokens
+        return chunks
+
+    def _find(self, sequence: Sequence) -> list[Block]:
+        if not self._profile.prefix_cache:
+            return []
+        # Not the block of the last token: that token's output is what the next one is sampled from.
+        most = (sequence.tokens - 1) // self._cache.block_tokens
+        return self._cache.find(sequence.block_hashes[:most])
+
+    def _note_schedule(self, sequence: Sequence, cached: int, now_ns: int) -> None:
+        sequence.scheduled_ns = now_ns
+        if self._profile.prefix_cache:
+            sequence.cached_tokens = cached
+            self.counters.prefix_queries += sequence.prompt_tokens
+            self.counters.prefix_hits += cached
+
+    def _computed(self, sequence: Sequence, tokens: int) -> None:
+        before = sequence.computed
+        sequence.computed += tokens
+        if self._profile.prefix_cache:
+            full = slice(before // self._cache.block_tokens, sequence.computed // self._cache.block_tokens)
+            self._cache.publish(sequence.held, sequence.block_hashes[full])
+
+    def _make_room(self, sequence: Sequence, tokens: int) -> bool:
+        """Have the running sequence hold that many tokens, if need be at the cost of those admitted later.
+
+        Returns:
+            False where it does not run any more: it was, or is now, the one to give way.
+        """
+        while sequence.held.blocks:
+            if self._cache.take(sequence.held, tokens):
+                return True
+            self._preempt(next(reversed(self._prefilling or self._decoding)))
+        return False
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._release(sequence)
+        sequence.computed = 0
+        sequence.preemptions += 1
+        self.counters.preemptions += 1
+        self._waiting.appendleft(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._prefilling.pop(sequence, None)
+        self._decoding.pop(sequence, None)
+        self._cache.release(sequence.held)

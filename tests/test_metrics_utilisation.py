@@ -1,0 +1,198 @@
+"""What a run made use of, counted from its records."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from metrics_cases import batch, failed, manifest, ns, request
+from roofline_cases import plain_roof
+
+from llm_locust.metrics.measured import measure
+from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.utilisation import utilisation
+from llm_locust.metrics.window import Window
+from llm_locust.record import Outcome, RequestRecord
+from llm_locust.roofline.roof import Roof
+
+TEN_SECONDS = Window(ns(0.0), ns(10.0), "test")
+
+#: Of plain_roof: operations of a token, of a token for each of its context; bytes of weights and of a token.
+TOKEN, CONTEXT, WEIGHTS, KV = 2e9, 40_000, 2e9, 80_000
+
+
+def found(*records: RequestRecord, roof: Roof | None = None, window: Window = TEN_SECONDS) -> dict[str, Any]:
+    rows = batch(*records)
+    measured = measure(rows, manifest(), parse_slo(""), window, 0.0)
+    return utilisation(rows, measured, roof or plain_roof())
+
+
+def stream(at: float, tokens: int, step_s: float = 0.02, **fields: Any) -> RequestRecord:
+    """``tokens`` events, one a step, the first one step after it was sent."""
+    return request(at, tuple(step_s * (k + 1) for k in range(tokens)), **fields)
+
+
+def test_operations_of_one_request_by_hand() -> None:
+    told = found(stream(1.0, 5, input_tokens=100))
+    prompt = TOKEN * 100 + CONTEXT * 100 * 101 / 2
+    # Four tokens after the prompt's own, which attend to 101 .. 104 tokens.
+    outputs = 4 * TOKEN + CONTEXT * (101 + 102 + 103 + 104)
+    assert told["flops_per_s"] == pytest.approx((prompt + outputs) / 10)
+    assert told["mfu"] == pytest.approx((prompt + outputs) / 10 / 100e12)
+    assert told["prompt_flops_share"] == pytest.approx(prompt / (prompt + outputs))
+
+
+def test_reads_of_one_request_by_hand() -> None:
+    told = found(stream(1.0, 5, input_tokens=100))
+    # Five steps, one a token; four of them read what the sequence holds.
+    assert told["steps_per_s"] == pytest.approx(0.5)
+    assert told["bytes_per_s"] == pytest.approx((5 * WEIGHTS + KV * (101 + 102 + 103 + 104)) / 10)
+    assert told["mbu"] == pytest.approx(told["bytes_per_s"] / 1e12)
+    assert told["kv_share"] == pytest.approx(KV * 410 / (5 * WEIGHTS + KV * 410))
+    assert (told["batch_mean"], told["context_mean"]) == (pytest.approx(1), pytest.approx(102.5))
+    assert told["tpot_bound_ms"] == pytest.approx((WEIGHTS + KV * 102.5) / 1e12 * 1e3)
+    assert told["tpot_bound_by"] == "memory"
+
+
+def test_sequences_of_one_step_share_its_weights() -> None:
+    told = found(*(stream(1.0, 50) for _ in range(8)))
+    assert told["steps_per_s"] == pytest.approx(5)
+    assert told["batch_mean"] == pytest.approx(8)
+
+
+def test_more_gpus_make_less_use_of_each() -> None:
+    one, four = (found(stream(1.0, 5), roof=plain_roof(gpus)) for gpus in (1, 4))
+    assert four["mfu"] == pytest.approx(one["mfu"] / 4)
+    assert four["mbu"] == pytest.approx(one["mbu"] / 4)
+
+
+def test_replicas_step_on_their_own_where_they_are_told_apart() -> None:
+    both = [stream(1.0, 50, replica=name) for name in ("a", "b")]
+    told = found(*both, roof=plain_roof(2))
+    assert (told["engines"], told["steps_per_s"]) == (2, pytest.approx(10))
+    # Each has one GPU of the two.
+    assert told["tpot_bound_ms"] == pytest.approx(found(both[0])["tpot_bound_ms"])
+    unnamed = found(*(stream(1.0, 50) for _ in both), roof=plain_roof(2))
+    assert (unnamed["engines"], unnamed["steps_per_s"]) == (1, pytest.approx(5))
+
+
+def test_more_names_than_gpus_are_no_engines() -> None:
+    told = found(*(stream(1.0, 50, replica=name) for name in "abc"), roof=plain_roof(2))
+    assert (told["engines"], told["steps_per_s"]) == (1, pytest.approx(5))
+
+
+def test_a_request_without_a_name_makes_no_step_where_others_have_one() -> None:
+    named = [stream(1.0, 50, replica=name) for name in ("a", "b")]
+    told = found(*named, stream(1.0, 50), roof=plain_roof(2))
+    assert told["steps_per_s"] == pytest.approx(10)
+
+
+#: Sequences as (first step, tokens), and how long each step lasts, in milliseconds.
+SEQUENCES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60)), min_size=1, max_size=12)
+STEPS_MS = st.lists(st.integers(4, 50), min_size=100, max_size=100)
+
+
+def engine_run(
+    sequences: list[tuple[int, int]], steps_ms: list[int], jitter_s: float, seed: int = 0
+) -> tuple[float, int]:
+    """The steps that are told of an engine which gives each sequence a token in each of its steps, and
+    those that it made; each event comes up to ``jitter_s`` late."""
+    ends_s, rng = 0.4 + np.cumsum(steps_ms) * 1e-3, np.random.default_rng(seed)
+    records = [
+        request(0.1, tuple(ends_s[first : first + tokens] + rng.uniform(0, jitter_s, tokens)))
+        for first, tokens in sequences
+    ]
+    made = {step for first, tokens in sequences for step in range(first, first + tokens)}
+    return found(*records)["steps_per_s"] * 10, len(made)
+
+
+@given(SEQUENCES, STEPS_MS)
+def test_steps_are_counted_exactly_where_all_their_events_are_seen(
+    sequences: list[tuple[int, int]], steps_ms: list[int]
+) -> None:
+    told, made = engine_run(sequences, steps_ms, jitter_s=0.0)
+    assert told == pytest.approx(made)
+
+
+@given(SEQUENCES, STEPS_MS, st.integers(0, 1000))
+def test_the_network_never_makes_more_steps_than_there_were(
+    sequences: list[tuple[int, int]], steps_ms: list[int], seed: int
+) -> None:
+    told, made = engine_run(sequences, steps_ms, 0.9e-3, seed)
+    assert told <= made * (1 + 1e-9)
+
+
+def test_events_of_one_step_sent_one_by_one_are_one_step() -> None:
+    # Three tokens a step, 20 µs apart: as speculative decoding may be sent.
+    arrivals = tuple(0.02 * (k + 1) + 0.00002 * i for k in range(10) for i in range(3))
+    told = found(request(1.0, arrivals))
+    assert told["steps_per_s"] == pytest.approx(1)
+    # In one event the same tokens are the same operations.
+    merged = found(request(1.0, arrivals[::3], output_tokens=30))
+    assert merged["steps_per_s"] == pytest.approx(1)
+    assert merged["flops_per_s"] == pytest.approx(told["flops_per_s"], rel=1e-3)
+
+
+def test_of_a_mixture_the_experts_of_its_batch_are_read() -> None:
+    roof = plain_roof(experts=10, experts_per_token=1, active_parameters=100_000_000)
+    alone = found(stream(1.0, 50), roof=roof)
+    assert alone["bytes_per_s"] * (1 - alone["kv_share"]) == pytest.approx(5 * WEIGHTS / 10)
+    two = found(stream(1.0, 50), stream(1.0, 50), roof=roof)
+    assert two["bytes_per_s"] * (1 - two["kv_share"]) == pytest.approx(5 * WEIGHTS * 0.19)
+
+
+def test_cached_tokens_of_a_prompt_are_not_computed_but_read() -> None:
+    told = found(stream(1.0, 5, input_tokens=100, cached_tokens=90))
+    cold = found(stream(1.0, 5, input_tokens=100, cached_tokens=0))
+    saved = TOKEN * 90 + CONTEXT * 90 * 91 / 2
+    assert told["flops_per_s"] == pytest.approx(cold["flops_per_s"] - saved / 10)
+    assert told["bytes_per_s"] == cold["bytes_per_s"]
+    assert (told["cached_share"], told["prompts_cache_unknown"]) == (pytest.approx(0.9), 0)
+    assert found(stream(1.0, 5))["prompts_cache_unknown"] == 1
+
+
+def test_the_bound_of_ttft_is_that_of_the_median_prompt_without_what_was_cached() -> None:
+    told = found(*(stream(1.0, 5, input_tokens=n, cached_tokens=1000) for n in (1100, 3000, 9000)))
+    assert told["ttft_bound_ms"] == pytest.approx((TOKEN * 2000 + CONTEXT * 2000 * 2001 / 2) / 100e12 * 1e3)
+    assert told["ttft_bound_by"] == "compute"
+
+
+def test_only_what_came_in_the_window_counts() -> None:
+    late = Window(ns(2.0), ns(4.0), "test")
+    # From 1.5 to 2.5 s, half of it inside; its prompt was done before.
+    told = found(stream(1.48, 51, input_tokens=0), window=late)
+    assert told["steps_per_s"] == pytest.approx(26 / 2)
+    assert (told["prompts"], told["prompt_flops_share"]) == (0, 0)
+    assert found(stream(5.0, 5), window=late)["mbu"] == 0
+
+
+def test_work_for_failed_and_cancelled_requests_was_done_too() -> None:
+    told = found(
+        stream(1.0, 50, outcome=Outcome.TRUNCATED), stream(3.0, 50, outcome=Outcome.CANCELLED), failed(5.0)
+    )
+    assert told["steps_per_s"] == pytest.approx(10)
+    assert (told["prompts"], told["prompts_unknown"]) == (2, 0)
+
+
+def test_a_prompt_of_unknown_length_is_left_out_and_told() -> None:
+    told = found(stream(1.0, 5, input_tokens=None), stream(3.0, 5, input_tokens=100))
+    assert (told["prompts"], told["prompts_unknown"]) == (2, 1)
+    none = found(stream(1.0, 5, input_tokens=None))
+    assert none["mfu"] is none["flops_per_s"] is none["ttft_bound_ms"] is None
+    assert none["mbu"] > 0
+
+
+def test_answers_that_came_whole_have_operations_but_no_steps() -> None:
+    whole = request(1.0, (), ended=3.0, streamed=False, output_tokens=11, input_tokens=100)
+    told = found(whole)
+    prompt = TOKEN * 100 + CONTEXT * 100 * 101 / 2
+    assert told["flops_per_s"] == pytest.approx((prompt + 10 * (TOKEN + CONTEXT * 105.5)) / 10)
+    assert told["mbu"] is told["steps_per_s"] is told["batch_mean"] is told["tpot_bound_ms"] is None
+
+
+def test_without_any_answer_nothing_was_used_and_without_a_window_nothing_is_known() -> None:
+    told = found(failed(1.0))
+    assert (told["mfu"], told["mbu"]) == (0, 0)
+    empty = found(stream(1.0, 5), window=Window(ns(2.0), ns(2.0), "test"))
+    assert empty["mfu"] is empty["mbu"] is None

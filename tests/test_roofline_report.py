@@ -1,0 +1,84 @@
+"""What a report says of a roofline."""
+
+from typing import Any
+
+from llm_locust.report.roofline import roofline
+from llm_locust.report.section import Tone
+
+PART: dict[str, Any] = {
+    "model": "Llama 3 8B",
+    "weights": "bf16",
+    "gpu": "H100 SXM",
+    "gpus": 4.0,
+    "peak_flops": 3958e12,
+    "bandwidth_bytes_per_s": 13.4e12,
+    "mfu": 0.05,
+    "flops_per_s": 197.9e12,
+    "prompt_flops_share": 0.82,
+    "mbu": 0.28,
+    "bytes_per_s": 3.752e12,
+    "kv_share": 0.024,
+    "steps_per_s": 230.0,
+    "engines": 4,
+    "batch_mean": 9.5,
+    "context_mean": 327.0,
+    "tpot_bound_ms": 5.0,
+    "tpot_bound_by": "memory",
+    "ttft_bound_ms": 8.0,
+    "ttft_bound_by": "compute",
+    "prompts": 694,
+    "prompts_unknown": 0,
+    "prompts_cache_unknown": 0,
+    "cached_share": 0.0,
+}
+LATENCY = {"tpot": {"p50": 17.5}, "ttft": {"p50": 80.0}}
+
+
+def lines(**changed: Any) -> list[str]:
+    found = roofline({"roofline": {**PART, **changed}, "latency_ms": LATENCY})
+    assert found is not None
+    return [line.text for line in (*found.lines, *found.notes)]
+
+
+def test_without_a_gpu_and_a_model_nothing_is_said() -> None:
+    assert roofline({}) is None
+    assert roofline({"roofline": {}}) is None
+
+
+def test_what_was_reached_stands_beside_what_is_possible() -> None:
+    assert lines() == [
+        "Llama 3 8B (bf16) on 4 × H100 SXM, by data sheet",
+        "MFU 5.0 % · 198 of 3,958 TFLOP/s · 82.0 % of it for prompts",
+        "MBU 28.0 % at least · 3.75 of 13.4 TB/s · 2.4 % of it for keys and values",
+        "4 engines, 230 decode steps/s at least · 9.50 sequences a step · 327 tokens each",
+        "TPOT p50 17.5 ms, 3.50 × its bound of 5.00 ms by bandwidth",
+        "TTFT p50 80.0 ms, 10.0 × its bound of 8.00 ms by FLOP/s",
+    ]
+
+
+def test_what_is_not_known_is_said_and_is_no_zero() -> None:
+    unknown = dict.fromkeys(
+        (
+            *("mfu", "flops_per_s", "prompt_flops_share", "mbu", "bytes_per_s", "kv_share", "steps_per_s"),
+            *("batch_mean", "context_mean", "tpot_bound_ms", "tpot_bound_by", "ttft_bound_ms"),
+        )
+    )
+    assert lines(**unknown)[1:] == [
+        "MFU not known: no length of a prompt is",
+        "MBU not known: no answer came as a stream",
+    ]
+
+
+def test_doubts_are_said() -> None:
+    said = lines(mbu=1.2, prompts_unknown=1, prompts_cache_unknown=3)[6:]
+    assert said[0] == "MBU over 100 %: the GPU, their number or the model is another one"
+    assert said[1] == "1 prompt of unknown length left out"
+    assert said[2].startswith("of 3 prompts usage does not say how much was cached")
+
+
+def test_a_selection_has_no_figures() -> None:
+    found = roofline({"roofline": {"missing": "only some of the requests are looked at"}})
+    assert found is not None
+    assert [(line.text, line.tone) for line in found.lines] == [
+        ("no figures: only some of the requests are looked at", Tone.WARN)
+    ]
