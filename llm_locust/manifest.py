@@ -83,6 +83,33 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerCall:
+    """What was asked of a replica beside the load, and its answer's status; ``error`` says why there is none.
+
+    ``at_ns`` is a time of the run's axis.
+    """
+
+    at_ns: int
+    path: str
+    target: str
+    status: int | None = None
+    error: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.status is not None and 200 <= self.status < 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeFacts:
+    """The process that scraped the servers' metrics: what ended it before the run did, and when on the
+    run's axis; nothing where nothing did."""
+
+    failure: str = ""
+    failed_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The facts of one run.
 
@@ -91,7 +118,8 @@ class Manifest:
     asked for, ``stopped_ns`` when it was told to stop, ``ended_ns`` when the last record was in
     (``None`` while that has not come). ``options`` are the run's settings as text, without
     secrets. ``stop_reason`` says which rule ended the run, where one did, or what else did that nobody
-    had asked for; ``cut_short`` that it was a fault.
+    had asked for; ``cut_short`` that it was a fault. ``targets`` are where requests went instead of to
+    ``host``; ``replicas_ready`` those that were waited for, ``ready_s`` for how long.
     """
 
     schema: int = MANIFEST_SCHEMA
@@ -101,6 +129,10 @@ class Manifest:
     stopped_ns: int | None = None
     ended_ns: int | None = None
     host: str | None = None
+    targets: list[str] = field(default_factory=list)
+    replicas_ready: list[str] = field(default_factory=list)
+    ready_s: float | None = None
+    server_calls: list[ServerCall] = field(default_factory=list)
     model: str | None = None
     scenario: str | None = None
     scenario_document: dict[str, Any] = field(default_factory=dict)
@@ -121,6 +153,8 @@ class Manifest:
     master: NodeHealth = field(default_factory=NodeHealth)
     clock_steps: int = 0  # times that the master's own clock was set anew; the run's time does not follow
     torn: list[str] = field(default_factory=list)  # files of frames that hold bytes which are none, and where
+    server_metrics: ScrapeFacts | None = None
+    live_check: dict[str, Any] = field(default_factory=dict)
 
     @property
     def workers_lost(self) -> int:

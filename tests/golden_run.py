@@ -6,7 +6,7 @@ import numpy as np
 from metrics_cases import ORIGIN_NS
 
 from llm_locust.batch import RecordBatch
-from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, ServerCall, WorkerFacts
 from llm_locust.record import Outcome, RequestRecord, TokenSource
 
 REQUESTS = 5000
@@ -61,6 +61,12 @@ def manifest(made: list[RequestRecord]) -> Manifest:
         stopped_ns=ORIGIN_NS + round(STOP_S * 1e9),
         ended_ns=ORIGIN_NS + round(1510 * 1e9),
         host="http://127.0.0.1:8000",
+        replicas_ready=["http://127.0.0.1:8001", "http://127.0.0.1:8002"],
+        ready_s=1.5,
+        server_calls=[
+            *_calls(30, "/start_profile", None),
+            *_calls(90, "/stop_profile", "timed out"),
+        ],
         model="tiny",
         scenario="golden.yaml",
         seed=7,
@@ -88,6 +94,16 @@ def manifest(made: list[RequestRecord]) -> Manifest:
         master=NodeHealth(hub_lag_ms_max=4.5, cpu_percent_max=12.0),
         torn=["batches.frames: bytes 10 to 20 are no frame"],
     )  # fmt: skip
+
+
+def _calls(at_s: float, path: str, error: str | None) -> list[ServerCall]:
+    at_ns = ORIGIN_NS + round(at_s * 1e9)
+    first, second = "http://127.0.0.1:8001", "http://127.0.0.1:8002"
+    status = 404 if error is None else None
+    return [
+        ServerCall(at_ns=at_ns, path=path, target=first, status=200),
+        ServerCall(at_ns=at_ns, path=path, target=second, status=status, error=error),
+    ]
 
 
 def _record(i: int, draw: np.random.Generator) -> RequestRecord:

@@ -190,7 +190,8 @@ def test_a_reader_who_stops_midway_has_cancelled(server: ScriptedServer, sdk: Sd
             if event.choices[0].delta.content == "t2 ":
                 break
     record = sdk.record()
-    assert (record.outcome, len(record.arrivals_ns)) == (Outcome.CANCELLED, 3)
+    assert record.outcome is Outcome.CANCELLED
+    assert 3 <= len(record.arrivals_ns) < 500  # what came meanwhile is recorded too
     assert server.wait_closed(1)[0].closed_by == "client"
 
 

@@ -4,18 +4,22 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import gevent
 import gevent.socket
 import pytest
-from calls import caller
+from calls import GOOD, Caller, caller
 from scripted import ScriptedServer, Step, json_response, refusing_port, scripted_server, silent_port, write
 
+import llm_locust.client.connection as connection_module
 import llm_locust.client.pool as pool_module
 from llm_locust.client.errors import ClientError, ConnectError
 from llm_locust.client.pool import Pool, Target, TargetError
 from llm_locust.client.request import get
+from llm_locust.client.stream import Answer, LlmClient
+from llm_locust.record import Outcome
 
 OK = json_response({"ok": True})
 
@@ -99,7 +103,13 @@ def test_a_url_is_taken_with_or_without_the_apis_path(
 ) -> None:
     assert Target.parse(url) == target
     assert authority is None or target.authority == authority
-    assert Target.parse(target.url) == target
+    assert Target.parse(target.url) == target == Target.at(target.url)
+
+
+@pytest.mark.parametrize("base", ["", "/openai", "/v2/gateway/a", "/%C3%BC"])
+def test_a_targets_url_says_its_base_whole(base: str) -> None:
+    target = Target("https", "h", 8443, base)
+    assert Target.at(target.url) == target
 
 
 @pytest.mark.parametrize(
@@ -316,6 +326,78 @@ def test_a_closed_pool_keeps_no_connection(server: ScriptedServer) -> None:
         ask.client.pool.close()
         assert job.get(timeout=5).record.status == 200
         server.wait_closed(2)
+
+
+# Bounded reuse
+
+
+@contextmanager
+def bounded(server: ScriptedServer, most_requests: int | None) -> Iterator[Caller]:
+    """A caller whose connections carry so many requests; trusts the server where that has certificates."""
+    tls = pool_module.tls_context(Path(server.tls.ca)) if server.tls is not None else None
+    pool = Pool(Target.parse(server.url), tls=tls, connect_timeout_s=5, most_requests=most_requests)
+    answers: list[Answer] = []
+    try:
+        yield Caller(LlmClient(pool, sink=answers.append), answers)
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize(("most", "numbers"), [(1, [1] * 5), (2, [1, 2, 1, 2, 1]), (None, [1, 2, 3, 4, 5])])
+def test_a_connection_carries_so_many_requests_and_the_last_one_says_so(
+    request: pytest.FixtureRequest, encrypted: bool, most: int | None, numbers: list[int]
+) -> None:
+    server: ScriptedServer = request.getfixturevalue("tls_server" if encrypted else "server")
+    with bounded(server, most) as ask:
+        records = [ask.ask([GOOD]).record for _ in numbers]
+        served = server.wait_ended(5)
+        connections = server.wait_closed(last := sum(n == most for n in numbers))
+    assert [r.number for r in served] == numbers
+    assert [r.header("Connection") for r in served] == ["close" if n == most else None for n in numbers]
+    assert [r.outcome for r in records] == [Outcome.OK] * 5
+    assert [r.reused for r in records] == [n > 1 for n in numbers]
+    # So that TIME_WAIT is on its side: ports of ours would run out.
+    assert [c.closed_by for c in connections if c.closed_ns] == ["server"] * last
+    # The time to connect is that of the requests that had to.
+    assert [r.connected_ns is not None and r.connected_ns > r.started_ns for r in records] == [
+        n == 1 for n in numbers
+    ]
+
+
+def test_a_spent_connection_is_closed_on_this_side_where_the_server_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "PARTING_S", 0.02)
+    routes = {"/v1/chat/completions": [GOOD, Step(at_ms=0, stall=True)]}
+    with scripted_server(routes=routes) as server, bounded(server, 1) as ask:
+        assert [ask.ask(None).record.reused for _ in range(2)] == [False, False]
+        with gevent.Timeout(5):
+            while any(c.closed_ns is None for c in server.connections()):
+                gevent.sleep(0.005)
+        assert [c.closed_by for c in server.connections()] == ["client", "client"]
+
+
+def test_requests_at_once_share_no_spent_connection(server: ScriptedServer) -> None:
+    with bounded(server, 3) as ask:
+        for _ in range(3):
+            gevent.joinall([ask.spawn([write(5, OK)], streamed=False) for _ in range(4)], raise_error=True)
+        served = server.wait_ended(12)
+        server.wait_closed(4)
+    assert len({r.connection for r in served}) == 4
+
+
+def test_what_replaces_a_stale_connection_begins_to_count_anew(server: ScriptedServer) -> None:
+    with bounded(server, 2) as ask:
+        ask.ask([GOOD, Step(close_next=True)])
+        server.wait_ended(1)
+        records = [ask.ask([GOOD]).record for _ in range(2)]
+        served = server.wait_ended(4)
+    assert [(r.outcome, r.reused, r.retries) for r in records] == [
+        (Outcome.OK, False, 1),
+        (Outcome.OK, True, 0),
+    ]
+    assert [r.header("Connection") for r in served] == [None, "close", None, "close"]
 
 
 # A plain GET

@@ -20,6 +20,7 @@ from llm_locust.report.compare.console import print_comparison
 from llm_locust.report.compare.markdown import markdown
 from llm_locust.report.compare.outcome import Outcome, compare_runs
 from llm_locust.report.compare.page import page
+from llm_locust.report.compare.scaling import scaled
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE
 
 EVIL = '<script>alert("x")</script> | `code` <b>'
@@ -292,3 +293,28 @@ def test_a_wrong_option_is_named(
         run(runs["base"], runs["same"], *words)
     assert e.value.code == 2
     assert words[0] in capsys.readouterr().err
+
+
+def test_runs_with_more_gpus_show_what_each_of_them_gave(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {1: 1_000, 2: 1_900, 4: 3_200}
+    paths = [
+        write_made_run(tmp_path / f"{gpus}", gpus, n=n, options={"gpus": f"{gpus}"})
+        for gpus, n in sizes.items()
+    ]
+    outcome = compare_runs(paths)
+    found = scaled(outcome)["output_tps"]
+    assert [entry.gpus for entry in found] == [1, 2, 4]
+    assert [entry.efficiency for entry in found] == pytest.approx([1, 0.95, 0.8], rel=0.01)
+    for width in (80, 140):
+        told = printed(outcome, width).split("\nScaling\n")[1].splitlines()
+        assert max(map(len, told)) <= width
+        assert [line.split()[0] for line in told[2:5]] == ["1", "2", "4"]
+        assert told[4].split()[1:5] == ["319", "79.8", "79.9", "%"]
+    assert run(*paths, "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["scaling"]["output_tps"][2]["gpus"] == 4
+
+
+def test_runs_that_do_not_say_how_many_gpus_they_had_have_no_scaling(runs: dict[str, Path]) -> None:
+    assert scaled(compare_runs([runs["base"], runs["same"]])) == {}

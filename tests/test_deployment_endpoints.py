@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llm_locust.deployment.endpoints import Endpoint, EndpointError, Target, targets_of
+from llm_locust.deployment.endpoints import Endpoint, EndpointError, Pods, Target, targets_of
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,36 @@ def test_a_url_is_its_parts(url: str, endpoint: Endpoint) -> None:
         ("http://a:99999/", "Port"),
         ("http://a/b c", "no URL has"),
         ("http://[::1/", "Invalid IPv6"),
+        ("k8s:", "names no pods"),
+        ("k8s:app=vllm:0", "names no pods"),
+        ("k8s:app=vllm:70000", "names no pods"),
+        ("k8s:app=vllm:A Port", "names no pods"),
     ],
 )
 def test_what_cannot_be_scraped_is_refused_in_one_line(url: str, why: str) -> None:
     with pytest.raises(EndpointError, match=why) as raised:
         Endpoint.parse(url)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "pods"),
+    [
+        ("k8s:app=vllm:8000", Pods(None, "app=vllm", "8000")),
+        (
+            "k8s:models/app=vllm,role=decode:8000/stats",
+            Pods("models", "app=vllm,role=decode", "8000", "/stats"),
+        ),
+        ("k8s:app.kubernetes.io/name=vllm:metrics", Pods(None, "app.kubernetes.io/name=vllm", "metrics")),
+        ("k8s:models/llm-locust/target=true", Pods("models", "llm-locust/target=true")),
+        ("k8s:role in (a, b):/stats", Pods(None, "role in (a, b)", "", "/stats")),
+    ],
+)
+def test_pods_are_namespace_labels_port_and_path(text: str, pods: Pods) -> None:
+    endpoint = Endpoint.parse(text)
+    assert endpoint.pods == pods
+    assert endpoint.every
+    assert endpoint.host == text
 
 
 def test_a_password_is_refused_and_not_repeated() -> None:

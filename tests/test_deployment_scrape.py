@@ -88,6 +88,42 @@ def test_each_target_is_scraped_a_last_time_when_asked_to_stop() -> None:
         assert [s.value for s in scraper.take() if s.name == "up"] == [1.0]
 
 
+def test_pages_of_one_port_are_told_apart_by_their_paths() -> None:
+    with serving(PAGE) as port:
+        paths = ("/metrics", "/gpu/metrics?key=s3cret", "/r0/metrics")
+        endpoints = [Endpoint.parse(f"http://127.0.0.1:{port}{path}") for path in paths]
+        scraper = Scraper(Plan(endpoints=endpoints, interval_s=30.0), print)
+        scraper.start()
+        scraper.await_first(within_s=5.0)
+        scraper.stop(within_s=5.0)
+        found = {sample.target for sample in scraper.take()}
+    name = f"127.0.0.1:{port}"
+    assert found == {name, f"{name}/gpu/metrics", f"{name}/r0/metrics"}
+
+
+def test_the_first_scrapes_are_awaited_but_not_for_ever() -> None:
+    with serving(PAGE) as port, serving(hang) as hung:
+        plan = Plan(endpoints=[endpoint(port), endpoint(hung)], interval_s=30.0, timeout_s=30.0)
+        scraper = Scraper(plan, print)
+        scraper.start()
+        began = time.monotonic()
+        scraper.await_first(within_s=0.3)
+        assert 0.3 <= time.monotonic() - began < 5
+        assert {sample.target for sample in scraper.take()} == {f"127.0.0.1:{port}"}
+        scraper.stop(within_s=0.0)
+
+
+def test_one_that_gave_no_page_is_not_waited_for_once_more() -> None:
+    with serving(hang) as hung:
+        scraper = Scraper(Plan(endpoints=[endpoint(hung)], interval_s=0.01, timeout_s=0.4), print)
+        scraper.start()
+        Event().wait(0.1)
+        began = time.monotonic()
+        scraper.stop(within_s=10.0)
+        assert time.monotonic() - began < 0.7
+        assert [s.value for s in scraper.take() if s.name == "up"] == [0.0]
+
+
 def test_addresses_of_a_name_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     addresses = ["127.0.0.1"]
 

@@ -85,6 +85,7 @@ def test_counters_in_the_file_are_the_simulators_own_totals(tmp_path: Path, endi
             if ending is signal.SIGKILL:  # nothing more can be asked of it then
                 for i, name in enumerate(names):
                     until(found, out, (name, "generation_tokens"), tokens[f"replica-{i}"])
+                until(found, out, (f"127.0.0.1:{hung}", "up"), 0.0)
             else:
                 until(found, out, (names[0], "up"), 1.0)
             found.send_signal(ending)
@@ -143,12 +144,53 @@ def test_options_that_cannot_work_are_said_in_one_line(
 
 def test_the_words_of_the_command_are_checked_before_there_is_a_process(tmp_path: Path) -> None:
     made = scraper.words(["http://a:1"], tmp_path, mappings=["x=waiting"], parent=7, monotonic_ahead_ns=-5)
-    assert made[-4:] == ["--parent", "7", "--monotonic-ahead-ns", "-5"]
-    assert made[made.index("--map") + 1] == "x=waiting"
+    assert made[-3:] == ["--map=x=waiting", "--parent=7", "--monotonic-ahead-ns=-5"]
     with pytest.raises(ValueError, match="is not one such as"):
         scraper.words(["ftp://a"], tmp_path)
     with pytest.raises(ValueError, match="write seconds above 0"):
         scraper.words(["http://a:1"], tmp_path, timeout_s=-1)
+    assert "--url=--tell" in scraper.words(["--tell"], tmp_path), "no URL is an option of the command's own"
+
+
+def test_who_started_it_is_told_what_servers_say_now_and_keeps_the_samples_as_they_are(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "server_metrics.parquet"
+    with serving(page("tgi_queue_size 3\n")) as port, serving(hang) as hung:
+        urls = [f"--url=http://127.0.0.1:{each}" for each in (port, hung)]
+        words = [*urls, "--out", str(out), "--tell", "--interval", "0.1", "--timeout", "0.1"]
+        with process(*SCRAPER, *words) as found:
+            assert found.stdout is not None
+            lines = (scraper.read_told(line.encode()) for line in found.stdout)
+            told = next(servers for servers in lines if len(servers) == 2)
+            found.send_signal(signal.SIGTERM)
+            found.communicate(timeout=10)
+    assert {server.name: (server.up, server.waiting) for server in told} == {
+        f"127.0.0.1:{port}": (True, 3.0),
+        f"127.0.0.1:{hung}": (False, None),
+    }
+    assert found.returncode == 0
+    assert not out.exists()
+    assert latest(out)[f"127.0.0.1:{port}", "waiting"] == 3.0
+
+
+def test_nobody_who_reads_does_not_hold_it_up(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    while True:  # until the pipe is full
+        try:
+            os.write(write, b"x" * 4096)
+        except BlockingIOError:
+            break
+    out = tmp_path / "server_metrics.parquet"
+    with serving(page("tgi_queue_size 3\n")) as port:
+        words = ["--url", f"http://127.0.0.1:{port}", "--out", str(out), "--tell", "--interval", "0.1"]
+        with subprocess.Popen([*SCRAPER, *words], stdout=write, stderr=subprocess.PIPE, text=True) as found:
+            until(found, out, (f"127.0.0.1:{port}", "waiting"), 3.0)
+            found.send_signal(signal.SIGTERM)
+            assert found.wait(10) == 0
+    os.close(read)
+    os.close(write)
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:

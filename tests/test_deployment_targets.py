@@ -75,10 +75,8 @@ def test_unknown_policies_and_no_targets_are_refused_in_one_line() -> None:
         make_chooser("random", 0)
 
 
-def test_a_connection_is_spent_after_its_requests() -> None:
-    assert [Reuse.parse("off").is_spent(n) for n in (0, 1)] == [False, True]
-    assert [Reuse.parse(" 3 ").is_spent(n) for n in (2, 3, 4)] == [False, True, True]
-    assert not Reuse.parse("ON").is_spent(10**9)
+def test_reuse_is_written_as_a_word_or_a_number() -> None:
+    assert [Reuse.parse(text).most for text in ("off", " 3 ", "ON")] == [1, 3, None]
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "no", "1.5", "²"])

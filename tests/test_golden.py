@@ -111,11 +111,28 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
         "errors": by_pandas.errors(df),
         "gates": _gates(whole),
         "cost": by_pandas.cost(seconds, whole, of_sessions),
+        "interventions": {
+            "targets": [],
+            "replicas_ready": ["http://127.0.0.1:8001", "http://127.0.0.1:8002"],
+            "ready_s": 1.5,
+            "calls": [
+                _call("/start_profile", 30, 404, None),
+                _call("/stop_profile", 90, None, "timed out"),
+            ],
+            "profiled_s": 60.0,
+        },
+        "roofline": {},
         "server": {},
         "energy": {},
+        "live_check": {},
         "by_name": by("name"),
         "by_class": by("slo_class"),
     }
+
+
+def _call(path: str, at_s: float, status: int | None, error: str | None) -> dict[str, Any]:
+    failed = {"target": "http://127.0.0.1:8002", "status": status, "error": error}
+    return {"path": path, "at_s": float(at_s), "asked": 2, "done": 1, "failed": [failed]}
 
 
 def _gates(whole: dict[str, Any]) -> list[dict[str, Any]]:

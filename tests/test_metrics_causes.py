@@ -1,5 +1,6 @@
 """What may have made replicas uneven, by the evidence."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,18 +10,25 @@ from llm_locust.metrics.chance import Significance
 from llm_locust.metrics.routing import Affinity
 
 NOTHING = Affinity(1000, 0.25, 0.25)
+OUT = {"from_s": 5.0, "to_s": None, "seconds": 15.0, "others": 99}
 EVEN, UNEVEN = Significance(1.0, 0.8), Significance(99.0, 1e-9)
 
 
 def entry(name: str, **facts: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"share": 0.25, "tpot_p50_ms": 20.0, "ttft_p50_ms": 100.0, "outages": []}
     known |= facts
-    known.setdefault("ci95", {"tpot_p50_ms": [19, 21], "ttft_p50_ms": [90, 110]})
+    known.setdefault("ci95", {key: near(known[key]) for key in ("tpot_p50_ms", "ttft_p50_ms")})
     return {"name": name, **known}
+
+
+def near(ms: float | None) -> list[float] | None:
+    """An interval of a median of many requests."""
+    return None if ms is None else [0.95 * ms, 1.05 * ms]
 
 
 def found(
     *entries: dict[str, Any],
+    together: list[dict[str, Any]] | None = None,
     requests: Significance | None = EVEN,
     dispersion: float | None = 1.0,
     cv: dict[str, float | None] | None = None,
@@ -29,7 +37,14 @@ def found(
     spread = dict.fromkeys(("requests", "output_tokens", "in_flight", "ttft"), 0.01) | (cv or {})
     known = {"connection": NOTHING, "session": NOTHING, "prompt": NOTHING} | affinities
     four = [*entries, *(entry(f"r{i}") for i in range(4 - len(entries)))]
-    return causes(Evidence(four, requests, dispersion, spread, known))
+    return causes(Evidence(four, together or four, requests, dispersion, spread, known))
+
+
+def evidence(entries: list[dict[str, Any]], together: list[dict[str, Any]] | None = None) -> Evidence:
+    """Of replicas whose requests follow nothing but chance."""
+    amounts = dict.fromkeys(("requests", "output_tokens", "in_flight", "ttft"), 0.01)
+    affinities = dict.fromkeys(("connection", "session", "prompt"), NOTHING)
+    return Evidence(entries, together or entries, None, None, amounts, affinities)
 
 
 def kinds(causes_: list[Cause]) -> list[str]:
@@ -39,7 +54,7 @@ def kinds(causes_: list[Cause]) -> list[str]:
 def test_where_nothing_is_uneven_there_is_no_cause() -> None:
     assert found() == []
     assert found(requests=None, dispersion=None) == []
-    assert causes(Evidence([entry("a")], None, None, {}, {})) == []
+    assert causes(Evidence([entry("a")], [entry("a")], None, None, {}, {})) == []
 
 
 @pytest.mark.parametrize(
@@ -65,6 +80,62 @@ def test_slow_is_by_its_pace_first_and_by_its_first_token_where_only_that_is_slo
     assert "2.0 times slower than the others: TTFT p50 200 ms against 100 ms" in first.text
     assert found(entry("a", tpot_p50_ms=29.0)) == []
     assert found(entry("a", tpot_p50_ms=None, ttft_p50_ms=None)) == []
+
+
+def test_a_death_that_left_more_requests_to_a_slow_replica_does_not_excuse_it() -> None:
+    dead = entry("dead", share=0.1, outages=[OUT])
+    slow = entry("slow", share=0.45, tpot_p50_ms=30.0)
+    alive = entry("alive", share=0.45, tpot_p50_ms=10.0)
+    cause = next(cause for cause in causes(evidence([dead, slow, alive])) if cause.kind == "slow")
+    assert cause.replica == "slow"
+    assert "3.0 times slower than alive: TPOT p50 30 ms against 10 ms, with 45 % of the" in cause.text
+
+
+def test_a_replica_that_died_is_compared_with_the_others_while_it_lived() -> None:
+    # It had its requests in a cold start, in which all of them were slow.
+    whole = [entry("dead", share=0.1, ttft_p50_ms=400.0, outages=[OUT]), entry("a"), entry("b")]
+    cold = [entry(name, share=0.33, ttft_p50_ms=400.0) for name in ("dead", "a", "b")]
+    assert kinds(causes(evidence(whole, cold))) == ["out"]
+    limping = [entry("dead", share=0.33, ttft_p50_ms=900.0), *cold[1:]]
+    cause = causes(evidence(whole, limping))[1]
+    assert (cause.kind, cause.replica) == ("slow", "dead")
+    assert cause.text.endswith("TTFT p50 900 ms against 400 ms, with 33 % of the requests, while all served")
+
+
+def test_of_two_replicas_of_which_one_died_the_other_may_have_been_the_slow_one() -> None:
+    two = [entry("dead", share=0.3, outages=[OUT]), entry("a", share=0.7, tpot_p50_ms=60.0)]
+    then = [entry("dead", share=0.5), entry("a", share=0.5, tpot_p50_ms=60.0)]
+    cause = causes(evidence(two, then))[1]
+    assert (cause.kind, cause.replica) == ("slow", "a")
+    assert "slower than dead" in cause.text
+
+
+def test_what_a_run_shared_out_itself_is_no_balancers_doing() -> None:
+    slow = [entry("a", tpot_p50_ms=60.0), entry("b"), entry("c")]
+    sticky = replace(
+        evidence(slow), affinities={**evidence(slow).affinities, "connection": Affinity(1000, 0.99, 0.25)}
+    )
+    uneven = replace(sticky, cv={**sticky.cv, "in_flight": 0.5})
+    assert kinds(causes(uneven)) == ["slow", "sticky"]
+    assert kinds(causes(replace(uneven, direct=True))) == ["slow"]
+
+
+@pytest.mark.parametrize(("tpot_ms", "is_slow"), [(58.0, False), (62.0, True)])
+def test_twice_the_requests_excuse_twice_the_pace(tpot_ms: float, is_slow: bool) -> None:
+    busy = [entry("a", share=0.5, tpot_p50_ms=tpot_ms), entry("b", share=0.25), entry("c", share=0.25)]
+    assert kinds(causes(evidence(busy))) == ["slow"] * is_slow
+
+
+def test_a_queue_of_more_requests_excuses_any_first_token() -> None:
+    for share, slow in ((0.26, ["slow"]), (0.4, [])):
+        rest = [entry(name, share=(1 - share) / 3) for name in "bcd"]
+        assert kinds(causes(evidence([entry("a", share=share, ttft_p50_ms=900.0), *rest]))) == slow
+
+
+def test_medians_whose_intervals_overlap_call_nobody_slow() -> None:
+    wide = {"tpot_p50_ms": near(20.0), "ttft_p50_ms": [95.0, 900.0]}
+    assert found(entry("a", ttft_p50_ms=180.0, ci95=wide)) == []
+    assert kinds(found(entry("a", ttft_p50_ms=180.0))) == ["slow"]
 
 
 def test_a_percentile_of_a_few_requests_calls_nobody_slow() -> None:

@@ -141,6 +141,36 @@ def test_a_dead_replica_is_named_with_its_time() -> None:
     assert entry["in_flight"][0] > 0 == entry["in_flight"][-1]
 
 
+def test_a_slow_replica_is_named_although_another_ones_death_gave_it_more_requests() -> None:
+    slow, fast = (tuple(0.05 + pace * k for k in range(10)) for pace in (0.06, 0.02))
+    live = in_turn(NAMES[:2])
+    picked = [NAMES[i % 3] if i < 240 else live(i) for i in range(800)]
+    found = told(
+        [request(i * 0.1, slow if name == "a" else fast, replica=name) for i, name in enumerate(picked)]
+    )
+    assert found["replicas"][0]["share"] > 1.25 / 3
+    assert "c stopped serving at" in causes(found)["out"]
+    assert "a is 3.0 times slower than b" in causes(found)["slow"]
+
+
+def test_a_replica_that_served_only_in_a_cold_start_is_not_called_slow() -> None:
+    cold, warm = ((first, first + 0.02, first + 0.04) for first in (1.0, 0.1))
+    live = in_turn(NAMES[:2])
+    records = [request(i * 0.1, cold, replica=NAMES[i % 3]) for i in range(120)]
+    records += [request(i * 0.1, warm, replica=live(i)) for i in range(120, 800)]
+    found = told(records)
+    assert found["replicas"][2]["ttft_p50_ms"] == pytest.approx(1000)
+    assert found["replicas"][0]["ttft_p50_ms"] == pytest.approx(100)
+    assert set(causes(found)) == {"out"}
+
+
+def test_round_robin_is_told_from_the_time_in_which_all_served() -> None:
+    live = in_turn(NAMES[:3])
+    found = told(served(lambda i: NAMES[i % 4] if i < 1200 else live(i), n=2000))
+    assert found["fairness"]["dispersion"] == 0.0
+    assert "requests are dealt out in turn" in causes(found)["round_robin"]
+
+
 def test_addresses_stand_in_for_names_that_no_response_gives() -> None:
     records = [request(i * 0.1, peer=f"10.0.0.{i % 2}:80") for i in range(100)]
     found = told(records)

@@ -63,7 +63,10 @@ def test_any_split_into_parts_gives_the_same_summary(
 @settings(max_examples=30)
 @given(st.lists(requests(), max_size=10), st.lists(st.integers(0, 10), max_size=5))
 def test_any_split_into_parts_gives_the_same_seconds(records: list[RequestRecord], cuts: list[int]) -> None:
-    pd.testing.assert_frame_equal(seconds(Cut(records, cuts)), seconds(batch(*records)), check_dtype=False)
+    # Sums in another order may be rounded to another last digit.
+    pd.testing.assert_frame_equal(
+        seconds(Cut(records, cuts)), seconds(batch(*records)), check_dtype=False, rtol=0, atol=1.001e-3
+    )
 
 
 def test_a_batch_in_memory_is_worked_on_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from llm_locust.metrics.routing import (
     dispersion,
     middle,
     replica_labels,
+    while_all_serve,
 )
 from llm_locust.record import RequestRecord
 
@@ -141,3 +142,13 @@ def test_of_too_many_requests_those_of_the_middle_of_the_time_are_looked_at() ->
     assert len(chosen) == pytest.approx(100, abs=2)
     assert chosen[0] == pytest.approx(450, abs=2)
     assert np.all(np.diff(chosen) == 1)
+
+
+def test_while_all_serve_is_outside_of_every_outage_that_has_an_edge() -> None:
+    c: Part = columns(*(request(float(t)) for t in range(100)))
+    rows, start_s = np.arange(100), float(c.sent_s[0])
+    outages: list[tuple[float | None, float | None]] = [(None, 10.0), (20.0, 30.0), (90.0, None)]
+    sent = [*range(10, 20), *range(30, 90)]
+    assert while_all_serve(c, rows, outages, start_s).tolist() == sent
+    assert while_all_serve(c, rows, [(None, None)], start_s).tolist() == rows.tolist()
+    assert while_all_serve(c, rows[:5], outages[:1], start_s).tolist() == []

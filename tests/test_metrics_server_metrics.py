@@ -105,8 +105,8 @@ def test_a_state_over_time_adds_up_over_replicas_or_is_their_mean() -> None:
                     *rows("b", "gpu_utilisation", [1.0] * 11, UUID="g2"),
                     *rows("c", "gpu_utilisation", [1.0] * 11, UUID="g2")])  # fmt: skip
     running, used = in_parts(found, "running"), in_parts(found, "gpu_utilisation")
-    # The second one said nothing after 4 s: it is held for three seconds, then not known.
-    assert [running[int(24 * s)] for s in (0, 0.5, 4, 6.5, 7.5)] == [5, 5, 5, 5, 2]
+    # The second one said nothing after 4 s: it is held for two seconds, then not known.
+    assert [running[int(24 * s)] for s in (0, 0.5, 4, 5.5, 6.5)] == [5, 5, 5, 5, 2]
     assert used[0] == pytest.approx(0.75)  # a GPU that two exporters tell of is one
     assert np.isnan(in_parts(found, "waiting")).all()
 

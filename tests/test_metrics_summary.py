@@ -79,6 +79,8 @@ CONTRACT: dict[str, set[str]] = {
         *("answers", "finish_reasons", "rejected", "accuracy", "over_time", "by_load", "load_effect"),
         *("baseline", "consistency", "length"),
     },
+    "roofline": set(),
+    "interventions": {"targets", "replicas_ready", "ready_s", "calls", "profiled_s"},
     "steadiness": {
         *("settled", "warmup_like", "warmup_s_suggested", "plateau", "steady_share", "reason"),
     },
@@ -88,6 +90,7 @@ CONTRACT: dict[str, set[str]] = {
         *("seconds", "ok_share", "good_share", "longest_without_ok", "longest_without_good", "retries"),
     },
     **{key: set() for key in ("schema", "replicas", "errors", "gates", "cost", "energy", "server")},
+    "live_check": set(),
     "fairness": {"requests", "output_tokens", "in_flight", "ttft", "gini", "cv", "chance", "causes"},
     **{key: set() for key in ("by_name", "by_class", "sessions")},
 }

@@ -42,7 +42,11 @@ def test_only_so_many_causes_are_told() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "text"),
-    [({"named_by": "peer"}, "told apart by the address"), ({"unnamed": 7}, "7 requests have no replica")],
+    [
+        ({"named_by": "peer"}, "told apart by the address"),
+        ({"unnamed": 7}, "7 requests have no replica"),
+        ({"unnamed": 1}, "1 request has no replica"),
+    ],
 )
 def test_it_is_said_how_replicas_were_told_apart(changes: dict[str, Any], text: str) -> None:
     assert any(text in note.text for note in section(causes=[], **changes).notes)

@@ -86,6 +86,13 @@ def test_the_first_screen_has_the_verdicts_and_the_numbers_that_decide() -> None
     assert "tokens/s" in text
 
 
+def test_a_stream_that_was_held_back_is_told_on_the_first_screen() -> None:
+    assert "buffered" not in page().text()
+    text = " ".join(page(records(output_tokens=15)).text().split())
+    assert text.index("Stream buffered on the way") < text.index("Requests in flight by replica")
+    assert "TTFT, TPOT and ITL are not the server's (median gap 20.0 ms, 3.00 tokens an event)" in text
+
+
 def test_a_run_that_lacks_records_says_so_first() -> None:
     found = page(workers=lost_records(100, 3))
     assert found.text().index("INCOMPLETE") < found.text().index("Latency, ms")
@@ -109,6 +116,7 @@ def test_the_charts_that_a_review_asks_for_are_there_with_title_reading_and_csv(
         *("tokens-over-time", "requests-over-time", "concurrency-over-time", "failures-over-time"),
         *("cdf", "tail", "ttft-by-input", "tpot-by-concurrency", "itl-heat-map"),
         *("goodput-by-ttft", "goodput-by-tpot", "goodput-by-e2el", "goodput-surface", "slowest"),
+        "replicas-in-flight",
     }
     plots = [attrs["data-chart"] for _, attrs in found.tags if "data-chart" in attrs]
     assert sorted(map(str, plots)) == sorted(charts)

@@ -1,5 +1,6 @@
 """Servers and energy, in words."""
 
+from dataclasses import replace
 from typing import Any
 
 from metrics_cases import batch
@@ -38,19 +39,43 @@ def test_servers_stand_in_a_table_without_what_none_of_them_tells() -> None:
     assert found is not None
     assert found.table is not None
     assert [f"{c.over} {c.head}".strip() for c in found.table.columns] == [
-        "Server", "running mean", "running max", "TTFT ms",
+        "Server", "running mean", "running max", "TTFT ms", "no page",
     ]  # fmt: skip
     assert [row.cells for row in found.table.rows] == [
-        ("a:8000", "3.00", "3.00", "60.0"),
-        ("b:8000", "3.00", "3.00", "60.0"),
-        ("all", "6.00", "6.00", "60.0"),
+        ("a:8000", "3.00", "3.00", "60.0", "1 of 10"),
+        ("b:8000", "3.00", "3.00", "60.0", "1 of 10"),
+        ("all", "6.00", "6.00", "60.0", "2 of 20"),
     ]
 
 
 def test_the_gateways_part_of_a_first_token_is_a_line_with_what_it_is_made_of() -> None:
     said = texts(servers(summary(*replica("a:8000"), *replica("b:8000"))))
     assert said[0].startswith("gateway and balancer: 37.0 ms of a mean TTFT (client 97.0 − servers 60.0")
-    assert "2 of 20 scrapes gave nothing" in said
+    assert "2 of 20 scrapes of 2 servers gave no page of metrics" in said
+
+
+def test_a_server_that_never_answers_is_counted_on_its_own_and_covers_nothing() -> None:
+    found = servers(summary(*replica("a:8000"), *rows("dead", "up", [0, 0, 0])))
+    assert found is not None
+    assert found.table is not None
+    assert found.table.rows[1].cells == ("dead", "", "", "", "3 of 3")
+    assert "4 of 13 scrapes of 2 servers gave no page of metrics" in texts(found)
+    assert not any("of the window only" in text for text in texts(found))
+
+
+def test_counts_that_are_all_0_need_no_column() -> None:
+    found = servers(summary(*rows("a", "up", [1] * 11), *rows("a", "preemptions", [0] * 11)))
+    assert found is not None
+    assert found.table is not None
+    assert [column.head for column in found.table.columns] == ["Server"]
+
+
+def test_why_the_scraping_ended_early_is_said_with_and_without_samples() -> None:
+    made = records()
+    for samples in (replica("a:8000"), []):
+        broken = replace(series(samples), failure="the scraper was ended by signal 9 (SIGKILL)")
+        found = servers(summarise(batch(*made), manifest(len(made)), server=broken))
+        assert "the scraper was ended by signal 9 (SIGKILL)" in texts(found)
 
 
 def test_a_server_that_saw_other_requests_is_warned_of() -> None:

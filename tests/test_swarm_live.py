@@ -28,7 +28,6 @@ import gevent
 from locust import events, task
 
 from llm_locust import ChatUser
-from llm_locust.live.check import live_check
 from llm_locust.live.series import Charts
 from llm_locust.live.snapshot import snapshot
 from llm_locust.swarm.live import store_of
@@ -50,9 +49,7 @@ def on_init(environment, **_):
 
     @environment.events.quit.add_listener
     def on_quit(**_):
-        summary = json.loads(Path("run/summary.json").read_text())
         told = {
-            "check": live_check(store.total, summary),
             "snapshot": asdict(snapshot(store)),
             "series": asdict(Charts(store).series("5m")),
             "marks": [mark.kind for mark in store.marks],
@@ -65,9 +62,6 @@ USUAL = (
     *("--headless", "-u", "8", "-r", "100", "-t", "6s", "--out", "run", "--slo", "ttft=500ms"),
     *("--output-tokens", "uniform:4,12", "--body", '{"ignore_eos": true}'),
 )
-
-#: A relative difference that the sketches allow.
-ALLOWED = 0.008
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +173,19 @@ def test_every_request_is_in_the_live_numbers_once(runs: dict[str, Finished], na
 
 @pytest.mark.parametrize("name", ["one process", "two workers", "terminal"])
 def test_live_percentiles_are_those_of_the_report(runs: dict[str, Finished], name: str) -> None:
-    compared = {metric: difference for metric, _, _, difference in runs[name].live["check"]}
+    result = runs[name].result
+    check = result.summary["live_check"]
+    assert check["within"] is True
+    assert check["requests"]["live"] == check["requests"]["records"] == len(result.requests)
+    assert list(check["latency_ms"]) == ["ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay"]
     for metric in ("ttft", "tpot", "itl", "e2el"):
         for percentile in ("p50", "p95", "p99"):
-            assert compared[f"{percentile}_{metric}"] <= ALLOWED
+            exact_ms = result.summary["latency_ms"][metric][percentile]  # without a warm-up the same requests
+            assert check["latency_ms"][metric][percentile] == [
+                pytest.approx(exact_ms, rel=check["relative_error"]),
+                pytest.approx(exact_ms),
+            ]
+    assert result.manifest.live_check == check
 
 
 def test_tokens_are_those_of_the_records(runs: dict[str, Finished]) -> None:
@@ -206,7 +209,10 @@ def test_a_reset_begins_anew_on_all_workers(runs: dict[str, Finished]) -> None:
     assert run.live["epoch"] == 1
     assert "reset" in run.live["marks"]
     assert 10 < run.total["requests"] < run.result.summary["requests"]["sent"]
-    assert run.live["check"] == []  # other requests than the report's
+    check = run.result.summary["live_check"]
+    assert (check["within"], check["latency_ms"]) == (None, {})
+    assert "counted anew" in check["reason"]
+    assert "live percentiles not compared" in run.stdout
 
 
 def test_a_worker_that_dies_is_marked_and_what_it_reported_stays(runs: dict[str, Finished]) -> None:
@@ -218,6 +224,9 @@ def test_a_worker_that_dies_is_marked_and_what_it_reported_stays(runs: dict[str,
     assert len(lost) == 1
     # Its last report may be 3 s older than its last record.
     assert 0 < run.total["requests"] <= run.result.summary["requests"]["sent"]
+    check = run.result.summary["live_check"]
+    assert check["within"] is not False, "that is no fault of the live view"
+    assert check["requests"]["live"] == run.total["requests"] + run.total["cancelled"]
 
 
 def test_a_log_gets_a_line_now_and_then_instead_of_locusts_table(runs: dict[str, Finished]) -> None:

@@ -21,6 +21,7 @@ def run_info(**fields: Any) -> RunInfo:
         seed=3,
         host="http://h",
         base="",
+        targets=[],
         model="m",
         salt="s",
         path="p",

@@ -226,7 +226,16 @@ def test_the_manifests_command_has_no_secret(
     words: list[str], secretive: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("sys.argv", ["locust", *words, "-u", "3"])
-    info: Any = {"id": "i", "seed": 1, "model": "m", "base": "/v1", "host": "http://x", "salt": "s"}
+    info: Any = {
+        "id": "i",
+        "seed": 1,
+        "model": "m",
+        "base": "/v1",
+        "host": "http://x",
+        "salt": "s",
+        "targets": [],
+        "origin_ns": 0,
+    }
     axis = Axis()
     roster = Roster("i", [], axis.now_ns)
     records: Any = NoRecords()

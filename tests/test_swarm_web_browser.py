@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from page_server import hang, serving
 from playwright.sync_api import Page, expect, sync_playwright
 from swarm_process import PATIENCE_S, Process, free_port, simulation, swarm
 
@@ -87,6 +88,11 @@ class Stand:
     workers: list[Process]
 
 
+def scraped(url: str, hung: int) -> list[str]:
+    urls = f"{url}/metrics", f"{url}/gpu/metrics", f"http://127.0.0.1:{hung}"
+    return [word for each in urls for word in ("--metrics-url", each)]
+
+
 @contextmanager
 def stand(folder: Path) -> Iterator[Stand]:
     (folder / "locustfile.py").write_text(LOCUSTFILE)
@@ -96,7 +102,10 @@ def stand(folder: Path) -> Iterator[Stand]:
     faults = ["--faults", "http_500=5% truncated=5%", "--replicas", "2", "--model", HOSTILE]
     with (
         simulation(folder / "sim", *faults) as sim,
-        swarm(folder, 2, *options, "-H", sim.url, locustfile=folder / "locustfile.py") as (master, workers),
+        serving(hang) as hung,
+        swarm(
+            folder, 2, *options, *scraped(sim.url, hung), "-H", sim.url, locustfile=folder / "locustfile.py"
+        ) as (master, workers),
         sync_playwright() as playwright,
     ):
         master.wait_for(r"\b2 workers connected")
@@ -163,6 +172,11 @@ def the_charts_fill(made: Stand) -> None:
     expect(page.locator("#workers tr")).to_have_count(2)
     expect(page.locator("#state")).to_contain_text("RUNNING")
     expect(page.locator("#state")).to_contain_text(HOSTILE)
+    for chart in ("server-running", "server-kv-cache-usage", "server-ttft-ms", "server-power-w"):
+        page.locator(f"#plot-{chart}").scroll_into_view_if_needed()
+        watch.wait_js(f"{points(chart)} >= 2")
+    expect(page.locator("#plot-server-prefix-hits")).to_be_hidden()
+    expect(page.locator("#servers-silent")).to_contain_text("No page of metrics from 127.0.0.1:")
     names = page.evaluate("document.getElementById('plot-outcomes').data.map((t) => t.name)")
     assert {"ok", "http error"} <= set(names)
 

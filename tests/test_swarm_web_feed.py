@@ -12,6 +12,7 @@ from metrics_cases import failed, request
 from llm_locust.live.series import Charts, Series, Span
 from llm_locust.live.state import MISSING
 from llm_locust.live.store import LiveStore
+from llm_locust.metrics.server_now import ServerNow
 from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.numbers import Fresh, at_rest, look_at
 from llm_locust.swarm.web.status import MOST_WORKERS, status
@@ -206,7 +207,7 @@ def test_a_table_is_a_csv_in_which_text_is_no_formula() -> None:
     run.clock.tick(2)
     head, first, *_ = csv.reader(io.StringIO(table_csv(NAMES, by_name(look_at(run.store)))))
     assert head[:4] == ["Name", "Class", "Span", "Requests"]
-    assert first[:4] == ['\'=HYPERLINK("x"),"y"', "", WHOLE, "1"]
+    assert first[:4] == ['\'=HYPERLINK("x"),"y"', "", "since start", "1"]
     assert [key for key, _ in REPLICAS.columns][:2] == ["replica", "span"]
 
 
@@ -230,6 +231,14 @@ def test_the_workers_that_matter_come_first_and_are_not_too_many() -> None:
     assert (told["workers_here"], told["workers_lost"]) == (MOST_WORKERS + 5, 1)
     assert told["alarms"] == ["a drift"]
     assert told["limits_ms"] == {"ttft": 100, "tpot": 50}
+
+
+def test_servers_that_give_no_page_are_named() -> None:
+    run = Run()
+    run.store.observe_servers(ServerNow(name=name, up=name == "c") for name in ("b", "a<b>", "c"))
+    assert status(look_at(run.store), ())["servers_silent"] == ["a<b>", "b"]
+    run.store.observe_servers([ServerNow(name="b", up=True)])
+    assert status(look_at(run.store), ())["servers_silent"] == ["a<b>"]
 
 
 def test_what_is_told_of_a_store_without_a_run_is_nothing_and_no_error() -> None:

@@ -31,6 +31,9 @@ __all__ = ["Connection", "Timeouts"]
 _READ_SIZE = 65_536
 _EV_READ, _EV_WRITE = 1, 2
 
+#: How long a server that is to close a connection is waited for.
+PARTING_S = 0.5
+
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 
 # struct tcp_info: eight single bytes, then 32-bit fields; tcpi_rtt (µs, smoothed) is the 16th of them.
@@ -54,16 +57,18 @@ class Connection:
         "_waiter",
         "_wake_on_read",
         "_writable",
+        "carried",
         "closed",
+        "limit",
         "on_closed",
         "peer",
         "sent",
-        "used",
     )
 
     def __init__(self, sock: _socket.socket, tls: Tls | None, peer: str) -> None:
         self.peer = peer
-        self.used = False  # it has carried a request
+        self.carried = 0  # requests
+        self.limit: int | None = None  # of requests, after which it is closed
         self.closed = False
         self.on_closed: Callable[[Connection], None] | None = None
         self.sent: ClockPair | None = None  # when the last exchange began
@@ -103,7 +108,9 @@ class Connection:
             ClientError: the connection broke, or a bound was passed, before all was handed over.
         """
         self._exchange, self._timeouts, self._last_event_ns = exchange, timeouts, last_event_ns
-        self.used, self.sent = True, None
+        self.carried, self.sent = self.carried + 1, None
+        if self.carried == self.limit:
+            request = _as_last(request)
         try:
             wire = request if self._tls is None else self._tls.encrypt(request)
         except ssl.SSLError as e:
@@ -141,8 +148,11 @@ class Connection:
         """End the exchange. Gives whether the connection can carry another one; it is closed if not."""
         exchange, self._exchange, self._last_event_ns = self._exchange, None, None
         self._disarm()
-        whole = exchange is not None and exchange.complete and not exchange.overrun
-        if exchange is None or not whole or not exchange.reusable or self._half_sent:
+        whole = exchange is not None and exchange.complete and not exchange.overrun and not self._half_sent
+        if whole and self.carried == self.limit:
+            self._part()
+            return False
+        if exchange is None or not whole or not exchange.reusable:
             self.close()
         return not self.closed
 
@@ -179,6 +189,16 @@ class Connection:
         self._sock.close()
         if self.on_closed is not None:
             self.on_closed(self)
+
+    def _part(self) -> None:
+        """Close when the peer does, which was told that it may; soon in any case.
+
+        TIME_WAIT is with who closes first. With us each connection would hold a port for a minute: 500
+        requests per second, each on a new one, would use them up.
+        """
+        if not self.closed:
+            self._timer = timer = self._hub.loop.timer(PARTING_S)
+            timer.start(self.close)
 
     # -- in the hub -----------------------------------------------------------------------
 
@@ -305,3 +325,8 @@ class Connection:
         if timer is not None:
             timer.stop()
             timer.close()
+
+
+def _as_last(request: bytes) -> bytes:
+    """The same request, as one after which the connection is not used again (RFC 9112, 9.6)."""
+    return request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)

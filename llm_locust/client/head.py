@@ -55,3 +55,19 @@ def call_fields(call: Call, *, worker: str, seq: int) -> dict[str, str]:
         "user": user,
         "worker": worker,
     }
+
+
+def header_value(request: bytes, name: bytes) -> str | None:
+    """The value of a request's first header of this name, which is in lower case; None without one."""
+    head = request[: request.index(b"\r\n\r\n") + 2]
+    at = head.lower().find(b"\r\n%b:" % name)
+    if at < 0:
+        return None
+    begin = at + len(name) + 3
+    return head[begin : head.index(b"\r\n", begin)].decode("latin-1").strip()
+
+
+def with_lines(request: bytes, lines: bytes) -> bytes:
+    """A request with further header lines, before its others."""
+    first, rest = request.split(b"\r\n", 1)
+    return b"%b\r\n%b%b" % (first, lines, rest)

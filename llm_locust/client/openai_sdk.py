@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 
 from llm_locust.client.errors import ClientError, ConnectError, RequestTimeoutError
-from llm_locust.client.head import Head
+from llm_locust.client.routes import Heads
 from llm_locust.client.stream import Call, LiveCall, LlmClient
 from llm_locust.wire.reply import Endpoint
 
@@ -47,16 +47,18 @@ NewCall = Callable[[str, Endpoint | None, RequestFields], Call]
 class MeasuredTransport(httpx2.BaseTransport):
     """An httpx2 transport over a measured client.
 
+    Requests are written for the client's first target; each goes to the one whose turn it is.
+
     Args:
         new_call: makes the call's description out of request id, endpoint (None for paths that are
             not a generation, such as ``/embeddings``) and body fields.
-        head: its templates are filled for each request; a header that the request has itself stays.
+        heads: their templates are filled for each request; a header that the request has itself stays.
     """
 
-    def __init__(self, client: LlmClient, new_call: NewCall, head: Head | None = None) -> None:
+    def __init__(self, client: LlmClient, new_call: NewCall, heads: Heads | None = None) -> None:
         self._client = client
         self._new_call = new_call
-        self._head = head
+        self._heads = heads
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         target = self._client.pool.target
@@ -67,12 +69,15 @@ class MeasuredTransport(httpx2.BaseTransport):
         body = request.read()
         own_id = request.headers.get("x-request-id")
         call = self._new_call(own_id or self._client.new_request_id(), self._endpoint(request), _fields(body))
-        if self._head is not None:
-            for name, value in self._client.filled(self._head, call).items():
+        routes = self._client.routes
+        route = routes.choose(call)
+        if self._heads is not None:
+            for name, value in self._client.filled(self._heads[route.place], call).items():
                 request.headers.setdefault(name, value)
-        head = _head(request, request.url.raw_path, call.request_id, len(body), target.authority)
+        path = route.moved(request.url.raw_path, routes.first)
+        head = _head(request, path, call.request_id, len(body), route.pool.target.authority)
         bounds = self._client.timeouts.within(request.extensions.get("timeout", {}).get("read"))
-        live = LiveCall(self._client, head + body, call, bounds)
+        live = LiveCall(self._client, route, head + body, call, bounds)
         try:
             live.open(keep_body=True)
         except ClientError as e:

@@ -29,14 +29,23 @@ class Pool:
     Each new connection takes the next of the host's addresses, so that a name with several
     addresses (a headless service) is used evenly. An address that refuses while another one
     accepts is left out until the name is resolved again.
+
+    Args:
+        most_requests: a connection is closed when it has carried so many; None: it is kept.
     """
 
     def __init__(
-        self, target: Target, *, tls: ssl.SSLContext | None = None, connect_timeout_s: float = 10.0
+        self,
+        target: Target,
+        *,
+        tls: ssl.SSLContext | None = None,
+        connect_timeout_s: float = 10.0,
+        most_requests: int | None = None,
     ) -> None:
         self.target = target
         self._tls = (tls or tls_context()) if target.scheme == "https" else None
         self._connect_timeout_s = connect_timeout_s
+        self._most_requests = most_requests
         self._idle: dict[Connection, None] = {}
         self._closed = False
         self._addresses: list[Address] = []
@@ -97,7 +106,7 @@ class Pool:
                 connection = dial(address, tls)
         finally:
             self.dialling -= 1
-        connection.on_closed = self._dropped
+        connection.on_closed, connection.limit = self._dropped, self._most_requests
         return connection
 
     def _in_turn(self, addresses: list[Address]) -> list[Address]:

@@ -1,5 +1,6 @@
 """A finished call as a record."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,11 @@ REPLICA_HEADERS = (
     "x-inference-pod",
 )
 
+
+#: Addresses as ``$upstream_addr`` lists them: a comma after each, a colon between groups of servers.
+_BETWEEN = re.compile(r" : |, ?")
+_ADDRESS = r"(?:[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+|unix:[^\s,]+)"
+_TRIED = re.compile(rf"{_ADDRESS}(?:(?:{_BETWEEN.pattern}){_ADDRESS})+")
 
 #: The number of tokens of a text.
 CountTokens = Callable[[str], int]
@@ -141,5 +147,12 @@ def _output_tokens(reply: Reply, count_tokens: CountTokens | None) -> tuple[int,
 
 
 def replica_of(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | None:
-    """The value of the first of these headers (lower-case names) that the response has."""
-    return next((headers[name].decode("latin-1") for name in names if name in headers), None)
+    """The value of the first of these headers (lower-case names) that the response has.
+
+    Of several addresses the last: nginx's ``$upstream_addr`` lists those that it tried in turn, and the last
+    one answered. A list of names stays as it is: whose they are is not known.
+    """
+    value = next((headers[name].decode("latin-1") for name in names if name in headers), None)
+    if value is None or not _TRIED.fullmatch(value):
+        return value
+    return _BETWEEN.split(value)[-1]

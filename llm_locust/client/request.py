@@ -1,6 +1,7 @@
-"""A plain GET over a pool: for checks, never for measured load."""
+"""One plain request over a pool: for checks, never for measured load."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from llm_locust.client.connection import Timeouts
 from llm_locust.client.exchange import Exchange
@@ -8,23 +9,43 @@ from llm_locust.client.head import make_head
 from llm_locust.client.pool import Pool
 
 
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """A whole answer. Header names are in lower case."""
+
+    status: int
+    body: bytes
+    headers: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
 def get(pool: Pool, path: str, headers: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-    """Status and body of ``path`` on the pool's target. Headers that are templates are left out.
+    """Status and body of ``path`` on the pool's target; as :func:`ask`."""
+    found = ask(pool, "GET", path, headers, timeout_s)
+    return found.status, found.body
+
+
+def ask(
+    pool: Pool, method: str, path: str, headers: Mapping[str, str], timeout_s: float, body: bytes = b""
+) -> Plain:
+    """Ask the pool's target, on a connection of its own. Headers that are templates are left out.
 
     Raises:
         ClientError: no whole answer within the time.
     """
     head = make_head(pool.target.authority, headers).fixed
+    if method != "GET":
+        head += b"Content-Length: %d\r\n" % len(body)
     exchange = Exchange()
-    body: list[bytes] = []
-    exchange.on_slice = body.append
+    slices: list[bytes] = []
+    exchange.on_slice = slices.append
     connection = pool.open()
     try:
         bound = Timeouts(first_s=timeout_s, gap_s=timeout_s, total_s=timeout_s)
-        connection.send(b"GET %b HTTP/1.1\r\n%b\r\n" % (path.encode(), head), exchange, bound)
+        request = b"%b %b HTTP/1.1\r\n%b\r\n%b" % (method.encode(), path.encode(), head, body)
+        connection.send(request, exchange, bound)
         connection.wait_complete()
     finally:
         connection.finish()
         connection.close()
     exchange.drain()
-    return exchange.status or 0, b"".join(body)
+    return Plain(exchange.status or 0, b"".join(slices), exchange.headers)

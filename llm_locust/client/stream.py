@@ -16,7 +16,7 @@ from llm_locust.client.exchange import Exchange
 from llm_locust.client.head import Head, call_fields, make_head
 from llm_locust.client.outcome import error_text, judge
 from llm_locust.client.patience import Patience
-from llm_locust.client.pool import Pool
+from llm_locust.client.pool import Pool, Target
 from llm_locust.client.recording import (
     REPLICA_HEADERS,
     Answer,
@@ -26,13 +26,17 @@ from llm_locust.client.recording import (
     record_of,
     replica_of,
 )
+from llm_locust.client.routes import Heads, Route, Routes
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.client.timing import Moments, timeline
 from llm_locust.record import Outcome
 from llm_locust.wire.headers import header_lines
 
-__all__ = ["Answer", "Call", "LiveCall", "LlmClient"]
+__all__ = ["Answer", "Call", "LiveCall", "LlmClient", "Trace"]
 
+#: Makes a call to a target part of a trace: gives its request with what tells the server so, and what is
+#: to be called with its answer.
+Trace = Callable[[Call, Target, bytes], tuple[bytes, Callable[[Answer], None]]]
 
 _LEFT = "the user left before the first token"
 
@@ -42,7 +46,7 @@ class _PatienceError(BaseException):
 
 
 class LlmClient:
-    """Measured calls of an HTTP API over a pool of connections.
+    """Measured calls of an HTTP API over a pool of connections, or over those of several targets.
 
     Args:
         headers: sent with every request, authorization among them; values may be templates, see
@@ -56,7 +60,7 @@ class LlmClient:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: Pool | Routes,
         *,
         sink: Callable[[Answer], None],
         headers: Mapping[str, str] | None = None,
@@ -66,21 +70,27 @@ class LlmClient:
         worker: str = "",
         admit: Callable[[], None] = lambda: None,
         count_tokens: CountTokens | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.count_tokens = count_tokens
-        self.pool = pool
+        self.trace = trace
+        self.routes = pool if isinstance(pool, Routes) else Routes([pool])
         self.admit = admit
         self.timeouts = timeouts or Timeouts()
         self.sink = sink
         self.replica_headers = tuple(h.lower().encode() for h in (*replica_headers, *REPLICA_HEADERS))
         self.secrets = tuple(s for s in secrets if s)
-        self.head = self.make_head(headers or {})
+        self.heads = self.make_heads(headers or {})
         self._worker = worker
         self._templated = count()  # requests that had a template
-        self._base = pool.target.base.encode()
         self._id_prefix = random_secrets.token_hex(6)
         self._ids = count()
         self.live: set[LiveCall] = set()  # begun and not concluded
+
+    @property
+    def pool(self) -> Pool:
+        """The connections to the target; of several, to the first."""
+        return self.routes.first.pool
 
     @property
     def in_flight(self) -> int:
@@ -96,16 +106,16 @@ class LlmClient:
         """An id that no other request has, of this process or another."""
         return f"{self._id_prefix}-{next(self._ids):08x}"
 
-    def make_head(self, headers: Mapping[str, str]) -> Head:
+    def make_heads(self, headers: Mapping[str, str]) -> Heads:
         """The header lines of requests with these headers (raises HeaderError), for :meth:`post`."""
-        return make_head(self.pool.target.authority, headers)
+        return tuple(make_head(authority, headers) for authority in self.routes.authorities)
 
     def post(
         self,
         path: str,
         body: bytes,
         call: Call,
-        head: Head | None = None,
+        heads: Heads | None = None,
         *,
         patience_s: float | None = None,
     ) -> Answer:
@@ -119,7 +129,9 @@ class LlmClient:
             patience_s: the call is broken off, and its record ``cancelled`` and ``abandoned``, when the
                 first token has not come so long after ``sent``.
         """
-        live = LiveCall(self, self.request(path, body, call, head), call, patience_s=patience_s)
+        route = self.routes.choose(call)
+        request = self.request(route, path, body, call, heads)
+        live = LiveCall(self, route, request, call, patience_s=patience_s)
         try:
             live.run_to_end()
         except BaseException:
@@ -127,14 +139,14 @@ class LlmClient:
             raise
         return live.conclude()
 
-    def request(self, path: str, body: bytes, call: Call, head: Head | None = None) -> bytes:
-        """The bytes of a POST to a path below the API's base."""
-        head = head or self.head
+    def request(self, route: Route, path: str, body: bytes, call: Call, heads: Heads | None = None) -> bytes:
+        """The bytes of a POST to a path below the base of a target's API."""
+        head = (heads or self.heads)[route.place]
         lines = head.fixed
         if head.templates:
             lines += header_lines(self.filled(head, call).items())
         return b"POST %b%b HTTP/1.1\r\n%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            self._base,
+            route.base,
             path.encode(),
             lines,
             call.request_id.encode(),
@@ -157,6 +169,7 @@ class LiveCall:
     replaced once, by a new one.
 
     Args:
+        route: where it goes.
         timeouts: bounds of this call; the client's where none are given.
         patience_s: see :meth:`LlmClient.post`.
     """
@@ -174,21 +187,29 @@ class LiveCall:
         "_request",
         "_retries",
         "_reused",
+        "_route",
         "_started",
         "_timeouts",
+        "_traced",
     )
 
     def __init__(
         self,
         client: LlmClient,
+        route: Route,
         request: bytes,
         call: Call,
         timeouts: Timeouts | None = None,
         patience_s: float | None = None,
     ) -> None:
         client.admit()
+        self._traced: Callable[[Answer], None] | None = None
+        if client.trace is not None:
+            request, self._traced = client.trace(call, route.pool.target, request)
         client.live.add(self)
+        client.routes.began(route)
         self._client = client
+        self._route = route
         self._answer: Answer | None = None
         self._call = call
         self._request = request
@@ -265,10 +286,10 @@ class LiveCall:
 
     def _perform(self, until: Callable[[Connection], None]) -> None:
         """Send, and wait ``until`` the connection has what is wanted."""
-        pool = self._client.pool
+        pool = self._route.pool
         try:
             connection = pool.acquire()
-            self._reused = connection.used
+            self._reused = connection.carried > 0
             try:
                 self._send(connection)
                 until(connection)
@@ -309,6 +330,7 @@ class LiveCall:
         ended = read_clocks()
         client, exchange, connection = self._client, self._exchange, self._connection
         client.live.discard(self)
+        client.routes.ended(self._route)
         sent, peer, rtt_ns = None, None, None
         left = self._left
         if self._patience is not None:
@@ -316,7 +338,7 @@ class LiveCall:
         if connection is not None:
             sent, peer, rtt_ns = connection.sent, connection.peer, connection.rtt_ns()
             if connection.finish():
-                client.pool.release(connection)
+                self._route.pool.release(connection)
         reply = self._decoder.finish()
         exchange.release()
         outcome, error = judge(
@@ -334,7 +356,7 @@ class LiveCall:
                 reused=self._reused,
                 retries=self._retries,
                 rtt_ns=rtt_ns,
-                replica=replica_of(exchange.headers, client.replica_headers),
+                replica=self._route.replica(replica_of(exchange.headers, client.replica_headers)),
             ),
             client.count_tokens,
         )
@@ -346,6 +368,8 @@ class LiveCall:
                 self._answer = Answer(self._call.check(self._answer), reply)
         finally:  # whatever becomes of the check, the call has its record
             client.sink(self._answer)
+            if self._traced is not None:
+                self._traced(self._answer)
         return self._answer
 
     @property

@@ -46,6 +46,15 @@ class Target:
             base,
         )
 
+    @classmethod
+    def at(cls, url: str) -> "Target":
+        """The target whose :attr:`url` this is: its path is the base as it stands, with a version or not.
+
+        Raises:
+            TargetError: as :meth:`parse`.
+        """
+        return cls.parse(url).with_base(urlsplit(url).path)
+
     @property
     def authority(self) -> str:
         """Host and port as the ``Host`` header has them."""

@@ -1,11 +1,20 @@
-"""Where metrics are scraped: URLs, and names that stand for all of their addresses."""
+"""Where metrics are scraped: URLs, names that stand for all of their addresses, and pods by their labels."""
 
+import re
 import socket
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 _SCHEMES = {"http": 80, "https": 443}
 _DNS = "dns+"
+_K8S = "k8s:"
+
+#: NAMESPACE/ is a name without dots: a label's key with a prefix, such as app.kubernetes.io/name, has one.
+_PODS = re.compile(
+    r"(?:(?P<namespace>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/)?(?P<labels>[^:]+)"
+    r"(?::(?P<port>\d{1,5}|[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?)?(?P<path>/\S*)?)?"
+)
+_PODS_FORM = "k8s:app=vllm:8000, k8s:app=vllm:metrics or k8s:NAMESPACE/app=vllm,role=decode:8000/metrics"
 
 #: Addresses of one name that are scraped.
 MOST_ADDRESSES = 1_024
@@ -16,18 +25,41 @@ class EndpointError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Pods:
+    """Pods of Kubernetes.
+
+    Attributes:
+        namespace: None for that of the pod that asks.
+        labels: a label selector in Kubernetes' own words.
+        port: its number or name; empty for what the pod's annotations or the names of its ports say.
+        path: empty for what its annotations say, or ``/metrics``.
+    """
+
+    namespace: str | None
+    labels: str
+    port: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``url`` as it was given. Of an ``every`` one all addresses of the host are targets of their own."""
+    """``url`` as it was given. Of an ``every`` one all addresses of the host are targets of their own.
+
+    With ``pods`` each of them is one, as :mod:`llm_locust.deployment.discovery` finds them; the host is then
+    the text as it was given, and the port 0.
+    """
 
     scheme: str
     host: str
     port: int
     path: str
     every: bool = False
+    pods: Pods | None = None
 
     @classmethod
     def parse(cls, url: str) -> "Endpoint":
-        """``http://host:port/metrics``, or ``dns+http://service:port/metrics``; https likewise.
+        """``http://host:port/metrics``, or ``dns+http://service:port/metrics``; https likewise. Or pods:
+        ``k8s:[NAMESPACE/]LABELS[:PORT][/PATH]``, where a path stands behind a colon.
 
         Without a path it is ``/metrics``.
 
@@ -35,6 +67,8 @@ class Endpoint:
             EndpointError: not such a URL, or one with a user, which may be a secret.
         """
         text = url.strip()
+        if text.startswith(_K8S):
+            return cls("http", text, 0, "", every=True, pods=_pods(text))
         every = text.startswith(_DNS)
         text = text.removeprefix(_DNS)
         parts, port = _split(text if "://" in text else f"http://{text}", url)
@@ -60,7 +94,7 @@ class Target:
 
 
 def targets_of(endpoint: Endpoint) -> list[Target]:
-    """The endpoint itself, or each of its host's addresses, in their order.
+    """The endpoint itself, or each of its host's addresses, in their order; not that of pods.
 
     Raises:
         OSError: the name of an ``every`` endpoint cannot be resolved.
@@ -71,7 +105,7 @@ def targets_of(endpoint: Endpoint) -> list[Target]:
         hosts = sorted({str(entry[4][0]) for entry in found})[:MOST_ADDRESSES]
     return [
         Target(
-            _authority(host, endpoint.port),
+            authority(host, endpoint.port),
             endpoint.scheme,
             endpoint.host,
             host,
@@ -82,8 +116,17 @@ def targets_of(endpoint: Endpoint) -> list[Target]:
     ]
 
 
-def _authority(host: str, port: int) -> str:
+def authority(host: str, port: int) -> str:
+    """Host and port in one text, as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _pods(text: str) -> Pods:
+    found = _PODS.fullmatch(text.removeprefix(_K8S))
+    port = (found["port"] or "") if found else ""
+    if found is None or (port.isdecimal() and not 0 < int(port) < 65_536):
+        raise EndpointError(f"{text!r} names no pods; write one such as {_PODS_FORM}")
+    return Pods(found["namespace"], found["labels"], port, found["path"] or "")
 
 
 def _split(text: str, url: str) -> tuple[SplitResult, int | None]:

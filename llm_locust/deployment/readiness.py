@@ -38,6 +38,24 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Replicas:
+    """What was found of a deployment.
+
+    Attributes:
+        targets: base URLs (``http://10.0.0.7:8000/v1``) that the load goes to instead of the host.
+        known: URLs of replicas that can be asked one by one; the host alone where none are known.
+        names: those that were seen to serve: URLs, or what they call themselves; empty where none was
+            waited for.
+        waited_s: for how long.
+    """
+
+    targets: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Clock:
     """The time that passes; tests have another."""
 

@@ -105,7 +105,7 @@ def compact_samples(path: Path) -> int | None:
     temporary, rows = path.with_name(path.name + ".part"), 0
     try:
         with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer:
-            for table in _groups(read_samples(path)):
+            for table in read_samples(path):
                 writer.write_table(table.cast(SCHEMA).unify_dictionaries(), row_group_size=_ROWS_A_GROUP)
                 rows += len(table)
         os.replace(temporary, path)
@@ -117,8 +117,13 @@ def compact_samples(path: Path) -> int | None:
     return rows
 
 
+def holds_samples(path: Path) -> bool:
+    """Whether there is anything for :func:`read_samples`."""
+    return path.exists() or bool(_segments(path))
+
+
 def read_samples(path: Path) -> Iterator[pa.Table]:
-    """The samples of ``path`` and of the streams beside it, part by part, in the order of their writing.
+    """The samples of ``path`` and of the streams beside it, some 100,000 at a time, as they were written.
 
     Nothing where there is neither.
 
@@ -130,7 +135,7 @@ def read_samples(path: Path) -> Iterator[pa.Table]:
             for group in range(file.num_row_groups):
                 yield _checked(file.read_row_group(group))
     for segment in _segments(path):
-        yield from _stream_batches(segment)
+        yield from _groups(_stream_batches(segment))
 
 
 def _stream_batches(segment: Path) -> Iterator[pa.Table]:

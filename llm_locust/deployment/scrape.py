@@ -8,13 +8,14 @@ import math
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 
 import msgspec
 
-from llm_locust.deployment.endpoints import Endpoint, Target, targets_of
+from llm_locust.deployment.discovery import targets_of
+from llm_locust.deployment.endpoints import Endpoint, Target
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, Rule, readings
 from llm_locust.deployment.fetch import FetchError, fetch
 from llm_locust.deployment.samples_file import Sample
@@ -25,6 +26,9 @@ UP, SCRAPE_S = "up", "scrape_s"
 
 #: Pages that may wait to be written; what is beyond is dropped, for memory is bounded.
 MOST_WAITING = 256
+
+#: A last scrape may take so long: nothing waits for the next one.
+LAST_S = 2.0
 
 #: How often a name is asked for its addresses.
 RESOLVE_S = 10.0
@@ -65,6 +69,14 @@ def scrape(target: Target, plan: Plan) -> tuple[list[Sample], str | None]:
     return samples, reason
 
 
+@dataclass(slots=True)
+class _Following:
+    """A target's thread: when it has to end, and whether it has been through its first scrape."""
+
+    stop: Event = field(default_factory=Event)
+    begun: Event = field(default_factory=Event)
+
+
 class Scraper:
     """Threads that scrape until they are stopped; what they find is taken out by :meth:`take`.
 
@@ -74,9 +86,11 @@ class Scraper:
 
     def __init__(self, plan: Plan, tell: Callable[[str], None]) -> None:
         self._plan, self._tell = plan, tell
+        self._last_plan = replace(plan, timeout_s=max(plan.timeout_s, LAST_S))
         self._stop = Event()
         self._found: Queue[list[Sample]] = Queue(MOST_WAITING)
-        self._going: dict[tuple[Endpoint, Target], Event] = {}
+        self._looked_up = {endpoint: Event() for endpoint in plan.endpoints}
+        self._going: dict[tuple[Endpoint, Target], _Following] = {}
         self._threads: list[Thread] = []
         self.dropped = 0
 
@@ -84,11 +98,19 @@ class Scraper:
         for endpoint in self._plan.endpoints:
             self._spawn(self._follow, endpoint)
 
+    def await_first(self, within_s: float) -> None:
+        """Wait until each target that is there now has been scraped once, but no longer than that."""
+        ends = time.monotonic() + within_s
+        for looked_up in self._looked_up.values():
+            looked_up.wait(max(0.0, ends - time.monotonic()))
+        for going in list(self._going.values()):
+            going.begun.wait(max(0.0, ends - time.monotonic()))
+
     def stop(self, within_s: float) -> None:
         """Have all threads scrape once more and end, and wait for them that long; one that hangs is left."""
         self._stop.set()
         for going in list(self._going.values()):
-            going.set()
+            going.stop.set()
         ends = time.monotonic() + within_s
         for thread in list(self._threads):
             thread.join(max(0.0, ends - time.monotonic()))
@@ -113,7 +135,7 @@ class Scraper:
         failed = False
         while not self._stop.is_set():
             try:
-                now = {(endpoint, target) for target in targets_of(endpoint)}
+                now = {(endpoint, self._named(target)) for target in targets_of(endpoint)}
             except OSError as e:
                 if not failed:
                     self._tell(f"{endpoint.host}: {e.strerror or e}")
@@ -121,25 +143,32 @@ class Scraper:
             else:
                 failed = False
                 self._change(endpoint, now)
+            self._looked_up[endpoint].set()
             if not endpoint.every:
                 return
             self._stop.wait(1.0 if failed else RESOLVE_S)
+
+    def _named(self, target: Target) -> Target:
+        """With its path in its name where one port is asked for several pages: each is a target then."""
+        path = target.path.partition("?")[0]
+        paths = {other.path.partition("?")[0] for other in self._plan.endpoints if other.port == target.port}
+        return target if len(paths) <= 1 or path == "/metrics" else replace(target, name=target.name + path)
 
     def _change(self, endpoint: Endpoint, now: set[tuple[Endpoint, Target]]) -> None:
         mine = {key for key in self._going if key[0] == endpoint}
         for key in mine - now:
             self._tell(f"{key[1].name}: no address of {endpoint.host} any more")
-            self._going.pop(key).set()
+            self._going.pop(key).stop.set()
         for key in sorted(now - mine, key=lambda key: key[1].name):
-            self._going[key] = going = Event()
+            self._going[key] = going = _Following()
             self._spawn(self._scrape_on, key[1], going)
 
-    def _scrape_on(self, target: Target, stop: Event) -> None:
+    def _scrape_on(self, target: Target, going: _Following) -> None:
         """At absolute times; one that is missed is left out, not made up for. The last time is the end."""
         due, said, last = time.monotonic(), "", False
         while not last:
-            last = stop.is_set()
-            samples, reason = scrape(target, self._plan)
+            last = going.stop.is_set()
+            samples, reason = scrape(target, self._last_plan if last and not said else self._plan)
             if (reason or "") != said:
                 self._tell(f"{target.name}: {reason or 'there again'}")
                 said = reason or ""
@@ -147,9 +176,12 @@ class Scraper:
                 self._found.put_nowait(samples)
             except Full:
                 self.dropped += len(samples)
+            going.begun.set()
+            if reason is not None and going.stop.is_set():  # it would be waited for in vain once more
+                return
             late = max(0.0, time.monotonic() - due)
             due += (math.floor(late / self._plan.interval_s) + 1) * self._plan.interval_s
-            stop.wait(max(0.0, due - time.monotonic()))
+            going.stop.wait(max(0.0, due - time.monotonic()))
 
 
 def _text(labels: Mapping[str, str]) -> str:

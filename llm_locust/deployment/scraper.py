@@ -1,6 +1,9 @@
 """``python -m llm_locust.deployment.scraper``: scrape metrics into a run directory until told to stop.
 
-A process of its own: neither the parsing nor a server that hangs touches the event loop of the load.
+A process of its own: neither the parsing nor a server that hangs touches the event loop of the load. With
+``--tell`` it writes what the servers say now to its standard output, a line of JSON (a list of
+:class:`~llm_locust.metrics.server_now.ServerNow`) now and then; the first one when every server has been
+asked once. It leaves the samples as it wrote them then: who started it makes the Parquet file.
 """
 
 import argparse
@@ -10,19 +13,27 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from threading import Event
 
+import msgspec
+
 from llm_locust.deployment.endpoints import Endpoint, EndpointError
 from llm_locust.deployment.exposition import KNOWN, MappingError, parse_mapping
-from llm_locust.deployment.samples_file import SamplesError, SampleWriter, compact_samples
-from llm_locust.deployment.scrape import Plan, Scraper
+from llm_locust.deployment.samples_file import Sample, SamplesError, SampleWriter, compact_samples
+from llm_locust.deployment.scrape import LAST_S, Plan, Scraper
+from llm_locust.metrics.server_now import Newest, ServerNow
 
 #: Below the load on the same cores.
 _NICENESS = 5
 _WRITE_S = 1.0
-_STOP_SLACK_S = 0.5
+_SLACK_S = 0.5
+
+#: The load waits for the first page of each server, but not for one that hangs.
+_FIRST_S = 1.0
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 60.0
 
 
@@ -40,12 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     os.nice(_NICENESS)
     try:
-        _scrape_into(args.out, plan, stop, args.parent)
-        compact_samples(args.out)
+        _scrape_into(args.out, plan, stop, args.parent, tell=args.tell)
+        if not args.tell:
+            compact_samples(args.out)
     except (OSError, SamplesError) as e:
         _tell(f"{str(args.out)!r} cannot be written: {getattr(e, 'strerror', None) or e}")
         return 1
     return 0
+
+
+def read_told(line: bytes) -> list[ServerNow]:
+    """A line of ``--tell`` (raises ValueError where it is none)."""
+    return msgspec.json.decode(line, type=list[ServerNow])
 
 
 def words(
@@ -64,25 +81,50 @@ def words(
     Raises:
         EndpointError, MappingError, ValueError: what :func:`main` would refuse, before there is a process.
     """
-    given = ["--out", str(out), "--interval", str(interval_s), "--timeout", str(timeout_s)]
-    given += [word for url in urls for word in ("--url", url)]
-    given += [word for mapping in mappings for word in ("--map", mapping)]
+    given = [f"--out={out}", f"--interval={interval_s}", f"--timeout={timeout_s}"]
+    given += [f"--url={url}" for url in urls]
+    given += [f"--map={mapping}" for mapping in mappings]
     others = {"--api-key-env": api_key_env, "--parent": parent, "--monotonic-ahead-ns": monotonic_ahead_ns}
-    given += [word for name, value in others.items() if value is not None for word in (name, str(value))]
+    given += [f"{name}={value}" for name, value in others.items() if value is not None]
     _plan(_parser().parse_args(given))
     return given
 
 
-def _scrape_into(out: Path, plan: Plan, stop: Event, parent: int | None) -> None:
-    scraper = Scraper(plan, _tell)
+def _scrape_into(out: Path, plan: Plan, stop: Event, parent: int | None, *, tell: bool) -> None:
+    scraper, newest, teller = Scraper(plan, _tell), Newest(), _Teller(sys.stdout.fileno()) if tell else None
     with SampleWriter(out) as writer:
         scraper.start()
-        while not stop.wait(_WRITE_S) and (parent is None or os.getppid() == parent):
-            writer.write(scraper.take())
-        scraper.stop(within_s=plan.timeout_s + _STOP_SLACK_S)
+        scraper.await_first(min(plan.timeout_s, _FIRST_S))
+        going = True
+        while going and (parent is None or os.getppid() == parent):
+            _keep(scraper.take(), writer, newest)
+            if teller is not None:
+                teller.tell(newest)
+            going = not stop.wait(_WRITE_S)
+        scraper.stop(within_s=max(plan.timeout_s, LAST_S) + _SLACK_S)
         writer.write(scraper.take())
     if scraper.dropped:
         _tell(f"{scraper.dropped:,} samples were dropped: they came faster than they could be written")
+
+
+def _keep(samples: Sequence[Sample], writer: SampleWriter, newest: Newest) -> None:
+    writer.write(samples)
+    for (target, at_ns), scrape in groupby(samples, lambda sample: (sample.target, sample.at_ns)):
+        newest.add(target, at_ns, ((sample.name, sample.value) for sample in scrape))
+
+
+class _Teller:
+    """Lines for who started this. While that is too busy to read there are none: scraping does not wait."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rest = b""
+        os.set_blocking(fd, False)
+
+    def tell(self, newest: Newest) -> None:
+        line = self._rest or msgspec.json.encode(newest.servers()) + b"\n"
+        with suppress(BlockingIOError, BrokenPipeError):
+            self._rest = line[os.write(self._fd, line) :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,6 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--api-key-env", metavar="NAME", help="variable that holds a bearer token")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this is no longer the parent")
+    parser.add_argument("--tell", action="store_true", help="write what the servers say now, line by line")
     parser.add_argument(
         "--monotonic-ahead-ns", type=int, metavar="NS", help="the run's time is CLOCK_MONOTONIC plus this"
     )
@@ -113,13 +156,16 @@ def _plan(args: argparse.Namespace) -> Plan:
     """Raises EndpointError, MappingError or ValueError with one line for the person."""
     if not _LEAST_INTERVAL_S <= args.interval <= _MOST_INTERVAL_S:
         raise ValueError(
-            f"--interval {args.interval:g}: write {_LEAST_INTERVAL_S:g} to {_MOST_INTERVAL_S:g} seconds"
+            f"metrics cannot be scraped every {args.interval:g} s: write {_LEAST_INTERVAL_S:g} to "
+            f"{_MOST_INTERVAL_S:g} seconds"
         )
     if not 0 < args.timeout < math.inf:
-        raise ValueError(f"--timeout {args.timeout:g}: write seconds above 0")
+        raise ValueError(f"a scrape cannot take {args.timeout:g} s: write seconds above 0")
     key = os.environ.get(args.api_key_env, "") if args.api_key_env else ""
     if args.api_key_env and not key:
-        raise ValueError(f"--api-key-env {args.api_key_env}: the variable is not set")
+        raise ValueError(
+            f"the variable {args.api_key_env}, which shall hold the metrics endpoints' token, is not set"
+        )
     ahead_ns = args.monotonic_ahead_ns
     return Plan(
         endpoints=[Endpoint.parse(url) for url in dict.fromkeys(args.url)],
@@ -136,7 +182,8 @@ def _monotonic_ns(ahead_ns: int) -> int:
 
 
 def _tell(line: str) -> None:
-    print(f"metrics: {line}", file=sys.stderr, flush=True)
+    with suppress(BrokenPipeError):  # who started this is gone: the main thread will notice
+        print(f"metrics: {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Which of several direct targets gets the next request, and how long a connection is kept.
 
-Pure values: the client's pools are asked by index. ``--targets`` beside the balancer's own URL tells what the
+Pure values: the client's routes are asked by index, in its own words
+(:class:`~llm_locust.client.routes.Chooser`). ``--targets`` beside the balancer's own URL tells what the
 balancer does to the same load.
 """
 
 import random
 from dataclasses import dataclass
-from typing import Protocol
 from zlib import crc32
 
 POLICIES = ("round_robin", "random", "least_inflight", "sticky")
@@ -14,18 +14,6 @@ POLICIES = ("round_robin", "random", "least_inflight", "sticky")
 
 class TargetsError(ValueError):
     """A policy or a bound that cannot be used; one line that says what to write."""
-
-
-class Chooser(Protocol):
-    """Gives each request a target, from 0 on; is told when it begins and when it is over."""
-
-    def choose(self, session: str | None) -> int:
-        """The target of a request of ``session``; None where it belongs to none."""
-        ...
-
-    def began(self, target: int) -> None: ...
-
-    def ended(self, target: int) -> None: ...
 
 
 class RoundRobin:
@@ -100,6 +88,9 @@ class Sticky:
         pass
 
 
+Chooser = RoundRobin | Random | LeastInflight | Sticky
+
+
 def make_chooser(policy: str, targets: int, *, worker: int = 0, seed: int | str = 0) -> Chooser:
     """The chooser of one worker.
 
@@ -145,7 +136,3 @@ class Reuse:
         raise TargetsError(
             f'connection reuse "{text}": write on, off, or the number of requests that a connection carries'
         )
-
-    def is_spent(self, carried: int) -> bool:
-        """Whether a connection that has carried so many requests is to be closed."""
-        return self.most is not None and carried >= self.most

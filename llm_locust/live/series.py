@@ -1,13 +1,14 @@
 """A store's numbers over time, as columns for charts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from llm_locust.live.figures import Figures, Latency, figures, rounded
 from llm_locust.live.rings import Ring
-from llm_locust.live.state import Gauges, Mark
+from llm_locust.live.state import Gauges, Mark, ServerGauges
 from llm_locust.live.store import Cell, LiveStore
+from llm_locust.metrics.server_now import FIGURES, spread
 from llm_locust.record import Outcome
 
 #: The last 5 minutes, the last hour, the whole run.
@@ -17,6 +18,9 @@ SPANS: tuple[Span, ...] = ("5m", "1h", "run")
 _LATENCIES = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay", "client_lag")
 
 _OUTCOME_RATES = frozenset(f"{outcome}_per_s" for outcome in Outcome)
+
+#: Servers with a line of their own in a chart.
+MOST_LINES = 8
 
 Point = dict[str, float | None]
 
@@ -29,7 +33,8 @@ class Series:
     left out, as are those whose reports may still come. Of each latency (ttft, tpot, itl, e2el,
     ttft_scheduled, schedule_delay, client_lag) there are ``<latency>_p50_ms``, ``_p95_ms`` and ``_p99_ms``;
     ``attainment_<limit>`` is there for each limit of the SLO, ``<outcome>_per_s`` for each outcome that
-    occurs in the span.
+    occurs in the span. ``server:<figure>:<name>`` is what a server said of itself; of more than
+    :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``.
     """
 
     span: Span
@@ -44,7 +49,7 @@ class Charts:
 
     def __init__(self, store: LiveStore) -> None:
         self._store = store
-        self._told: dict[Span, dict[float, tuple[Cell, float, Point]]] = {}
+        self._told: dict[Span, dict[float, tuple[Cell, tuple[float, bool], Point]]] = {}
 
     def series(self, span: Span) -> Series:
         store = self._store
@@ -53,11 +58,12 @@ class Charts:
         if store.content.stopped_s is not None:
             end_s += ring.width_s  # no more will come: the last cell is as complete as it will be
         told, before = {}, self._told.get(span, {})
+        look = ring.width_s, len(store.content.servers) <= MOST_LINES
         for at_s, cell in ring.cells(float("-inf"), end_s):
             known = before.get(at_s)
             # A cell that got something is another object.
-            if known is None or known[0] is not cell or known[1] != ring.width_s:
-                known = cell, ring.width_s, self._point(cell, at_s, ring.width_s)
+            if known is None or known[0] is not cell or known[1] != look:
+                known = cell, look, self._point(cell, at_s, *look)
             told[at_s] = known
         self._told[span] = told
         at = list(told)
@@ -68,12 +74,13 @@ class Charts:
         content = self._store.content
         return {"5m": content.recent, "1h": content.hour, "run": content.run}[span]
 
-    def _point(self, cell: Cell, at_s: float, width_s: float) -> Point:
+    def _point(self, cell: Cell, at_s: float, width_s: float, few_servers: bool) -> Point:
         content = self._store.content
         end_s = at_s + width_s if content.stopped_s is None else min(at_s + width_s, content.stopped_s)
         seconds = max(0.0, end_s - max(at_s, content.started_s))
         told = figures(cell.counts, seconds, self._store.run.limits)
-        return {name: rounded(value) for name, value in _figures(told, cell.gauges, seconds)}
+        values = *_figures(told, cell.gauges, seconds), *_servers(cell.servers, few_servers)
+        return {name: rounded(value) for name, value in values}
 
 
 def _figures(told: Figures, gauges: Gauges, seconds: float) -> Iterator[tuple[str, float | None]]:
@@ -99,6 +106,15 @@ def _figures(told: Figures, gauges: Gauges, seconds: float) -> Iterator[tuple[st
     yield "concurrency_max", gauges.in_flight_max
     yield "cpu_percent_max", gauges.cpu_percent_max
     yield "hub_lag_ms_max", gauges.hub_lag_ms_max
+
+
+def _servers(servers: Mapping[str, ServerGauges], few: bool) -> Iterator[tuple[str, float | None]]:
+    means = {name: gauges.means for name, gauges in sorted(servers.items())}
+    for figure in FIGURES:
+        told = {name: figures[figure] for name, figures in means.items()}
+        for name, value in (told if few else spread(told.values())).items():
+            if value is not None:
+                yield f"server:{figure}:{name}", value
 
 
 def _columns(points: list[Point]) -> dict[str, list[float | None]]:

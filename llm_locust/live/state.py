@@ -1,11 +1,13 @@
 """What is known of a run at a moment, beside its requests."""
 
 from dataclasses import dataclass, field
+from operator import add
 from typing import Literal, TypeVar
 
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.goodput import Limits, MeasuredFrom
 from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.server_now import FIGURES, ServerNow
 from llm_locust.metrics.slo import Slo, parse_slo
 
 T = TypeVar("T", int, float)
@@ -154,6 +156,31 @@ class Gauges:
 
 def _most(values: list[T | None]) -> T | None:
     return max((v for v in values if v is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGauges:
+    """What one server said in a span, added up: for each of :data:`~llm_locust.metrics.server_now.FIGURES` a
+    sum, and how many values it is of."""
+
+    sums: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, now: ServerNow) -> "ServerGauges":
+        values = [getattr(now, name) for name in FIGURES]
+        return cls(tuple(v or 0.0 for v in values), tuple(int(v is not None) for v in values))
+
+    def __add__(self, other: "ServerGauges") -> "ServerGauges":
+        return ServerGauges(
+            tuple(map(add, self.sums, other.sums)), tuple(map(add, self.counts, other.counts))
+        )
+
+    @property
+    def means(self) -> dict[str, float | None]:
+        """Of each figure; None where the server did not tell it."""
+        told = zip(FIGURES, self.sums, self.counts, strict=True)
+        return {name: total / n if n else None for name, total, n in told}
 
 
 def marks_between(at_s: float, before: Observation, now: Observation) -> list[Mark]:

@@ -1,7 +1,7 @@
 """All workers' live counts in one place: totals, the recent past by key, the run's course."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,7 +9,8 @@ from llm_locust.live.counts import NOTHING, Counts
 from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.rings import Ring
-from llm_locust.live.state import Gauges, LiveRun, Mark, Observation, marks_between
+from llm_locust.live.state import Gauges, LiveRun, Mark, Observation, ServerGauges, marks_between
+from llm_locust.metrics.server_now import ServerNow
 
 Taken = Literal["counted", "repeated", "stale"]
 ByKey = dict[Key, Counts]
@@ -25,18 +26,22 @@ RUN_CELLS = 360
 
 MOST_MARKS = 500
 
+#: Servers that are told apart, in the order of their coming.
+MOST_SERVERS = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Requests that ended in a span, and what was observed in it."""
+    """Requests that ended in a span, and what was observed in it; ``servers`` by their names."""
 
     counts: Counts
     gauges: Gauges
+    servers: Mapping[str, ServerGauges] = field(default_factory=dict)
 
     @classmethod
     def merge(cls, a: "Cell", b: "Cell") -> "Cell":
         counts = Counts.merge(c.counts for c in (a, b) if c.counts is not NOTHING)
-        return cls(counts, a.gauges + b.gauges)
+        return cls(counts, a.gauges + b.gauges, _added(a.servers, b.servers))
 
 
 @dataclass(slots=True)
@@ -61,6 +66,7 @@ class _Content:
     run: Ring[Cell] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, RUN_CELLS, Cell.merge, whole=True))
     limit: KeyLimit = field(default_factory=KeyLimit)
     senders: dict[str, _Sender] = field(default_factory=dict)
+    servers: dict[str, bool] = field(default_factory=dict)  # whether each gave a page when last asked
 
 
 class LiveStore:
@@ -139,6 +145,16 @@ class LiveStore:
         self.observation = seen
         self._put(now_s, Cell(NOTHING, Gauges.of(seen)))
 
+    def observe_servers(self, servers: Iterable[ServerNow]) -> None:
+        """Note what the servers say of themselves now; those beyond :data:`MOST_SERVERS` are left out."""
+        known, told = self.content.servers, {}
+        for now in servers:
+            if now.name in known or len(known) < MOST_SERVERS:
+                known[now.name] = now.up
+                told[now.name] = ServerGauges.of(now)
+        if told and self.content.stopped_s is None:
+            self._put(self.clock_s(), Cell(NOTHING, Gauges(), told))
+
     @property
     def missed(self) -> int:
         """Requests of this epoch that workers finished and whose reports did not come."""
@@ -174,6 +190,12 @@ class LiveStore:
 
     def _mark(self, kind: Literal["missed", "reset"], text: str) -> None:
         self.marks.append(Mark(self.clock_s(), kind, text))
+
+
+def _added(a: Mapping[str, ServerGauges], b: Mapping[str, ServerGauges]) -> Mapping[str, ServerGauges]:
+    if not (a and b):
+        return a or b
+    return {**a, **{name: a[name] + gauges if name in a else gauges for name, gauges in b.items()}}
 
 
 def merged(a: ByKey, b: ByKey) -> ByKey:

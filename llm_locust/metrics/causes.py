@@ -10,8 +10,8 @@ from llm_locust.metrics.routing import Affinity
 
 #: A replica is slow from this many times the median of the others on.
 SLOW_FACTOR = 1.5
-#: A slow one that has more of the requests than this times its equal share may be slow because of them.
-_OVERLOADED = 1.25
+#: From this many times the requests of another on, a later first token may be a queue.
+_BUSIER = 1.25
 #: Coefficients of variation from which on tokens or requests in flight are uneven.
 UNEVEN_CV = 0.1
 #: Below this dispersion each replica has its turn.
@@ -31,14 +31,17 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """``entries`` are those of a summary's ``replicas``, ``requests`` the test of them against chance, ``cv``
-    the coefficients of variation by amount."""
+    """``entries`` are those of a summary's ``replicas``, ``together`` the share and median latencies of each
+    while all served, ``requests`` the test against chance, ``cv`` the coefficients of variation by amount.
+    ``direct``: no balancer, the run itself shared the requests out."""
 
     entries: Sequence[Mapping[str, Any]]
+    together: Sequence[Mapping[str, Any]]
     requests: Significance | None
     dispersion: float | None
     cv: Mapping[str, float | None]
     affinities: Mapping[str, Affinity]
+    direct: bool = False
 
     @property
     def uneven_requests(self) -> bool:
@@ -52,7 +55,10 @@ def causes(e: Evidence) -> list[Cause]:
     """The likely causes of what is uneven, the most certain first; none where nothing is."""
     if len(e.entries) < 2:
         return []
-    found = [*_out(e), *_slow(e), *_sticky(e), *_affine(e), *_round_robin(e)]
+    found = [*_out(e), *_slow(e)]
+    if e.direct:
+        return found
+    found += [*_sticky(e), *_affine(e), *_round_robin(e)]
     if not found and e.uneven_requests and e.is_uneven("requests") and e.requests is not None:
         found.append(
             Cause(
@@ -84,25 +90,44 @@ def _outage(outage: Mapping[str, Any]) -> str:
 
 
 def _slow(e: Evidence) -> Iterator[Cause]:
-    """A replica that takes longer without having more to do: by its pace, else by its first token."""
-    for entry in e.entries:
-        others = [other for other in e.entries if other is not entry]
-        if (entry["share"] or 0.0) > _OVERLOADED / len(e.entries):
+    """A replica that takes longer without having more to do. Those that served all the time are compared
+    over all of it, one that did not with the others while all served: nobody is slow by the hour."""
+    steady = [entry for entry in e.entries if not entry["outages"]]
+    for entry, then in zip(e.entries, e.together, strict=True):
+        if len(steady) > 1 and not entry["outages"]:
+            yield from _slower(entry, steady, "")
+        else:
+            yield from _slower(then, e.together, ", while all served")
+
+
+def _slower(entry: Mapping[str, Any], among: Sequence[Mapping[str, Any]], when: str) -> Iterator[Cause]:
+    """By its pace, else by its first token; beyond chance, as the 95 % intervals of the medians tell, and
+    beyond what it has more to do: a step takes longer with its batch, a queue may grow without bound."""
+    others = [other for other in among if other is not entry]
+    for key, name in (("tpot_p50_ms", "TPOT"), ("ttft_p50_ms", "TTFT")):
+        known = [other for other in others if other[key] and other["ci95"][key] is not None]
+        if entry[key] is None or not known or entry["ci95"][key] is None:
             continue
-        for key, name in (("tpot_p50_ms", "TPOT"), ("ttft_p50_ms", "TTFT")):
-            known = [other[key] for other in others if other[key]]
-            if entry[key] is None or not known or entry["ci95"][key] is None:
-                continue
-            usual = median(known)
-            if entry[key] >= SLOW_FACTOR * usual:
-                yield Cause(
-                    "slow",
-                    f"{entry['name']} is {entry[key] / usual:.1f} times slower than the others: {name} p50 "
-                    f"{entry[key]:.3g} ms against {usual:.3g} ms, with {100 * (entry['share'] or 0):.0f} % "
-                    "of the requests",
-                    entry["name"],
-                )
-                break
+        usual, busier = median(other[key] for other in known), _busier(entry, known)
+        if name == "TTFT" and busier > _BUSIER:
+            continue
+        beyond = entry["ci95"][key][0] > median(other["ci95"][key][1] for other in known)
+        if entry[key] >= SLOW_FACTOR * max(1.0, busier) * usual and beyond:
+            whom = known[0]["name"] if len(known) == 1 else "the others"
+            share = f"{100 * (entry['share'] or 0):.0f} % of the requests{when}"
+            yield Cause(
+                "slow",
+                f"{entry['name']} is {entry[key] / usual:.1f} times slower than {whom}: {name} p50 "
+                f"{entry[key]:.3g} ms against {usual:.3g} ms, with {share}",
+                entry["name"],
+            )
+            return
+
+
+def _busier(entry: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> float:
+    """How many times the requests of another it had."""
+    usual: float = median(other["share"] or 0.0 for other in others)
+    return (entry["share"] or 0.0) / usual if usual else 1.0
 
 
 def _sticky(e: Evidence) -> Iterator[Cause]:

@@ -11,6 +11,7 @@ from llm_locust.batch import Requests
 from llm_locust.metrics.causes import Evidence, causes
 from llm_locust.metrics.chance import Significance, equal_shares, same_distribution
 from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.latency import summarise_latency
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.replicas import course, replicas
 from llm_locust.metrics.routing import (
@@ -21,6 +22,7 @@ from llm_locust.metrics.routing import (
     dispersion,
     middle,
     replica_labels,
+    while_all_serve,
 )
 
 Entries = Sequence[Mapping[str, Any]]
@@ -34,23 +36,30 @@ AMOUNTS = {
 }
 
 
-def deployment(requests: Requests, m: Measured) -> dict[str, Any]:
+def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict[str, Any]:
     """The ``replicas`` and ``fairness`` of a summary.
 
     ``fairness`` has Jain's index of each of :data:`AMOUNTS` by its own name, and in ``gini`` and ``cv`` its
     Gini coefficient and coefficient of variation. ``chance`` has the tests of requests and TTFT of
     :mod:`~llm_locust.metrics.chance`. ``named_by`` says what tells replicas apart, ``unnamed`` how
     many requests of the population have no name. How requests were routed, and the test of TTFT, are of a
-    million of them at most, see :func:`~llm_locust.metrics.routing.middle`. ``dispersion`` and
-    ``affinity`` are those of :mod:`~llm_locust.metrics.routing`, ``causes`` the likely ones in words.
+    million of them at most, see :func:`~llm_locust.metrics.routing.middle`. ``dispersion`` (of requests sent
+    while no replica was out) and ``affinity`` are those of :mod:`~llm_locust.metrics.routing`, ``causes`` the
+    likely ones in words. ``direct``: the run chose a target for each request, so that how they were shared
+    out is its own doing and no balancer's.
     """
     carriers = Carriers.of(requests)
     labels, named_by = replica_labels(m.c, carriers)
+    named_by = "target" if direct and named_by == "header" else named_by
     c = replace(m.c, replica=labels)
     told = course(c, m.window)
     entries = [entry | told[entry["name"]] for entry in replicas(c, m.values, m.credits, m.judgement)]
     judged = m.population(np.arange(len(c))).judged
-    return {"replicas": entries, "fairness": fairness(entries, c, m.values, judged, carriers, named_by)}
+    start_s = m.window.start_s(c)
+    return {
+        "replicas": entries,
+        "fairness": fairness(entries, c, m.values, judged, carriers, named_by, start_s, direct=direct),
+    }
 
 
 def fairness(
@@ -60,8 +69,12 @@ def fairness(
     judged: Rows,
     carriers: Carriers,
     named_by: str | None,
+    start_s: float,
+    *,
+    direct: bool = False,
 ) -> dict[str, Any]:
-    """See :func:`deployment`. ``judged`` are the ok and failed requests of the window."""
+    """See :func:`deployment`. ``judged`` are the ok and failed requests of the window, which begins at
+    ``start_s``."""
     named = judged[c.replica.codes[judged] >= 0]
     looked_at = middle(c, named)
     requests = equal_shares([entry["requests"] for entry in entries])
@@ -71,9 +84,14 @@ def fairness(
         "session": by_key(c, carriers.session, c.replica, looked_at),
         "prompt": by_key(c, carriers.prompt_id.codes.astype(np.int64) + 1, c.replica, looked_at),
     }
-    spread = dispersion(c, c.replica, looked_at)
+    outages = [(o["from_s"], o["to_s"]) for entry in entries for o in entry["outages"]]
+    serving = while_all_serve(c, looked_at, outages, start_s)
+    spread = dispersion(c, c.replica, serving)
     cv = {name: variation(_amounts(entries, name)) for name in AMOUNTS}
-    evidence = Evidence(entries, requests, spread, cv, affinities)
+    together = (
+        _medians(values, c, while_all_serve(c, named, outages, start_s), entries) if outages else entries
+    )
+    evidence = Evidence(entries, together, requests, spread, cv, affinities, direct)
     return {
         **{name: jain(_amounts(entries, name)) for name in AMOUNTS},
         "gini": {name: gini(_amounts(entries, name)) for name in AMOUNTS},
@@ -125,6 +143,25 @@ def _by_replica(values: Floats, c: Columns, rows: Rows, entries: Entries) -> lis
     ok = rows[c.ok[rows]]
     code_of = {name: code for code, name in enumerate(c.replica.names)}
     return [values[ok[c.replica.codes[ok] == code_of[entry["name"]]]] for entry in entries]
+
+
+def _medians(values: Mapping[str, Floats], c: Columns, rows: Rows, entries: Entries) -> Entries:
+    """Of ``rows`` the share, TTFT and TPOT of each replica, under the keys of its entry."""
+    counts = np.bincount(c.replica.codes[rows], minlength=len(c.replica.names))
+    latencies = {
+        f"{name}_p50_ms": [summarise_latency(found) for found in _by_replica(values[name], c, rows, entries)]
+        for name in ("ttft", "tpot")
+    }
+    codes = [c.replica.names.index(entry["name"]) for entry in entries]
+    return [
+        {
+            "name": entry["name"],
+            "share": float(counts[code]) / max(1, len(rows)),
+            "ci95": {key: stats[i]["ci95"]["p50"] for key, stats in latencies.items()},
+            **{key: stats[i]["p50"] for key, stats in latencies.items()},
+        }
+        for i, (entry, code) in enumerate(zip(entries, codes, strict=True))
+    ]
 
 
 def _plain(tested: Significance | None) -> dict[str, float] | None:

@@ -4,7 +4,7 @@ What a balancer does shows in who gets the next request: requests that share a k
 a prompt) go to one replica more often than their shares alone would make them, or do not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,9 @@ from llm_locust.metrics.columns import Columns, Rows
 from llm_locust.metrics.whole import Whole
 
 CARRIER_COLUMNS = ("worker", "peer", "session", "prompt_id")
+
+#: Seconds from and to; None: it has no such end.
+Span = tuple[float | None, float | None]
 
 #: A block that requests are dealt out in, in turns of all replicas; and how few blocks tell nothing.
 BLOCK_TURNS, LEAST_BLOCKS = 8, 30
@@ -148,6 +151,19 @@ def dispersion(c: Columns, replica: Labels, rows: Rows) -> float | None:
     block = np.repeat(np.arange(blocks), length)
     counts = np.bincount(block * k + places[: blocks * length], minlength=blocks * k)
     return float(((counts - BLOCK_TURNS) ** 2).sum() / BLOCK_TURNS / blocks / (k - 1))
+
+
+def while_all_serve(c: Columns, rows: Rows, outages: Iterable[Span], start_s: float) -> Rows:
+    """Those of ``rows`` that were sent while no replica was out; ``outages`` are from and to, in seconds
+    after ``start_s``, None where the one or the other did not happen. One that lasted all the time hides
+    nothing: what a balancer did before and after is told apart."""
+    sent_s, serve = c.sent_s[rows] - start_s, np.ones(len(rows), np.bool_)
+    for since, until in outages:
+        if (since, until) != (None, None):
+            begin = -np.inf if since is None else since
+            serve &= (sent_s < begin) | (sent_s >= (np.inf if until is None else until))
+    chosen: Rows = rows[serve]
+    return chosen
 
 
 def _affinity(pairs: Sequence[tuple[Rows, Rows]], replica: Labels, rows: Rows) -> Affinity:

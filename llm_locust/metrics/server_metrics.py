@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import Columns
+from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.server_series import Key, Series, ServerSeries
 from llm_locust.metrics.window import Window
 
@@ -36,16 +36,21 @@ def server_metrics(series: ServerSeries, c: Columns, window: Window) -> dict[str
     Counts are increases in the window. ``covered`` is the share of the window between a target's first and
     last scrape, ``failed`` how many scrapes gave nothing. Histograms have n, how far that may be off, mean
     and, as the buckets tell no more, bounds of p50 and p99, in milliseconds. What a target does not tell is
-    None.
+    None. ``failure`` is why all that is not of the whole run, None where it is.
 
     Returns:
-        Nothing at all where nothing was scraped.
+        Nothing at all where nothing was scraped, and nothing went wrong with it.
     """
-    if not series.by_key:
+    if not series.by_key and not series.failure:
         return {}
     targets = [{"name": name, **_of(series, name)} for name in series.targets]
     total = _of(series, None)
-    return {"targets": targets, "total": total, "gateway": gateway(total["ttft_ms"], c, window)}
+    return {
+        "targets": targets,
+        "total": total,
+        "gateway": gateway(total["ttft_ms"], c, window),
+        "failure": series.failure or None,
+    }
 
 
 def gateway(server_ttft: Mapping[str, Any] | None, c: Columns, window: Window) -> dict[str, Any] | None:
@@ -77,11 +82,14 @@ def gateway(server_ttft: Mapping[str, Any] | None, c: Columns, window: Window) -
     }
 
 
-def in_parts(series: ServerSeries, name: str, target: str | None = None) -> np.ndarray[Any, Any]:
+def in_parts(series: ServerSeries, name: str, target: str | None = None) -> Floats:
     """A state over the window in its parts, added up over engines, or their mean; NaN where unknown."""
-    found = list(_one_per_gpu(series.named(name, target)).values())
-    if not found:
-        return np.full(len(series.edges_s) - 1, np.nan)
+    found = one_per_gpu(series.named(name, target)).values()
+    return together(name, list(found)) if found else np.full(len(series.edges_s) - 1, np.nan)
+
+
+def together(name: str, found: Sequence[Series]) -> Floats:
+    """The states of this name of some engines or GPUs in each part: added up, or their mean."""
     table = np.stack([each.means for each in found])
     known = ~np.isnan(table)
     summed, n = np.where(known, table, 0.0).sum(axis=0), known.sum(axis=0)
@@ -92,12 +100,12 @@ def in_parts(series: ServerSeries, name: str, target: str | None = None) -> np.n
 def _of(series: ServerSeries, target: str | None) -> dict[str, Any]:
     states: dict[str, float | None] = {}
     for name, adds_up in _STATES.items():
-        found = _one_per_gpu(series.named(name, target)).values()
+        found = one_per_gpu(series.named(name, target)).values()
         means = [each.mean for each in found if each.mean is not None]
         states[f"{name}_mean"] = (sum(means) / (1 if adds_up else len(means))) if means else None
         states[f"{name}_max"] = _most(series, name, target, list(found))
     counts = {name: _increase(series, name, target) for name in _COUNTS}
-    memory = _one_per_gpu(series.named("gpu_memory_used_bytes", target)).values()
+    memory = one_per_gpu(series.named("gpu_memory_used_bytes", target)).values()
     queries, hits = counts["prefix_cache_queries"], counts["prefix_cache_hits"]
     return {
         **_scrapes(series, target),
@@ -129,7 +137,7 @@ def gpu_of(key: Key) -> str:
     return key.label("UUID", "gpu_uuid", "uuid") or f"{key.target}/{key.label('gpu', 'device') or 0}"
 
 
-def _one_per_gpu(found: Mapping[Key, Series]) -> dict[Key, Series]:
+def one_per_gpu(found: Mapping[Key, Series]) -> dict[Key, Series]:
     """Without the same GPU's series of a second exporter; what is of no GPU stays as it is."""
     first: dict[str, str] = {}
 

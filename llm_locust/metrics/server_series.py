@@ -5,7 +5,7 @@ cut, is known without a sample at the edge; one that falls has begun anew at 0.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from llm_locust.metrics.window import Window
 PARTS = 240
 
 #: For how many usual distances between samples a state is taken to last.
-HELD = 3.0
+HELD = 2.0
 
 #: Names whose samples are counts since a server's start; all others are states.
 COUNTERS = frozenset(
@@ -47,16 +47,26 @@ class Key:
 @dataclass(slots=True)
 class Series:
     """One series in the window. Of a counter ``amounts`` are its increases in each part, of a state the sums
-    of its samples there, ``counts`` how many they are. ``uncertain`` is a counter's increase between the
-    samples on both sides of an edge of the window: how far ``total`` may be off. ``covered_s`` is
+    of its samples there; ``counts`` is how many samples a part has. ``uncertain`` is a counter's increase
+    between the samples on both sides of an edge of the window: how far ``total`` may be off. ``covered_s`` is
     the time in the window between its first and its last sample."""
 
-    amounts: Floats = field(default_factory=lambda: np.zeros(PARTS))
-    counts: Floats = field(default_factory=lambda: np.zeros(PARTS))
+    amounts: Floats
+    counts: Floats
     most: float = -np.inf
     uncertain: float = 0.0
     covered_s: float = 0.0
+    first_s: float | None = None  # the time of the first sample, after the window's start
     _last: tuple[float, float] | None = None  # time and value of the last sample, after the window's start
+
+    @classmethod
+    def empty(cls, parts: int) -> "Series":
+        return cls(np.zeros(parts), np.zeros(parts))
+
+    @property
+    def last_s(self) -> float | None:
+        """The time of the last sample, after the window's start."""
+        return None if self._last is None else self._last[0]
 
     @property
     def total(self) -> float:
@@ -75,12 +85,12 @@ class Series:
 
         NaN before the first sample, and where the next one is more than :data:`HELD` usual distances away.
         """
-        known = np.flatnonzero(self.counts)
+        known, parts = np.flatnonzero(self.counts), np.arange(len(self.counts))
         if not len(known):
-            return np.full(PARTS, np.nan)
-        last = known[np.maximum(np.searchsorted(known, np.arange(PARTS), side="right") - 1, 0)]
+            return np.full(len(parts), np.nan)
+        last = known[np.maximum(np.searchsorted(known, parts, side="right") - 1, 0)]
         held = HELD * max(1.0, (known[-1] - known[0]) / max(1.0, self.counts.sum() - 1))
-        age = np.arange(PARTS) - last
+        age = parts - last
         return np.where((age >= 0) & (age <= held), self.amounts[last] / self.counts[last], np.nan)
 
     def add(self, at_s: Floats, values: Floats, edges_s: Floats, *, counts_up: bool) -> None:
@@ -98,8 +108,9 @@ class Series:
         inside = (at_s >= edges_s[0]) & (at_s < edges_s[-1])
         if inside.any():
             self.most = max(self.most, float(values[inside].max()))
-        place = np.clip(np.searchsorted(edges_s, at_s[inside], side="right") - 1, 0, PARTS - 1)
-        self.counts += np.bincount(place, minlength=PARTS)
+        parts = len(self.counts)
+        place = np.clip(np.searchsorted(edges_s, at_s[inside], side="right") - 1, 0, parts - 1)
+        self.counts += np.bincount(place, minlength=parts)
         if counts_up:
             steps = np.diff(all_values)
             increases = np.where(steps >= 0, steps, all_values[1:])
@@ -108,16 +119,19 @@ class Series:
                 self.uncertain += float(increases[(times[:-1] < edge_s) & (times[1:] > edge_s)].sum())
             self.amounts += np.diff(np.interp(edges_s, times, grown))
         else:
-            self.amounts += np.bincount(place, weights=values[inside], minlength=PARTS)
+            self.amounts += np.bincount(place, weights=values[inside], minlength=parts)
+        self.first_s = float(at_s[0]) if self.first_s is None else self.first_s
         self._last = (float(at_s[-1]), float(values[-1]))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSeries:
-    """All series of a run in a window. ``edges_s`` are those of the parts, after the window's start."""
+    """All series of a run in a window. ``edges_s`` are those of the parts, after the window's start;
+    ``failure`` is why the series are not those of the whole run, empty where they are."""
 
     edges_s: Floats
     by_key: Mapping[Key, Series]
+    failure: str = ""
 
     @property
     def seconds(self) -> float:
@@ -133,18 +147,20 @@ class ServerSeries:
         return {key: self.by_key[key] for key in sorted(found)}
 
 
-def read_server_series(parts: Iterable[pa.Table], window: Window) -> ServerSeries:
-    """Every series of ``parts``, which have the columns at_ns, target, name, labels and value, and come in
-    the order of their writing. Of a window with gaps the whole span counts."""
+def read_server_series(
+    tables: Iterable[pa.Table], window: Window, parts: int = PARTS, failure: str = ""
+) -> ServerSeries:
+    """Every series of ``tables``, which have the columns at_ns, target, name, labels and value, and come in
+    the order of their writing. Of a window with gaps the whole span counts; it is cut into ``parts``."""
     seconds = max(0.0, (window.end_ns - window.start_ns) * 1e-9)
-    edges_s = np.linspace(0.0, seconds, PARTS + 1)
+    edges_s = np.linspace(0.0, seconds, parts + 1)
     found: dict[Key, Series] = {}
     if seconds > 0:
-        for part in parts:
-            for key, at_s, values in _series_of(part, window.start_ns):
-                series = found.setdefault(key, Series())
+        for table in tables:
+            for key, at_s, values in _series_of(table, window.start_ns):
+                series = found.setdefault(key, Series.empty(parts))
                 series.add(at_s, values, edges_s, counts_up=is_counter(key.name))
-    return ServerSeries(edges_s, found)
+    return ServerSeries(edges_s, found, failure)
 
 
 def is_counter(name: str) -> bool:

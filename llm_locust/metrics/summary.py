@@ -21,6 +21,8 @@ from llm_locust.metrics.energy import energy
 from llm_locust.metrics.failures import failures, iso
 from llm_locust.metrics.fairness import deployment
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
+from llm_locust.metrics.interventions import interventions
+from llm_locust.metrics.live_check import LiveEnd, live_check
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.percentiles import PERCENTILES
@@ -31,8 +33,10 @@ from llm_locust.metrics.sessions import sessions
 from llm_locust.metrics.slo import Slo, parse_slo
 from llm_locust.metrics.steadiness import steadiness, untold
 from llm_locust.metrics.tokens import delivery, tokens
+from llm_locust.metrics.utilisation import utilisation
 from llm_locust.metrics.validity import client_validity
 from llm_locust.metrics.window import Population, Window, run_window
+from llm_locust.roofline.roof import Roof, roof_of_options
 
 SUMMARY_SCHEMA = 1
 
@@ -53,6 +57,8 @@ def summarise(
     prices: Prices | None = None,
     measured: Measured | None = None,
     server: ServerSeries | None = None,
+    live: LiveEnd | None = None,
+    roof: Roof | None = None,
 ) -> dict[str, Any]:
     """The content of ``summary.json``: JSON-ready, with None for what is not defined.
 
@@ -72,6 +78,8 @@ def summarise(
         measured: what :func:`~llm_locust.metrics.measured.measure` gives for all of this, where it is there.
         server: what was scraped of the servers, in the same window, for ``server`` and ``energy``; both are
             of all requests, so of a selection there is neither.
+        live: the run's last live figures, for ``live_check``, which a selection has not either.
+        roof: the model and its GPUs, for ``roofline``; without it those of the manifest's options.
 
     Raises:
         ValueError: another window; a warm-up that is negative; a text of the manifest that is no
@@ -99,14 +107,17 @@ def summarise(
         "steadiness": _steadiness(m, manifest, window, warmup_s),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
-        **deployment(requests, m),
+        **deployment(requests, m, direct=bool(manifest.targets)),
         "quality": quality(answers, c, population.judged, m.window, quality_baseline),
         "errors": failures(c, population.failed),
         "compat": compat(m),
+        "interventions": interventions(manifest, m.window),
         "gates": [],
         "cost": cost(prices, m.window.seconds, found, of_selection=selection),
         "server": server_metrics(scraped, c, m.window) if scraped else {},
         "energy": energy(scraped, found) if scraped else {},
+        "roofline": _roofline(requests, m, roof or roof_of_options(manifest.options), selection),
+        "live_check": {} if live is None or selection else live_check(live, m, requests),
     }
     return summary | {"gates": evaluate(gates, summary)}
 
@@ -162,6 +173,14 @@ def _steadiness(m: Measured, manifest: Manifest, window: str | Window, warmup_s:
     run = run_window(m.c, manifest, warmup_s)
     ok = Population.of(m.c, run.scheduled(m.c), np.arange(len(m.c))).ok
     return steadiness(m.c, run, ok, warmup_s)
+
+
+def _roofline(requests: Requests, m: Measured, roof: Roof | None, selection: bool) -> dict[str, Any]:
+    if roof is None:
+        return {}
+    if selection:
+        return {"missing": "only some of the requests are looked at, and GPUs cannot be shared out"}
+    return utilisation(requests, m, roof)
 
 
 def _run(manifest: Manifest) -> dict[str, Any]:

@@ -22,7 +22,10 @@ from llm_locust.metrics.slo import Slo, parse_duration, parse_slo
 from llm_locust.metrics.summary import WINDOWS, chosen_window, summarise
 from llm_locust.metrics.where import Where, parse_where
 from llm_locust.metrics.window import Window, given_window, united
+from llm_locust.report.live_figures import read_live_end
+from llm_locust.report.scraped import Scraped
 from llm_locust.report.sources import Run, Source
+from llm_locust.roofline.roof import roof_of_options
 from llm_locust.store import open_requests
 
 FromTo = tuple[float, float]
@@ -39,6 +42,7 @@ class Question:
         by: dimensions that the figures are told by as well.
         where: a condition; the requests that do not meet it are left out.
         prices: for what answers cost; each that is None is the manifest's.
+        roof: options of :func:`~llm_locust.roofline.roof.roof_of_options` instead of the manifest's.
     """
 
     slo: str | None = None
@@ -50,6 +54,7 @@ class Question:
     where: str | None = None
     prices: Prices | None = None
     quality_baseline: Path | None = None
+    roof: Mapping[str, Any] | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -65,6 +70,7 @@ class Analysis:
     manifest: Manifest
     requests: Requests
     measured: Measured
+    scraped: Scraped | None = None
 
 
 def parse_window(text: str) -> str | FromTo:
@@ -93,7 +99,8 @@ def analyse(source: Source, question: Question) -> Analysis:
 
     The window is the whole run's, whatever ``where`` leaves of its requests, so that rates are of the time
     that was measured. Of several runs it is the union of each one's own window, on the wall clock: rates
-    are per second of that union, and where runs were under way together their loads add up.
+    are per second of that union, and where runs were under way together their loads add up. What
+    servers said of themselves, and the live view, is of one run only.
 
     The summary of more than the run's own report has ``analysis``: what was asked, of how many requests;
     and ``by``, where that was asked for.
@@ -111,6 +118,8 @@ def analyse(source: Source, question: Question) -> Analysis:
     warmup_s = manifest.warmup_s if question.warmup_s is None else question.warmup_s
     requests = source.requests if where is None else _chosen(source, where, slo)
     measured = measure(requests, manifest, slo, chosen_window(window, warmup_s), warmup_s)
+    path = source.runs[0].path if len(source.runs) == 1 else None
+    scraped = None if path is None or where is not None else Scraped.of(path, manifest)
     summary = summarise(
         requests,
         manifest,
@@ -123,8 +132,11 @@ def analyse(source: Source, question: Question) -> Analysis:
         prices=question.prices,
         quality_baseline=None if question.quality_baseline is None else _answers(question.quality_baseline),
         measured=measured,
+        server=None if scraped is None else scraped.series(measured.window),
+        live=None if path is None else read_live_end(path, manifest.id),
+        roof=roof_of_options({**manifest.options, **(question.roof or {})}),
     )
-    answer = Analysis(summary, manifest, requests, measured)
+    answer = Analysis(summary, manifest, requests, measured, scraped)
     if len(source.runs) > 1 and len({run.manifest.seed for run in source.runs}) > 1:
         summary["run"]["seed"] = None
     if len(source.runs) > 1 or not question.is_plain:

@@ -14,7 +14,9 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.metrics.summary import chosen_window, exit_code, summarise
 from llm_locust.report.html import html_report
+from llm_locust.report.live_figures import read_live_end
 from llm_locust.report.markdown import markdown
+from llm_locust.report.scraped import Scraped
 from llm_locust.report.timeseries import timeseries_csv
 from llm_locust.store import (
     REPORT_HTML_FILE,
@@ -68,6 +70,7 @@ def build_report(
     limits = parse_slo(manifest.slo if slo is None else slo)
     warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
     measured = measure(requests, manifest, limits, chosen_window(window, warmup_s), warmup_s)
+    scraped = Scraped.of(run, manifest)
     summary = summarise(
         requests,
         manifest,
@@ -77,8 +80,10 @@ def build_report(
         window=window,
         prices=prices,
         measured=measured,
+        server=None if scraped is None else scraped.series(measured.window),
+        live=read_live_end(run, manifest.id),
     )
-    write_reports(run, summary, requests, manifest, measured)
+    write_reports(run, summary, requests, manifest, measured, scraped)
     return Report(summary, exit_code(summary, manifest, allow_incomplete))
 
 
@@ -88,22 +93,20 @@ def write_reports(
     requests: Requests,
     manifest: Manifest,
     measured: Measured | None = None,
+    scraped: Scraped | None = None,
 ) -> None:
     """Write ``summary.json`` and all that is made of it and of ``requests`` into a directory.
 
     Args:
         measured: the requests, measured as for the summary; without it there is no ``report.html``.
+        scraped: what the page draws of the servers.
 
     Raises:
         StoreError: a file cannot be written.
     """
-    texts = {
-        TIMESERIES_FILE: timeseries_csv(requests, manifest),
-        REPORT_MD_FILE: markdown(summary),
-        **(
-            {} if measured is None else {REPORT_HTML_FILE: html_report(requests, manifest, summary, measured)}
-        ),
-    }
+    texts = {TIMESERIES_FILE: timeseries_csv(requests, manifest), REPORT_MD_FILE: markdown(summary)}
+    if measured is not None:
+        texts[REPORT_HTML_FILE] = html_report(requests, manifest, summary, measured, scraped)
     writers: list[Callable[[], None]] = [
         *(partial(write_text, directory / name, text) for name, text in texts.items()),
         # The last: where it is, the others are.

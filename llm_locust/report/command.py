@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -108,6 +108,10 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
     )
     for name, meaning in _PRICES.items():
         asked.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="N", help=meaning)
+    asked.add_argument("--gpu-type", metavar="NAME", help="the GPU that serves, as h100: for MFU and MBU")
+    asked.add_argument(
+        "--model-shape", metavar="FILE", help="the model that is served, as in examples/models"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -146,7 +150,15 @@ def _question(args: argparse.Namespace) -> Question:
         where=args.where,
         quality_baseline=args.quality_baseline,
         prices=Prices(**{name: getattr(args, name) for name in _PRICES}) or None,
+        roof=_roof(args),
     )
+
+
+def _roof(args: argparse.Namespace) -> dict[str, Any] | None:
+    """The roofline's options that were given; the number of GPUs alone asks for none."""
+    given = {name: getattr(args, name) for name in ("gpu_type", "model_shape", "gpus")}
+    given = {name: value for name, value in given.items() if value is not None}
+    return None if given.keys() <= {"gpus"} else given
 
 
 def _refuse_senseless(args: argparse.Namespace) -> None:
@@ -187,7 +199,9 @@ def _write(args: argparse.Namespace, directory: Path | None, analysis: Analysis,
         return
     if args.out is not None:
         create_run_dir(directory)
-    write_reports(directory, analysis.summary, analysis.requests, analysis.manifest, analysis.measured)
+    write_reports(
+        directory, analysis.summary, analysis.requests, analysis.manifest, analysis.measured, analysis.scraped
+    )
     if args.out is not None and args.format in _FILES and text is not None:
         try:
             write_text(directory / _FILES[args.format], text)

@@ -7,8 +7,10 @@ from llm_locust.report import course, groups, measures, server, sessions, verdic
 from llm_locust.report.completeness import completeness
 from llm_locust.report.cost import cost
 from llm_locust.report.fairness import fairness
+from llm_locust.report.interventions import interventions
 from llm_locust.report.nodes import nodes
 from llm_locust.report.quality import quality
+from llm_locust.report.roofline import roofline
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.text import clean, count, moment, seconds, sentence
 from llm_locust.report.uncertainty import explained_once
@@ -19,7 +21,7 @@ Part = Mapping[str, Any]
 def heading(summary: Part) -> Section:
     """What ran, against what, when, and which part of it is judged."""
     run, window = summary.get("run") or {}, summary.get("window") or {}
-    target = sentence([clean(run.get("model") or ""), clean(run.get("host") or "")], " at ")
+    target = sentence([clean(run.get("model") or ""), _where(summary)], " at ")
     facts = sentence(
         [
             moment(run.get("started")),
@@ -38,6 +40,14 @@ def heading(summary: Part) -> Section:
     )
     title = clean(run.get("name") or run.get("id") or "run")
     return Section(title, tuple(line for line in lines if line.text))
+
+
+def _where(summary: Part) -> str:
+    """The host, or how many targets take its place."""
+    targets: list[str] = (summary.get("interventions") or {}).get("targets") or []
+    if len(targets) > 1:
+        return f"{len(targets)} targets, {clean(targets[0])} and others"
+    return clean(targets[0] if targets else (summary.get("run") or {}).get("host") or "")
 
 
 def _asked(analysis: Part) -> Iterator[Line]:
@@ -65,6 +75,7 @@ def sections(summary: Part) -> list[Section]:
         measures.throughput(summary),
         measures.tokens(summary),
         cost(summary),
+        roofline(summary),
         course.drift(summary),
         quality(summary),
         sessions.sessions(summary),
@@ -72,6 +83,7 @@ def sections(summary: Part) -> list[Section]:
         groups.errors(summary),
         groups.by_label(summary, "by_name", "Name"),
         groups.by_label(summary, "by_class", "Class"),
+        interventions(summary),
         groups.replicas(summary),
         fairness(summary),
         server.servers(summary),

@@ -65,5 +65,15 @@ def _causes(part: Part) -> Iterator[Line]:
 def _naming(part: Part) -> Iterator[Line]:
     if part.get("named_by") == "peer":
         yield Line("no response named its replica: told apart by the address of the connection", Tone.FAINT)
+    if part.get("named_by") == "target":
+        yield Line(
+            "sent straight to each target: how requests are shared out is this run's own choice", Tone.FAINT
+        )
     if part.get("unnamed"):
-        yield Line(f"{count(part['unnamed'])} requests have no replica, failures mostly", Tone.FAINT)
+        yield Line(_unnamed(part["unnamed"]), Tone.FAINT)
+
+
+def _unnamed(n: int) -> str:
+    """Answered by nobody, as a rule: the balancer found no replica, or the connection broke before."""
+    which = "1 request has" if n == 1 else f"{count(n)} requests have"
+    return f"{which} no replica: no answer named one"

@@ -9,13 +9,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 import msgspec
 
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, compact_samples
 from llm_locust.report.build import Report, build_report
-from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest
+from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest, write_manifest
 
 #: Below a master that answers heartbeats on the same few cores, above nothing else.
 _NICENESS = 5
@@ -29,7 +31,8 @@ class FinishAnswer(msgspec.Struct, frozen=True):
 
 
 def finish_run(run: Path, *, allow_incomplete: bool = False) -> Report:
-    """Put a run's batches into one Parquet file, then write its summary and reports.
+    """Put a run's batches into one Parquet file, and the samples of its servers into another, then write its
+    summary and reports; the manifest gets what the check of the live figures has found.
 
     A run that was finished before, or that was cut off while it was, can be finished again.
 
@@ -45,7 +48,12 @@ def finish_run(run: Path, *, allow_incomplete: bool = False) -> Report:
     # Without frames ``compact`` makes an empty file: of a run that has its records it would take them.
     if (run / FRAMES_FILE).exists() or not (run / REQUESTS_FILE).exists():
         compact(run)
-    return build_report(run, allow_incomplete=allow_incomplete)
+    with suppress(SamplesError, OSError):  # it can be read as it is, as far as it can be read at all
+        compact_samples(run / SERVER_METRICS_FILE)
+    report = build_report(run, allow_incomplete=allow_incomplete)
+    if checked := report.summary["live_check"]:
+        write_manifest(run, replace(read_manifest(run), live_check=checked))
+    return report
 
 
 def advice(run: Path, *, out_of_memory: bool = False) -> str:

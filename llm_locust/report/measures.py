@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from llm_locust.report.live_check import live_check
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, count, number, percent, sentence
 from llm_locust.report.uncertainty import bounds, estimate, mark, meaning, meaning_in
@@ -69,9 +70,11 @@ def latency(summary: Part) -> Section:
     rows = tuple(_statistics_row(label, stats, statistics) for label, stats in shown)
     table = Table(columns, rows)
     notes = [
+        *_buffered(summary),
         *_adjusted(summary),
         *_network(part),
         *_approximate(part.get("itl") or {}),
+        *live_check(summary),
         *meaning_in(table),
     ]
     return Section("Latency", table=table, notes=tuple(notes))
@@ -121,6 +124,21 @@ def _approximate(itl: Part) -> Iterator[Line]:
     if itl.get("relative_error"):
         yield Line(
             f"ITL percentiles within {percent(itl['relative_error'])} (counted in buckets)", Tone.FAINT
+        )
+
+
+def is_buffered(summary: Part) -> bool:
+    """Whether something between server and client held the stream back."""
+    return (summary.get("tokens") or {}).get("delivery") == "buffered"
+
+
+def _buffered(summary: Part) -> Iterator[Line]:
+    if is_buffered(summary):
+        gap = number(((summary.get("latency_ms") or {}).get("itl") or {}).get("p50"))
+        yield Line(
+            f"the stream was buffered on the way: TTFT, TPOT and ITL are not the server's (median gap {gap} "
+            f"ms, {number(summary['tokens'].get('tokens_per_event'))} tokens an event)",
+            Tone.WARN,
         )
 
 
@@ -221,9 +239,8 @@ def _length_remark(error: Part) -> Iterator[Line]:
 
 def _delivery_remark(part: Part) -> Iterator[Line]:
     """What tokens per event means for ITL and TTFT, where it means something."""
-    meaning = {
-        "merged": "an ITL is a gap between events, not between tokens",
-        "buffered": "the stream was buffered on the way, so ITL and TTFT are not the server's",
-    }.get(part.get("delivery") or "")
-    if meaning:
-        yield Line(f"{number(part.get('tokens_per_event'))} tokens an event: {meaning}", Tone.WARN)
+    each = f"{number(part.get('tokens_per_event'))} tokens an event"
+    if part.get("delivery") == "merged":
+        yield Line(f"{each}: an ITL is a gap between events, not between tokens", Tone.WARN)
+    elif part.get("delivery") == "buffered":
+        yield Line(f"{each}, and the stream was buffered on the way: see the latencies", Tone.WARN)

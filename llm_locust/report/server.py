@@ -1,6 +1,6 @@
 """What the servers said of themselves, the gateway before them, and the energy that the answers took."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
@@ -26,20 +26,22 @@ _COLUMNS = (
     Column("TTFT ms"),
     Column("GPU"),
     Column("W"),
+    Column("no page"),
 )
 
 
 def servers(summary: Part) -> Section | None:
-    """The figures by target, and of all; None where nothing was scraped."""
+    """The figures by target, and of all; None where nothing was scraped, nor should have been."""
     part = summary.get("server") or {}
     targets = part.get("targets") or ()
+    failure = [Line(clean(part["failure"]), Tone.WARN, verbatim=True)] if part.get("failure") else []
     if not targets:
-        return None
+        return Section("Servers", tuple(failure)) if failure else None
     rows = [_row(target, short(clean(target.get("name")), _NAME_LENGTH)) for target in targets[:MOST_ROWS]]
     if len(targets) > 1:
         rows.append(_row(part["total"], "all"))
     table = Table(_COLUMNS, tuple(rows)).without_empty()
-    notes = (*_gateway(part.get("gateway")), *_gaps(part["total"]), *_left_out(len(targets)))
+    notes = (*failure, *_gateway(part.get("gateway")), *_gaps(targets), *_left_out(len(targets)))
     return Section("Servers", table=table, notes=notes)
 
 
@@ -84,10 +86,11 @@ def _row(target: Part, name: str) -> Row:
             _known(target.get("waiting_max")),
             _share(target.get("kv_cache_usage_max")),
             _share(_hits(target)),
-            "" if target.get("preemptions") is None else count(target["preemptions"]),
+            count(target["preemptions"]) if target.get("preemptions") else "",
             _known((target.get("ttft_ms") or {}).get("mean")),
             _share(target.get("gpu_utilisation_mean")),
             _known(target.get("power_w_mean")),
+            f"{count(target['failed'])} of {count(target.get('scrapes'))}" if target.get("failed") else "",
         )
     )
 
@@ -128,13 +131,17 @@ def _gateway(part: Part | None) -> Iterator[Line]:
         )
 
 
-def _gaps(total: Part) -> Iterator[Line]:
-    if total.get("failed"):
-        yield Line(
-            f"{count(total['failed'])} of {count(total.get('scrapes'))} scrapes gave nothing", Tone.WARN
-        )
-    if total.get("covered") is not None and total["covered"] < LEAST_COVERED:
-        yield Line(f"scraped over {percent(total['covered'])} of the window only", Tone.WARN)
+def _gaps(targets: Sequence[Part]) -> Iterator[Line]:
+    """The targets that gave no page now and then, or were not asked all of the time."""
+    failed = [target for target in targets if target.get("failed")]
+    if failed:
+        scrapes, of = (sum(target[key] for target in failed) for key in ("failed", "scrapes"))
+        who = plural(len(failed), "server")
+        yield Line(f"{count(scrapes)} of {count(of)} scrapes of {who} gave no page of metrics", Tone.WARN)
+    answering = [target for target in targets if target.get("failed") != target.get("scrapes")]
+    covered = [target["covered"] for target in answering if target.get("covered") is not None]
+    if covered and min(covered) < LEAST_COVERED:
+        yield Line(f"scraped over {percent(min(covered))} of the window only", Tone.WARN)
 
 
 def _left_out(targets: int) -> Iterator[Line]:

@@ -75,7 +75,7 @@ def open_so_far(run: Path) -> Iterator[Source]:
         requests = open_requests(Path(place))
         until_ns = _until_ns(requests, manifest)
         of_now = _as_of_now(manifest, holdings(frame.header for frame in frames), until_ns)
-        yield Source((Run(of_now, requests),), of_now, requests, merged=True, unreadable=())
+        yield Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=())
 
 
 def write_so_far(run: Path) -> Path:
@@ -89,7 +89,7 @@ def write_so_far(run: Path) -> Path:
         found = analyse(source, Question())
         found.summary["run"]["so_far"] = True
         create_run_dir(out)
-        write_reports(out, found.summary, found.requests, found.manifest, found.measured)
+        write_reports(out, found.summary, found.requests, found.manifest, found.measured, found.scraped)
     return out
 
 

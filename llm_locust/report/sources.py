@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_locust.batch import Requests
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, holds_samples
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.selection import Pooled
@@ -26,10 +27,14 @@ from llm_locust.store.sources import find
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: what is known of it, and its requests, which are read when they are asked for."""
+    """One run: what is known of it, and its requests, which are read when they are asked for.
+
+    ``path`` is the directory that has what was scraped of its servers and its last live figures.
+    """
 
     manifest: Manifest
     requests: Requests
+    path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +71,15 @@ def open_source(paths: Sequence[Path], slo: str | None, gates: str | None) -> It
     """
     with TemporaryDirectory(prefix="llm-locust-") as made:
         directories, unreadable = _directories(paths, Path(made))
-        runs = [Run(read_manifest(path), open_requests(path)) for path in directories]
+        runs = [Run(read_manifest(path), open_requests(path), beside) for path, beside in directories]
         runs.sort(key=lambda run: (run.manifest.started_ns, run.manifest.id))
-        merged = any(Path(made) in directory.parents for directory in directories)
+        merged = any(Path(made) in directory.parents for directory, _ in directories)
         yield _source(runs, slo, gates, merged, unreadable)
 
 
-def _directories(paths: Sequence[Path], made: Path) -> tuple[list[Path], tuple[str, ...]]:
-    """One run directory for each run, some of them made now, and what could not be read meanwhile."""
+def _directories(paths: Sequence[Path], made: Path) -> tuple[list[tuple[Path, Path]], tuple[str, ...]]:
+    """One run directory for each run, some of them made now, and what could not be read meanwhile. With each
+    the one that has the samples of its servers, which are not merged."""
     finished = [path for path in paths if (path / REQUESTS_FILE).exists()]
     left = [path for path in paths if path not in finished]
     for path in left:
@@ -86,16 +92,25 @@ def _directories(paths: Sequence[Path], made: Path) -> tuple[list[Path], tuple[s
     broken = find(left).runs if left else []
     if left and not broken:
         merge(left, made / "none")  # says why nothing can be made of it
-    directories: list[Path] = []
+    directories: list[tuple[Path, Path]] = []
     unreadable: list[str] = []
     for run in dict.fromkeys([*by_id, *broken]):
         sources = by_id.get(run, []) + (left if run in broken else [])
         if sources == by_id.get(run) and len(sources) == 1:
-            directories += sources
+            directories.append((sources[0], sources[0]))
         else:
-            directories.append(made / str(len(directories)))
-            unreadable += merge(sources, directories[-1], run).unreadable
+            new = made / str(len(directories))
+            unreadable += merge(sources, new, run).unreadable
+            directories.append((new, _with_samples(sources, run) or new))
     return directories, tuple(dict.fromkeys(unreadable))
+
+
+def _with_samples(sources: Sequence[Path], run: str) -> Path | None:
+    """The first of them that is a directory of this run and holds samples of its servers."""
+    for path in sources:
+        if holds_samples(path / SERVER_METRICS_FILE) and read_manifest(path).id == run:
+            return path
+    return None
 
 
 def _source(

@@ -2,11 +2,16 @@
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+from typing import Any, Self
 
+import gevent
 from gevent import get_hub
+from gevent.event import AsyncResult
+from gevent.fileobject import FileObjectPosix
 from gevent.monkey import get_original
 from gevent.os import fork_and_watch, waitpid
 
@@ -22,6 +27,13 @@ _PASSED_ON = {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV"}
 _PASSED_ON_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON", "MALLOC_", "ARROW_", "OMP_", "OPENBLAS_")
 
 STDOUT, STDERR = 1, 2
+
+#: More than a process takes to be gone that was killed. Without a bound gevent takes a wait for a child alone
+#: for one that nothing can end.
+_KILLED_S = 60.0
+
+#: How long the last lines of a process that has ended are waited for.
+_LAST_WORDS_S = 2.0
 
 
 def passed_on(environ: Mapping[str, str], prefixes: Sequence[str] = ()) -> dict[str, str]:
@@ -52,39 +64,138 @@ def run_elsewhere(
     Raises:
         OSError: it could not be started.
     """
-    pid, said = _start(module, words, heard, passed_on(os.environ, prefixes))
+    said, theirs = os.pipe()
+    try:
+        pid = _spawn(module, words, dict.fromkeys(heard, theirs), passed_on(os.environ, prefixes))
+    except BaseException:
+        os.close(said)
+        raise
+    finally:
+        os.close(theirs)
     text = off_the_hub(_read_to_end, said)
     return os.waitstatus_to_exitcode(waitpid(pid, 0)[1]), text
 
 
-def _start(
-    module: str, words: Sequence[str], heard: Collection[int], environ: Mapping[str, str]
-) -> tuple[int, int]:
-    """Start the process; gives its id, and the end of a pipe that its words come from.
+class Child:
+    """A process of this package that goes on beside this one until it is ended.
+
+    What it writes is read line by line as it comes, in greenlets. A Ctrl-C in the terminal does not reach
+    it. To be made in the main thread, as for :func:`run_elsewhere`.
+
+    Args:
+        on_line: hears each line of its standard output, without the line's end.
+        on_error_line: of its standard error.
+        on_end: hears of its end: its exit code, below 0 the signal that ended it.
+        variables: of the environment that it needs beside the usual ones.
+
+    Raises:
+        OSError: it could not be started.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        words: Sequence[str],
+        *,
+        on_line: Callable[[bytes], None],
+        on_error_line: Callable[[bytes], None],
+        on_end: Callable[[int], None] = lambda _: None,
+        variables: Collection[str] = (),
+    ) -> None:
+        environ = passed_on(os.environ) | {k: v for k, v in os.environ.items() if k in variables}
+        self._ended: AsyncResult[int] = AsyncResult()
+        self._hear_end = on_end
+        with _Pipes((STDOUT, STDERR)) as pipes:
+            self.pid = _spawn(module, words, pipes.theirs, environ, self._on_reaped)
+            ours = pipes.take_ours()
+        hear = {STDOUT: on_line, STDERR: on_error_line}
+        self._readers = [gevent.spawn(_read_lines, pipe, hear[fd]) for fd, pipe in ours.items()]
+
+    def wait(self, within_s: float | None = None) -> int | None:
+        """Its exit code, below 0 the signal that ended it, once all that it said was heard.
+
+        None where it still runs after so many seconds.
+        """
+        try:
+            code = self._ended.get(timeout=within_s)
+        except gevent.Timeout:
+            return None
+        gevent.joinall(self._readers, timeout=_LAST_WORDS_S)  # a child of its own may hold the pipes
+        return code
+
+    def end(self, within_s: float) -> int:
+        """Ask it to end (SIGTERM); kill it where it has not in so many seconds. Gives as :meth:`wait`."""
+        self._signal(SIGTERM)
+        code = self.wait(within_s)
+        if code is None:
+            self._signal(SIGKILL)
+            code = self.wait(_KILLED_S)
+            assert code is not None
+        return code
+
+    def _on_reaped(self, watcher: Any) -> None:
+        code = os.waitstatus_to_exitcode(watcher.rstatus)
+        self._ended.set(code)
+        gevent.spawn(self._hear_end, code)  # this is the event loop's own greenlet, which must not wait
+
+    def _signal(self, number: Signals) -> None:
+        """Until its end is known its id is no other process's."""
+        if not self._ended.ready():
+            os.kill(self.pid, number)
+
+
+class _Pipes:
+    """A pipe for each of a child's descriptors; one that nobody has taken is closed with the block."""
+
+    def __init__(self, fds: Collection[int]) -> None:
+        made = {fd: os.pipe() for fd in fds}
+        self._ours = {fd: ends[0] for fd, ends in made.items()}
+        self.theirs = {fd: ends[1] for fd, ends in made.items()}
+
+    def take_ours(self) -> dict[int, int]:
+        """The ends to read from, by the child's descriptor."""
+        taken, self._ours = self._ours, {}
+        return taken
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in (*self._ours.values(), *self.theirs.values()):
+            os.close(end)
+
+
+def _spawn(
+    module: str,
+    words: Sequence[str],
+    theirs: Mapping[int, int],
+    environ: Mapping[str, str],
+    on_end: Callable[[Any], None] | None = None,
+) -> int:
+    """Start the process, its descriptors being the ends of pipes in ``theirs``; gives its id.
 
     By ``posix_spawn``: it starts a program without copying this process, which would hold the event
     loop the longer the more memory there is, and run Python where threads have been cut off midway.
     """
-    said, theirs = os.pipe()
     actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-    if STDOUT not in heard:
+    if STDOUT not in theirs:
         actions.append((os.POSIX_SPAWN_OPEN, STDOUT, os.devnull, os.O_WRONLY, 0))
     spawn = partial(
         get_original("os", "posix_spawn"),
         sys.executable,
         [sys.executable, "-P", "-c", _COMMAND.format(module=module), str(_PLACE), *words],
         environ,
-        file_actions=[*actions, *((os.POSIX_SPAWN_DUP2, theirs, fd) for fd in sorted(heard))],
+        file_actions=[*actions, *((os.POSIX_SPAWN_DUP2, end, fd) for fd, end in sorted(theirs.items()))],
         setsid=True,
     )
     get_hub().loop.install_sigchld()  # a child that ended before it would never be heard of
-    try:
-        return fork_and_watch(fork=spawn), said
-    except BaseException:
-        os.close(said)
-        raise
-    finally:
-        os.close(theirs)
+    return int(fork_and_watch(on_end, fork=spawn))
+
+
+def _read_lines(pipe: int, hear: Callable[[bytes], None]) -> None:
+    with FileObjectPosix(pipe, "rb") as file:
+        for line in file:
+            hear(line.removesuffix(b"\n"))
 
 
 def _read_to_end(pipe: int) -> bytes:

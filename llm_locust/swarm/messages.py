@@ -109,6 +109,7 @@ class RunInfo(TypedDict):
     seed: int
     host: str  # where the load goes
     base: str  # the API's path on the host
+    targets: list[str]  # base URLs that requests go to instead; empty without --targets
     model: str
     salt: str  # makes this run's prompts differ from any other's
     path: str  # the run directory at the master

@@ -29,6 +29,9 @@ class OpenAIUser(LlmUser):
     ``stream.close()``), when the user sends its next request where it is merely dropped, by the
     end of the run at the latest.
 
+    ``--connection-reuse`` and ``--targets`` hold for it as for every user, though the SDK itself is told
+    of the first target alone.
+
     ::
 
         class Asker(OpenAIUser):
@@ -57,7 +60,7 @@ class OpenAIUser(LlmUser):
     def client(self) -> OpenAI:
         session = self.session
         if self._client is None:
-            transport = MeasuredTransport(session.client, self._new_call, session.client.head)
+            transport = MeasuredTransport(session.client, self._new_call, session.client.heads)
             own = header_templates(session.settings.headers).values()
             self._client = OpenAI(
                 base_url=session.client.pool.target.url,
@@ -81,7 +84,8 @@ class OpenAIUser(LlmUser):
 
     def _on_response(self, answer: httpx2.Response) -> None:
         self._answers.add(answer)
-        self.session.answers.add(answer)
+        if self._session is not None:  # whether or not one more request may begin
+            self._session.answers.add(answer)
 
     def _new_call(self, request_id: str, endpoint: Endpoint | None, fields: RequestFields) -> Call:
         return Call(

@@ -1,10 +1,46 @@
 """Options' texts as values, one by one."""
 
+import argparse
 import math
+from collections.abc import Callable
+from pathlib import Path
 
 from llm_locust.client.connection import Timeouts
 from llm_locust.metrics.slo import parse_duration
+from llm_locust.roofline.model import ModelShape
+from llm_locust.roofline.model_file import read_model
 from llm_locust.wire.headers import header_template
+
+
+def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """An argparse type that keeps the text, having seen that it parses.
+
+    The text, not the value, stays in the options: Locust sends them to its workers as they are.
+    """
+
+    def check(text: str) -> str:
+        if text:
+            try:
+                parse(text)
+            except ValueError as e:
+                raise argparse.ArgumentTypeError(str(e).replace("%", "%%")) from e
+        return text
+
+    return check
+
+
+class Append(argparse.Action):
+    """A repeatable option whose words replace what a scenario says, instead of coming after it."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, [values] if before is self.default else [*(before or []), values])
 
 
 def parse_time(text: str) -> float:
@@ -35,6 +71,11 @@ def parse_header(text: str) -> tuple[str, str]:
         raise ValueError("a header has no '=': write NAME=VALUE")
     header_template(name, value)
     return name, value
+
+
+def read_shape(path: str) -> ModelShape:
+    """The model of a file; raises ValueError, which names the file."""
+    return read_model(Path(path))
 
 
 def parse_price(text: str) -> float:

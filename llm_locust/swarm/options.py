@@ -9,9 +9,19 @@ from locust.argument_parser import LocustArgumentParser
 from llm_locust.arrivals import parse_arrival, parse_rate
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
+from llm_locust.roofline.gpus import gpu_named
 from llm_locust.swarm.arrivals_options import parse_count, parse_scale, parse_slice
+from llm_locust.swarm.deployment_options import add_deployment_arguments
 from llm_locust.swarm.limits import parse_stop_rules
-from llm_locust.swarm.option_types import parse_header, parse_price, parse_time, parse_timeouts
+from llm_locust.swarm.option_types import (
+    Append,
+    checked,
+    parse_header,
+    parse_price,
+    parse_time,
+    parse_timeouts,
+    read_shape,
+)
 from llm_locust.swarm.progress import MODES
 from llm_locust.swarm.scenario_options import take_scenario
 from llm_locust.workload.body import parse_body
@@ -33,23 +43,6 @@ _PRICES = (
 OWN_SPOOL = "llm_own_spool"
 
 
-def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """An argparse type that keeps the text, having seen that it parses.
-
-    The text, not the value, stays in the options: Locust sends them to its workers as they are.
-    """
-
-    def check(text: str) -> str:
-        if text:
-            try:
-                parse(text)
-            except ValueError as e:
-                raise argparse.ArgumentTypeError(str(e).replace("%", "%%")) from e
-        return text
-
-    return check
-
-
 class _OwnSpool(argparse.Action):
     """Keeps the value under a second name, which the master's options do not replace on a worker."""
 
@@ -62,20 +55,6 @@ class _OwnSpool(argparse.Action):
     ) -> None:
         setattr(namespace, self.dest, values)
         setattr(namespace, OWN_SPOOL, values)
-
-
-class _Append(argparse.Action):
-    """A repeatable option whose words replace what a scenario says, instead of coming after it."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        before = getattr(namespace, self.dest, None)
-        setattr(namespace, self.dest, [values] if before is self.default else [*(before or []), values])
 
 
 def add_arguments(parser: LocustArgumentParser) -> None:
@@ -214,7 +193,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
     )
     add(
         "--replica-header",
-        action=_Append,
+        action=Append,
         default=[],
         metavar="NAME",
         help="response header that names the replica (repeatable; common ones are known)",
@@ -222,7 +201,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
     add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
     add(
         "--header",
-        action=_Append,
+        action=Append,
         default=[],
         type=checked(parse_header),
         metavar="K=V",
@@ -249,6 +228,18 @@ def _add_options(parser: LocustArgumentParser) -> None:
         metavar="HOST",
         help="address of --metrics-port (default 127.0.0.1)",
     )
+    add(
+        "--gpu-type",
+        type=checked(gpu_named),
+        metavar="NAME",
+        help="the GPU that serves, as h100: for MFU and MBU",
+    )
+    add(
+        "--model-shape",
+        type=checked(read_shape),
+        metavar="FILE",
+        help="the model that is served, as in examples/models; with --gpu-type and --gpus",
+    )
     for flag, metavar, meaning in _PRICES:
         add(flag, type=checked(parse_price), metavar=metavar, help=meaning)
     add(
@@ -261,6 +252,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
     add("--require-valid", action="store_true", help="exit code 3 when the client's verdict is 'invalid'")
     add("--allow-incomplete", action="store_true", help="no exit code 2 when records are missing")
     _add_load_arguments(add)
+    add_deployment_arguments(add)
 
 
 def _add_load_arguments(add: Callable[..., None]) -> None:

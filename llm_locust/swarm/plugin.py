@@ -15,6 +15,7 @@ from llm_locust.swarm.master import MasterSide
 from llm_locust.swarm.options import add_arguments
 from llm_locust.swarm.progress import show_progress
 from llm_locust.swarm.signals import interrupt_main_only, leave_once, look_at_the_stack
+from llm_locust.swarm.tracing import attach_tracing
 from llm_locust.swarm.web.extension import extend
 from llm_locust.swarm.worker import WorkerSide
 
@@ -47,6 +48,7 @@ def _on_init(environment: Environment, **_: object) -> None:
     else:
         side = LocalSide(environment)
     setattr(environment, _ATTRIBUTE, side)
+    attach_tracing(environment)
     # After the side, whose listeners come first: it begins and ends the run that is looked at.
     store = attach(
         environment,

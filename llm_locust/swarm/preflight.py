@@ -13,6 +13,7 @@ from llm_locust.client.pool import Target, TargetError
 from llm_locust.client.request import get
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.destination import UploadError, open_destination
+from llm_locust.swarm.deployment_options import DNS, metrics_words
 from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.wire import reply as wire
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 CHECK_TIMEOUT_S = 10.0
 
 _SHOWN_MODELS = 20
+
+
+class RefusedError(UsageError):
+    """The server is there and refuses access."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,15 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def host_of(environment: "Environment") -> str:
-    """Where the load goes: ``-H`` or the web UI's form, else what the user classes say.
+def host_of(environment: "Environment", settings: Settings) -> str:
+    """Where the load goes: the first of ``--targets``, ``-H`` or the web UI's form, else what the user
+    classes say.
 
     Raises:
         UsageError: nobody says, or the classes do not agree.
     """
+    if settings.deployment.targets:
+        return settings.deployment.targets[0].removeprefix(DNS)
     hosts = dict.fromkeys(cls.host for cls in environment.user_classes if cls.host)
     if environment.host:
         return environment.host
@@ -81,6 +89,17 @@ def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> 
             checks_of(getattr(cls, "validators", ()))
         except ValidatorError as e:
             raise UsageError(f"{cls.__name__}.validators: {e}") from e
+
+
+def probed_endpoint(settings: Settings, user_classes: "Iterable[type[User]]") -> wire.Endpoint:
+    """The endpoint that requests of the load are for; the first where there are several."""
+    for cls in user_classes:
+        if getattr(cls, "sends_scenario", False):
+            return settings.kinds[0].endpoint
+        endpoint = getattr(cls, "endpoint", None)
+        if endpoint is not None:
+            return wire.Endpoint(endpoint)
+    return wire.Endpoint.CHAT
 
 
 def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> None:
@@ -129,7 +148,7 @@ def _list_models(target: Target, settings: Settings) -> tuple[str, list[str] | N
         for base in bases:
             status, body = get(pool, base + "/models", headers, CHECK_TIMEOUT_S)
             if status in (401, 403):
-                raise UsageError(
+                raise RefusedError(
                     f"{target.url} refuses access (HTTP {status}): "
                     "give a key by --api-key-env NAME or --header"
                 )
@@ -198,6 +217,16 @@ def check_upload(settings: Settings) -> None:
         open_destination(settings.upload)
     except UploadError as e:
         raise UsageError(f"--upload: {e}") from e
+
+
+def check_metrics(settings: Settings) -> None:
+    """See that ``--metrics-url`` can be scraped as its options say (raises UsageError)."""
+    if not settings.deployment.metrics.urls:
+        return
+    try:
+        metrics_words(settings.deployment.metrics, Path("server_metrics.parquet"))
+    except ValueError as e:
+        raise UsageError(f"--metrics-url: {e}") from e
 
 
 def _probe(path: Path) -> None:

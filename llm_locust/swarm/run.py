@@ -12,8 +12,13 @@ import gevent
 import msgspec
 from gevent.event import Event
 
+from llm_locust.deployment.readiness import Replicas
+from llm_locust.live.ending import live_end
+from llm_locust.live.store import LiveStore
 from llm_locust.manifest import Manifest
+from llm_locust.metrics.server_now import ServerNow
 from llm_locust.report.build import Report
+from llm_locust.report.live_figures import write_live_end
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.children import STDERR, STDOUT, run_elsewhere
@@ -23,6 +28,8 @@ from llm_locust.swarm.health import Health
 from llm_locust.swarm.messages import RunInfo
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.roster import Roster
+from llm_locust.swarm.scraping import Scraping
+from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -50,6 +57,9 @@ class Run:
     axis: Axis
     health: Health
     started_ns: int
+    replicas: Replicas = field(default_factory=Replicas)
+    calls: ServerCalls | None = None
+    live: LiveStore | None = None
     open_loop: bool = False
     stopped_ns: int | None = None
     stop_reason: str = ""  # the rule, or the fault, that ended the load
@@ -59,7 +69,9 @@ class Run:
     report: Report | None = None
     failure: str | None = None  # why there is no report
     uploaded: bool | None = None  # whether it is where --upload wants it; None where it says nothing
+    _scraping: Scraping | None = None
     _keeper: "gevent.Greenlet[[], None] | None" = None
+    _caller: "gevent.Greenlet[..., None] | None" = None
     _resting: Event = field(default_factory=Event)
 
     def begin(self) -> None:
@@ -68,11 +80,22 @@ class Run:
         Raises:
             OSError: it cannot be written.
         """
+        begun_ns = self.axis.now_ns()
+        if self.settings.deployment.metrics.urls:
+            self._scraping = Scraping(self.settings.deployment.metrics, self.path, self.axis, self._tell_live)
         manifest = self.manifest()
         self.info["manifest"] = msgspec.json.encode(manifest).decode()
         self.info["places"] = self.roster.places
         write_manifest(self.path, manifest)
         self._keeper = gevent.spawn(self._keep_manifest)
+        if self._scraping is not None:
+            self._scraping.begin()
+        if self.calls is not None:
+            self.calls.before_load()
+            self._caller = gevent.spawn(
+                self.calls.watch, self.axis.now_ns(), lambda: self.stopped_ns is not None
+            )
+        self.info["origin_ns"] += self.axis.now_ns() - begun_ns  # a schedule begins when all this is done
 
     def stopped(self) -> None:
         """The load was told to stop; the measured window ends here."""
@@ -89,6 +112,10 @@ class Run:
             stopped_ns=self.stopped_ns,
             ended_ns=self.ended_ns,
             host=self.info["host"],
+            targets=self.info["targets"],
+            replicas_ready=list(self.replicas.names),
+            ready_s=self.replicas.waited_s if self.replicas.names else None,
+            server_calls=[] if self.calls is None else list(self.calls.made),
             model=self.info["model"],
             scenario=None if scenario is None else scenario.path,
             scenario_document={} if scenario is None else scenario.public_document,
@@ -108,6 +135,7 @@ class Run:
             workers=self.roster.facts(self.collector.inboxes),
             master=self.health.snapshot(),
             clock_steps=self.axis.steps,
+            server_metrics=None if self._scraping is None else self._scraping.facts,
         )
 
     @property
@@ -118,9 +146,12 @@ class Run:
     def finish(self) -> None:
         """Close the file, then have it compacted and the report made, in a process of its own."""
         self._rest()
+        if self._scraping is not None:
+            self._scraping.end()
         try:
             self.collector.close()
             self.ended_ns = self.axis.now_ns()
+            self._keep_live()
             off_the_hub(write_manifest, self.path, self.manifest())
             self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.allow_incomplete)
             self._upload()
@@ -153,11 +184,25 @@ class Run:
     def discard(self) -> None:
         """Of a run that did not come about nothing stays."""
         self._rest()
+        if self._scraping is not None:
+            self._scraping.discard()
         with suppress(OSError):
             self.collector.close()
             for name in (FRAMES_FILE, MANIFEST_FILE):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
+
+    def _tell_live(self, servers: list[ServerNow]) -> None:
+        if self.live is not None:
+            self.live.observe_servers(servers)
+
+    def _keep_live(self) -> None:
+        """The last live figures, for the report to be held against the records."""
+        if self.live is not None and self.live.run.id == self.info["id"]:
+            try:
+                off_the_hub(write_live_end, self.path, live_end(self.live))
+            except OSError as e:  # the report can do without
+                logger.warning("the last live figures cannot be kept: %s", e.strerror or e)
 
     def _failed(self, error: Exception) -> None:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -180,6 +225,8 @@ class Run:
         self._resting.set()
         if self._keeper is not None:
             self._keeper.join()
+        if self._caller is not None:
+            self._caller.join(CALL_TIMEOUT_S)
 
 
 @cache

@@ -11,9 +11,10 @@ from typing import NoReturn
 
 import gevent
 import msgspec
-import psutil
 from locust.env import Environment
 
+from llm_locust.deployment.profiler import ProfileError
+from llm_locust.deployment.readiness import Replicas
 from llm_locust.report.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
 from llm_locust.swarm.arrivals_load import ORIGIN_DELAY_S, open_loop_class
@@ -27,25 +28,30 @@ from llm_locust.swarm.arrivals_watch import (
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.collector import Collector
 from llm_locust.swarm.health import Health
+from llm_locust.swarm.leaving import EXIT_USAGE, leave
+from llm_locust.swarm.live import store_of
 from llm_locust.swarm.messages import RateMessage, RunInfo
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.options import OWN_SPOOL
 from llm_locust.swarm.preflight import (
+    CHECK_TIMEOUT_S,
+    check_metrics,
     check_run_dir,
     check_target,
     check_upload,
     check_workload,
     choose_run_dir,
     host_of,
+    probed_endpoint,
 )
+from llm_locust.swarm.replicas import post_to, wait_for_replicas
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
+from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.settings import Settings, UsageError, parse_settings
 from llm_locust.swarm.waiting import wait_until
 
 logger = logging.getLogger(__name__)
-
-EXIT_USAGE = 2
 
 
 class RunSide:
@@ -77,6 +83,7 @@ class RunSide:
         self._look = look
         self._present = present
         self._refused = False  # the last run that was asked for could not be done
+        self._ready: Replicas | None = None  # of the first run, whose time does not run while it waits
         self._finishing: gevent.Greenlet[[Run], None] | None = None
         self._runs = 0
         self._printed: Run | None = None
@@ -103,15 +110,26 @@ class RunSide:
             checked_trace(settings.load)
             check_run_dir(settings)
             check_upload(settings)
+            check_metrics(settings)
         except UsageError as e:
             leave(e)
         try:
+            if at_once:
+                self._ready = self._wait_for_replicas(settings)
             if at_once or self.environment.host:
-                check_target(host_of(self.environment), settings)
+                check_target(host_of(self.environment, settings), settings)
         except UsageError as e:
             if at_once:
                 leave(e)
             logger.warning("%s", e)
+        except KeyboardInterrupt:
+            leave(UsageError("interrupted before the load began"))
+
+    def _wait_for_replicas(self, settings: Settings, within_s: float | None = None) -> Replicas:
+        """Those of the deployment, all of them ready (raises UsageError)."""
+        host = host_of(self.environment, settings)
+        endpoint = probed_endpoint(settings, self.environment.user_classes)
+        return wait_for_replicas(host, settings, endpoint, within_s=within_s)
 
     def begin(self, workers: Collection[str], expected: int = 1) -> Run:
         """Begin a run.
@@ -237,7 +255,9 @@ class RunSide:
         settings = self._settings()
         check_shares(settings.load, len(workers))
         trace = off_the_hub(checked_trace, settings.load)
-        host = host_of(self.environment)
+        # In the web UI a run's time is running already: who is missing is said soon.
+        replicas, self._ready = self._ready or self._wait_for_replicas(settings, CHECK_TIMEOUT_S), None
+        host = host_of(self.environment, settings)
         found = check_target(host, settings)
         runner = self.environment.runner
         assert runner is not None
@@ -249,6 +269,7 @@ class RunSide:
             seed=secrets.randbelow(2**31) if settings.seed is None else settings.seed,
             host=host,
             base=found.base,
+            targets=list(replicas.targets),
             model=found.model,
             salt=secrets.token_hex(4),
             path=str(path),
@@ -274,6 +295,9 @@ class RunSide:
             axis=self.axis,
             health=self.health,
             started_ns=self.axis.now_ns(),
+            replicas=replicas,
+            calls=self._calls(settings, replicas),
+            live=store_of(self.environment),
             open_loop=open_loop_class(self.environment.user_classes, settings) is not None,
         )
         run.begin()
@@ -281,13 +305,16 @@ class RunSide:
         self._options.llm_run = info
         return run
 
-
-def leave(error: UsageError) -> NoReturn:
-    """End this process for a usage error, and the workers that ``--processes`` made of it.
-
-    Without a master those would wait on.
-    """
-    print(f"llm-locust: error: {error}", file=sys.stderr, flush=True)
-    for child in psutil.Process().children():
-        child.terminate()
-    raise SystemExit(EXIT_USAGE)
+    def _calls(self, settings: Settings, replicas: Replicas) -> ServerCalls:
+        run_s = getattr(self._options, "run_time", None)
+        try:
+            return ServerCalls(
+                settings.deployment,
+                replicas.known,
+                post_to(settings, CALL_TIMEOUT_S),
+                self.axis.now_ns,
+                warmup_s=settings.warmup_s,
+                run_s=run_s if isinstance(run_s, int | float) else None,
+            )
+        except ProfileError as e:
+            raise UsageError(f"--profile-server: {e}") from e

@@ -13,10 +13,12 @@ from gevent.threadpool import ThreadPoolExecutor
 from locust.env import Environment
 from locust.exception import StopUser
 
-from llm_locust.client.head import Head
 from llm_locust.client.polling import pause_s
 from llm_locust.client.pool import Pool, Target, tls_context
+from llm_locust.client.recording import Call
+from llm_locust.client.routes import Heads, Routes
 from llm_locust.client.stream import Answer, LlmClient
+from llm_locust.deployment.targets import make_chooser
 from llm_locust.metrics.error_text import ErrorKinds
 from llm_locust.record import Outcome, RequestRecord
 from llm_locust.swarm.arrivals_load import OpenLoad
@@ -27,6 +29,7 @@ from llm_locust.swarm.limits import Quota, share
 from llm_locust.swarm.messages import LoadCounts, RunInfo
 from llm_locust.swarm.recorder import Deliver, Offset, Recorder
 from llm_locust.swarm.settings import Settings
+from llm_locust.swarm.tracing import tracer_of
 from llm_locust.swarm.traffic import Traffic
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.reply import Endpoint
@@ -102,9 +105,8 @@ class Session:
         self._judges: dict[Hashable, Judge] = {}
         self._traffic: dict[Hashable, Traffic] = {}
         self._writers: ThreadPoolExecutor | None = None  # of prompts that a tokenizer has to count
-        target = Target.parse(run["host"]).with_base(run["base"])
         self.client = LlmClient(
-            make_pool(target, settings),
+            self._routes(),
             sink=self._finished,
             headers=request_headers(settings),
             timeouts=settings.timeouts,
@@ -113,7 +115,28 @@ class Session:
             worker=worker,
             admit=self._admit,
             count_tokens=None if settings.workload.tokenizer is None else settings.workload.tokenizer.count,
+            trace=tracer_of(environment, run["id"], worker),
         )
+
+    def _routes(self) -> Routes:
+        """The way to the host, or to each of ``--targets`` (raises TargetError)."""
+        run, settings = self.run, self.settings
+        targets = [Target.at(url) for url in run.get("targets") or ()]
+        if not targets:
+            return Routes(make_pools([Target.parse(run["host"]).with_base(run["base"])], settings))
+        chooser = make_chooser(
+            settings.deployment.target_policy, len(targets), worker=self.worker_index, seed=run["seed"]
+        )
+        return Routes(make_pools(targets, settings), chooser, self._together)
+
+    def _together(self, call: Call) -> str | None:
+        """What sticky requests have in common: their conversation, else their user.
+
+        Those of a schedule are each another person's, whichever user object sends them.
+        """
+        if call.session is not None or self.load is not None:
+            return call.session
+        return f"{self.worker_index}-{call.user}"
 
     def new_user(self) -> int:
         """A number that no other user of this process has."""
@@ -149,7 +172,7 @@ class Session:
                 workload,
                 self._workload(kind, warm_up=True) if own else workload,
                 kind.spec.body_template(self.run["model"]),
-                self._head(kind),
+                self._heads(kind),
                 self.judge(kind.key, kind.validators, kind.expected, consistency=kind.consistency),
                 kind.seed(self.run["seed"]),
             )
@@ -167,10 +190,10 @@ class Session:
             )
         return self._workloads[key]
 
-    def _head(self, kind: Kind) -> Head:
+    def _heads(self, kind: Kind) -> Heads:
         own = dict(kind.headers)
         self.client.secrets += secret_texts(own)
-        return self.client.make_head({**request_headers(self.settings, kind.endpoint), **own})
+        return self.client.make_heads({**request_headers(self.settings, kind.endpoint), **own})
 
     def judge(
         self,
@@ -220,7 +243,7 @@ class Session:
         Not at all while a connection is being made: that time is told by the program, not by the kernel.
         """
         client = self.client
-        return 0.0 if client.pool.dialling else pause_s(client.in_flight, self.event_gap_s)
+        return 0.0 if client.routes.dialling else pause_s(client.in_flight, self.event_gap_s)
 
     def close(self) -> None:
         """No more requests: those under way are recorded as cancelled, the open batch is delivered."""
@@ -230,7 +253,7 @@ class Session:
         self.client.abandon_calls()
         self.closed = True
         self.recorder.close_batch()
-        self.client.pool.close()
+        self.client.routes.close()
 
     def _finished(self, answer: Answer) -> None:
         record = answer.record
@@ -305,6 +328,13 @@ def _literal(value: str) -> str:
 
 
 def make_pool(target: Target, settings: Settings) -> Pool:
-    """A pool with the settings' certificates (raises TargetError where they cannot be used)."""
-    tls = tls_context(settings.ca_cert, settings.client_cert) if target.scheme == "https" else None
-    return Pool(target, tls=tls, connect_timeout_s=min(10.0, settings.timeouts.first_s))
+    """A pool with the settings' certificates and bounds (raises TargetError where they cannot be used)."""
+    return make_pools([target], settings)[0]
+
+
+def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
+    """A pool for each target, as :func:`make_pool`; certificates are read once."""
+    secure = any(target.scheme == "https" for target in targets)
+    tls = tls_context(settings.ca_cert, settings.client_cert) if secure else None
+    bound_s, most = min(10.0, settings.timeouts.first_s), settings.deployment.reuse.most
+    return [Pool(target, tls=tls, connect_timeout_s=bound_s, most_requests=most) for target in targets]

@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 from llm_locust.client.connection import Timeouts
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
+from llm_locust.roofline.roof import roof_of_options
 from llm_locust.swarm.arrivals_options import LOAD_OPTIONS, LoadSettings, parse_load
+from llm_locust.swarm.deployment_options import DEPLOYMENT_OPTIONS, DeploymentSettings, parse_deployment
 from llm_locust.swarm.kinds import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
-from llm_locust.swarm.option_types import parse_header, parse_price, parse_time, parse_timeouts
+from llm_locust.swarm.option_types import parse_header, parse_price, parse_time, parse_timeouts, read_shape
 from llm_locust.swarm.scenario_options import scenario_of
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.body import parse_body
@@ -33,7 +35,8 @@ RECORDED_OPTIONS = (
     "shared_prefix", "unique_head", "calibrate", "body", "slo", "slo_from", "gate", "warmup", "out", "spool",
     "seed", "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
     "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time", "stop_timeout",
-    "processes", "expect_workers", "upload", *PRICE_OPTIONS, *LOAD_OPTIONS,
+    "processes", "expect_workers", "upload", "gpu_type", "model_shape",
+    *PRICE_OPTIONS, *LOAD_OPTIONS, *DEPLOYMENT_OPTIONS,
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -53,6 +56,7 @@ class Settings:
     model: str | None
     workload: WorkloadSpec
     load: LoadSettings
+    deployment: DeploymentSettings
     slo: str
     gates: str
     warmup_s: float
@@ -108,6 +112,9 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     for name in PRICE_OPTIONS:
         if text[name] not in (None, ""):
             _parsed(parse_price, str(text[name]), f"--{name.replace('_', '-')}")
+    if text["model_shape"]:  # its content: the file may not be there when the report is made again
+        text["model_shape"] = asdict(_parsed(read_shape, text["model_shape"], "--model-shape"))
+    roof_of_options(text)
     scenario = scenario_of(options)
     workload = _workload(options, None if scenario is None else scenario.dataset)
     kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
@@ -116,6 +123,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         model=options.model or None,
         workload=workload,
         load=parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}),
+        deployment=parse_deployment(options),
         slo=_text(parse_slo, options.slo, "--slo"),
         gates=_text(parse_gates, options.gate, "--gate"),
         warmup_s=_parsed(parse_time, options.warmup or "0s", "--warmup"),

@@ -124,7 +124,7 @@ class Speaker:
             counted_input_tokens=prompt.counted_input_tokens,
             check=ready.check,
         )
-        answer = session.client.post(traffic.path, ready.body, call, traffic.head, patience_s=patience_s)
+        answer = session.client.post(traffic.path, ready.body, call, traffic.heads, patience_s=patience_s)
         if not turn and prompt.asked_input_tokens and answer.record.input_tokens:
             # Later turns hold answers, whose tokens are the server's own.
             traffic.workload.learn(prompt, answer.record.input_tokens)

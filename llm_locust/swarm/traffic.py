@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from llm_locust.client.head import Head
+from llm_locust.client.routes import Heads
 from llm_locust.swarm.judging import Judge
 from llm_locust.swarm.kinds import Kind
 from llm_locust.wire.reply import Endpoint
@@ -24,7 +24,7 @@ class Traffic:
     workload: Workload
     warm_up: Workload
     template: BodyTemplate
-    head: Head
+    heads: Heads
     judge: Judge
     seed: int
 

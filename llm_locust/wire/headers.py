@@ -14,7 +14,7 @@ HEADER_FIELDS = ("class", "name", "request_id", "seq", "session", "turn", "user"
 
 #: Names that are each request's own, in lower case, and why.
 RESERVED = {
-    "connection": "connections are kept, whatever is asked",
+    "connection": "say by --connection-reuse how long connections are kept",
     "content-length": "it is each body's own",
     "transfer-encoding": "a body is sent whole, with its length",
     "x-request-id": "it is each request's own; put {request_id} into a header of another name",

@@ -1,13 +1,12 @@
 """The servers of the end-to-end tests, one of each for the whole session."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e import servers
+from e2e import balancers, servers
 from e2e.servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +33,5 @@ def transformers_serve(server_venv: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="session")
 def nginx(transformers_serve: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if program is None:
-        pytest.skip("no nginx on this machine: install it (apt-get install nginx) to test through a proxy")
-    with servers.nginx(program, transformers_serve, tmp_path_factory.mktemp("nginx")) as server:
+    with balancers.nginx([transformers_serve], tmp_path_factory.mktemp("nginx")) as server:
         yield server

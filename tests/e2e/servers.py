@@ -16,32 +16,6 @@ READY_WITHIN_S = 120.0
 POLL_S = 0.2
 ENDS_WITHIN_S = 15.0
 
-NGINX_CONF = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log stderr warn;
-events {{ worker_connections 256; }}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    server {{
-        listen {host}:{port};
-        location / {{
-            proxy_pass {upstream};
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_buffering off;
-            add_header X-Upstream $upstream_addr always;
-        }}
-    }}
-}}
-"""
-
 
 class ServerError(RuntimeError):
     """A server that did not come up; the text has the end of its log."""
@@ -53,6 +27,7 @@ class Server:
 
     port: int
     log: Path
+    pid: int | None = None  # of the one process that it is
     model: Path | None = None  # the folder of weights and tokenizer
 
     @property
@@ -94,38 +69,33 @@ def transformers_serve(venv: Path, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def nginx(program: str, upstream: Server, folder: Path) -> Iterator[Server]:
-    """nginx before ``upstream``, set up as a stream needs it; one process, so that one id ends it."""
-    port = free_port()
-    conf = folder / "nginx.conf"
-    conf.write_text(NGINX_CONF.format(folder=folder, host=HOST, port=port, upstream=upstream.url))
-    command = [program, "-p", str(folder), "-c", str(conf), "-e", "stderr"]
-    with running(command, port, folder / "nginx.log", {}) as server:
-        yield replace(server, log=upstream.log)
-
-
-@contextmanager
-def running(command: Sequence[str], port: int, log: Path, environment: Mapping[str, str]) -> Iterator[Server]:
-    """The process of ``command`` from when it answers ``/health`` on ``port`` until the block ends."""
+def running(
+    command: Sequence[str],
+    port: int,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    health: str = "/health",
+) -> Iterator[Server]:
+    """The process of ``command`` from when it answers ``health`` on ``port`` until the block ends."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=os.environ | dict(environment), stdout=output, stderr=subprocess.STDOUT
+            command, env=os.environ | dict(environment or {}), stdout=output, stderr=subprocess.STDOUT
         )
     try:
-        wait_until_ready(process, port, log)
-        yield Server(port, log)
+        wait_until_ready(process, port, log, health)
+        yield Server(port, log, pid=process.pid)
     finally:
         end(process)
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Returns when ``/health`` says 200.
+def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path, health: str = "/health") -> None:
+    """Returns when ``health`` says 200.
 
     Raises:
         ServerError: the process ended, or the deadline passed.
     """
     deadline = time.monotonic() + READY_WITHIN_S
-    while not healthy(port):
+    while not healthy(port, health):
         try:
             state = f"ended with exit code {process.wait(timeout=POLL_S)}"
         except subprocess.TimeoutExpired:
@@ -135,10 +105,10 @@ def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> 
         raise ServerError(f"{process.args!r} {state}; the end of {log}:\n{log.read_text()[-2000:]}")
 
 
-def healthy(port: int) -> bool:
+def healthy(port: int, path: str = "/health") -> bool:
     with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
         try:
-            connection.request("GET", "/health")
+            connection.request("GET", path)
             return connection.getresponse().status == 200
         except (OSError, http.client.HTTPException):
             return False

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from e2e.servers import Server
-from e2e.test_transformers_serve import CHAT, QUESTIONS, Run, load
+from e2e.swarm import CHAT, QUESTIONS, Run, load
 
 pytestmark = pytest.mark.e2e
 
-FEW = ["--num-requests", "60", "-t", "60s", "--output-tokens", "8"]
+LOAD = ["-u", "4", "-r", "4"]
+FEW = [*LOAD, "--num-requests", "60", "-t", "60s", "--output-tokens", "8"]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def asked_and_counted(run: Run) -> list[tuple[int, int]]:
 def test_512_tokens_asked_are_512_in_the_servers_usage_for_every_request(
     transformers_serve: Server, tokenizer: list[str], tmp_path: Path
 ) -> None:
-    run = load(transformers_serve, tmp_path / "run", CHAT, *tokenizer, *FEW, "--input-tokens", "512")
+    run = load(transformers_serve.url, tmp_path / "run", CHAT, [*tokenizer, *FEW, "--input-tokens", "512"])
     found = asked_and_counted(run)
     assert found == [(512, 512)] * 60
     assert {row["token_source"] for row in run.rows} == {"usage"}
@@ -37,7 +38,7 @@ def test_drawn_lengths_with_a_shared_prefix_are_exact_too(
     transformers_serve: Server, tokenizer: list[str], tmp_path: Path
 ) -> None:
     lengths = ["--input-tokens", "uniform:100,900", "--shared-prefix", "groups=3 tokens=150"]
-    run = load(transformers_serve, tmp_path / "run", CHAT, *tokenizer, *FEW, *lengths)
+    run = load(transformers_serve.url, tmp_path / "run", CHAT, [*tokenizer, *FEW, *lengths])
     found = asked_and_counted(run)
     assert len(found) == 60
     assert all(asked == counted for asked, counted in found)
@@ -48,8 +49,8 @@ def test_drawn_lengths_with_a_shared_prefix_are_exact_too(
 def test_without_a_tokenizer_the_first_counts_correct_the_lengths_and_the_report_states_the_error(
     transformers_serve: Server, tmp_path: Path
 ) -> None:
-    many = ["--num-requests", "200", "-t", "90s", "--output-tokens", "8"]
-    run = load(transformers_serve, tmp_path / "run", CHAT, *many, "--input-tokens", "uniform:300,900")
+    many = [*LOAD, "--num-requests", "200", "-t", "90s", "--output-tokens", "8"]
+    run = load(transformers_serve.url, tmp_path / "run", CHAT, [*many, "--input-tokens", "uniform:300,900"])
     rows = sorted(run.rows, key=lambda row: row["sent_ns"])
     assert len(rows) == 200
     errors = [row["input_tokens"] / row["asked_input_tokens"] - 1 for row in rows]
@@ -63,5 +64,5 @@ def test_a_dataset_keeps_its_own_lengths(
     transformers_serve: Server, tokenizer: list[str], tmp_path: Path
 ) -> None:
     dataset = ["--dataset", str(QUESTIONS), "--dataset-order", "shuffled", "--unique-head", "off"]
-    run = load(transformers_serve, tmp_path / "run", CHAT, *tokenizer, *FEW, *dataset)
+    run = load(transformers_serve.url, tmp_path / "run", CHAT, [*tokenizer, *FEW, *dataset])
     assert len(asked_and_counted(run)) == 60

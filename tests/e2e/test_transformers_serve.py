@@ -6,53 +6,29 @@ tokens.
 
 import http.client
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from e2e.servers import HOST, MODEL, Server, free_port
+from e2e.servers import HOST, MODEL, Server
+from e2e.swarm import CHAT, QUESTIONS, Run, load
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parents[2]
-CHAT = ROOT / "locustfiles/chat.py"
-QUESTIONS = ROOT / "examples/questions.jsonl"
 ONE_QUESTION = Path(__file__).with_name("one_question.py")
 QUESTION = Path(__file__).with_name("question.json")
 USERS = 4
 OUTPUT_TOKENS = 16
-ENDS_WITHIN_S = 90.0
+LOAD = ["-u", str(USERS), "-r", str(USERS)]
 
 #: The sampling that gives one question one answer. The penalty keeps the random model from saying one token
 #: for ever, which might be a byte that is never a character.
 GREEDY = {"temperature": 0, "frequency_penalty": 1.0, "max_tokens": OUTPUT_TOKENS}
-KNOWN = ["-t", "5s", "--body", json.dumps(GREEDY)]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one run of ``locust`` left behind."""
-
-    exit_code: int
-    output: str
-    rows: list[dict[str, Any]]
-    summary: dict[str, Any]
-    served: int  # chat completions that the server's own log tells of
-
-    @property
-    def ok(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row["outcome"] == "ok"]
+KNOWN = [*LOAD, "-t", "5s", "--body", json.dumps(GREEDY)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,43 +41,8 @@ class Answer:
     completion_tokens: int
 
 
-def swarm(server: Server, folder: Path, locustfile: Path, arguments: Sequence[str]) -> tuple[int, str]:
-    """Exit code and output of a headless run: one master and two workers."""
-    port = str(free_port())
-    command = [sys.executable, "-m", "locust", "-f", str(locustfile), "--headless", "--processes", "2"]
-    command += ["--master-port", port, "--master-bind-port", port, "--master-bind-host", HOST]
-    command += ["-u", str(USERS), "-r", str(USERS), "-H", server.url, "--out", str(folder), *arguments]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
-    process = subprocess.Popen(
-        command,
-        env=clean,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=ENDS_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        pytest.fail(f"the run did not end within {ENDS_WITHIN_S:.0f} s:\n{output}")
-    return process.returncode, output
-
-
-def load(server: Server, folder: Path, locustfile: Path, *arguments: str) -> Run:
-    """A run against ``server``, read back from its run directory."""
-    before = served(server)
-    code, output = swarm(server, folder, locustfile, arguments)
-    missing = [name for name in ("requests.parquet", "summary.json") if not (folder / name).exists()]
-    assert not missing, f"exit code {code}, no {', '.join(missing)} in {folder}:\n{output}"
-    rows = pq.read_table(folder / "requests.parquet").to_pylist()
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    return Run(code, output, rows, summary, served(server) - before)
-
-
 def served(server: Server) -> int:
+    """Chat completions that the server's own log tells of."""
     return server.log.read_text(encoding="utf-8").count('"POST /v1/chat/completions HTTP/1.1" 200')
 
 
@@ -121,10 +62,18 @@ def ask(server: Server) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def run(transformers_serve: Server, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """20 s of the repository's own questions; the model is found by ``/v1/models``."""
-    arguments = ["-t", "20s", "--dataset", str(QUESTIONS), "--output-tokens", str(OUTPUT_TOKENS)]
-    return load(transformers_serve, tmp_path_factory.mktemp("questions") / "run", CHAT, *arguments)
+def counted(transformers_serve: Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, int]:
+    """20 s of the repository's own questions, and how many of them the server served; the model is found by
+    ``/v1/models``."""
+    arguments = [*LOAD, "-t", "20s", "--dataset", str(QUESTIONS), "--output-tokens", str(OUTPUT_TOKENS)]
+    before = served(transformers_serve)
+    run = load(transformers_serve.url, tmp_path_factory.mktemp("questions") / "run", CHAT, arguments)
+    return run, served(transformers_serve) - before
+
+
+@pytest.fixture(scope="module")
+def run(counted: tuple[Run, int]) -> Run:
+    return counted[0]
 
 
 def test_the_run_ends_with_exit_code_0(run: Run) -> None:
@@ -163,8 +112,9 @@ def test_every_request_has_times_that_can_be(run: Run) -> None:
         assert row["sent_ns"] + arrivals[-1] <= row["ended_ns"]
 
 
-def test_the_records_are_the_requests_of_the_servers_log(run: Run) -> None:
-    assert len(run.ok) <= run.served <= len(run.rows)
+def test_the_records_are_the_requests_of_the_servers_log(counted: tuple[Run, int]) -> None:
+    run, in_log = counted
+    assert len(run.ok) <= in_log <= len(run.rows)
     ids = [row["request_id"] for row in run.rows]
     assert len(set(ids)) == len(ids)
 
@@ -200,7 +150,7 @@ def test_a_known_answer_with_broken_characters_is_read_as_it_was_sent(
     transformers_serve: Server, tmp_path: Path
 ) -> None:
     truth = ask(transformers_serve)
-    run = load(transformers_serve, tmp_path / "run", ONE_QUESTION, *KNOWN)
+    run = load(transformers_serve.url, tmp_path / "run", ONE_QUESTION, KNOWN)
     assert "\N{REPLACEMENT CHARACTER}" in truth.text
     assert known(run) == {expected(truth)}, run.output
 
@@ -209,7 +159,7 @@ def test_an_unbuffered_nginx_changes_nothing_but_the_name_of_the_replica(
     transformers_serve: Server, nginx: Server, tmp_path: Path
 ) -> None:
     truth = ask(transformers_serve)
-    run = load(nginx, tmp_path / "run", ONE_QUESTION, *KNOWN, "--replica-header", "X-Upstream")
+    run = load(nginx.url, tmp_path / "run", ONE_QUESTION, [*KNOWN, "--replica-header", "X-Upstream"])
     assert known(run) == {expected(truth)}, run.output
     assert {row["replica"] for row in run.ok} == {transformers_serve.address}
 

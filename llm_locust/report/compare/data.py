@@ -9,6 +9,7 @@ from llm_locust.metrics.estimates import Difference
 from llm_locust.metrics.failures import iso
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.relative_gates import GateResult
+from llm_locust.report.compare import scaling
 from llm_locust.report.compare.outcome import Outcome, Run
 from llm_locust.report.compare.words import shown
 
@@ -39,6 +40,7 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
             }
             for (base, new), comparison in zip(pairwise(outcome.runs), outcome.comparisons, strict=True)
         ],
+        "scaling": scaling.as_data(outcome),
         "gates": [_gate(gate) for gate in outcome.gates],
     }
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from llm_locust.metrics.bootstrap import CELLS, DRAWS
 from llm_locust.metrics.comparison import CONFIDENCE, Comparison, Row, Verdict
 from llm_locust.metrics.failures import iso
-from llm_locust.report.compare import words
+from llm_locust.report.compare import scaling, words
 from llm_locust.report.compare.outcome import Outcome, Run
 from llm_locust.report.section import Column, Line, Section, Table, Tone
 from llm_locust.report.section import Row as TableRow
@@ -36,6 +36,7 @@ def sections(outcome: Outcome) -> list[Section]:
         found += [verdict(outcome.comparisons[0]), figures(outcome)]
     else:
         found += [over_time(outcome), changes(outcome)]
+    found.append(scaling.section(outcome))
     return [section for section in found if section is not None]
 
 

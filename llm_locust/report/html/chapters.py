@@ -6,8 +6,9 @@ from typing import Any
 
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
+from llm_locust.metrics.charts.servers import ServerCurves
 from llm_locust.report import contents
-from llm_locust.report.html import distributions, limits, over_time, slowest, tables
+from llm_locust.report.html import distributions, limits, over_time, replicas, servers, slowest, tables
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.section import Section
 
@@ -18,14 +19,19 @@ _LIMITS_LEAD = (
     "What another SLO would have said of the same run: the share of good requests at each limit, failed and "
     "lost ones in the denominator."
 )
+_SERVERS_LEAD = (
+    "What the servers said of themselves, scraped during the run. Charts are of the whole run, on the time "
+    "axis of the client's; the table is of the window."
+)
 
 #: The chapter of each section that every report has; one that is not named here is a further figure.
 _CHAPTERS = {
     "verdict": ("Gates", "Goodput", "Warm-up", "Reliability", "Drift"),
     "latency": ("Latency", "Intervals"),
     "load": ("Throughput", "Tokens"),
-    "groups": ("Replicas", "Nodes"),
-    "cost": ("Cost",),
+    "groups": ("Beside the load", "Replicas", "Fairness", "Nodes"),
+    "servers": ("Servers",),
+    "cost": ("Cost", "Roofline", "Energy"),
     "quality": ("Quality",),
     "sessions": ("Sessions", "By turn"),
 }
@@ -46,8 +52,14 @@ class Chapter:
     formulas: bool = False
 
 
-def chapters(run: RunCharts, manifest: Manifest, summary: Part) -> list[Chapter]:
-    """Every chapter that has something to say."""
+def chapters(
+    run: RunCharts, manifest: Manifest, summary: Part, curves: ServerCurves | None = None
+) -> list[Chapter]:
+    """Every chapter that has something to say.
+
+    Args:
+        curves: what the servers said of themselves, where they were asked.
+    """
     slo_ms = _limits_of_all(summary)
     placed = _placed(contents.sections(summary))
     course = [*over_time.latencies(run, slo_ms), *over_time.rates(run), *over_time.failures(run)]
@@ -59,12 +71,13 @@ def chapters(run: RunCharts, manifest: Manifest, summary: Part) -> list[Chapter]
         _chapter("latency", "Latency", distributions.distributions(run, slo_ms), placed["latency"]),
         _chapter("load", "Length, load, pace", load, placed["load"]),
         _chapter("limits", "Goodput at any limit", limits.limits(run), lead=_LIMITS_LEAD),
-        _chapter("groups", "By group", parts=groups),
+        _chapter("groups", "By group", replicas.in_flight(run, summary), groups),
+        _chapter("servers", "Servers", servers.servers(run, curves), placed["servers"], lead=_SERVERS_LEAD),
         _chapter("slowest", "Slowest requests", slowest.timeline(run), [slowest.table(run)]),
         _chapter("errors", "Errors", parts=[tables.errors(summary)]),
         _chapter("quality", "Quality", parts=placed["quality"]),
         _chapter("sessions", "Sessions", parts=placed["sessions"]),
-        _chapter("cost", "Cost", parts=placed["cost"]),
+        _chapter("cost", "Cost and energy", parts=placed["cost"]),
         _chapter("further", "Further figures", parts=placed["further"]),
         Chapter("definitions", "Definitions", sections=(tables.peers(run),), formulas=True),
         _chapter("configuration", "Configuration", parts=tables.configuration(manifest)),

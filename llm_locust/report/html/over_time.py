@@ -21,7 +21,7 @@ def latencies(run: RunCharts, limits_ms: dict[str, float]) -> list[Chart]:
 
 
 def _latency(run: RunCharts, metric: str, limit_ms: float | None) -> Chart:
-    found, (unit, axis, time) = run.percentiles[metric], _time(run)
+    found, (unit, axis, time) = run.percentiles[metric], time_column(run)
     columns = {unit: time, "n": figures(found["n"])}
     columns |= {f"{place} (ms)": figures(found[place], 1e3) for place in PLACES}
     is_near = limit_ms is not None and limit_ms <= _NEAR * 1e3 * np.nanmax([0.0, *found["p99"]])
@@ -29,19 +29,19 @@ def _latency(run: RunCharts, metric: str, limit_ms: float | None) -> Chart:
     return Chart(
         id=f"{metric}-over-time",
         title=f"{METRICS[metric]} over the run, ms",
-        reading=f"Percentiles of the requests that ended ok in each {_width(run)}.{above}",
+        reading=f"Percentiles of the requests that ended ok in each {width(run)}.{above}",
         data=(Data("percentiles", columns),),
         series=tuple(Series(place, unit, f"{place} (ms)", place) for place in PLACES),
         x=axis,
         y=Axis("ms", log_choice=True),
-        bands=_outside(run),
+        bands=outside(run),
         marks=(Mark("y", limit_ms, f"SLO {limit_ms:,g} ms"),) if limit_ms is not None and is_near else (),
     )
 
 
 def rates(run: RunCharts) -> list[Chart]:
     """Tokens per second, requests per second and concurrency."""
-    every = f"Mean of each {_width(run)}."
+    every = f"Mean of each {width(run)}."
     return [
         _rate(
             run,
@@ -74,7 +74,7 @@ def rates(run: RunCharts) -> list[Chart]:
 def _rate(
     run: RunCharts, id_: str, title: str, reading: str, shown: dict[str, tuple[str, str]], unit_y: str
 ) -> Chart:
-    unit, axis, time = _time(run)
+    unit, axis, time = time_column(run)
     columns = {unit: time} | {
         f"{name} ({unit_y})": figures(run.rates[key]) for key, (name, _) in shown.items()
     }
@@ -86,7 +86,7 @@ def _rate(
         series=tuple(Series(name, unit, f"{name} ({unit_y})", colour) for name, colour in shown.values()),
         x=axis,
         y=Axis(unit_y),
-        bands=_outside(run),
+        bands=outside(run),
     )
 
 
@@ -94,13 +94,13 @@ def failures(run: RunCharts) -> list[Chart]:
     """How many requests failed when, by outcome; none without failures."""
     if not run.failures:
         return []
-    unit, axis, time = _time(run)
+    unit, axis, time = time_column(run)
     columns = {unit: time} | {outcome: figures(counts) for outcome, counts in run.failures.items()}
     colours = ("bad", "c2", "c4", "c5", "c1", "c3", "c6", "faint")
     chart = Chart(
         id="failures-over-time",
         title="Failed requests by outcome, requests",
-        reading=f"Failures that ended in each {_width(run)}, stacked.",
+        reading=f"Failures that ended in each {width(run)}, stacked.",
         data=(Data("failures", columns),),
         series=tuple(
             Series(outcome, unit, outcome, colours[i % len(colours)], Kind.STACKED)
@@ -108,7 +108,7 @@ def failures(run: RunCharts) -> list[Chart]:
         ),
         x=axis,
         y=Axis("requests"),
-        bands=_outside(run),
+        bands=outside(run),
         wide=True,
     )
     return [chart]
@@ -122,7 +122,7 @@ def gaps(run: RunCharts) -> list[Chart]:
     shown = np.arange(used[0], used[-1] + 1)
     edges_ms = gap_edges_s() * 1e3
     middles_ms = np.sqrt(edges_ms[shown] * edges_ms[shown + 1])
-    unit, axis, time = _time(run)
+    unit, axis, time = time_column(run)
     heads = [f"{number(edges_ms[g])} .. {number(edges_ms[g + 1])} ms" for g in shown.tolist()]
     if not used[0]:
         heads[0] = f"under {number(edges_ms[1])} ms"
@@ -140,13 +140,13 @@ def gaps(run: RunCharts) -> list[Chart]:
         x=axis,
         y=Axis("gap, ms", log=True),
         heat=Heat(figures(middles_ms), "gaps", log=True),
-        bands=_outside(run),
+        bands=outside(run),
         wide=True,
     )
     return [chart]
 
 
-def _time(run: RunCharts) -> tuple[str, Axis, Values]:
+def time_column(run: RunCharts) -> tuple[str, Axis, Values]:
     """The head of the time column, its axis and its values, in a unit that suits the run's length."""
     unit, length_s = time_unit(run)
     return f"time ({unit})", Axis(f"time, {unit}"), figures(run.axis.middles_s, 1 / length_s)
@@ -159,12 +159,12 @@ def time_unit(run: RunCharts) -> tuple[str, float]:
     return ("min", 60.0) if length_s < 5 * 3600 else ("h", 3600.0)
 
 
-def _width(run: RunCharts) -> str:
+def width(run: RunCharts) -> str:
     width_s = run.axis.width_s
     return seconds(width_s) if width_s >= 120 else f"{width_s:g} s"
 
 
-def _outside(run: RunCharts) -> tuple[tuple[float, float], ...]:
+def outside(run: RunCharts) -> tuple[tuple[float, float], ...]:
     """The spans of the time axis that are before, between and after those of the window."""
     _, length_s = time_unit(run)
     end_s = run.axis.width_s * run.axis.bins

@@ -177,6 +177,7 @@ def facts(summary: Part) -> list[Fact]:
             tone=Tone.BAD if failed else Tone.PLAIN,
         ),
         *_missing(requests),
+        *([Fact("Stream", "buffered on the way", tone=Tone.BAD)] if measures.is_buffered(summary) else []),
     ]
 
 

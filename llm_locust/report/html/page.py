@@ -11,17 +11,23 @@ from llm_locust.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts, run_charts
 from llm_locust.metrics.charts.distributions import LEVELS
 from llm_locust.metrics.charts.relations import MOST_DRAWN
+from llm_locust.metrics.charts.servers import ServerCurves, axis_window, server_curves
 from llm_locust.metrics.measured import Measured
 from llm_locust.report.contents import heading
 from llm_locust.report.html import overview
 from llm_locust.report.html.chapters import Chapter, chapters
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.html.shell import environment, own, policy, script_json
+from llm_locust.report.scraped import Scraped
 from llm_locust.report.text import clean, count, seconds
 
 
 def html_report(
-    requests: Requests, manifest: Manifest, summary: Mapping[str, Any], measured: Measured
+    requests: Requests,
+    manifest: Manifest,
+    summary: Mapping[str, Any],
+    measured: Measured,
+    scraped: Scraped | None = None,
 ) -> str:
     """The whole report as one HTML page that loads nothing.
 
@@ -32,9 +38,10 @@ def html_report(
         summary: what :func:`~llm_locust.metrics.summary.summarise` made of the same requests.
         measured: what :func:`~llm_locust.metrics.measured.measure` gave for them, with the same limits and
             window.
+        scraped: what its servers said of themselves, where they were asked.
     """
     run = run_charts(requests, manifest, measured, (summary.get("requests") or {}).get("lost") or 0)
-    contents = chapters(run, manifest, summary)
+    contents = chapters(run, manifest, summary, _curves(run, measured, scraped))
     charts = [chart for chapter in contents for chart in chapter.charts]
     scripts = [own("charts.js")] if not charts else [get_plotlyjs(), own("charts.js")]
     return (
@@ -56,6 +63,13 @@ def html_report(
             payload=script_json(_payload(manifest, charts)),
         )
     )
+
+
+def _curves(run: RunCharts, m: Measured, scraped: Scraped | None) -> ServerCurves | None:
+    if scraped is None:
+        return None
+    series = scraped.series(axis_window(run.axis, m.c), run.axis.bins)
+    return server_curves(series, run.axis, m.c)
 
 
 def _payload(manifest: Manifest, charts: Sequence[Chart]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from locust.env import Environment
 from locust.runners import MasterRunner
 
 from llm_locust.live.store import LiveStore
+from llm_locust.swarm.leaving import leave
 from llm_locust.swarm.live_watch import run_info
 from llm_locust.swarm.option_types import parse_time
-from llm_locust.swarm.run_side import leave
 from llm_locust.swarm.settings import UsageError
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics

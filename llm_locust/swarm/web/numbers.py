@@ -25,13 +25,15 @@ KEEP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A run at a moment: its numbers since the start, and those of the last :data:`RECENT_S`."""
+    """A run at a moment: its numbers since the start, and those of the last :data:`RECENT_S`; ``silent`` are
+    the servers that gave no page of metrics when last asked."""
 
     run: LiveRun
     whole: Snapshot
     recent: Snapshot
     marks: tuple[Mark, ...]
     running: bool
+    silent: tuple[str, ...] = ()
 
 
 class Fresh(Generic[T]):
@@ -67,6 +69,7 @@ def at_rest(store: LiveStore) -> LiveStore:
         hour=_copied(content.hour),
         run=_copied(content.run),
         senders={name: copy.copy(sender) for name, sender in content.senders.items()},
+        servers=dict(content.servers),
     )
     return still
 
@@ -74,7 +77,8 @@ def at_rest(store: LiveStore) -> LiveStore:
 def look_at(store: LiveStore) -> Look:
     """Snapshots of a store that is at rest; with many keys they take some hundredths of a second."""
     running = bool(store.run.id) and store.content.stopped_s is None
-    return Look(store.run, snapshot(store), snapshot(store, RECENT_S), tuple(store.marks), running)
+    silent = tuple(sorted(name for name, up in store.content.servers.items() if not up))
+    return Look(store.run, snapshot(store), snapshot(store, RECENT_S), tuple(store.marks), running, silent)
 
 
 def fresh_look(store: LiveStore) -> Fresh[Look]:

@@ -41,6 +41,7 @@ def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
         "workers_here": sum(w.here for w in workers),
         "workers_lost": sum(w.lost for w in workers),
         "workers": [asdict(worker) | {"id": clean(worker.id)} for worker in workers[:MOST_WORKERS]],
+        "servers_silent": [clean(name) for name in look.silent],
         "workers_hidden": max(0, len(workers) - MOST_WORKERS),
     }
 

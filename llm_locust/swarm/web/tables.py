@@ -12,7 +12,9 @@ from llm_locust.live.snapshot import Row, Snapshot
 from llm_locust.report.text import clean
 from llm_locust.swarm.web.numbers import RECENT_S, Look
 
-WHOLE, RECENT = "since start", f"last {RECENT_S:g} s"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+WHOLE, RECENT = (text.replace(" ", _NO_BREAK) for text in ("since start", f"last {RECENT_S:g} s"))
 TOTAL = "Total"
 
 Cell = str | int | float | None
@@ -136,4 +138,5 @@ def _csv(head: Sequence[str], rows: Iterable[Iterable[Cell]]) -> str:
 
 def _plain(cell: Cell) -> Cell:
     """Text that a spreadsheet would run as a formula stays text."""
+    cell = cell.replace(_NO_BREAK, " ") if isinstance(cell, str) else cell
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

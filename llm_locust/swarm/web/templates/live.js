@@ -90,16 +90,32 @@
       ],
     },
   ];
+  // What the servers say of themselves: a line for each, or of many the extremes and the middle.
+  const SERVER_CHARTS = [
+    ["running", "Running requests, by server"],
+    ["waiting", "Waiting requests, by server"],
+    ["kv_cache_usage", "KV cache in use, by server, %", 100],
+    ["prefix_hits", "Prefix cache hits, by server, %", 100],
+    ["ttft_ms", "Mean TTFT as the servers measure it, ms"],
+    ["generation_tokens_per_s", "Tokens generated per second, by server"],
+    ["gpu_utilisation", "GPU utilisation, by server, %", 100],
+    ["power_w", "GPU power, by server, W"],
+  ].map(([figure, title, scale]) => ({
+    id: `server-${figure.replaceAll("_", "-")}`, title, scale, range: scale && [0, 103], server: true,
+    lines: (columns) => starting(columns, `server:${figure}:`).map((column, i) =>
+      line(column, column.slice(`server:${figure}:`.length), ["c1", "c2", "c3", "c4", "c5", "c6", "p50", "faint"][i % 8])),
+  }));
   const OUTCOMES = new Set([
     "http_error", "api_error", "connect_error", "timeout", "truncated", "invalid", "empty", "rejected", "cancelled",
   ]);
   const starting = (columns, start) => columns.filter((column) => column.startsWith(start));
   const BAD = new Set(["lost", "missed"]);
 
-  for (const { id, title } of CHARTS) {
+  for (const { id, title, server } of [...CHARTS, ...SERVER_CHARTS]) {
     const plot = element("div", { className: "plot", id: `plot-${id}` });
     plot.dataset.chart = id;
-    el("charts").append(element("figure", { className: "chart" }, element("h3", { textContent: title }), plot));
+    const figure = element("figure", { className: "chart", hidden: Boolean(server) }, element("h3", { textContent: title }), plot);
+    el(server ? "servers" : "charts").append(figure);
   }
 
   const probe = document.body.appendChild(element("span", { hidden: true }));
@@ -210,7 +226,7 @@
     if (!state.data || !state.now) return;
     const at = state.data.at.map((s) => new Date(s * 1000));
     const marks = latest(state.data.marks);
-    for (const chart of CHARTS) {
+    for (const chart of [...CHARTS, ...SERVER_CHARTS]) {
       if (seen.has(chart.id)) {
         Plotly.react(el(`plot-${chart.id}`), [...traces(chart, at), markTrace(marks)], layout(chart, marks), config);
       }
@@ -287,6 +303,11 @@
     el("fine").textContent =
       `Percentiles of requests that ended ok, from histograms: off by ${share(now.relative_error)} at most; the report has them exactly. ` +
       `A point is of ${figure(state.width)} s. Dotted lines: what changed.${missed}`;
+    const told = Object.keys(state.data.columns);
+    for (const chart of SERVER_CHARTS) el(`plot-${chart.id}`).parentElement.hidden = !chart.lines(told).length;
+    el("servers-section").hidden = !starting(told, "server:").length && !now.servers_silent.length;
+    el("servers-silent").hidden = !now.servers_silent.length;
+    el("servers-silent").textContent = `No page of metrics from ${now.servers_silent.join(", ")}`;
     draw();
   }
 

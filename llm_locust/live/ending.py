@@ -1,0 +1,27 @@
+"""The last live figures of a run, kept for the report, which holds them against the records."""
+
+from llm_locust.live.counts import Counts
+from llm_locust.live.store import LiveStore
+from llm_locust.metrics.live_check import METRICS, PLACES, LiveEnd
+from llm_locust.metrics.sketch import RELATIVE_ERROR
+
+
+def live_end(store: LiveStore) -> LiveEnd:
+    """What a store has counted, once all reports are in."""
+    total = store.total
+    return LiveEnd(
+        run=store.run.id,
+        resets=store.epoch,
+        missed=store.missed,
+        ok=total.ok,
+        failed=total.failed,
+        cancelled=total.cancelled,
+        relative_error=RELATIVE_ERROR,
+        latency_ms={metric: _figures(total, metric) for metric in METRICS},
+    )
+
+
+def _figures(total: Counts, metric: str) -> dict[str, float | None]:
+    sketch = total.sketch(metric)
+    n = len(sketch)
+    return {"n": n, **{key: sketch.percentile(p) * 1e3 if n else None for key, p in PLACES.items()}}

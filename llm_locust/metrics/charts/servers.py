@@ -1,0 +1,153 @@
+"""What servers said of themselves, in the spans of the client's :class:`~.axis.TimeAxis`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_locust.metrics.charts.axis import TimeAxis
+from llm_locust.metrics.columns import Columns, Floats
+from llm_locust.metrics.server_metrics import in_parts, one_per_gpu, together
+from llm_locust.metrics.server_series import Key, Series, ServerSeries
+from llm_locust.metrics.window import Window
+
+#: Curves of one chart; of more servers the highest, the median and the lowest are told.
+MOST_CURVES = 6
+
+HIGHEST, MEDIAN, LOWEST = "highest", "median", "lowest"
+
+Curves = dict[str, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCurves:
+    """One value a span of the axis, NaN where nothing is known.
+
+    ``by_server`` has curves of each server (each GPU, of ``gpu_utilisation`` and ``power_w``) for each of its
+    states that any of them tells, and for ``prefix_hits``, the share of looked-up prompt tokens that were
+    found in the cache. ``of_all`` has ``running`` and ``waiting`` of all together, and
+    ``generation_tokens_per_s``. ``ttft_s`` is the mean TTFT of the first tokens of each span, by ``client``
+    and by ``servers``. ``failed`` counts, for each target that had any, the scrapes that gave nothing.
+    """
+
+    by_server: Mapping[str, Curves]
+    of_all: Curves
+    ttft_s: Curves
+    failed: Curves
+
+
+#: So much of a part may lack at its edge for its increase to be that of the part.
+_EDGE = 0.05
+
+_BY_ENGINE = ("running", "waiting", "kv_cache_usage")
+_BY_GPU = ("gpu_utilisation", "power_w")
+
+
+def axis_window(axis: TimeAxis, c: Columns) -> Window:
+    """All of the axis, which is on that of ``c``."""
+    start_ns, end_ns = (c.origin_ns + round(float(axis.edges_s[edge]) * 1e9) for edge in (0, -1))
+    return Window(start_ns, end_ns, "the whole axis")
+
+
+def server_curves(series: ServerSeries, axis: TimeAxis, c: Columns) -> ServerCurves | None:
+    """None without any server.
+
+    Args:
+        series: in the window of :func:`axis_window`, in as many parts as the axis has.
+    """
+    if not series.by_key:
+        return None
+    by_server = {name: _states(series, name) for name in (*_BY_ENGINE, *_BY_GPU)}
+    by_server["prefix_hits"] = _hits(series)
+    of_all = {name: in_parts(series, name) for name in ("running", "waiting")}
+    of_all["generation_tokens_per_s"] = _increases(series, "generation_tokens") / axis.width_s
+    return ServerCurves(
+        by_server={name: _few(curves) for name, curves in by_server.items() if _told(curves)},
+        of_all=_told(of_all),
+        ttft_s=_ttft(series, axis, c),
+        failed=_few_failed(_failed(series)),
+    )
+
+
+def _states(series: ServerSeries, name: str) -> Curves:
+    """Of each GPU once, wherever it was read; else of each engine."""
+    found: dict[str, list[Series]] = {}
+    for key, each in one_per_gpu(series.named(name)).items():
+        found.setdefault(_label(series, key), []).append(each)
+    return {label: together(name, some) for label, some in found.items()}
+
+
+def _label(series: ServerSeries, key: Key) -> str:
+    """The target, and which of its engines or GPUs where it has several."""
+    if len(series.named(key.name, key.target)) == 1:
+        return key.target
+    engine, gpu = key.label("engine"), key.label("gpu", "device")
+    if engine is not None:
+        return f"{key.target} engine {engine}"
+    return key.target if gpu is None else f"{key.target} GPU {gpu}"
+
+
+def _hits(series: ServerSeries) -> Curves:
+    curves: Curves = {}
+    for target in series.targets:
+        found, asked = (_increases(series, f"prefix_cache_{name}", target) for name in ("hits", "queries"))
+        curves[target] = _over(found, asked)
+        if np.isnan(curves[target]).all():
+            curves[target] = in_parts(series, "prefix_cache_hit_rate", target)
+    return curves
+
+
+def _increases(series: ServerSeries, name: str, target: str | None = None) -> Floats:
+    """Of a counter in each part, added up; NaN where it was not watched all of the part."""
+    total = np.zeros(len(series.edges_s) - 1)
+    watched = np.zeros(len(total), np.bool_)
+    slack_s = _EDGE * series.seconds / len(total)
+    for each in series.named(name, target).values():
+        total += each.amounts
+        if each.first_s is not None and each.last_s is not None:
+            begun = each.first_s <= series.edges_s[:-1] + slack_s
+            watched |= begun & (each.last_s >= series.edges_s[1:] - slack_s)
+    return np.where(watched, total, np.nan)
+
+
+def _ttft(series: ServerSeries, axis: TimeAxis, c: Columns) -> Curves:
+    first = c.streamed & ~c.stepped & ~np.isnan(c.first_event_s)
+    at_s = np.where(first, c.sent_s + c.first_event_s, np.nan)
+    client = _over(axis.sums(at_s, np.where(first, c.first_event_s, 0.0)), axis.sums(at_s))
+    servers = _over(_increases(series, "ttft_s_sum"), _increases(series, "ttft_s_count"))
+    return {"client": client, "servers": servers} if not np.isnan(servers).all() else {}
+
+
+def _failed(series: ServerSeries) -> Curves:
+    failed = {key.target: each.counts - each.amounts for key, each in series.named("up").items()}
+    return {target: counts for target, counts in failed.items() if counts.any()}
+
+
+def _few_failed(failed: Curves) -> Curves:
+    """Those that failed most often, and all others together."""
+    ordered = sorted(failed, key=lambda target: -float(failed[target].sum()))
+    few = {target: failed[target] for target in ordered[:MOST_CURVES]}
+    if others := ordered[MOST_CURVES:]:
+        few[f"{len(others)} others"] = np.sum([failed[target] for target in others], axis=0)
+    return few
+
+
+def _few(curves: Curves) -> Curves:
+    known = _told(curves)
+    if len(known) <= MOST_CURVES:
+        return known
+    table = np.stack(list(known.values()))
+    some = ~np.isnan(table).all(axis=0)
+    few = {name: np.full(table.shape[1], np.nan) for name in (HIGHEST, MEDIAN, LOWEST)}
+    for name, of in ((HIGHEST, np.nanmax), (MEDIAN, np.nanmedian), (LOWEST, np.nanmin)):
+        few[name][some] = of(table[:, some], axis=0)
+    return few
+
+
+def _told(curves: Curves) -> Curves:
+    return {label: curve for label, curve in curves.items() if not np.isnan(curve).all()}
+
+
+def _over(amounts: Floats, by: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(by > 0, amounts / by, np.nan)

@@ -1,0 +1,130 @@
+"""``live_check``: were the live percentiles, at a run's end, those of its records?"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llm_locust.batch import Requests
+from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
+from llm_locust.metrics.gaps import PooledGaps
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.percentiles import Ascending, ordered, percentile
+
+#: What is compared, and where.
+METRICS = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay")
+PLACES = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
+
+#: A sketch tells what is shorter than a nanosecond as 0, and times are whole nanoseconds.
+_NANOSECOND_MS = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveEnd:
+    """The last live figures of a run: of all requests that ended, in its warm-up and its drain too.
+
+    ``resets`` is how often all was counted anew, ``missed`` how many requests are in no figure because
+    their report did not come. ``latency_ms`` has, of the ok requests, ``n`` and :data:`PLACES` of each of
+    :data:`METRICS`; percentiles without samples are None. ``relative_error`` is the stated one.
+    """
+
+    run: str
+    resets: int
+    missed: int
+    ok: int
+    failed: int
+    cancelled: int
+    relative_error: float
+    latency_ms: dict[str, dict[str, float | None]]
+
+    @property
+    def ended(self) -> int:
+        return self.ok + self.failed + self.cancelled
+
+
+def live_check(live: LiveEnd, m: Measured, requests: Requests) -> dict[str, Any]:
+    """The ``live_check`` of a summary, over **all** records of the run: live figures know no window.
+
+    A metric is compared where it has as many samples live as in the records: then both are of the same
+    requests. ``difference`` is |live − exact| / exact.
+
+    Returns:
+        - ``within``: whether no percentile is further off than ``relative_error``; None where that cannot
+          be told, and ``reason`` says why.
+        - ``requests``: how many requests of any outcome are in the ``live`` figures and in the ``records``.
+        - ``unequal``: metrics that have other numbers of samples, and so were not compared.
+        - ``largest``: ``{metric, place, live_ms, exact_ms, difference}`` of the one that is furthest off.
+        - ``latency_ms``: for each metric that was compared ``n``, and ``[live, exact]`` of each percentile.
+    """
+    compared = {} if live.resets else dict(_compared(live, m, requests))
+    largest = max(_differences(compared), key=lambda found: found["difference"], default=None)
+    of_records = len(m.c)
+    reason = _reason(live, of_records)
+    allowed = live.relative_error + m.gaps.relative_error
+    unequal = [] if live.resets else [metric for metric in METRICS if metric not in compared]
+    is_near = largest is None or largest["difference"] <= allowed
+    return {
+        "within": is_near and not unequal if reason is None else None,
+        "reason": reason,
+        "unequal": unequal,
+        "relative_error": live.relative_error,
+        "requests": {"live": live.ended, "records": of_records},
+        "largest": largest,
+        "latency_ms": compared,
+    }
+
+
+def _reason(live: LiveEnd, of_records: int) -> str | None:
+    if live.resets:
+        return "the live figures were counted anew during the run, so they are of a part of it"
+    if live.ended != of_records:
+        missing = of_records - live.ended
+        return f"the live figures are of {abs(missing)} requests {'fewer' if missing > 0 else 'more'}"
+    return None
+
+
+def _compared(live: LiveEnd, m: Measured, requests: Requests) -> Iterator[tuple[str, dict[str, Any]]]:
+    for metric in METRICS:
+        told = live.latency_ms.get(metric) or {}
+        exact = _exact(metric, m, requests)
+        if told.get("n") == len(exact):
+            pairs = {
+                place: [told[place], percentile(exact, percent) * 1e3] if len(exact) else None
+                for place, percent in PLACES.items()
+            }
+            yield metric, {"n": len(exact), **pairs}
+
+
+def _exact(metric: str, m: Measured, requests: Requests) -> Floats | Ascending:
+    """The samples of all ok requests; a client that was early was not late."""
+    return _gaps(m, requests) if metric == "itl" else ordered(np.maximum(m.values[metric][m.c.ok], 0.0))
+
+
+def _gaps(m: Measured, requests: Requests) -> Floats | Ascending:
+    """The inter-token latencies of all ok requests; those of the window are there already."""
+    if m.window.scheduled(m.c)[m.c.ok].all():
+        return m.gaps.ascending()
+    gaps = PooledGaps()
+    for batch in requests.parts(PART_COLUMNS):
+        part = Part.from_batch(batch, m.c.origin_ns)
+        gaps.add(part, np.flatnonzero(part.ok))
+    return gaps.ascending()
+
+
+def _differences(compared: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for metric, told in compared.items():
+        for place in PLACES:
+            if told[place] is None:
+                continue
+            live_ms, exact_ms = told[place]
+            off_ms = abs(live_ms - exact_ms)
+            # Less than a nanosecond is no time at all.
+            difference = off_ms / max(exact_ms, _NANOSECOND_MS) if off_ms > _NANOSECOND_MS else 0.0
+            yield {
+                "metric": metric,
+                "place": place,
+                "live_ms": live_ms,
+                "exact_ms": exact_ms,
+                "difference": difference,
+            }

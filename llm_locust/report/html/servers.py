@@ -1,0 +1,115 @@
+"""Charts of the servers, on the same time axis as the client's."""
+
+from collections.abc import Iterator
+
+from llm_locust.metrics.charts import RunCharts
+from llm_locust.metrics.charts.servers import LOWEST, MEDIAN, MOST_CURVES, Curves, ServerCurves
+from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, figures, labels
+from llm_locust.report.html.over_time import outside, time_column, width
+from llm_locust.report.text import clean, short
+
+_COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
+_NAME_LENGTH = 48
+
+#: State, its title with the unit, that unit, and what it is told in.
+_BY_SERVER = (
+    ("running", "Running requests, by server", "requests", 1.0),
+    ("waiting", "Waiting requests, by server", "requests", 1.0),
+    ("kv_cache_usage", "KV cache in use by server, %", "%", 100.0),
+    ("prefix_hits", "Prefix cache hits by server, % of the prompt tokens looked up", "%", 100.0),
+    ("gpu_utilisation", "GPU utilisation by GPU, %", "%", 100.0),
+    ("power_w", "Power by GPU, W", "W", 1.0),
+)
+
+
+def servers(run: RunCharts, found: ServerCurves | None) -> list[Chart]:
+    """What they said of themselves, beside the client's own figures; none where none was scraped."""
+    return [] if found is None else [*_of_all(run, found), *_by_server(run, found), *_failed(run, found)]
+
+
+def _of_all(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
+    requests = {name: found.of_all[name] for name in ("running", "waiting") if name in found.of_all}
+    if requests:
+        client = {"under way at the client": run.rates["concurrency"]}
+        yield _chart(
+            run,
+            "servers-requests",
+            "Requests at the client and at all servers",
+            "What is under way at the client and neither runs nor waits is on its way, at the gateway, or at "
+            "a server that was not scraped.",
+            client | requests,
+            "requests",
+        )
+    if found.ttft_s:
+        yield _chart(
+            run,
+            "servers-ttft",
+            "Mean TTFT of client and servers, ms",
+            "Of the first tokens of each span. Between them lie the network, the gateway and the balancer.",
+            found.ttft_s,
+            "ms",
+            1e3,
+        )
+    if "generation_tokens_per_s" in found.of_all:
+        yield _chart(
+            run,
+            "servers-tokens",
+            "Output tokens of client and servers, tokens/s",
+            "As they arrived at the client, and as the servers counted them between two scrapes.",
+            {"client": run.rates["output_tokens"], "servers": found.of_all["generation_tokens_per_s"]},
+            "tokens/s",
+        )
+
+
+def _by_server(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
+    for name, title, unit, scale in _BY_SERVER:
+        curves = found.by_server.get(name, {})
+        if not curves or (len(curves) == 1 and name in found.of_all):  # it is in the chart of all, then
+            continue
+        few = f" There are over {MOST_CURVES}: each span's extremes, and what lies in the middle."
+        reading = "Where a line is broken the server gave no page."
+        told = reading + few * (curves.keys() >= {MEDIAN, LOWEST})
+        yield _chart(run, f"servers-{name.replace('_', '-')}", title, told, curves, unit, scale)
+
+
+def _failed(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
+    if found.failed:
+        yield _chart(
+            run,
+            "servers-failed",
+            "Scrapes that gave nothing, by server",
+            "How many in each span: the server was down, hung, or sent what is no page of metrics.",
+            found.failed,
+            "scrapes",
+            kind=Kind.STACKED,
+        )
+
+
+def _chart(
+    run: RunCharts,
+    id_: str,
+    title: str,
+    reading: str,
+    curves: Curves,
+    unit: str,
+    scale: float = 1.0,
+    kind: Kind = Kind.LINE,
+) -> Chart:
+    head, axis, time = time_column(run)
+    names = labels([short(clean(name), _NAME_LENGTH) for name in curves])
+    columns = {head: time} | {
+        f"{name} ({unit})": figures(curve, scale) for name, curve in zip(names, curves.values(), strict=True)
+    }
+    return Chart(
+        id=id_,
+        title=title,
+        reading=f"{reading} Spans of {width(run)}.",
+        data=(Data("servers", columns),),
+        series=tuple(
+            Series(name, head, f"{name} ({unit})", _COLOURS[i % len(_COLOURS)], kind)
+            for i, name in enumerate(names)
+        ),
+        x=axis,
+        y=Axis(unit),
+        bands=outside(run),
+    )

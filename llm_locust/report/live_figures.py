@@ -1,0 +1,33 @@
+"""``live.json``: the last live figures of a run, from the process that showed them to the one that checks."""
+
+from pathlib import Path
+
+import msgspec
+
+from llm_locust.metrics.live_check import LiveEnd
+from llm_locust.store import StoreError, write_json
+
+LIVE_FILE = "live.json"
+
+
+def write_live_end(run: Path, end: LiveEnd) -> None:
+    """Keep them in the run directory (raises OSError)."""
+    write_json(run / LIVE_FILE, end)
+
+
+def read_live_end(run: Path, id_: str) -> LiveEnd | None:
+    """Those of the run with this id; None where there are none.
+
+    Raises:
+        StoreError: the file is not of live figures.
+    """
+    path = run / LIVE_FILE
+    try:
+        end = msgspec.json.decode(path.read_bytes(), type=LiveEnd)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, OSError) as e:
+        raise StoreError(
+            f"{str(path)!r} holds no live figures; remove it, the report can do without: {e}"
+        ) from e
+    return end if end.run == id_ else None

@@ -1,0 +1,21 @@
+"""The end of a process that cannot do what it was started for."""
+
+import sys
+from typing import NoReturn
+
+import psutil
+
+from llm_locust.swarm.settings import UsageError
+
+EXIT_USAGE = 2
+
+
+def leave(error: UsageError) -> NoReturn:
+    """End this process for a usage error, and the workers that ``--processes`` made of it.
+
+    Without a master those would wait on.
+    """
+    print(f"llm-locust: error: {error}", file=sys.stderr, flush=True)
+    for child in psutil.Process().children():
+        child.terminate()
+    raise SystemExit(EXIT_USAGE)

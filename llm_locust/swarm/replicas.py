@@ -1,0 +1,239 @@
+"""The replicas before the load: found by name or address, waited for, and asked for what a run needs of them.
+
+A run that starts with five of eight replicas measures another deployment.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import gevent
+import gevent.socket
+import msgspec
+from gevent.pool import Pool as Greenlets
+
+from llm_locust.client.errors import ClientError
+from llm_locust.client.pool import Target
+from llm_locust.client.recording import REPLICA_HEADERS, replica_of
+from llm_locust.client.request import Plain, ask
+from llm_locust.deployment.readiness import (
+    EVERY_S,
+    Check,
+    Clock,
+    NotReadyError,
+    Ready,
+    Replicas,
+    count_replicas,
+    look,
+    wait_until_ready,
+)
+from llm_locust.swarm.deployment_options import DNS, patience_s
+from llm_locust.swarm.preflight import RefusedError, check_target
+from llm_locust.swarm.session import make_pool, request_headers
+from llm_locust.swarm.settings import Settings, UsageError
+from llm_locust.wire.reply import Endpoint
+from llm_locust.workload.body import LIMIT_FIELDS, body_template, path_of
+from llm_locust.workload.prompts import Prompt
+
+logger = logging.getLogger(__name__)
+
+#: Replicas that are asked at once.
+_AT_ONCE = 64
+
+#: Fields of --body that would keep an answer from being one token of a plain answer.
+_NOT_ASKED = ("stream", "stream_options", "ignore_eos", "min_tokens", *LIMIT_FIELDS)
+
+_CLOCK = Clock(sleep=gevent.sleep)
+
+
+class _RefusedError(Exception):
+    """Access is refused: waiting does not change that."""
+
+
+def wait_for_replicas(
+    host: str, settings: Settings, endpoint: Endpoint, *, within_s: float | None = None
+) -> Replicas:
+    """Find the replicas and wait until all of them serve.
+
+    Args:
+        host: where the load goes, where there are no targets.
+        endpoint: the one that requests of the load are for.
+        within_s: less patience than the settings have.
+
+    Raises:
+        UsageError: some are missing within the time (who, and why), a name that has no address, or
+            access that is refused.
+    """
+    deployment = settings.deployment
+    bound_s = patience_s(deployment)
+    if bound_s is not None and within_s is not None:
+        bound_s = min(bound_s, within_s)
+    probe = _Probe(settings, endpoint, min(settings.timeouts.first_s, max(bound_s or 0.0, EVERY_S)))
+    named = deployment.targets or deployment.replica_urls
+    try:
+        if bound_s is None:
+            return Replicas(known=(host,))
+        began_s = _CLOCK.now_s()
+        expected = deployment.expect_replicas
+        urls = _addresses(named or (host,), bound_s, expected if named else None)
+        left_s = bound_s - (_CLOCK.now_s() - began_s)
+        ready = wait_until_ready(
+            urls, probe.check, within_s=left_s, together=probe.together, clock=_CLOCK, tell=logger.info
+        )
+        if expected is not None and not named:
+            left_s = bound_s - (_CLOCK.now_s() - began_s)
+            ready = count_replicas(
+                expected, lambda: probe.replica(host), within_s=left_s, clock=_CLOCK, tell=logger.info
+            )
+    except (NotReadyError, _RefusedError) as e:
+        raise UsageError(f"the load does not start: {e}") from e
+    waited_s = _CLOCK.now_s() - began_s
+    _tell(ready, waited_s)
+    targets = tuple(probe.bases[url] for url in urls) if deployment.targets else ()
+    return Replicas(targets, tuple(urls) if named else (host,), ready.names, waited_s)
+
+
+def _tell(ready: Ready, waited_s: float) -> None:
+    what = "1 replica is" if len(ready.names) == 1 else f"all {len(ready.names)} replicas are"
+    logger.info("%s ready after %.1f s", what, waited_s)
+
+
+class _Probe:
+    """Asks replicas; ``bases`` is what was found of those that serve."""
+
+    def __init__(self, settings: Settings, endpoint: Endpoint, timeout_s: float) -> None:
+        self.bases: dict[str, str] = {}
+        self._settings = settings
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._headers = request_headers(settings, endpoint)
+        self._replica_headers = tuple(
+            name.lower().encode() for name in (*settings.replica_headers, *REPLICA_HEADERS)
+        )
+        self._refusal: str | None = None
+        self.check = look(self._health, self._complete)
+
+    def together(self, check: Check, urls: Sequence[str]) -> list[str | None]:
+        """What ``check`` finds of each (raises _RefusedError)."""
+        found: list[str | None] = Greenlets(_AT_ONCE).map(check, urls)
+        if self._refusal is not None:
+            raise _RefusedError(self._refusal)
+        return found
+
+    def replica(self, url: str) -> str | None:
+        """The name that the answer to one real request has of its replica; raises as :meth:`_one_token`."""
+        try:
+            answer, _ = self._one_token(url)
+        except ValueError:
+            if self._refusal is not None:
+                raise _RefusedError(self._refusal) from None
+            raise
+        return replica_of(answer.headers, self._replica_headers)
+
+    def _health(self, url: str) -> int:
+        return self._ask(Target.parse(url), "GET", _beside("/health", url)).status
+
+    def _complete(self, url: str) -> str | None:
+        _, self.bases[url] = self._one_token(url)
+        return None
+
+    def _one_token(self, url: str) -> tuple[Plain, str]:
+        """The answer to a request of one token, and the URL of the API that gave it.
+
+        Raises:
+            ValueError: it is none; UsageError, which is one, where the model cannot be found.
+            _RefusedError: of :meth:`replica`, where access is refused.
+        """
+        try:
+            found = check_target(url, self._settings)
+        except RefusedError as e:
+            self._refusal = str(e)
+            raise ValueError(self._refusal) from e
+        target = Target.parse(url).with_base(found.base)
+        path = found.base + path_of(self._endpoint.value)
+        answer = self._ask(target, "POST", path, _one_token_body(self._settings, self._endpoint, found.model))
+        if answer.status != 200:
+            raise ValueError(f"a request of one token was answered by {answer.status}")
+        try:
+            said = msgspec.json.decode(answer.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            said = None
+        if not isinstance(said, dict) or said.get("error"):
+            raise ValueError("a request of one token was answered by something that is no answer")
+        return answer, target.url
+
+    def _ask(self, target: Target, method: str, path: str, body: bytes = b"") -> Plain:
+        pool = make_pool(target, self._settings)
+        try:
+            return ask(pool, method, path, self._headers, self._timeout_s, body)
+        except ClientError as e:
+            raise ValueError(str(e)) from e
+        finally:
+            pool.close()
+
+
+def _one_token_body(settings: Settings, endpoint: Endpoint, model: str) -> bytes:
+    extra = {k: v for k, v in settings.workload.extra_body.items() if k not in _NOT_ASKED}
+    template = body_template(endpoint.value, model, stream=False, extra_body=extra)
+    return template.encode(Prompt(text="Are you there?", asked_output_tokens=1))
+
+
+def post_to(settings: Settings, timeout_s: float) -> Callable[[str], int]:
+    """Posts nothing to a URL of a replica and gives the status; raises ValueError without an answer."""
+
+    def post(url: str) -> int:
+        target = Target.parse(url)
+        pool = make_pool(target, settings)
+        try:
+            return ask(pool, "POST", _path_of(url), request_headers(settings), timeout_s).status
+        except ClientError as e:
+            raise ValueError(str(e)) from e
+        finally:
+            pool.close()
+
+    return post
+
+
+def _path_of(url: str) -> str:
+    return "/" + url.split("://", 1)[-1].partition("/")[2]
+
+
+def _beside(path: str, url: str) -> str:
+    """A path that servers have beside their API, not below its version."""
+    base = Target.parse(url).base
+    return base[: base.rfind("/v1")] + path if base.endswith("/v1") else path
+
+
+def _addresses(urls: Sequence[str], within_s: float, expected: int | None) -> list[str]:
+    """The URLs, one for each address of a host that stands for all of its.
+
+    Args:
+        expected: so many there have to be, within the time.
+
+    Raises:
+        NotReadyError: fewer, or a host without an address.
+    """
+    end_s = _CLOCK.now_s() + within_s
+    while True:
+        try:
+            found = list(dict.fromkeys(one for url in urls for one in _one_by_one(url)))
+            missing = None if len(found) >= (expected or 1) else f"{len(found)} of {expected} addresses"
+        except OSError as e:
+            missing = f"{e.strerror or e}"
+        if missing is None:
+            return found
+        if _CLOCK.now_s() + EVERY_S > end_s:
+            raise NotReadyError(
+                f"{', '.join(urls)}: {missing} after {within_s:.0f} s; the name is to have one address a "
+                "replica, as that of a headless Service"
+            )
+        _CLOCK.sleep(EVERY_S)
+
+
+def _one_by_one(url: str) -> Iterable[str]:
+    if not url.startswith(DNS):
+        return (url,)
+    url = url.removeprefix(DNS)
+    target = Target.parse(url)
+    entries = gevent.socket.getaddrinfo(target.host, target.port, 0, gevent.socket.SOCK_STREAM)
+    hosts = sorted({str(entry[4][0]) for entry in entries})
+    return [f"{target.scheme}://{f'[{h}]' if ':' in h else h}:{target.port}{target.base}" for h in hosts]

@@ -1,0 +1,239 @@
+"""LLM requests as OpenTelemetry spans, by the semantic conventions for generative AI clients.
+
+A span is made when its request is over, of what the record says, with the record's own times. Its ids
+and the sampler's decision are of the moment before the request was sent: they are what ``traceparent``
+told the server. No text of a prompt or an answer, no error text, and no header is in a span.
+
+Needs the OpenTelemetry SDK. :mod:`llm_locust.swarm.tracing` looks whether it is in use.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from opentelemetry import context as contexts
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import Tracer
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from llm_locust.batch import RecordBatch
+from llm_locust.client.head import header_value, with_lines
+from llm_locust.client.recording import Call
+from llm_locust.client.target import Target
+from llm_locust.metrics.columns import Part
+from llm_locust.metrics.latency import e2el, schedule_delay, tpot, ttft
+from llm_locust.record import Outcome, RequestRecord, TokenSource, moved
+from llm_locust.wire.reply import Endpoint
+
+#: The instrumentation scope of every span of this package.
+SCOPE = "llm_locust"
+
+#: The event at the first token's arrival.
+FIRST_TOKEN = "llm_locust.first_token"
+
+#: ``gen_ai.operation.name`` and ``gen_ai.provider.name`` of each API. The provider is the one whose API is
+#: spoken, as the conventions have it: what stands behind the API is not known.
+_APIS = {
+    Endpoint.CHAT: ("chat", "openai"),
+    Endpoint.COMPLETIONS: ("text_completion", "openai"),
+    Endpoint.RESPONSES: ("chat", "openai"),
+    Endpoint.MESSAGES: ("chat", "anthropic"),
+}
+
+_LATENCIES = {"ttft": ttft, "tpot": tpot, "e2el": e2el, "schedule_delay": schedule_delay}
+
+_W3C = TraceContextTextMapPropagator()
+
+#: The trace's ids are random throughout: a flag of ``traceparent`` that is handed on as it came.
+_RANDOM_FLAG = 0x02
+
+Attributes = dict[str, AttributeValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """A span that is to be made once its request is over."""
+
+    name: str
+    parent: Context
+    context: SpanContext
+    decision: Decision
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request that is over. ``model`` is the one that the answer names."""
+
+    prospect: Prospect
+    record: RequestRecord
+    model: str | None
+
+
+class _Settled(IdGenerator, Sampler):
+    """Has the SDK make a span with the ids and the decision that its request was sent with."""
+
+    def __init__(self, context: SpanContext, sampling: SamplingResult) -> None:
+        self._context = context
+        self._sampling = sampling
+
+    def generate_trace_id(self) -> int:
+        return self._context.trace_id
+
+    def generate_span_id(self) -> int:
+        return self._context.span_id
+
+    def should_sample(self, *_: object, **__: object) -> SamplingResult:
+        return self._sampling
+
+    def get_description(self) -> str:
+        return "as it was decided when the request was sent"
+
+
+class Spans:
+    """The spans of one run in one process."""
+
+    def __init__(self, sampler: Sampler, tracer: Tracer, run: str, worker: str) -> None:
+        self._sampler = sampler
+        self._tracer = tracer
+        self._worker = worker
+        self._own: Attributes = {"llm_locust.run": run, "llm_locust.worker": worker}
+
+    def begin(self, call: Call, target: Target, request: bytes) -> tuple[bytes, Prospect | None]:
+        """The request with its trace context, and the span to be; None where the sampler wants none exported.
+
+        A ``traceparent`` that the user has set stays as it is, and the span is a child of the one that it
+        names. Else the parent is the span in whose context the user's code asks, where there is one.
+        """
+        own = header_value(request, b"traceparent")
+        parent = contexts.get_current()
+        if own is not None:
+            state = header_value(request, b"tracestate") or ""
+            parent = _W3C.extract({"traceparent": own, "tracestate": state}, parent)
+        known = _known(call, target, request)
+        named_by = [known[key] for key in ("gen_ai.operation.name", "gen_ai.request.model") if key in known]
+        name = " ".join(map(str, named_by)) or call.name
+        context, sampling = self._decide(parent, name, known)
+        if own is None:
+            request = with_lines(request, _trace_lines(context))
+        if not sampling.decision.is_sampled():
+            return request, None
+        return request, Prospect(name, parent, context, sampling.decision, known | dict(sampling.attributes))
+
+    def _decide(
+        self, parent: Context, name: str, known: Mapping[str, AttributeValue]
+    ) -> tuple[SpanContext, SamplingResult]:
+        above = trace.get_current_span(parent).get_span_context()
+        trace_id, handed_on = _random_id(128), 0
+        if above.is_valid:
+            trace_id, handed_on = above.trace_id, above.trace_flags & _RANDOM_FLAG
+        sampling = self._sampler.should_sample(parent, trace_id, name, SpanKind.CLIENT, known, ())
+        sampled = TraceFlags.SAMPLED if sampling.decision.is_sampled() else TraceFlags.DEFAULT
+        context = SpanContext(
+            trace_id, _random_id(64), False, TraceFlags(sampled | handed_on), sampling.trace_state
+        )
+        return context, sampling
+
+    def write(self, ended: Sequence[Ended]) -> None:
+        """Make the spans and hand them to the SDK's processors: 1 ms, and 50 µs for each."""
+        records = [e.record for e in ended]
+        part = Part.from_batch(RecordBatch.from_records(records, self._worker), records[0].scheduled_ns)
+        columns = [latency(part).tolist() for latency in _LATENCIES.values()]
+        for e, row in zip(ended, zip(*columns, strict=True), strict=True):
+            known = {name: value for name, value in zip(_LATENCIES, row, strict=True) if not np.isnan(value)}
+            self._write(e, known)
+
+    def _write(self, ended: Ended, latencies_s: Mapping[str, float]) -> None:
+        prospect, record = ended.prospect, ended.record
+        if record.clock_step_ns is not None:
+            record = moved(record, record.clock_step_ns)  # as it is recorded
+        begun_ns = record.started_ns if record.sent_ns is None else record.sent_ns
+        known = prospect.attributes | attributes_of(record, ended.model, latencies_s) | self._own
+        sampling = SamplingResult(prospect.decision, known, prospect.context.trace_state)
+        self._tracer.id_generator = self._tracer.sampler = _Settled(prospect.context, sampling)
+        span = self._tracer.start_span(prospect.name, prospect.parent, SpanKind.CLIENT, start_time=begun_ns)
+        if len(record.arrivals_ns):
+            span.add_event(FIRST_TOKEN, timestamp=begun_ns + int(record.arrivals_ns[0]))
+        if failure := error_type(record):
+            span.set_status(Status(StatusCode.ERROR, failure))
+        span.end(record.ended_ns)
+
+
+def _known(call: Call, target: Target, request: bytes) -> Attributes:
+    """What the conventions want a sampler to know."""
+    known: Attributes = {"server.address": target.host, "server.port": target.port}
+    if call.endpoint is not None:
+        known["gen_ai.operation.name"], known["gen_ai.provider.name"] = _APIS[call.endpoint]
+    elif request.split(b" ", 2)[1].endswith(b"/embeddings"):
+        known |= {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": "openai"}
+    if call.model:
+        known["gen_ai.request.model"] = call.model
+    return known
+
+
+def attributes_of(
+    record: RequestRecord, response_model: str | None, latencies_s: Mapping[str, float]
+) -> Attributes:
+    """What a span says of its request when that is over. What is not known is left out.
+
+    Args:
+        response_model: the model that the answer names.
+        latencies_s: by their names in docs/metrics.md.
+    """
+    counted = record.token_source is not TokenSource.EVENTS
+    first_s = latencies_s.get("ttft")
+    found: dict[str, AttributeValue | None] = {
+        "gen_ai.request.stream": record.streamed or None,
+        "gen_ai.request.max_tokens": record.asked_output_tokens,
+        "gen_ai.conversation.id": record.session,
+        "gen_ai.response.model": response_model,
+        "gen_ai.response.finish_reasons": (record.finish_reason,) if record.finish_reason else None,
+        "gen_ai.response.time_to_first_chunk": first_s,
+        "gen_ai.server.time_to_first_token": first_s,
+        "gen_ai.usage.input_tokens": record.input_tokens,
+        "gen_ai.usage.cache_read.input_tokens": record.cached_tokens,
+        "gen_ai.usage.output_tokens": record.output_tokens if counted else None,
+        "gen_ai.usage.reasoning.output_tokens": record.reasoning_tokens,
+        "http.response.status_code": record.status,
+        "error.type": error_type(record),
+        "llm_locust.request_id": record.request_id,
+        "llm_locust.name": record.name,
+        "llm_locust.class": record.slo_class,
+        "llm_locust.outcome": record.outcome.value,
+        "llm_locust.abandoned": record.abandoned or None,
+        "llm_locust.replica": record.replica,
+        "llm_locust.turn": record.turn,
+        "llm_locust.token_events": len(record.arrivals_ns) or None,
+        **{f"llm_locust.{name}_s": value for name, value in latencies_s.items()},
+    }
+    return {name: value for name, value in found.items() if value is not None and value != ""}
+
+
+def error_type(record: RequestRecord) -> str | None:
+    """The status of an answer that is an HTTP error, the outcome of any other failed request.
+
+    A cancelled request is no failure of the server.
+    """
+    if record.outcome in (Outcome.OK, Outcome.CANCELLED):
+        return None
+    if record.outcome is Outcome.HTTP_ERROR and record.status is not None:
+        return str(record.status)
+    return record.outcome.value
+
+
+def _random_id(bits: int) -> int:
+    """Of the system's generator: Python's own is seeded for the load, alike in two runs of one seed."""
+    return secrets.randbits(bits) or _random_id(bits)
+
+
+def _trace_lines(context: SpanContext) -> bytes:
+    """The header lines of W3C Trace Context."""
+    parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    state = f"tracestate: {context.trace_state.to_header()}\r\n" if context.trace_state else ""
+    return f"traceparent: {parent}\r\n{state}".encode()

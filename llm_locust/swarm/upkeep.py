@@ -1,0 +1,54 @@
+"""Uploads of a run directory, each in a process of its own: at the run's end, and often before it."""
+
+import logging
+from pathlib import Path
+
+from llm_locust.swarm.children import STDERR, STDOUT, run_elsewhere
+
+logger = logging.getLogger(__name__)
+
+#: Variables of the environment that an object store's client reads.
+_CREDENTIALS = (
+    *("AWS_", "GOOGLE_", "CLOUDSDK_", "GCE_", "SSL_CERT_"),
+    *("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
+)
+
+#: Of an upload in between: the next one makes up for it, and the run's end must not wait long for it.
+_ATTEMPTS_IN_BETWEEN = 2
+
+
+def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[bool, str]:
+    """Copy a run directory to ``to``; other greenlets run on.
+
+    To be called in the main thread, see :func:`~llm_locust.swarm.children.run_elsewhere`. Where another
+    upload of the directory is under way, it waits for that one's end.
+
+    Args:
+        attempts: how often each step is tried; None leaves it to :class:`~llm_locust.store.upload.Patience`.
+
+    Returns:
+        Whether all of it is there, and a line that says what was done, or why not.
+    """
+    words = [] if attempts is None else ["--attempts", str(attempts)]
+    try:
+        code, said = run_elsewhere(
+            "llm_locust.store.upload_command",
+            [*words, "--", str(run), to],
+            heard=(STDOUT, STDERR),
+            prefixes=_CREDENTIALS,
+        )
+    except OSError as e:
+        return False, f"the process that uploads cannot be started: {e.strerror or e}"
+    told = " ".join(said.decode(errors="replace").split())[-500:]
+    return code == 0, told or f"the process that uploads ended with {code}"
+
+
+def upload_so_far(run: Path, to: str) -> bool:
+    """Copy what there is of a run that goes on; the log says what was done. A failure is a warning: the
+    next upload goes on where this one ended, and the one at the run's end decides."""
+    done, told = upload_elsewhere(run, to, _ATTEMPTS_IN_BETWEEN)
+    if done:
+        logger.info("%s", told)
+    else:
+        logger.warning("no upload this time: %s", told)
+    return done

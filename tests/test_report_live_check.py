@@ -1,0 +1,48 @@
+"""The live view against the records, in words."""
+
+from typing import Any
+
+import pytest
+
+from llm_locust.report.live_check import live_check
+from llm_locust.report.section import Tone
+
+LARGEST = {"metric": "ttft", "place": "p99", "live_ms": 105.0, "exact_ms": 100.0, "difference": 0.05}
+
+
+def told(**part: Any) -> tuple[str, Tone]:
+    known: dict[str, Any] = {"within": True, "reason": None, "unequal": [], "largest": LARGEST}
+    (line,) = live_check({"live_check": known | part})
+    return line.text, line.tone
+
+
+def test_what_is_within_the_stated_error_is_said_faintly() -> None:
+    assert told(largest=LARGEST | {"difference": 0.0042}) == (
+        "live percentiles were within 0.42 % of the records",
+        Tone.FAINT,
+    )
+
+
+def test_what_is_beyond_it_is_a_warning_with_the_percentile_that_is_furthest_off() -> None:
+    assert told(within=False) == (
+        "live percentiles differ from the records by 5.0 % (p99 TTFT: live 105, records 100 ms)",
+        Tone.WARN,
+    )
+
+
+def test_other_samples_are_a_warning() -> None:
+    text, tone = told(within=False, unequal=["tpot"])
+    assert (text, tone) == ("the live view had other samples than the records: tpot", Tone.WARN)
+
+
+def test_what_could_not_be_compared_has_its_reason_and_is_no_alarm() -> None:
+    text, tone = told(within=None, reason="the live figures are of 3 requests fewer", largest=None)
+    assert text == "live percentiles not compared: the live figures are of 3 requests fewer"
+    assert tone is Tone.FAINT
+
+
+@pytest.mark.parametrize(
+    "summary", [{}, {"live_check": {}}, {"live_check": {"within": True, "largest": None}}]
+)
+def test_without_a_check_or_a_sample_nothing_is_said(summary: dict[str, Any]) -> None:
+    assert list(live_check(summary)) == []
