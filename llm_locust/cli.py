@@ -13,6 +13,7 @@ from llm_locust.report.build import build_report
 from llm_locust.report.compare import command as compare_command
 from llm_locust.report.console import print_report
 from llm_locust.report.output import one_line, printing
+from llm_locust.report.scraped import carry_over
 from llm_locust.store import merge
 
 
@@ -122,6 +123,7 @@ def _merge(args: argparse.Namespace) -> int:
         merged = merge(args.sources, args.out, args.run)
         for line in merged.unreadable:
             print(f"llm-locust merge: warning: {one_line(line)}", file=sys.stderr)
+        carry_over(args.sources, args.out, merged.manifest.id)
         report = build_report(args.out, allow_incomplete=args.allow_incomplete)
     except (ValueError, OSError) as e:
         return _refuse("merge", e)

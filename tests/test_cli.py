@@ -1,5 +1,6 @@
 """The ``llm-locust`` command."""
 
+import json
 import subprocess
 import sys
 from importlib.metadata import version
@@ -11,6 +12,7 @@ from metrics_cases import ORIGIN_NS, batch
 from report_cases import lost_records, manifest, records, write_run
 
 from llm_locust.cli import main
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, Sample, SampleWriter
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -19,6 +21,7 @@ from llm_locust.store import (
     FrameHeader,
     create_run_dir,
     encode_frame,
+    read_manifest,
     write_manifest,
 )
 
@@ -38,8 +41,9 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_report_prints_the_run_and_writes_its_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     run = write_run(tmp_path / "first")
     assert main(["report", str(run)]) == 0
     text = capsys.readouterr().out
@@ -202,3 +206,16 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 1
+
+
+def test_merge_takes_along_what_was_scraped_of_the_run_and_of_no_other(tmp_path: Path) -> None:
+    left = left_over(tmp_path / "left", ended_ns=ORIGIN_NS + 20_000_000_000)
+    other = left_over(tmp_path / "other", id="another", ended_ns=ORIGIN_NS + 20_000_000_000)
+    for of, target in ((left, "a:8000"), (other, "b:8000")):
+        with SampleWriter(of / SERVER_METRICS_FILE) as writer:
+            writer.write([Sample(ORIGIN_NS + i * 10**9, target, "running", "{}", 3.0) for i in range(12)])
+    sources = [str(left), str(other)]
+    run = read_manifest(left).id
+    assert main(["merge", *sources, "--run", run, "--out", str(tmp_path / "out")]) == 0
+    summary = json.loads((tmp_path / "out" / SUMMARY_FILE).read_bytes())
+    assert [target["name"] for target in summary["server"]["targets"]] == ["a:8000"]

@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from signal import SIGINT
@@ -160,7 +160,13 @@ class Server:
         return 200 if path in self.paths else 404
 
 
-def calls(server: Server, settings: DeploymentSettings, clock: list[int], **more: float) -> ServerCalls:
+def calls(
+    server: Server,
+    settings: DeploymentSettings,
+    clock: list[int],
+    told: Callable[[str], None] = lambda _: None,
+    **more: float,
+) -> ServerCalls:
     return ServerCalls(
         settings,
         ["http://a/v1", "http://b/v1"],
@@ -168,6 +174,7 @@ def calls(server: Server, settings: DeploymentSettings, clock: list[int], **more
         lambda: clock[0],
         warmup_s=more.get("warmup_s", 0.0),
         run_s=more.get("run_s"),
+        told=told,
     )
 
 
@@ -178,8 +185,10 @@ def test_the_profiler_of_every_replica_starts_and_stops_at_its_moment() -> None:
         clock[0] += 100_000_000
         return False
 
-    made = calls(server, DeploymentSettings(profile=ProfileSpan(1.0, 2.0)), clock)
+    told: list[str] = []
+    made = calls(server, DeploymentSettings(profile=ProfileSpan(1.0, 2.0)), clock, told.append)
     made.watch(0, now)
+    assert told == ["/start_profile: 2 replicas", "/stop_profile: 2 replicas"]
     assert server.posted == ["/start_profile"] * 2 + ["/stop_profile"] * 2
     assert [round(call.at_ns * 1e-9) for call in made.made] == [2, 2, 3, 3]
     assert all(call.done for call in made.made)

@@ -12,7 +12,7 @@ from llm_locust.metrics.slo import Slo, parse_slo
 
 T = TypeVar("T", int, float)
 
-MarkKind = Literal["users", "rate", "came", "back", "lost", "went", "missed", "reset"]
+MarkKind = Literal["users", "rate", "came", "back", "lost", "went", "missed", "reset", "asked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

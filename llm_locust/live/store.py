@@ -188,7 +188,11 @@ class LiveStore:
         for ring in (self.content.recent, self.content.hour, self.content.run):
             ring.add(at_s, cell)
 
-    def _mark(self, kind: Literal["missed", "reset"], text: str) -> None:
+    def note(self, text: str) -> None:
+        """Mark what was asked of the servers now, beside the load."""
+        self._mark("asked", text)
+
+    def _mark(self, kind: Literal["missed", "reset", "asked"], text: str) -> None:
         self.marks.append(Mark(self.clock_s(), kind, text))
 
 

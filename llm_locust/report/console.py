@@ -14,7 +14,9 @@ from rich.panel import Panel
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
 from llm_locust.report.contents import heading, sections
+from llm_locust.report.live_figures import LIVE_FILE
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import SEPARATOR, clean
 from llm_locust.store import (
@@ -42,6 +44,8 @@ STYLES = {
     Tone.FAINT: "dim",
 }
 _FILES = (REPORT_HTML_FILE, SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE, REQUESTS_FILE, MANIFEST_FILE)
+#: There where servers were scraped, and where somebody could watch.
+_MAYBE = (SERVER_METRICS_FILE, LIVE_FILE)
 
 #: For an output whose encoding has not got them.
 _PLAIN_SIGNS = str.maketrans({"–": "-", "·": "|", "≤": "<=", "…": "...", "∞": "inf"})
@@ -117,7 +121,8 @@ def _labelled(label: str, body: RenderableType) -> RenderableType:
 
 def _files(run_dir: Path) -> RenderableType:
     where = Text(clean(run_dir), no_wrap=True, overflow="ignore")
-    return _labelled("Files", Group(where, Text(" ".join(_FILES), style=STYLES[Tone.FAINT])))
+    names = [*_FILES, *(name for name in _MAYBE if (run_dir / name).exists())]
+    return _labelled("Files", Group(where, Text(" ".join(names), style=STYLES[Tone.FAINT])))
 
 
 def _line(line: Line) -> RenderableType:

@@ -1,13 +1,20 @@
 """What was scraped of a run's servers, for whichever window is asked for."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copyfile
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, holds_samples, read_samples
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.server_series import PARTS, ServerSeries, read_server_series
 from llm_locust.metrics.window import Window
+from llm_locust.report.live_figures import LIVE_FILE
 from llm_locust.report.text import seconds
+from llm_locust.store import MANIFEST_FILE, StoreError, read_manifest
+
+#: The Parquet file, and the streams that it is made of.
+_SAMPLES = "server_metrics*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,28 @@ class Scraped:
             return read_server_series(read_samples(self.path), window, parts, self.failure)
         except SamplesError as e:
             return read_server_series([], window, parts, str(e))
+
+
+def carry_over(sources: Iterable[Path], out: Path, run: str) -> None:
+    """Copy what run directories among ``sources``, and below them, have beside their records: the samples of
+    the run's servers, its last live figures.
+
+    Raises:
+        OSError: a file cannot be copied.
+    """
+    for source in sources:
+        for manifest in [*source.rglob(MANIFEST_FILE)] if source.is_dir() else ():
+            if manifest.parent.resolve() != out.resolve() and _is_of(manifest.parent, run):
+                for path in [*manifest.parent.glob(_SAMPLES), manifest.parent / LIVE_FILE]:
+                    if path.is_file() and not (out / path.name).exists():
+                        copyfile(path, out / path.name)
+
+
+def _is_of(path: Path, run: str) -> bool:
+    try:
+        return read_manifest(path).id == run
+    except (StoreError, OSError):  # said already, by who reads the records
+        return False
 
 
 def _failure(manifest: Manifest) -> str:

@@ -315,6 +315,13 @@ class RunSide:
                 self.axis.now_ns,
                 warmup_s=settings.warmup_s,
                 run_s=run_s if isinstance(run_s, int | float) else None,
+                told=self._note,
             )
         except ProfileError as e:
             raise UsageError(f"--profile-server: {e}") from e
+
+    def _note(self, text: str) -> None:
+        """Mark it in the live view, where there is one."""
+        store = store_of(self.environment)
+        if store is not None:
+            store.note(text)

@@ -52,6 +52,7 @@ class ServerCalls:
         post: of :mod:`llm_locust.deployment.profiler`.
         now_ns: the run's axis.
         run_s: how long the run shall be; None where nothing bounds it.
+        told: hears in words what was asked.
 
     Attributes:
         made: what was asked so far, and how it was answered.
@@ -69,7 +70,9 @@ class ServerCalls:
         *,
         warmup_s: float,
         run_s: float | None,
+        told: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._told = told
         self.made: list[ServerCall] = []
         self._replicas = replicas
         self._post = post
@@ -114,6 +117,7 @@ class ServerCalls:
             logger.warning("%s", failed)
         else:
             logger.info("%s: done by %d replicas", moment.what, len(answers))
+        self._told(failed or f"{moment.what}: {len(answers)} replicas")
 
     def _reset_one(self, url: str) -> Sequence[Answered]:
         return reset_prefix_caches([url], self._post)
