@@ -18,11 +18,11 @@ test: $(VENV)/.test  ## lint, types, tests
 	$(BIN)/mypy
 	$(BIN)/pytest -m "not e2e"
 
-test-e2e: $(VENV)/.test .venv-e2e/.installed  ## a real server: transformers serve with a tiny model
+test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real server and real balancers
 	$(BIN)/pytest -m e2e
 
 test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; the demo's pods on podman where there is one
-	$(BIN)/pytest tests/test_k8s_manifests.py tests/test_k8s_render.py
+	$(BIN)/pytest tests/test_k8s_*.py
 	tests/k8s/pods.sh $(BIN)/pytest tests/k8s
 
 bench: $(VENV)/.test  ## CPU per token and truth of the client, beside others, in one run
@@ -53,10 +53,10 @@ requirements:  ## the image's packages, pinned by hash
 	$(PYTHON) -m venv .venv-uv
 	.venv-uv/bin/pip install --quiet --disable-pip-version-check uv
 	$(UV) pyproject.toml -o k8s/requirements.txt
-	echo 'setuptools>=77' | $(UV) - -o k8s/build-requirements.txt
+	printf 'setuptools>=77\nuv>=0.13\n' | $(UV) - -o k8s/build-requirements.txt
 
 clean:  ## everything that was made, but runs/
-	rm -rf $(VENV) .venv-e2e .venv-k8s .venv-uv build dist *.egg-info bench/build
+	rm -rf $(VENV) .venv-e2e .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -72,6 +72,12 @@ $(VENV)/.test: $(VENV)/.runtime
 	$(PYTHON) -m venv .venv-e2e
 	.venv-e2e/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
 	.venv-e2e/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# Apart from the servers': each pins what the other needs in another version.
+.venv-litellm/.installed: tests/e2e/litellm-requirements.txt
+	$(PYTHON) -m venv .venv-litellm
+	.venv-litellm/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
 .venv-k8s/.installed: tests/k8s/requirements.txt

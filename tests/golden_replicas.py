@@ -10,7 +10,7 @@ import pandas as pd
 from golden_frame import Frame, population
 from golden_stats import figures
 
-from llm_locust.record import RequestRecord
+from llm_locust.record import Outcome, RequestRecord
 
 PARTS = 60
 
@@ -106,15 +106,27 @@ def _kruskal(ok: Frame) -> float:
 
 
 def _by_connection(named: Frame, made: list[RequestRecord]) -> list[tuple[str, str]]:
-    """Each request on a reused connection with the one that had ended last at its worker."""
+    """Each request on a reused connection with the one that its worker's pool, a stack, had of it last."""
     records = [*made[::2], *made[1::2]]
     pairs = []
     for first in (True, False):
         mine = named[(named.index < len(made[::2])) == first]
-        for row, sent, replica in zip(mine.index, mine.sent, mine.replica, strict=True):
-            ended = mine[mine.ended <= sent]
-            if records[row].reused and len(ended):
-                pairs.append((ended.replica[ended.ended.idxmax()], replica))
+        whole = [records[row] for row in mine.index]
+        kept = [r.outcome is Outcome.OK or (r.status or 0) >= 400 for r in whole]
+        events = [(records[row].ended_ns, 0, row) for row in mine.index[kept]]
+        events += [(records[row].started_ns, 1, row) for row in mine.index if records[row].reused]
+        idle: list[tuple[int, int]] = []
+        for at_ns, taken, row in sorted(events):
+            if not taken:
+                idle.append((at_ns, row))
+                continue
+            # Of those that were given back within 5 ms of each other it is not known which one it was.
+            alike = [i for i in range(len(idle)) if idle[-1][0] - idle[i][0] < 5e6]
+            matching = [i for i in alike if mine.replica[idle[i][1]] == mine.replica[row]]
+            if len(alike) == 1:
+                pairs.append((mine.replica[idle[-1][1]], mine.replica[row]))
+            if idle:
+                del idle[matching[-1] if matching else -1]
     return pairs
 
 

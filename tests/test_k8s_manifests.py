@@ -1,41 +1,21 @@
-"""Every overlay renders, fits Kubernetes' schemas, holds what is promised, and names options that exist."""
+"""Every overlay renders, holds what is promised, and names options that exist."""
 
 import argparse
 import json
 import re
 import shlex
-import subprocess
 import sys
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from packaging.requirements import Requirement
+from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found, kubectl_on_path, output, pods
 
 from llm_locust.k8s import command
-from llm_locust.k8s.command import render
 from llm_locust.k8s.overlay import MANIFESTS
-from llm_locust.k8s.scenario_files import RenderError
 from llm_locust.store import upload_command
 from llm_locust.workload.scenario import load_scenario
-
-ROOT = Path(__file__).parent.parent
-OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
-VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34", "1.35")
-
-#: checkov's checks that fail, and why they may.
-ACCEPTED = {
-    "CKV_K8S_8": "liveness: a busy event loop is no reason to kill a master or worker and its records",
-    "CKV_K8S_9": "readiness: workers serve nothing; the master counts those that are ready",
-    "CKV_K8S_15": "image pull policy: tags are fixed, and a cluster may have no registry to pull from",
-    "CKV_K8S_35": "secrets as environment variables: --api-key-env, WEB_PASSWORD and VLLM_API_KEY are such",
-    "CKV_K8S_43": "image digest: known once an image is pushed; given by `llm-locust k8s render --image`",
-    "CKV_DOCKER_2": "HEALTHCHECK: Kubernetes has probes of its own, a headless process serves nothing",
-}
 
 #: Reads the real parser: Locust's options and ours, and the environment variables of all.
 PARSE = """
@@ -50,57 +30,9 @@ print(json.dumps([word for a in parser._actions for word in (*a.option_strings, 
 
 
 @pytest.fixture(scope="module")
-def rendered() -> Callable[[str], str]:
-    made: dict[str, str] = {}
-
-    def of(overlay: str) -> str:
-        try:
-            return made.setdefault(overlay, made.get(overlay) or render(MANIFESTS / "overlays" / overlay))
-        except RenderError as e:
-            if "nor kustomize" in str(e):
-                pytest.skip(str(e))
-            raise
-
-    return of
-
-
-@pytest.fixture
-def folder(rendered: Callable[[str], str], tmp_path: Path) -> Path:
-    """All overlays as files."""
-    for overlay in OVERLAYS:
-        (tmp_path / f"{overlay}.yaml").write_text(rendered(overlay), encoding="utf-8")
-    return tmp_path
-
-
-def tool(name: str) -> str:
-    path = ROOT / ".venv-k8s" / "bin" / name
-    if not path.exists():
-        pytest.skip(f"{name} is not installed: `make test-k8s` does that")
-    return str(path)
-
-
-def output(*command: str, given: str | None = None, codes: tuple[int, ...] = (0,)) -> str:
-    done = subprocess.run(
-        command, input=given, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False
-    )
-    assert done.returncode in codes, done.stdout + done.stderr
-    return done.stdout
-
-
-def documents(text: str) -> list[Any]:
-    return list(yaml.safe_load_all(text))
-
-
-def pods(text: str) -> Iterator[tuple[str, Any]]:
-    """Name and pod spec of whatever makes pods."""
-    for document in documents(text):
-        if "template" in document.get("spec", {}):
-            yield document["metadata"]["name"], document["spec"]["template"]["spec"]
-
-
-def found(text: str, kind: str, name: str) -> Any:
-    (document,) = (d for d in documents(text) if d["kind"] == kind and d["metadata"]["name"].startswith(name))
-    return document
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
+    with kubectl_on_path():
+        yield Rendered(tmp_path_factory.mktemp("rendered"))
 
 
 def swarm(text: str) -> list[tuple[str, list[str], dict[str, str]]]:
@@ -128,7 +60,7 @@ def parsed(*commands: tuple[list[str], Mapping[str, str]]) -> set[str]:
 
 
 def test_the_options_that_the_overlays_give_exist_and_their_values_parse(
-    rendered: Callable[[str], str],
+    rendered: Rendered,
 ) -> None:
     roles = [role for overlay in OVERLAYS for role in swarm(rendered(overlay))]
     assert len(roles) == 2 * len(OVERLAYS)
@@ -164,7 +96,7 @@ def test_an_option_that_does_not_exist_would_be_found() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_pods_are_restricted(rendered: Callable[[str], str], overlay: str) -> None:
+def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
     for name, pod in pods(rendered(overlay)):
         assert pod["securityContext"]["runAsNonRoot"], name
         assert pod["securityContext"]["runAsUser"] > 10_000
@@ -180,7 +112,7 @@ def test_pods_are_restricted(rendered: Callable[[str], str], overlay: str) -> No
 
 
 @pytest.mark.parametrize("overlay", ["headless", "demo", "vllm", "soak", "soak-hpa"])
-def test_there_is_time_to_stop_flush_and_report(rendered: Callable[[str], str], overlay: str) -> None:
+def test_there_is_time_to_stop_flush_and_report(rendered: Rendered, overlay: str) -> None:
     text = rendered(overlay)
     options = found(text, "ConfigMap", "llm-locust-options")["data"]
     stop_and_flush_s = float(options["LOCUST_STOP_TIMEOUT"]) + 30 + 5
@@ -190,9 +122,7 @@ def test_there_is_time_to_stop_flush_and_report(rendered: Callable[[str], str], 
 
 
 @pytest.mark.parametrize("overlay", ["headless", "demo", "vllm"])
-def test_the_masters_job_is_tried_once_and_waits_for_all_workers(
-    rendered: Callable[[str], str], overlay: str
-) -> None:
+def test_the_masters_job_is_tried_once_and_waits_for_all_workers(rendered: Rendered, overlay: str) -> None:
     text = rendered(overlay)
     master, workers = found(text, "Job", "llm-locust-master"), found(text, "Job", "llm-locust-worker")
     assert master["spec"]["backoffLimit"] == 0
@@ -203,7 +133,7 @@ def test_the_masters_job_is_tried_once_and_waits_for_all_workers(
 
 @pytest.mark.parametrize("overlay", ["headless", "demo", "vllm", "soak"])
 def test_a_worker_has_one_whole_cpu_and_reaches_master_dns_and_target_only(
-    rendered: Callable[[str], str], overlay: str
+    rendered: Rendered, overlay: str
 ) -> None:
     text = rendered(overlay)
     resources = dict(pods(text))["llm-locust-worker"]["containers"][0]["resources"]
@@ -227,6 +157,35 @@ def _selects(policy: Any, labels: Mapping[str, str]) -> bool:
     )
 
 
+def test_the_service_account_has_no_rights_and_the_overlays_no_roles(
+    rendered: Rendered,
+) -> None:
+    for overlay in OVERLAYS:
+        found = {d["kind"] for d in documents(rendered(overlay))}
+        assert not found & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+
+
+def test_pod_discovery_lets_the_master_list_pods_and_nobody_do_anything_else(
+    rendered: Rendered,
+) -> None:
+    text = rendered(POD_DISCOVERY)
+    specs = dict(pods(text))
+    accounts = {
+        name: (s["serviceAccountName"], s["automountServiceAccountToken"]) for name, s in specs.items()
+    }
+    assert accounts == {
+        "llm-locust-master": ("llm-locust-master", True),
+        "llm-locust-worker": ("llm-locust", False),
+    }
+    role, binding = found(text, "Role", "llm-locust-pods"), found(text, "RoleBinding", "llm-locust-pods")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+    (subject,) = binding["subjects"]
+    assert (subject["name"], subject["namespace"]) == ("llm-locust-master", "llm-locust")
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    kinds = {d["kind"] for d in documents(text)} - {d["kind"] for d in documents(rendered("headless"))}
+    assert kinds == {"Role", "RoleBinding"}
+
+
 def test_what_the_base_carries_is_what_the_project_has() -> None:
     base = MANIFESTS / "base"
     own = (ROOT / "locustfiles" / "scenario.py").read_text()
@@ -242,44 +201,5 @@ def test_what_the_base_carries_is_what_the_project_has() -> None:
 
 
 def test_the_folder_k8s_leads_to_the_manifests_of_the_package() -> None:
-    for name in ("base", "overlays"):
+    for name in ("base", "components", "overlays"):
         assert (ROOT / "k8s" / name).resolve() == MANIFESTS / name
-
-
-@pytest.mark.parametrize("name", ["requirements.txt", "build-requirements.txt"])
-def test_the_image_takes_packages_by_hash_and_from_no_named_place(name: str) -> None:
-    lines = (ROOT / "k8s" / name).read_text().splitlines()
-    starts = [i for i, line in enumerate(lines) if not line.startswith(" ")]
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        assert "==" in lines[start]
-        assert any("--hash=sha256:" in line for line in lines[start + 1 : end])
-    assert not any("://" in line or "-index" in line for line in lines)
-
-
-def test_the_image_has_every_dependency_in_a_version_that_the_project_allows() -> None:
-    lines = (ROOT / "k8s" / "requirements.txt").read_text().splitlines()
-    pinned = dict(line.split(" ")[0].split("==") for line in lines if not line.startswith(" "))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for requirement in map(Requirement, project["dependencies"]):
-        assert requirement.specifier.contains(pinned[requirement.name.lower()]), requirement
-
-
-@pytest.mark.parametrize("kubernetes", VERSIONS)
-def test_every_overlay_fits_the_schemas(folder: Path, kubernetes: str) -> None:
-    files = [str(path) for path in sorted(folder.glob("*.yaml")) if path.stem != "locust-operator"]
-    output(tool("kubernetes-validate"), "-k", kubernetes, "--strict", *files)
-
-
-def test_checkov_finds_nothing_but_what_is_accepted(folder: Path) -> None:
-    words = ("--compact", "--quiet", "--skip-download", "-o", "json", "--framework")
-    checkov = tool("checkov")
-    failed: set[str] = set()
-    for what in (("kubernetes", "-d", str(folder)), ("dockerfile", "-f", str(ROOT / "k8s" / "Dockerfile"))):
-        report = json.loads(output(checkov, *words, *what, codes=(0, 1)))
-        failed |= {check["check_id"] for check in report["results"]["failed_checks"]}
-    assert failed <= ACCEPTED.keys(), failed - ACCEPTED.keys()
-
-
-def test_all_yaml_is_tidy() -> None:
-    config = str(ROOT / "tests" / "k8s" / "yamllint.yaml")
-    output(tool("yamllint"), "--strict", "-c", config, str(MANIFESTS), str(ROOT / "docs" / "ci"), config)

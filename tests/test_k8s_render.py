@@ -3,13 +3,17 @@
 import argparse
 import json
 import re
+import shlex
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from k8s_tools import kubectl_on_path
 
 from llm_locust.k8s import command
 from llm_locust.k8s.scenario_files import MOST_BYTES, RenderError, files_of
@@ -51,10 +55,8 @@ class Rendered:
 
 
 @pytest.fixture
-def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Render:
+def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Render]:
     """Renders a scenario's text with options."""
-    if not (shutil.which("kubectl") or shutil.which("kustomize")):
-        pytest.skip("neither kubectl nor kustomize is on the PATH")
 
     def of(scenario: str, *words: str) -> Rendered:
         path = tmp_path / "s.yaml"
@@ -65,7 +67,21 @@ def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Render:
         code = command.run(args)
         return Rendered(code, *capsys.readouterr())
 
-    return of
+    with kubectl_on_path():
+        yield of
+
+
+def test_the_command_of_the_page_prints_manifests_for_kubectl_apply(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("users: 50\nrun_time: 5m\n")
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (line,) = re.findall(r"^(llm-locust k8s render .*--target .*) \| kubectl apply -f -$", page, flags=re.M)
+    with kubectl_on_path():
+        command = [sys.executable, "-m", "llm_locust", *shlex.split(line)[1:]]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    kinds = [document["kind"] for document in yaml.safe_load_all(done.stdout)]
+    assert kinds.count("Job") == 2
+    assert kinds[0] == "Namespace"  # first, for kubectl makes them in this order
 
 
 def test_workers_scenario_and_target_are_as_asked(render: Render) -> None:
@@ -122,6 +138,14 @@ def test_a_key_comes_from_its_secret_under_the_scenarios_name(render: Render) ->
     source = {"secretKeyRef": {"name": "models", "key": "token"}}
     for role in ("master", "worker"):
         assert made.pod(role)["containers"][0]["env"] == [{"name": "VLLM_KEY", "valueFrom": source}]
+
+
+def test_pods_are_found_with_rights_that_are_asked_for_in_the_runs_namespace(render: Render) -> None:
+    made = render("users: 5\n", *TARGET, "--pod-discovery", "--namespace", "perf", "--overlay", "soak")
+    assert made.pod("master", "Deployment")["serviceAccountName"] == "llm-locust-master"
+    (subject,) = made.one("RoleBinding", "llm-locust-pods")["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": "llm-locust-master", "namespace": "perf"}
+    assert "kind: Role\n" not in render("users: 5\n", *TARGET).out
 
 
 def test_an_upload_has_its_credentials_and_may_leave_the_master(render: Render) -> None:

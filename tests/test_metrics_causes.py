@@ -149,6 +149,16 @@ def test_connections_are_to_blame_only_where_something_is_uneven() -> None:
     assert kinds(found(connection=sticky, requests=UNEVEN)) == ["sticky"]
 
 
+def test_the_least_busy_replica_is_no_sticky_connection() -> None:
+    followed = Affinity(1000, 0.85, 0.29)
+    (cause,) = found(requests=UNEVEN, connection=followed, cv={"requests": 0.38, "in_flight": 0.12})
+    assert cause.kind == "least_busy"
+    assert "(variation 38 %)" in cause.text
+    assert kinds(found(requests=UNEVEN, connection=followed, cv={"requests": 0.3, "in_flight": 0.3})) == [
+        "unknown"
+    ]
+
+
 def test_sessions_on_their_own_connections_are_not_told_a_second_time() -> None:
     connection, session = Affinity(1000, 0.99, 0.25), Affinity(900, 0.98, 0.25)
     assert kinds(found(requests=UNEVEN, connection=connection, session=session)) == ["sticky"]
@@ -165,6 +175,11 @@ def test_a_key_decides_where_it_explains_half_of_what_chance_does_not(
     assert Affinity(pairs, observed, expected).decides is decides
 
 
+@pytest.mark.parametrize(("observed", "binds"), [(1.0, True), (0.97, True), (0.95, False), (0.85, False)])
+def test_a_connection_binds_where_next_to_none_of_its_requests_leaves(observed: float, binds: bool) -> None:
+    assert Affinity(1000, observed, 0.25).binds is binds
+
+
 def test_requests_in_turn_are_to_blame_only_for_what_is_uneven() -> None:
     assert found(dispersion=0.02) == []
     (cause,) = found(dispersion=0.02, cv={"output_tokens": 0.3})
@@ -174,6 +189,6 @@ def test_requests_in_turn_are_to_blame_only_for_what_is_uneven() -> None:
 
 
 def test_an_imbalance_that_nothing_explains_says_so() -> None:
-    assert kinds(found(requests=UNEVEN, cv={"requests": 0.3})) == ["unknown"]
+    assert kinds(found(requests=UNEVEN, cv={"requests": 0.3, "in_flight": 0.3})) == ["unknown"]
     assert found(requests=UNEVEN, cv={"requests": 0.02}) == []  # of many requests, and of no size
     assert found(requests=EVEN, cv={"requests": 0.3}) == []

@@ -3,65 +3,25 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from pyarrow import fs
-from relay import Relay, relay
-from report_cases import write_run
+from upload_cases import Pauses, contents, copy, finished_run, whole
 
 from llm_locust.store import upload as module
-from llm_locust.store.destination import Destination, UploadError, open_destination
-from llm_locust.store.files import MANIFEST_FILE, StoreError, read_manifest
+from llm_locust.store.destination import Destination, UploadError
+from llm_locust.store.files import MANIFEST_FILE, StoreError
 from llm_locust.store.upload import INDEX_FILE, Patience, Uploaded, upload_run
 from llm_locust.store.upload_command import main
+from llm_locust.store.upload_files import Part, parts_of
 
 KEY, SECRET = "known-key-id", "this-is-the-secret"
 
 
-@dataclass(slots=True)
-class Pauses:
-    """How long was waited between attempts; at the n-th pause the n-th deed is done."""
-
-    deeds: list[Callable[[], None]] = field(default_factory=list)
-    taken_s: list[float] = field(default_factory=list)
-
-    def __call__(self, pause_s: float) -> None:
-        self.taken_s.append(pause_s)
-        if len(self.taken_s) <= len(self.deeds):
-            self.deeds[len(self.taken_s) - 1]()
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A finished run, with a spool that was left behind."""
-    made = write_run(tmp_path / "run")
-    (made / "report.md").write_text("# Report\n")
-    (made / "spool" / "w1").mkdir(parents=True)
-    (made / "spool" / "w1" / "000001.frame").write_bytes(b"frame")
-    (made / "report.md.part").write_text("half")
-    (made / "link").symlink_to(made / "manifest.json")
-    return made
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def whole(run: Path) -> dict[str, bytes]:
-    """What a run amounts to elsewhere."""
-    return {name: c for name, c in contents(run).items() if not name.endswith(".part") and name != "link"}
-
-
-def copy(kept: Path, run: Path) -> Path:
-    return kept / read_manifest(run).id
-
-
-# On a file system.
+    return finished_run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file://localhost{}"])
@@ -93,7 +53,7 @@ def test_the_manifest_comes_last_and_the_index_before_it(
 def test_what_is_there_already_is_not_sent_again(run: Path, tmp_path: Path) -> None:
     first = upload_run(run, str(tmp_path))
     again = upload_run(run, str(tmp_path))
-    assert again == Uploaded(first.to, (), tuple(sorted(first.sent)), 0)
+    assert again == Uploaded(first.to, (), tuple(sorted(first.sent)), (), 0)
 
 
 def test_a_file_that_changed_is_sent_and_the_manifest_after_it(run: Path, tmp_path: Path) -> None:
@@ -120,16 +80,29 @@ def test_an_index_that_cannot_be_read_is_none(run: Path, tmp_path: Path, damage:
 def test_a_spooled_batch_that_goes_meanwhile_is_left_out(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = list(module._names(run))
+    found = list(parts_of(run, {}))
 
-    def acknowledged(_: Path) -> Iterator[str]:
+    def acknowledged(*_: object) -> Iterator[Part]:
         (run / "spool" / "w1" / "000001.frame").unlink()
-        return iter(names)
+        return iter(found)
 
-    monkeypatch.setattr(module, "_names", acknowledged)
+    monkeypatch.setattr(module, "parts_of", acknowledged)
     done = upload_run(run, str(tmp_path))
     assert "spool/w1/000001.frame" not in done.sent
     assert (copy(tmp_path, run) / MANIFEST_FILE).exists()
+
+
+def test_what_was_cut_while_it_was_read_is_not_left_there(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def torn(self: Part, _: object) -> Iterator[bytes]:
+        yield b"half"
+        raise OSError("this disk is broken")
+
+    monkeypatch.setattr(Part, "chunks", torn)
+    with pytest.raises(UploadError, match="this disk is broken"):
+        upload_run(run, str(tmp_path / "kept"), Patience(attempts=1))
+    assert not contents(tmp_path / "kept")
 
 
 def test_a_directory_that_cannot_be_written_is_said_in_one_line_and_keeps_the_files(
@@ -171,6 +144,8 @@ def _failing(text: str) -> Callable[[], None]:
         ("ftp://host/x", "of no known kind"),
         ("s3:///prefix", "names no bucket"),
         ("s3://bucket/x?acl=public", "'acl' is no setting of s3://"),
+        ("s3://bucket/x?scheme=ftp", "Invalid S3 connection scheme 'ftp'"),
+        ("gs://bucket/x?anonymous=yes", "anonymous=yes: write true or false"),
         ("file://elsewhere/x", "names another host"),
         ("", "an empty address"),
     ],
@@ -208,121 +183,3 @@ def test_the_command_says_what_went_wrong_and_ends_with_2(
     assert capsys.readouterr().err.startswith("llm-locust upload: 'ftp://host/x' is of no known kind")
     with pytest.raises(SystemExit):
         main([str(run), "kept", "--attempts", "0"])
-
-
-# To a real S3 API.
-
-
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A bucket behind a network that fails when it is told to."""
-
-    port: int
-    network: Relay
-
-    @property
-    def address(self) -> str:
-        return f"s3://runs/nightly?scheme=http&endpoint_override=127.0.0.1:{self.network.port}"
-
-    def contents(self) -> dict[str, bytes]:
-        """The objects, read past the network that fails."""
-        place = open_destination(f"s3://runs/nightly?scheme=http&endpoint_override=127.0.0.1:{self.port}")
-        return {name: place.read(name) or b"" for name in place.sizes()}
-
-
-@pytest.fixture(scope="module")
-def s3_port() -> Iterator[int]:
-    pytest.importorskip("moto", reason="moto[server] serves the S3 API")
-    command = "import sys; from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"
-    with subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        said = next(line for line in server.stderr if "Running on" in line)
-        yield int(said.rpartition(":")[2])
-        server.kill()
-
-
-@pytest.fixture
-def bucket(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    s3 = fs.S3FileSystem(
-        scheme="http",
-        endpoint_override=f"127.0.0.1:{s3_port}",
-        allow_bucket_creation=True,
-        allow_bucket_deletion=True,
-    )
-    s3.create_dir("runs")
-    with relay(s3_port) as network:
-        yield Bucket(s3_port, network)
-    s3.delete_dir("runs")
-
-
-def in_bucket(run: Path) -> dict[str, bytes]:
-    return {f"{read_manifest(run).id}/{name}": content for name, content in whole(run).items()}
-
-
-def test_a_bucket_gets_all_files_and_a_second_upload_sends_none(run: Path, bucket: Bucket) -> None:
-    done = upload_run(run, bucket.address)
-    there = bucket.contents()
-    assert there.pop(f"{read_manifest(run).id}/{INDEX_FILE}")
-    assert there == in_bucket(run)
-    assert upload_run(run, bucket.address).skipped == tuple(sorted(done.sent))
-
-
-def test_the_endpoint_may_come_from_the_environment(
-    run: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{bucket.network.port}")
-    assert upload_run(run, "s3://runs/nightly").to == f"s3://runs/nightly/{read_manifest(run).id}"
-    assert in_bucket(run).items() <= bucket.contents().items()
-
-
-def test_a_server_that_is_down_at_first_is_waited_for(run: Path, bucket: Bucket) -> None:
-    bucket.network.cut()
-    pauses = Pauses([lambda: None, bucket.network.mend])
-    upload_run(run, bucket.address, Patience(wait=pauses))
-    assert pauses.taken_s == [1, 2]
-    assert in_bucket(run).items() <= bucket.contents().items()
-
-
-def test_an_upload_that_is_cut_midway_leaves_no_manifest_and_goes_on_where_it_ended(
-    run: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (run / "requests.parquet").write_bytes(os.urandom(12_000_000))
-    chunks = module._chunks
-
-    def cut_short(*args: object) -> Iterator[bytes]:
-        for number, chunk in enumerate(chunks(*args)):  # type: ignore[arg-type]
-            if number == 7:
-                bucket.network.cut()
-            yield chunk
-
-    monkeypatch.setattr(module, "CHUNK_BYTES", 1_000_000)
-    monkeypatch.setattr(module, "_chunks", cut_short)
-    before = contents(run)
-    with pytest.raises(UploadError, match="AWS Error") as said:
-        upload_run(run, bucket.address, Patience(attempts=2, wait=Pauses()))
-    assert "\n" not in str(said.value)
-    assert SECRET not in str(said.value)
-    assert contents(run) == before
-    left = {name.partition("/")[2] for name in bucket.contents()}
-    assert "report.md" in left
-    assert not left & {MANIFEST_FILE, "requests.parquet"}
-
-    monkeypatch.setattr(module, "_chunks", chunks)
-    bucket.network.mend()
-    done = upload_run(run, bucket.address)
-    assert done.skipped == ("report.md",)
-    assert in_bucket(run).items() <= bucket.contents().items()
-
-
-def test_a_bucket_that_is_not_there_is_said_at_once(run: Path, bucket: Bucket) -> None:
-    pauses = Pauses()
-    with pytest.raises(UploadError, match="NO_SUCH_BUCKET"):
-        upload_run(run, bucket.address.replace("//runs", "//no-such-bucket"), Patience(wait=pauses))
-    assert not pauses.taken_s

@@ -56,6 +56,11 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--image", metavar="IMAGE", help="name with tag or digest (default: llm-locust:0.1.0)")
     group.add_argument("--api-key-secret", metavar="SECRET/KEY", help="where the target's API key is")
+    group.add_argument(
+        "--pod-discovery",
+        action="store_true",
+        help="let the master list pods, for --metrics-url k8s:app=vllm:8000",
+    )
     group.add_argument("--upload", metavar="TO", help="where the run goes: s3://bucket/prefix, gs://bucket")
     group.add_argument(
         "--upload-secret", metavar="SECRET", help="credentials for it, as environment variables"
@@ -115,6 +120,7 @@ def _plan(args: argparse.Namespace) -> Plan:
         target_cidrs=tuple(args.target_cidr),
         locustfile=args.locustfile,
         api_key_secret=args.api_key_secret,
+        pod_discovery=args.pod_discovery,
         upload=args.upload,
         upload_secret=args.upload_secret,
     )

@@ -40,8 +40,8 @@ class Plan:
         target: URL of the server; else the scenario's ``host``.
         target_cidrs: its addresses, where it is no Service of the cluster.
         api_key_secret: ``SECRET/KEY`` that holds the API key.
-        upload: where the run goes in the end; ``upload_secret`` holds the credentials for it, as
-            environment variables.
+        pod_discovery: the master may list pods, for ``k8s:`` among its metrics URLs.
+        upload: where the run goes; ``upload_secret`` holds the credentials for it, as environment variables.
     """
 
     scenario: Scenario
@@ -53,6 +53,7 @@ class Plan:
     target_cidrs: tuple[str, ...] = ()
     locustfile: Path | None = None
     api_key_secret: str | None = None
+    pod_discovery: bool = False
     upload: str | None = None
     upload_secret: str | None = None
 
@@ -87,6 +88,8 @@ def kustomization(plan: Plan, files: list[str]) -> dict[str, Any]:
         "namespace": plan.namespace or "llm-locust",
         "resources": [f"manifests/overlays/{plan.overlay}"],
     }
+    if plan.pod_discovery:
+        content["components"] = ["manifests/components/pod-discovery"]
     if plan.image is not None:
         content["images"] = [_image(plan.image)]
     content["configMapGenerator"] = [

@@ -22,7 +22,8 @@ BEYOND_CHANCE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """``kind`` is out, slow, sticky, affine, round_robin or unknown; ``replica`` is that of the first two."""
+    """``kind`` is out, slow, sticky, least_busy, affine, round_robin or unknown; ``replica`` is that of the
+    first two."""
 
     kind: str
     text: str
@@ -58,7 +59,8 @@ def causes(e: Evidence) -> list[Cause]:
     found = [*_out(e), *_slow(e)]
     if e.direct:
         return found
-    found += [*_sticky(e), *_affine(e), *_round_robin(e)]
+    found += _sticky(e) or _as_they_finish(e)
+    found += [*_affine(e), *_round_robin(e)]
     if not found and e.uneven_requests and e.is_uneven("requests") and e.requests is not None:
         found.append(
             Cause(
@@ -130,20 +132,34 @@ def _busier(entry: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> fl
     return (entry["share"] or 0.0) / usual if usual else 1.0
 
 
-def _sticky(e: Evidence) -> Iterator[Cause]:
+def _sticky(e: Evidence) -> list[Cause]:
     connection = e.affinities["connection"]
-    if connection.decides and (e.uneven_requests or e.is_uneven("in_flight")):
-        yield Cause(
-            "sticky",
-            f"connections stick to a replica: {_share(connection)} on a reused connection went where the one "
-            "before it went; the balancer shares out connections, not requests: compare with "
-            "--connection-reuse off",
-        )
+    if not (connection.binds and (e.uneven_requests or e.is_uneven("in_flight"))):
+        return []
+    text = (
+        f"connections stick to a replica: {_share(connection)} on a reused connection went where the one "
+        "before it went; the balancer shares out connections, not requests: compare with "
+        "--connection-reuse off"
+    )
+    return [Cause("sticky", text)]
+
+
+def _as_they_finish(e: Evidence) -> list[Cause]:
+    """Requests are uneven because replicas are, and what is under way at each is not."""
+    requests, in_flight = e.cv["requests"] or 0.0, e.cv["in_flight"]
+    if not e.uneven_requests or requests <= UNEVEN_CV or in_flight is None or in_flight > requests / 2:
+        return []
+    text = (
+        f"requests are uneven (variation {100 * requests:.0f} %) and those in flight are less so "
+        f"({100 * in_flight:.0f} %): each replica gets what it finishes, as by a balancer that picks the "
+        "least busy one"
+    )
+    return [Cause("least_busy", text)]
 
 
 def _affine(e: Evidence) -> Iterator[Cause]:
     """Where a connection decides already, its sessions go with it."""
-    if e.affinities["connection"].decides:
+    if e.affinities["connection"].binds:
         return
     for key, what in (("session", "of a session"), ("prompt", "with the same prompt")):
         if e.affinities[key].decides:

@@ -25,6 +25,10 @@ BLOCK_TURNS, LEAST_BLOCKS = 8, 30
 #: Requests that routing is told from: more would tell the same, and take a gigabyte.
 MOST_LOOKED_AT = 1_000_000
 
+#: Connections that were given back so soon after each other may have been so in another order: what ends a
+#: request is the kernel's time of its last byte, and an event loop reads several in one go.
+SAME_MOMENT_S = 0.005
+
 #: Fewest pairs of requests with the same key that tell anything.
 LEAST_PAIRS = 30
 
@@ -33,6 +37,11 @@ _NOTABLE_DEVIATIONS = 5.0
 
 #: The share of what could be above chance, from which on a key decides where a request goes.
 _DECIDES = 0.5
+
+#: The same of a key that binds: a balancer of connections lets none of them change its replica. One that
+#: picks the least busy replica keeps four of five requests in a closed loop where they were: a user's next
+#: request goes where its last one has just made room.
+_BINDS = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +112,72 @@ class Affinity:
     @property
     def decides(self) -> bool:
         """Whether the key says where a request goes: half of what could be above chance is."""
+        return self._is_above(_DECIDES)
+
+    @property
+    def binds(self) -> bool:
+        """Whether next to all requests with the same key go to one replica."""
+        return self._is_above(_BINDS)
+
+    def _is_above(self, share: float) -> bool:
         if self.pairs < LEAST_PAIRS or self.expected >= 1:
             return False
         deviation = (self.expected * (1 - self.expected) / self.pairs) ** 0.5
         above = self.observed - self.expected
-        return above > _NOTABLE_DEVIATIONS * deviation and above > _DECIDES * (1 - self.expected)
+        return above > _NOTABLE_DEVIATIONS * deviation and above > share * (1 - self.expected)
 
 
 def by_connection(c: Columns, carriers: Carriers, replica: Labels, rows: Rows) -> Affinity:
-    """Of the requests on a reused connection. The client's pool hands out the connection that was given back
-    last, so it is that of the request which ended last at the same worker before this one was sent."""
-    pairs: list[tuple[Rows, Rows]] = []
-    for worker in np.unique(carriers.worker.codes[rows]).tolist():
-        mine = rows[carriers.worker.codes[rows] == worker]
-        ended = mine[np.argsort(c.ended_s[mine], kind="stable")]
-        later = mine[c.reused[mine] & ~np.isnan(c.sent_s[mine])]
-        place = np.searchsorted(c.ended_s[ended], c.sent_s[later], side="right") - 1
-        later, place = later[place >= 0], place[place >= 0]
-        pairs.append((ended[place], later))
+    """Of successive requests on one connection.
+
+    Which connection a request went over is worked out as the client's pool did: it hands out the connection
+    that was given back last, and a request that did not end well gives none back. Of several that were given
+    back within :data:`SAME_MOMENT_S` it is not known which was the last: such a request is in no pair.
+    """
+    pairs = [
+        _on_one_connection(c, replica.codes, rows[carriers.worker.codes[rows] == worker])
+        for worker in np.unique(carriers.worker.codes[rows]).tolist()
+    ]
     return _affinity(pairs, replica, rows)
+
+
+def _on_one_connection(c: Columns, served_by: NDArray[np.int32], mine: Rows) -> tuple[Rows, Rows]:
+    """A worker's requests on connections that are known, and the ones that these carried before."""
+    back, taken = mine[c.ok[mine] | (c.status[mine] >= 400)], mine[c.reused[mine]]
+    times_s = np.concatenate([c.ended_s[back], c.started_s[taken]])
+    takes = np.repeat([False, True], [len(back), len(taken)])
+    order = np.lexsort((takes, times_s))
+    rows = np.concatenate([back, taken])[order]
+    by_time = zip(
+        rows.tolist(), takes[order].tolist(), times_s[order].tolist(), served_by[rows].tolist(), strict=True
+    )
+    idle: list[tuple[int, float, int]] = []
+    before, after = [], []
+    for row, takes_one, at_s, place in by_time:
+        if not takes_one:
+            idle.append((row, at_s, place))
+            continue
+        likely, is_sure = _likely(idle, place)
+        if is_sure:
+            before.append(idle[likely][0])
+            after.append(row)
+        if likely >= 0:
+            del idle[likely]
+    return np.array(before, dtype=np.intp), np.array(after, dtype=np.intp)
+
+
+def _likely(idle: Sequence[tuple[int, float, int]], place: int) -> tuple[int, bool]:
+    """Which of the idle connections was taken by a request that ``place`` served, -1 for none, and whether
+    that is sure: of several it is taken to be one to that place, so that the others stay those they are."""
+    if not idle:
+        return -1, False
+    top = len(idle) - 1
+    first = top
+    while first > 0 and idle[top][1] - idle[first - 1][1] < SAME_MOMENT_S:
+        first -= 1
+    if first == top:
+        return top, True
+    return next((i for i in range(top, first - 1, -1) if idle[i][2] == place), top), False
 
 
 def by_key(c: Columns, keys: NDArray[np.int64], replica: Labels, rows: Rows) -> Affinity:

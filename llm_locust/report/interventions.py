@@ -8,7 +8,7 @@ from llm_locust.report.text import clean, count, plural, seconds
 
 Part = Mapping[str, Any]
 
-TITLE = "Beside the load"
+TITLE = "Server calls"
 
 #: Replicas that one line names.
 MOST_NAMED = 5
@@ -33,7 +33,9 @@ def _lines(part: Part) -> Iterator[Line]:
         yield Line(f"straight to {plural(len(targets), 'target')}, through no balancer")
     if (waited_s := part.get("ready_s")) is not None:
         ready = part.get("replicas_ready") or ()
-        yield Line(f"{plural(len(ready), 'replica')} ready {seconds(waited_s)} before the load", Tone.FAINT)
+        yield Line(
+            f"{plural(len(ready), 'replica')} waited for, ready within {seconds(waited_s)}", Tone.FAINT
+        )
     for call in part.get("calls") or ():
         yield from _call(call)
     if profiled_s := part.get("profiled_s"):

@@ -1,12 +1,15 @@
 """A folder that files are written into: of an object store, or of a file system."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+import pyarrow as pa
 from pyarrow import fs
 
 #: Bounds of one request to an object store: another one may then be tried.
@@ -15,9 +18,15 @@ REQUEST_TIMEOUT_S = 30.0
 
 #: What may stand behind the question mark of an address; the SDKs take all else from the environment.
 _S3_SETTINGS = ("region", "scheme", "endpoint_override")
-_GS_SETTINGS = ("scheme", "endpoint_override", "project_id")
+_GS_SETTINGS = ("scheme", "endpoint_override", "project_id", "anonymous")
 
 _FORMS = "s3://bucket/prefix, gs://bucket/prefix, file:///path or a path"
+
+#: What Google's client says, the code's places and the rest of its words apart.
+_GOOGLE = re.compile(
+    r"google::cloud::Status\((\w+): (?:.*? a last message of )?"
+    r"(.* underlying error message was: )?(.*?) error_info="
+)
 
 #: The environment's secrets, should a store's error quote one.
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
@@ -78,10 +87,15 @@ class Destination:
             self.filesystem.create_dir(os.path.dirname(target))
         place = f"{target}.part" if local else target
         size = 0
-        with self.filesystem.open_output_stream(place) as stream:
-            for chunk in chunks:
-                stream.write(chunk)
-                size += len(chunk)
+        try:
+            with self.filesystem.open_output_stream(place) as stream:
+                for chunk in chunks:
+                    stream.write(chunk)
+                    size += len(chunk)
+        except BaseException:
+            with suppress(OSError):  # what was cut while it was read here has been made all the same
+                self.filesystem.delete_file(place)
+            raise
         if local:
             self.filesystem.move(place, target)
         if (found := self._info(name).size) != size:
@@ -92,9 +106,11 @@ class Destination:
         """Remove a file (raises OSError)."""
         self.filesystem.delete_file(f"{self.path}/{name}")
 
-    def reason(self, error: OSError) -> str:
+    def reason(self, error: Exception) -> str:
         """What an error says, in one line and without the environment's secrets."""
         text = " ".join(str(error).split()) or type(error).__name__
+        if found := _GOOGLE.search(text):
+            text = f"GCS error {found[1]}: {'no access token: ' if found[2] else ''}{found[3]}"
         for name in _SECRETS:
             if secret := os.environ.get(name):
                 text = text.replace(secret, "***")
@@ -127,7 +143,10 @@ def open_destination(text: str) -> Destination:
         raise UploadError(
             f"{unknown[0]!r} is no setting of {address.scheme}://; allowed is {', '.join(known)}"
         )
-    filesystem = (_s3 if address.scheme == "s3" else _gs)(settings)
+    try:
+        filesystem = (_s3 if address.scheme == "s3" else _gs)(settings)
+    except (pa.ArrowException, OSError) as e:
+        raise UploadError(f"{text!r}: {e}") from e
     return Destination(text, filesystem, address.netloc + address.path.rstrip("/"))
 
 
@@ -160,4 +179,9 @@ def _endpoint(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _gs(settings: dict[str, str]) -> fs.FileSystem:
-    return fs.GcsFileSystem(**settings, retry_time_limit=timedelta(seconds=REQUEST_TIMEOUT_S))
+    anonymous = settings.pop("anonymous", "false")
+    if anonymous not in ("true", "false"):
+        raise UploadError(f"anonymous={anonymous}: write true or false")
+    # An attempt of its own is over soon, as with S3.
+    limit = timedelta(seconds=CONNECT_TIMEOUT_S)
+    return fs.GcsFileSystem(anonymous=anonymous == "true", **settings, retry_time_limit=limit)

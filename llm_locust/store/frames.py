@@ -146,8 +146,8 @@ def _behind(buffers: list[memoryview], done: int) -> list[memoryview]:
     return [rest[0][done:], *rest[1:]] if done else rest
 
 
-def index_frames(path: Path) -> FrameIndex:
-    """Every whole frame of the file, behind damaged bytes too.
+def index_frames(path: Path, start: int = 0) -> FrameIndex:
+    """Every whole frame of the file from the byte ``start`` on, behind damaged bytes too.
 
     Where no whole frame begins, the next one is looked for: the next magic at which the lengths
     fit into the file, the header is one and the CRC is right. No more than 1 MiB is in memory.
@@ -157,7 +157,7 @@ def index_frames(path: Path) -> FrameIndex:
     """
     frames: list[FrameRef] = []
     tears: list[Tear] = []
-    at, whole_until = 0, 0
+    at = whole_until = start
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         while at < size:

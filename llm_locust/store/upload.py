@@ -5,43 +5,39 @@ that has one is whole; before it comes ``uploaded.json``, which is kept up to da
 later attempt what is there already.
 """
 
+import fcntl
 import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from llm_locust.store.destination import Destination, UploadError, open_destination
 from llm_locust.store.files import MANIFEST_FILE, read_manifest
+from llm_locust.store.upload_files import Part, Stored, parts_of
 
 #: At the destination: name -> size and SHA-256 of each file that is there.
 INDEX_FILE = "uploaded.json"
 
-CHUNK_BYTES = 8 * 1024 * 1024
 LONGEST_PAUSE_S = 30.0
 
 #: What another attempt cannot change.
 _FINAL = re.compile(
     "ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID"
-    "|MISSING_AUTHENTICATION_TOKEN|HTTP status 40[13]|PERMISSION_DENIED|UNAUTHENTICATED",
+    "|MISSING_AUTHENTICATION_TOKEN|HTTP status 40[13]|PERMISSION_DENIED|UNAUTHENTICATED|Permanent error",
     re.IGNORECASE,
 )
 
 T = TypeVar("T")
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """A file as it was sent: its size in bytes, and the SHA-256 of its content in hexadecimal digits."""
-
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +48,14 @@ class Uploaded:
         to: the run's folder at the destination.
         sent: names of the files that were sent.
         skipped: names of those that were there already.
+        removed: names of those that an earlier upload had sent, and the run has no more.
         bytes_sent: size of ``sent`` together.
     """
 
     to: str
     sent: tuple[str, ...]
     skipped: tuple[str, ...]
+    removed: tuple[str, ...]
     bytes_sent: int
 
     def __str__(self) -> str:
@@ -88,11 +86,14 @@ class Patience:
 
 
 def upload_run(run: Path, to: str, patience: Patience | None = None) -> Uploaded:
-    """Copy a run directory to ``to/<run id>``.
+    """Copy a run directory to ``to/<run id>``, or what of it is new or has changed.
 
     A file is skipped where ``uploaded.json`` there names it with the size and SHA-256 that it has here, and
-    the destination says that the size is so. While files are changed, the manifest of an earlier upload is
-    not there. A directory of a run that goes on can be uploaded too: each file as far as it has got.
+    the destination says that the size is so. Files that are new there come first; while others are changed,
+    the manifest of an earlier upload is not there. What an earlier upload sent and is no more goes.
+
+    A directory of a run that goes on can be uploaded too, again and again: its manifest is that of the
+    moment when the upload began, all that it tells of is there. Two uploads of one directory take turns.
 
     Args:
         run: run directory with its manifest. It is only read.
@@ -107,16 +108,39 @@ def upload_run(run: Path, to: str, patience: Patience | None = None) -> Uploaded
     run_id = read_manifest(run).id
     destination = open_destination(to)
     try:
-        return _Upload(run, destination.folder(run_id), patience or Patience()).everything()
-    except OSError as e:
+        with _alone(run):
+            return _everything(run, destination.folder(run_id), patience or Patience())
+    except (OSError, pa.ArrowException) as e:
         raise UploadError(
             f"{str(run)!r} could not be uploaded to {destination.text!r}: {destination.reason(e)}; "
             f"the files are kept, `llm-locust upload {quote(str(run))} {quote(destination.text)}` goes on"
         ) from e
 
 
+def _everything(run: Path, to: Destination, patience: Patience) -> Uploaded:
+    while True:
+        with suppress(_EndedError):
+            return _Upload(run, to, patience).everything()
+
+
+@contextmanager
+def _alone(run: Path) -> Iterator[None]:
+    """No other upload of the directory meanwhile; of a file system without locks that is not known."""
+    folder = os.open(run, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
 class _GoneError(Exception):
     """A file that was there is not there any more."""
+
+
+class _EndedError(Exception):
+    """The run has ended meanwhile, and its batches have become another file."""
 
 
 class _Upload:
@@ -126,57 +150,62 @@ class _Upload:
         self._run = run
         self._to = destination
         self._patience = patience
+        self._sent: dict[str, Stored] = {}
 
     def everything(self) -> Uploaded:
-        there = self._patience.try_again(self._read_index)
+        # Before anything else is looked at: what it tells of is there then.
+        manifest = (self._run / MANIFEST_FILE).read_bytes()
+        index = self._patience.try_again(self._read_index)
         sizes = self._patience.try_again(self._to.sizes)
-        names = list(_names(self._run))
-        skipped = tuple(name for name in names if self._is_there(name, there, sizes))
-        # Last, and always: that it is there says that all else is.
-        due = [name for name in names if name not in skipped and name != MANIFEST_FILE]
-        if due or MANIFEST_FILE not in skipped:
-            return self._send_all([*due, MANIFEST_FILE], skipped, there, sizes)
-        return Uploaded(self._to.text, (), skipped, 0)
+        parts = {part.name: part for part in parts_of(self._run, index) if part.name != MANIFEST_FILE}
+        there = {name for name, part in parts.items() if _is_there(part, index, sizes)}
+        known = _stored(manifest)
+        up_to_date = index.get(MANIFEST_FILE) == known and sizes.get(MANIFEST_FILE) == known.size
+        removed = tuple(sorted((index.keys() - parts.keys() - {MANIFEST_FILE}) & sizes.keys()))
+        if up_to_date and len(there) == len(parts) and not removed:
+            return Uploaded(self._to.text, (), tuple(sorted({*there, MANIFEST_FILE})), (), 0)
+        index = {name: stored for name, stored in index.items() if name in there}
+        due = [part for name, part in parts.items() if name not in there]
+        self._send([part for part in due if part.name not in sizes], index)
+        changed = [part for part in due if part.name in sizes]
+        if (changed or removed) and MANIFEST_FILE in sizes:
+            self._remove(MANIFEST_FILE)
+        self._send(changed, index)
+        for name in removed:
+            self._remove(name)
+        self._send_manifest(manifest, index)
+        bytes_sent = sum(stored.size for stored in self._sent.values())
+        return Uploaded(self._to.text, tuple(self._sent), tuple(sorted(there)), removed, bytes_sent)
 
-    def _send_all(
-        self, due: list[str], skipped: tuple[str, ...], there: Mapping[str, Stored], sizes: Mapping[str, int]
-    ) -> Uploaded:
-        if MANIFEST_FILE in sizes:
-            self._patience.try_again(lambda: self._to.delete(MANIFEST_FILE))
-        index = {name: stored for name, stored in there.items() if name in skipped and name != MANIFEST_FILE}
-        sent: dict[str, Stored] = {}
-        for name in due:
+    def _send(self, parts: Sequence[Part], index: dict[str, Stored]) -> None:
+        """Send files, each followed by the index that says so."""
+        for part in parts:
             with suppress(_GoneError):  # a batch in the spool that the master has by now
-                sent[name] = self._send(name, index)
-        return Uploaded(
-            self._to.text,
-            tuple(sent),
-            tuple(name for name in skipped if name not in sent),
-            sum(stored.size for stored in sent.values()),
-        )
+                index[part.name] = self._sent[part.name] = self._patience.try_again(partial(self._copy, part))
+                self._write_index(index)
 
-    def _send(self, name: str, index: dict[str, Stored]) -> Stored:
-        """Send one file; the index that says so follows it, or comes before it where it is the manifest."""
-        if name == MANIFEST_FILE:
-            content = (self._run / name).read_bytes()
-            stored = Stored(len(content), hashlib.sha256(content).hexdigest())
-            self._write_index(index | {name: stored})
-            self._patience.try_again(lambda: self._to.write(name, iter([content])))
-            return stored
-        stored = self._patience.try_again(lambda: self._copy(name))
-        index[name] = stored
-        self._write_index(index)
-        return stored
+    def _send_manifest(self, content: bytes, index: dict[str, Stored]) -> None:
+        """Last, and always: that it is there says that all else is."""
+        self._sent[MANIFEST_FILE] = _stored(content)
+        self._write_index(index | {MANIFEST_FILE: _stored(content)})
+        self._patience.try_again(lambda: self._to.write(MANIFEST_FILE, iter([content])))
 
-    def _copy(self, name: str) -> Stored:
+    def _copy(self, part: Part) -> Stored:
         digest = hashlib.sha256()
         try:
-            file = (self._run / name).open("rb")
+            size = self._to.write(part.name, part.chunks(digest))
         except FileNotFoundError as e:
-            raise _GoneError from e
-        with file:
-            size = self._to.write(name, _chunks(file, digest))
+            if part.path.exists():
+                raise
+            raise (_GoneError if part.stop is None else _EndedError) from e
         return Stored(size, digest.hexdigest())
+
+    def _remove(self, name: str) -> None:
+        def delete() -> None:
+            with suppress(FileNotFoundError):
+                self._to.delete(name)
+
+        self._patience.try_again(delete)
 
     def _write_index(self, index: Mapping[str, Stored]) -> None:
         content = msgspec.json.format(msgspec.json.encode({"schema": 1, "files": index}))
@@ -191,28 +220,11 @@ class _Upload:
         except (msgspec.DecodeError, msgspec.ValidationError, KeyError, UnicodeDecodeError):
             return {}
 
-    def _is_there(self, name: str, there: Mapping[str, Stored], sizes: Mapping[str, int]) -> bool:
-        stored = there.get(name)
-        if stored is None or sizes.get(name) != stored.size:
-            return False
-        digest = hashlib.sha256()
-        size = 0
-        with suppress(FileNotFoundError), (self._run / name).open("rb") as file:
-            size = sum(len(chunk) for chunk in _chunks(file, digest))
-        return stored == Stored(size, digest.hexdigest())
+
+def _stored(content: bytes) -> Stored:
+    return Stored(len(content), hashlib.sha256(content).hexdigest())
 
 
-def _chunks(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[bytes]:
-    while chunk := file.read(CHUNK_BYTES):
-        digest.update(chunk)
-        yield chunk
-
-
-def _names(run: Path) -> Iterator[str]:
-    """The files of a run directory, by their paths inside it; links and files half written are none."""
-    for folder, folders, files in os.walk(run):
-        folders.sort()
-        for file in sorted(files):
-            path = Path(folder, file)
-            if path.is_file() and not path.is_symlink() and path.suffix != ".part" and file[0] != ".":
-                yield path.relative_to(run).as_posix()
+def _is_there(part: Part, index: Mapping[str, Stored], sizes: Mapping[str, int]) -> bool:
+    stored = index.get(part.name)
+    return stored is not None and sizes.get(part.name) == stored.size and part.is_as(stored)

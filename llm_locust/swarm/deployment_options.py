@@ -134,7 +134,7 @@ def _add_metrics_arguments(add: Callable[..., None]) -> None:
         default=[],
         metavar="URL",
         help="Prometheus endpoint of a replica or GPU exporter to scrape during the run (repeatable); "
-        "dns+http://service:port/metrics is all addresses of a name",
+        "dns+http://service:port/metrics is all addresses of a name, k8s:app=vllm:8000 all pods with a label",
     )
     add("--metrics-interval", type=checked(parse_time), metavar="TIME", help="between scrapes (default 2s)")
     add(

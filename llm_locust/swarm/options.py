@@ -245,8 +245,8 @@ def _add_options(parser: LocustArgumentParser) -> None:
     add(
         "--upload",
         metavar="TO",
-        help="copy the run directory there after the report: s3://bucket/prefix, gs://bucket/prefix or a "
-        "path; credentials come from the environment",
+        help="copy the run directory there after the report, and after each --rolling-summary: "
+        "s3://bucket/prefix, gs://bucket/prefix or a path; credentials come from the environment",
     )
     add("--print-summary", action="store_true", help="summary.json as the last line on standard output")
     add("--require-valid", action="store_true", help="exit code 3 when the client's verdict is 'invalid'")

@@ -21,7 +21,6 @@ from llm_locust.report.build import Report
 from llm_locust.report.live_figures import write_live_end
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
 from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.children import STDERR, STDOUT, run_elsewhere
 from llm_locust.swarm.collector import Collector
 from llm_locust.swarm.finishing import finish_elsewhere
 from llm_locust.swarm.health import Health
@@ -31,13 +30,11 @@ from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.scraping import Scraping
 from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.settings import Settings
+from llm_locust.swarm.upkeep import upload_elsewhere
 
 logger = logging.getLogger(__name__)
 
 _VERSIONED = ("llm-locust", "locust", "gevent", "numpy", "pyarrow", "openai")
-
-#: Variables of the environment that an object store's client reads.
-_CREDENTIALS = ("AWS_", "GOOGLE_", "CLOUDSDK_", "GCE_", "SSL_CERT_", "HTTPS_PROXY", "https_proxy", "NO_PROXY")
 
 #: The manifest in the run directory is never older than this: what a master that dies leaves behind.
 MANIFEST_INTERVAL_S = 5.0
@@ -165,21 +162,11 @@ class Run:
         """Copy the run to where ``--upload`` says, in a process of its own; what failed is said."""
         if self.settings.upload is None:
             return
-        try:
-            code, said = run_elsewhere(
-                "llm_locust.store.upload_command",
-                ["--", str(self.path), self.settings.upload],
-                heard=(STDOUT, STDERR),
-                prefixes=_CREDENTIALS,
-            )
-        except OSError as e:
-            code, said = 1, str(e.strerror or e).encode()
-        told = " ".join(said.decode(errors="replace").split())[-500:]
-        self.uploaded = code == 0
+        self.uploaded, told = upload_elsewhere(self.path, self.settings.upload)
         if self.uploaded:
             logger.info("%s", told)
         else:
-            logger.error("the run stays in %r: %s", str(self.path), told or f"its upload ended with {code}")
+            logger.error("the run stays in %r: %s", str(self.path), told)
 
     def discard(self) -> None:
         """Of a run that did not come about nothing stays."""

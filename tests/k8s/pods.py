@@ -4,19 +4,19 @@ import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 #: Longer than any of these runs takes.
-PATIENCE_S = 180
+PATIENCE_S = 240
 
-_NETWORK = "llm-locust-test"
-
-#: Fields of a pod that this podman refuses, or that would publish ports on this machine.
+#: Fields of a container that this podman refuses, or that would publish ports on this machine.
 _LEFT_OUT = ("ports", "readinessProbe", "livenessProbe", "startupProbe")
+
+Document = dict[str, Any]
 
 
 def podman(*words: str, check: bool = True) -> str:
@@ -26,27 +26,28 @@ def podman(*words: str, check: bool = True) -> str:
     return done.stdout
 
 
-def pods(manifests: str) -> list[dict[str, Any]]:
-    """The config maps, and a pod for each that a Job or Deployment would make; a pod has the name of the
-    Service before it, which podman does not know."""
-    made: list[dict[str, Any]] = []
+def config_maps(manifests: str) -> list[Document]:
+    return [d for d in yaml.safe_load_all(manifests) if d["kind"] == "ConfigMap"]
+
+
+def pods(manifests: str) -> list[Document]:
+    """A pod for each that a Job or Deployment would make."""
+    made: list[Document] = []
     for document in yaml.safe_load_all(manifests):
-        spec = document.get("spec", {})
-        if document["kind"] == "ConfigMap":
-            made.append(document)
-        elif document["kind"] in ("Job", "Deployment"):
+        if document["kind"] in ("Job", "Deployment"):
+            spec, name = document["spec"], document["metadata"]["name"]
             amount = spec.get("completions") or spec.get("replicas") or 1
             indexed = spec.get("completionMode") == "Indexed"
-            name = document["metadata"]["name"]
             names = [f"{name}-{i}" for i in range(amount)] if indexed else [name]
             made += [_pod(one, spec["template"]) for one in names]
     return made
 
 
-def _pod(name: str, template: dict[str, Any]) -> dict[str, Any]:
+def _pod(name: str, template: Document) -> Document:
     spec = json.loads(json.dumps(template["spec"]))
     spec.setdefault("restartPolicy", "Never")
     spec.pop("topologySpreadConstraints", None)
+    spec["hostname"] = name
     for container in spec["containers"]:
         for key in _LEFT_OUT:
             container.pop(key, None)
@@ -58,18 +59,23 @@ def _pod(name: str, template: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Pods that run. A container is named after its pod."""
+    """Pods that run, with a network of their own, beside those of other clusters.
 
-    containers: dict[str, str] = field(default_factory=dict)
+    Attributes:
+        name: what its pods' names begin with, for podman; inside they have those of the manifests.
+        containers: of each pod the only one.
+    """
+
+    name: str
+    containers: dict[str, str]
 
     def exit_code(self, pod: str) -> int:
         """Wait for its end."""
         return int(podman("wait", self.containers[pod]))
 
-    def run_python(self, pod: str, code: str) -> dict[str, Any]:
-        """What a program inside of the container prints as JSON."""
-        printed: dict[str, Any] = json.loads(podman("exec", self.containers[pod], "python", "-c", code))
-        return printed
+    def run_python(self, pod: str, code: str, check: bool = True) -> str:
+        """What a program inside of the container prints."""
+        return podman("exec", self.containers[pod], "python", "-c", code, check=check)
 
     def log(self, pod: str) -> tuple[str, str]:
         """What it said on standard output and on standard error."""
@@ -78,30 +84,59 @@ class Cluster:
         )
         return done.stdout, done.stderr
 
-    def run_directory(self, folder: Path) -> Path:
-        """The only run in the master's /runs, copied."""
-        podman("cp", f"{self.containers['llm-locust-master']}:/runs/.", str(folder))
-        (run,) = (p.parent for p in folder.glob("*/manifest.json"))
-        return run
+    def volume(self, pod: str, path: str) -> Path:
+        """Where on this machine the volume is that the pod has at ``path``."""
+        (found,) = json.loads(podman("inspect", self.containers[pod]))
+        (source,) = (Path(m["Source"]) for m in found["Mounts"] if m["Destination"] == path)
+        return source
 
 
 @contextmanager
-def playing(manifests: str, folder: Path) -> Iterator[Cluster]:
-    """The pods on a network of their own; all gone in the end."""
-    made = pods(manifests)
-    file = folder / "play.yaml"
-    file.write_text(yaml.safe_dump_all(made), encoding="utf-8")
-    named = {p["metadata"]["name"]: p["spec"]["containers"][0]["name"] for p in made if p["kind"] == "Pod"}
-    _remove(named)
-    podman("network", "create", _NETWORK)
+def playing(manifests: str, folder: Path, name: str) -> Iterator[Cluster]:
+    """The pods on a network; all gone in the end.
+
+    A Service, which podman does not know, is a name on the network that the pod before it has.
+    """
+    maps, made = config_maps(manifests), pods(manifests)
+    _remove(name)
+    podman("network", "create", name)
     try:
-        podman("kube", "play", "--network", _NETWORK, str(file))
-        yield Cluster({pod: f"{pod}-{container}" for pod, container in named.items()})
+        for pod in made:
+            file = folder / f"{pod['metadata']['name']}.yaml"
+            file.write_text(yaml.safe_dump_all(_renamed([*maps, pod], name)), encoding="utf-8")
+            podman("kube", "play", "--network", f"{name}:alias={pod['metadata']['name']}", str(file))
+        containers = {p["metadata"]["name"]: p["spec"]["containers"][0]["name"] for p in made}
+        yield Cluster(name, {pod: f"{name}-{pod}-{container}" for pod, container in containers.items()})
     finally:
-        _remove(named)
+        _remove(name)
 
 
-def _remove(names: Sequence[str] | dict[str, str]) -> None:
-    for name in names:
-        podman("pod", "rm", "--force", "--time", "0", "--ignore", name)
-    podman("network", "rm", "--force", _NETWORK, check=False)
+def _renamed(documents: Sequence[Document], prefix: str) -> list[Document]:
+    """The same documents, whose pods, config maps and volumes collide with those of no other cluster.
+
+    An emptyDir of podman's is a volume of that name, which all pods would share.
+    """
+    made: list[Document] = json.loads(json.dumps(documents))
+    for document in made:
+        name = document["metadata"]["name"] = f"{prefix}-{document['metadata']['name']}"
+        spec = document.get("spec", {})
+        volumes, containers = spec.get("volumes", []), spec.get("containers", [])
+        mounts = [mount for container in containers for mount in container.get("volumeMounts", [])]
+        for one in (*volumes, *mounts):
+            one["name"] = f"{name}-{one['name']}"
+        maps = [v["configMap"] for v in volumes if "configMap" in v]
+        maps += [e["configMapRef"] for c in containers for e in c.get("envFrom", []) if "configMapRef" in e]
+        for one in maps:
+            one["name"] = f"{prefix}-{one['name']}"
+    return made
+
+
+def _remove(name: str) -> None:
+    for kind, options in (
+        ("pod", ("--force", "--time", "0")),
+        ("volume", ("--force",)),
+        ("network", ("--force",)),
+    ):
+        found = podman(kind, "ls", "--quiet", "--filter", f"name=^{name}").split()
+        if found:
+            podman(kind, "rm", *options, *found)

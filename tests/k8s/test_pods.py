@@ -2,31 +2,35 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from swarm_process import in_parallel, wait_until
 
 from k8s.pods import Cluster, playing, podman
-from llm_locust.store import SUMMARY_FILE, read_manifest
+from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.store import MANIFEST_FILE, SUMMARY_FILE, read_manifest
 
 IMAGE = os.environ.get("LLM_LOCUST_TEST_IMAGE", "")
 
 pytestmark = pytest.mark.skipif(not IMAGE, reason="needs root and podman; run by `make test-k8s`")
 
-RUN_TIME_S = 12
-SCENARIO = f"""
+MASTER = "llm-locust-master"
+WORKERS = [f"llm-locust-worker-{i}" for i in range(3)]
+
+SCENARIO = """
 users: 12
 spawn_rate: 12
-run_time: {RUN_TIME_S}s
+run_time: {run_time_s}s
 seed: 1
 input_tokens: uniform:10,40
 output_tokens: uniform:20,60
-gate: {{gate}}
+gate: {gate}
 """
 
 #: What a container says of itself from inside.
@@ -48,10 +52,41 @@ print(json.dumps({
 }))
 """
 
+#: Takes all memory that the container may have; the worker is what the kernel kills first then.
+OUT_OF_MEMORY = """
+import mmap
+for pid, score in (("1", "1000"), ("self", "0")):
+    with open(f"/proc/{pid}/oom_score_adj", "w") as file:
+        file.write(score)
+mmap.mmap(-1, 4 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
+"""
 
-def manifests(folder: Path, gate: str) -> str:
+
+@dataclass(slots=True)
+class Ended:
+    """What is left of a run."""
+
+    exit_codes: dict[str, int]
+    said: tuple[str, str]
+    run: Path
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Manifest:
+        return read_manifest(self.run)
+
+    @property
+    def summary(self) -> Any:
+        return json.loads((self.run / SUMMARY_FILE).read_text())
+
+    def worker(self, pod: str) -> WorkerFacts:
+        (worker,) = (w for w in self.manifest.workers if w.id.startswith(pod))
+        return worker
+
+
+def manifests(folder: Path, gate: str, run_time_s: int) -> str:
     scenario = folder / "scenario.yaml"
-    scenario.write_text(SCENARIO.format(gate=gate))
+    scenario.write_text(SCENARIO.format(gate=gate, run_time_s=run_time_s))
     words = ["--scenario", str(scenario), "--overlay", "demo", "--workers", "3", "--image", IMAGE]
     command = str(Path(sys.executable).parent / "llm-locust")
     done = subprocess.run([command, "k8s", "render", *words], capture_output=True, text=True, check=False)
@@ -59,85 +94,110 @@ def manifests(folder: Path, gate: str) -> str:
     return done.stdout
 
 
-def wait_until(true: Callable[[], bool], patience_s: float = 60) -> None:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
-
-
 def wait_for_load(cluster: Cluster) -> None:
-    """Until the master has records of every worker: two batches each."""
-    code = (
-        "import glob, json; m = [json.load(open(p)) for p in glob.glob('/runs/*/manifest.json')];"
-        "print(json.dumps([w['received'] for r in m for w in r['workers']]))"
-    )
+    """Until the master has records of every worker."""
+    runs = cluster.volume(MASTER, "/runs")
 
     def under_way() -> bool:
-        received: Any = cluster.run_python("llm-locust-master", code)
-        return len(received) == 3 and all(received)
+        manifests = [read_manifest(path.parent) for path in runs.glob(f"*/{MANIFEST_FILE}")]
+        received = [worker.received for manifest in manifests for worker in manifest.workers]
+        return len(received) == len(WORKERS) and all(received)
 
-    wait_until(under_way)
-
-
-def worker_of(manifest: Any, pod: str) -> Any:
-    (worker,) = (w for w in manifest.workers if w.id.startswith(pod))
-    return worker
+    wait_until(under_way, "records of every worker", 90)
 
 
-def test_a_run_ends_well_and_a_worker_that_is_stopped_leaves_nothing_behind(tmp_path: Path) -> None:
-    with playing(manifests(tmp_path, "error_rate<1%"), tmp_path) as cluster:
+def ended(cluster: Cluster, folder: Path) -> Ended:
+    codes = {pod: cluster.exit_code(pod) for pod in (MASTER, *WORKERS)}
+    said = cluster.log(MASTER)
+    runs = list(cluster.volume(MASTER, "/runs").glob(f"*/{SUMMARY_FILE}"))
+    assert len(runs) == 1, "".join(said)
+    return Ended(codes, said, shutil.copytree(runs[0].parent, folder / "run"))
+
+
+def run_well(folder: Path) -> Ended:
+    """One whose last worker is stopped midway, as a drained node does it."""
+    with playing(manifests(folder, "error_rate<1%", 12), folder, "llm-locust-test-well") as cluster:
         wait_for_load(cluster)
-        for pod in ("llm-locust-master", "llm-locust-worker-0"):
-            inside = cluster.run_python(pod, INSIDE)
-            assert inside == {
-                "ids": [10001, 10001],
-                "capabilities": ["0" * 16] * 5,
-                "no_new_privileges": "1",
-                "seccomp": "2",
-                "writing": {
-                    "/": "EROFS",
-                    "/opt/llm-locust": "EROFS",
-                    "/etc": "EROFS",
-                    "/runs": None,
-                    "/tmp": None,
-                },
-            }
-        podman("stop", "--time", "60", cluster.containers["llm-locust-worker-2"])
-        assert cluster.exit_code("llm-locust-worker-2") == 0
-        assert cluster.exit_code("llm-locust-master") == 0
-        assert [cluster.exit_code(f"llm-locust-worker-{i}") for i in (0, 1)] == [0, 0]
-        run = cluster.run_directory(tmp_path)
-    manifest = read_manifest(run)
-    assert manifest.complete
-    stopped = worker_of(manifest, "llm-locust-worker-2")
+        inside = {pod: json.loads(cluster.run_python(pod, INSIDE)) for pod in (MASTER, WORKERS[0])}
+        podman("stop", "--time", "60", cluster.containers[WORKERS[2]])
+        made = ended(cluster, folder)
+    made.seen = inside
+    return made
+
+
+def run_badly(folder: Path) -> Ended:
+    with playing(manifests(folder, "p50_ttft<1ms", 4), folder, "llm-locust-test-gate") as cluster:
+        return ended(cluster, folder)
+
+
+def run_under_fire(folder: Path) -> Ended:
+    """One of whose workers one is killed, and another one by the kernel, for its memory."""
+    with playing(manifests(folder, "error_rate<100%", 12), folder, "llm-locust-test-fire") as cluster:
+        wait_for_load(cluster)
+        podman("kill", cluster.containers[WORKERS[0]])
+        cluster.run_python(WORKERS[1], OUT_OF_MEMORY, check=False)
+        return ended(cluster, folder)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    folder = tmp_path_factory.mktemp("pods")
+    return in_parallel(folder, {"well": run_well, "gate": run_badly, "fire": run_under_fire})
+
+
+def test_a_run_ends_well_and_says_its_summary_in_the_last_line_of_its_log(runs: dict[str, Ended]) -> None:
+    run = runs["well"]
+    assert run.exit_codes == dict.fromkeys((MASTER, *WORKERS), 0), run.said
+    assert run.manifest.complete
+    assert json.loads(run.said[0].splitlines()[-1]) == run.summary
+    assert run.summary["requests"]["ok"] > 100
+    assert {r["name"] for r in run.summary["replicas"]} == {f"replica-{i}" for i in range(4)}
+
+
+def test_a_worker_that_is_stopped_leaves_nothing_behind(runs: dict[str, Ended]) -> None:
+    stopped = runs["well"].worker(WORKERS[2])
     assert stopped.left
-    assert stopped.received == stopped.announced > 0
-    summary = json.loads((run / SUMMARY_FILE).read_text())
-    assert summary["requests"]["ok"] > 100
-    assert {r["name"] for r in summary["replicas"]} == {f"replica-{i}" for i in range(4)}
+    assert not stopped.lost
+    assert stopped.received == stopped.announced
+    assert stopped.received > 0
 
 
-def test_a_broken_gate_is_the_exit_code_of_the_master_and_no_failure_of_a_worker(tmp_path: Path) -> None:
-    with playing(manifests(tmp_path, "p50_ttft<1ms"), tmp_path) as cluster:
-        assert cluster.exit_code("llm-locust-master") == 1
-        assert [cluster.exit_code(f"llm-locust-worker-{i}") for i in range(3)] == [0, 0, 0]
-        run = cluster.run_directory(tmp_path)
-    (gate,) = json.loads((run / SUMMARY_FILE).read_text())["gates"]
-    assert not gate["passed"]
+@pytest.mark.parametrize("pod", [MASTER, WORKERS[0]])
+def test_a_container_may_write_two_folders_and_nothing_else(runs: dict[str, Ended], pod: str) -> None:
+    assert runs["well"].seen[pod] == {
+        "ids": [10001, 10001],
+        "capabilities": ["0" * 16] * 5,
+        "no_new_privileges": "1",
+        "seccomp": "2",
+        "writing": {"/": "EROFS", "/opt/llm-locust": "EROFS", "/etc": "EROFS", "/runs": None, "/tmp": None},
+    }
 
 
-def test_a_worker_that_is_killed_is_named_and_the_run_goes_on(tmp_path: Path) -> None:
-    with playing(manifests(tmp_path, "error_rate<100%"), tmp_path) as cluster:
-        wait_for_load(cluster)
-        podman("kill", cluster.containers["llm-locust-worker-1"])
-        assert cluster.exit_code("llm-locust-master") == 2  # records are missing, and it says so
-        said = "".join(cluster.log("llm-locust-master"))
-        run = cluster.run_directory(tmp_path)
-    manifest = read_manifest(run)
-    assert [w.id.startswith("llm-locust-worker-1") for w in manifest.workers if w.lost] == [True]
-    assert not manifest.complete
-    assert "llm-locust-worker-1" in said
-    for pod in ("llm-locust-worker-0", "llm-locust-worker-2"):
-        worker = worker_of(manifest, pod)
-        assert worker.received == worker.announced
+def test_a_broken_gate_is_the_exit_code_of_the_master_and_no_failure_of_a_worker(
+    runs: dict[str, Ended],
+) -> None:
+    run = runs["gate"]
+    assert run.exit_codes == {MASTER: 1} | dict.fromkeys(WORKERS, 0), run.said
+    assert [gate["passed"] for gate in run.summary["gates"]] == [False]
+
+
+def test_workers_that_are_killed_are_named_and_the_run_goes_on(runs: dict[str, Ended]) -> None:
+    run = runs["fire"]
+    # Records are missing, and it says so.
+    assert run.exit_codes == dict(zip((MASTER, *WORKERS), (2, 137, 137, 0), strict=True)), run.said
+    assert not run.manifest.complete
+    for pod in WORKERS[:2]:
+        assert run.worker(pod).lost
+        assert pod in "".join(run.said)
+    survivor = run.worker(WORKERS[2])
+    assert not survivor.lost
+    assert survivor.received == survivor.announced
+    longest_lived = max(run.manifest.workers, key=lambda worker: worker.received)
+    assert longest_lived == survivor
+
+
+def test_no_more_than_the_last_seconds_of_a_killed_worker_are_missing(runs: dict[str, Ended]) -> None:
+    completeness = runs["fire"].summary["completeness"]
+    assert completeness["workers_lost"] == 2
+    missing = completeness["records_announced"] - completeness["records_received"]
+    assert 0 <= missing < 0.5 * completeness["records_received"]

@@ -29,7 +29,7 @@ _CHAPTERS = {
     "verdict": ("Gates", "Goodput", "Warm-up", "Reliability", "Drift"),
     "latency": ("Latency", "Intervals"),
     "load": ("Throughput", "Tokens"),
-    "groups": ("Beside the load", "Replicas", "Fairness", "Nodes"),
+    "groups": ("Server calls", "Replicas", "Fairness", "Nodes"),
     "servers": ("Servers",),
     "cost": ("Cost", "Roofline", "Energy"),
     "quality": ("Quality",),

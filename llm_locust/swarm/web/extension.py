@@ -48,7 +48,8 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
             leave(e)
     rolling = getattr(options, "rolling_summary", None)
     if rolling:
-        gevent.spawn(summarise_forever, parse_time(rolling), lambda: _running(environment, store))
+        upload = getattr(options, "upload", None) or None
+        gevent.spawn(summarise_forever, parse_time(rolling), lambda: _running(environment, store), upload)
 
 
 def _note(environment: Environment, reports: Reports) -> None:

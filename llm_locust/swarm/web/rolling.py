@@ -1,4 +1,7 @@
-"""Rolling summaries of a soak: every few minutes a process of its own reports on the run so far."""
+"""Rolling summaries of a soak: every few minutes a process of its own reports on the run so far.
+
+Another one copies the run to where ``--upload`` says, so that what there is outlives the machine.
+"""
 
 import logging
 from collections.abc import Callable
@@ -9,21 +12,28 @@ import gevent
 
 from llm_locust.report.so_far import SO_FAR_DIR
 from llm_locust.swarm.children import STDERR, run_elsewhere
+from llm_locust.swarm.upkeep import upload_so_far
 
 logger = logging.getLogger(__name__)
 
 
-def summarise_forever(interval_s: float, run: Callable[[], Path | None]) -> NoReturn:
+def summarise_forever(
+    interval_s: float, run: Callable[[], Path | None], upload: str | None = None
+) -> NoReturn:
     """Write a summary of the present run every ``interval_s``; one that takes longer delays the next.
 
     Args:
         run: gives the directory of the run that goes on, None where none does.
+        upload: where the run is copied to after each summary.
     """
     while True:
         gevent.sleep(interval_s)
         path = run()
-        if path is not None:
-            summarise_elsewhere(path)
+        if path is None:
+            continue
+        summarise_elsewhere(path)
+        if upload is not None and run() == path:  # else its own upload, the last one, is due
+            upload_so_far(path, upload)
 
 
 def summarise_elsewhere(run: Path) -> bool:

@@ -1,0 +1,121 @@
+"""The manifests fit Kubernetes' schemas and the operator's, and the usual advice but for a reason."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, found, kubectl_on_path, output, tool
+
+from llm_locust.k8s.overlay import MANIFESTS
+
+VERSIONS = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34", "1.35")
+
+#: checkov's checks that fail, and why they may.
+ACCEPTED = {
+    "CKV_K8S_8": "liveness: a busy event loop is no reason to kill a master or worker and its records",
+    "CKV_K8S_9": "readiness: workers serve nothing; the master counts those that are ready",
+    "CKV_K8S_15": "image pull policy: tags are fixed, and a cluster may have no registry to pull from",
+    "CKV_K8S_35": "secrets as environment variables: --api-key-env, WEB_PASSWORD and VLLM_API_KEY are such",
+    "CKV_K8S_43": "image digest: known once an image is pushed; given by `llm-locust k8s render --image`",
+    "CKV_K8S_38": "service account token: of the component pod-discovery, and there of the master alone",
+    "CKV_DOCKER_2": "HEALTHCHECK: Kubernetes has probes of its own, a headless process serves nothing",
+}
+
+#: What the operator's definition of a LocustTest lets one say (chart 0.1.9), as far as ours says it; the API
+#: server refuses any other field.
+_AMOUNTS = {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}
+_RESOURCES = {
+    "type": "object",
+    "properties": {"resources": {"type": "object", "properties": {"requests": _AMOUNTS, "limits": _AMOUNTS}}},
+    "additionalProperties": False,
+}
+LOCUST_TEST = {
+    "type": "object",
+    "required": ["workers"],
+    "properties": {
+        "image": {"type": "string"},
+        "workers": {"type": "integer", "minimum": 1},
+        "args": {"type": "string"},
+        "env": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
+                "additionalProperties": False,
+            },
+        },
+        "locustfile": {
+            "type": "object",
+            "properties": {
+                "configMap": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {"name": {"type": "string"}},
+                    "additionalProperties": False,
+                }
+            },
+            "additionalProperties": False,
+        },
+        "master": _RESOURCES,
+        "worker": _RESOURCES,
+    },
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
+    with kubectl_on_path():
+        yield Rendered(tmp_path_factory.mktemp("rendered"))
+
+
+@pytest.fixture
+def folder(rendered: Rendered, tmp_path: Path) -> Path:
+    """All overlays as files, and one with the component."""
+    for overlay in (*OVERLAYS, POD_DISCOVERY):
+        (tmp_path / f"{overlay}.yaml").write_text(rendered(overlay), encoding="utf-8")
+    return tmp_path
+
+
+def test_the_operators_resource_has_no_field_that_its_definition_has_not(
+    rendered: Rendered,
+) -> None:
+    resource = found(rendered("locust-operator"), "LocustTest", "llm-locust")
+    assert resource["apiVersion"] == "locust.io/v1"
+    jsonschema_rs.validate(LOCUST_TEST, resource["spec"])
+    config = found(
+        rendered("locust-operator"), "ConfigMap", resource["spec"]["locustfile"]["configMap"]["name"]
+    )
+    assert config["data"].keys() == {"locustfile.py", "scenario.yaml"}
+
+
+@pytest.mark.parametrize("kubernetes", VERSIONS)
+def test_every_overlay_fits_the_schemas(folder: Path, kubernetes: str) -> None:
+    files = [str(path) for path in sorted(folder.glob("*.yaml")) if path.stem != "locust-operator"]
+    output(tool("kubernetes-validate"), "-k", kubernetes, "--strict", *files)
+
+
+def test_checkov_finds_nothing_but_what_is_accepted(folder: Path) -> None:
+    words = ("--compact", "--quiet", "--skip-download", "-o", "json", "--framework")
+    checkov = tool("checkov")
+    failed: set[str] = set()
+    with_token: set[str] = set()
+    for what in (("kubernetes", "-d", str(folder)), ("dockerfile", "-f", str(ROOT / "k8s" / "Dockerfile"))):
+        report = json.loads(output(checkov, *words, *what, codes=(0, 1)))
+        checks = report["results"]["failed_checks"]
+        failed |= {check["check_id"] for check in checks}
+        with_token |= {
+            f"{Path(check['file_path']).stem} {check['resource']}"
+            for check in checks
+            if check["check_id"] == "CKV_K8S_38"
+        }
+    assert failed == ACCEPTED.keys()
+    assert with_token == {f"{POD_DISCOVERY} Job.llm-locust.llm-locust-master"}
+
+
+def test_all_yaml_is_tidy() -> None:
+    config = str(ROOT / "tests" / "k8s" / "yamllint.yaml")
+    output(tool("yamllint"), "--strict", "-c", config, str(MANIFESTS), str(ROOT / "docs" / "ci"), config)

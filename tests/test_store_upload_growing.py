@@ -1,0 +1,228 @@
+"""A run that goes on is uploaded again and again: what is new goes up, and what is there is whole."""
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from metrics_cases import request
+from report_cases import manifest
+from upload_cases import contents, copy
+
+from llm_locust.batch import RecordBatch
+from llm_locust.store import (
+    FRAMES_FILE,
+    MANIFEST_FILE,
+    FrameHeader,
+    FrameLog,
+    encode_frame,
+    merge,
+    read_manifest,
+    read_requests,
+    write_manifest,
+)
+from llm_locust.store.destination import Destination, UploadError
+from llm_locust.store.upload import Patience, upload_run
+from llm_locust.store.upload_files import Part, Stored, parts_of
+
+ROWS = 3
+FIRST = "batches/000000000000000.frames"
+
+
+def frame(seq: int) -> bytes:
+    records = [request(seq + 0.1 * k, (0.05, 0.1), request_id=f"{seq}-{k}") for k in range(ROWS)]
+    header = FrameHeader("20261121-first", "w1", seq, ROWS, ROWS * (seq + 1), 0)
+    return encode_frame(header, RecordBatch.from_records(records, "w1").to_bytes())
+
+
+class Soak:
+    """A run directory as a master that goes on keeps it."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.path = path
+        self.batches = 0
+        self.log = FrameLog(path / FRAMES_FILE)
+        self.note()
+
+    def note(self) -> None:
+        """What the master writes every few seconds."""
+        known = manifest(ROWS * self.batches, stopped_ns=None)
+        seqs = f"0-{self.batches - 1}" if self.batches > 1 else "0" if self.batches else ""
+        worker = replace(known.workers[0], batches=self.batches, received_seqs=seqs)
+        write_manifest(self.path, replace(known, workers=[worker]))
+
+    def grow(self, batches: int) -> None:
+        self.log.append(*(frame(self.batches + i) for i in range(batches)))
+        self.batches += batches
+        self.note()
+
+    def summarise(self, text: str) -> None:
+        (self.path / "so-far").mkdir(exist_ok=True)
+        (self.path / "so-far" / "report.md").write_text(text)
+
+    def end(self) -> None:
+        """The report is there, the batches are another file."""
+        (self.path / "requests.parquet").write_bytes(b"all requests")
+        (self.path / FRAMES_FILE).unlink()
+
+
+@pytest.fixture
+def soak(tmp_path: Path) -> Iterator[Soak]:
+    made = Soak(tmp_path / "run")
+    yield made
+    made.log.close()
+
+
+def test_batches_go_up_once_in_slices_that_merge_to_the_run(soak: Soak, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    soak.grow(2)
+    size = (soak.path / FRAMES_FILE).stat().st_size
+    assert upload_run(soak.path, str(kept)).sent == (FIRST, MANIFEST_FILE)
+    soak.grow(3)
+    soak.summarise("so far")
+    again = upload_run(soak.path, str(kept))
+    assert again.sent == (f"batches/{size:015d}.frames", "so-far/report.md", MANIFEST_FILE)
+    assert again.skipped == (FIRST,)
+    merged = merge([copy(kept, soak.path)], tmp_path / "merged")
+    assert (merged.rows, merged.duplicates, merged.tears) == (5 * ROWS, 0, ())
+    assert len(read_requests(tmp_path / "merged")) == 5 * ROWS
+    assert merged.manifest.workers[0].announced == 5 * ROWS
+
+
+def test_nothing_is_sent_where_nothing_has_changed(soak: Soak, tmp_path: Path) -> None:
+    soak.grow(2)
+    upload_run(soak.path, str(tmp_path / "kept"))
+    assert upload_run(soak.path, str(tmp_path / "kept")).bytes_sent == 0
+
+
+def test_a_batch_that_is_being_written_waits_for_the_next_time(soak: Soak, tmp_path: Path) -> None:
+    soak.grow(1)
+    whole_until = (soak.path / FRAMES_FILE).stat().st_size
+    with (soak.path / FRAMES_FILE).open("ab") as file:
+        file.write(frame(1)[:-1])
+    upload_run(soak.path, str(tmp_path / "kept"))
+    assert (copy(tmp_path / "kept", soak.path) / FIRST).stat().st_size == whole_until
+
+
+@given(cut=st.integers(0, 3), damaged=st.booleans())
+def test_slices_follow_each_other_without_a_gap_up_to_the_last_whole_batch(
+    tmp_path_factory: pytest.TempPathFactory, cut: int, damaged: bool
+) -> None:
+    path = tmp_path_factory.mktemp("slices") / FRAMES_FILE
+    frames = [frame(seq) for seq in range(4)]
+    content = b"".join(frames)
+    first = sum(map(len, frames[:cut]))
+    if damaged and cut < 3:  # in the batch behind the first slice; whole ones follow
+        content = content[: first + 40] + b"#" + content[first + 41 :]
+    path.write_bytes(content + b"LLB1 and no more")
+    sent = {FIRST: Stored(first, "")} if first else {}
+    parts = list(parts_of(path.parent, sent))
+    assert [(part.start, part.stop) for part in parts] == [(0, first)] * bool(first) + [(first, len(content))]
+
+
+def test_the_end_of_the_run_takes_the_slices_and_what_else_is_gone_away(soak: Soak, tmp_path: Path) -> None:
+    soak.grow(2)
+    soak.summarise("so far")
+    upload_run(soak.path, str(tmp_path / "kept"))
+    soak.end()
+    assert upload_run(soak.path, str(tmp_path / "kept")).removed == (FIRST,)
+    there = contents(copy(tmp_path / "kept", soak.path))
+    del there["uploaded.json"]
+    assert there == contents(soak.path)
+
+
+def test_the_manifest_is_of_the_moment_before_the_batches_so_that_all_it_tells_of_is_there(
+    soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soak.grow(2)
+    write = Destination.write
+
+    def meanwhile(self: Destination, name: str, chunks: Iterator[bytes]) -> int:
+        soak.grow(1)
+        return write(self, name, chunks)
+
+    monkeypatch.setattr(Destination, "write", meanwhile)
+    upload_run(soak.path, str(tmp_path / "kept"))
+    there = copy(tmp_path / "kept", soak.path)
+    assert read_manifest(there).workers[0].received == 2 * ROWS
+    assert (there / FIRST).read_bytes() == frame(0) + frame(1)
+
+
+def test_the_manifest_stays_while_files_are_added_and_is_gone_while_others_are_changed(
+    soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soak.grow(1)
+    soak.summarise("so far")
+    upload_run(soak.path, str(tmp_path / "kept"))
+    soak.grow(1)
+    soak.summarise("further")
+    there, write = copy(tmp_path / "kept", soak.path), Destination.write
+    with_manifest: dict[str, bool] = {}
+
+    def noted(self: Destination, name: str, chunks: Iterator[bytes]) -> int:
+        with_manifest.setdefault(name, (there / MANIFEST_FILE).exists())
+        return write(self, name, chunks)
+
+    monkeypatch.setattr(Destination, "write", noted)
+    added, changed, _ = upload_run(soak.path, str(tmp_path / "kept")).sent
+    assert (with_manifest[added], with_manifest[changed]) == (True, False)
+
+
+def test_a_run_that_ends_meanwhile_is_uploaded_as_it_is_then(
+    soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soak.grow(2)
+    chunks = Part.chunks
+
+    def ended(self: Part, digest: Any) -> Iterator[bytes]:
+        if self.name == FIRST and (soak.path / FRAMES_FILE).exists():
+            soak.end()
+        return chunks(self, digest)
+
+    monkeypatch.setattr(Part, "chunks", ended)
+    done = upload_run(soak.path, str(tmp_path / "kept"))
+    assert done.sent == ("requests.parquet", MANIFEST_FILE)
+
+
+def test_two_uploads_of_one_run_take_turns(soak: Soak, tmp_path: Path) -> None:
+    soak.grow(1)
+    folder = os.open(soak.path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        second = threading.Thread(target=upload_run, args=(soak.path, str(tmp_path / "kept")), daemon=True)
+        second.start()
+        second.join(0.2)
+        assert second.is_alive()
+        assert not (tmp_path / "kept").exists()
+        fcntl.flock(folder, fcntl.LOCK_UN)
+    finally:
+        os.close(folder)
+    second.join(20)
+    assert (copy(tmp_path / "kept", soak.path) / MANIFEST_FILE).exists()
+
+
+def test_an_upload_that_fails_leaves_what_it_sent_for_the_next_one(
+    soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soak.grow(1)
+    soak.summarise("so far")
+    write = Destination.write
+
+    def failing(self: Destination, name: str, chunks: Iterator[bytes]) -> int:
+        if name.startswith("so-far"):
+            raise OSError("no room")
+        return write(self, name, chunks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Destination, "write", failing)
+        with pytest.raises(UploadError, match="no room"):
+            upload_run(soak.path, str(tmp_path / "kept"), Patience(attempts=1))
+    done = upload_run(soak.path, str(tmp_path / "kept"))
+    assert done.skipped == (FIRST,)
