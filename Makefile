@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-e2e test-k8s bench bench-report bench-compare bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test test-e2e test-k8s bench bench-report bench-compare bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -16,7 +16,12 @@ test: $(VENV)/.test  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not e2e"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e and not alone"
+	$(BIN)/pytest -m "alone and not e2e"
+
+SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
+system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
+	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
 
 test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real server and real balancers
 	$(BIN)/pytest -m e2e

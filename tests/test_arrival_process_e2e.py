@@ -25,6 +25,8 @@ from swarm_process import (
 
 from llm_locust.arrivals import Process, Schedule, constant
 
+pytestmark = pytest.mark.alone
+
 OPEN_LOOP = LOCUSTFILES / "open_loop.py"
 REPLAY = LOCUSTFILES / "replay.py"
 
