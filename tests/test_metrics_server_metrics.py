@@ -54,6 +54,13 @@ def test_each_target_and_the_total_of_all_are_told() -> None:
     assert (a["scrapes"], a["failed"], a["covered"]) == (10, 0, pytest.approx(1.0))
 
 
+def test_one_that_was_silent_for_half_the_window_counts_for_half_in_what_all_had() -> None:
+    half = [*rows("a", "running", [10] * 10), *rows("b", "running", [10] * 5)]
+    found = server_metrics(series(half), client(10, 0.5), WINDOW)
+    assert [target["running_mean"] for target in found["targets"]] == [10, 10]  # of the pages that they gave
+    assert found["total"]["running_mean"] == pytest.approx(15, abs=1.1)
+
+
 def test_scrapes_that_gave_nothing_are_counted() -> None:
     found = server_metrics(series(rows("a", "up", [1, 1, 0, 0, 1])), columns(request()), WINDOW)
     assert (found["total"]["scrapes"], found["total"]["failed"]) == (5, 2)

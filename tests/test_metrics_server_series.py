@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import ns
-from server_cases import WINDOW, rows, series
+from server_cases import WINDOW, rows, series, tables
 
 from llm_locust.metrics.server_series import PARTS, Key, is_counter, read_server_series
 from llm_locust.metrics.window import Window
@@ -32,6 +32,15 @@ def test_a_state_is_the_mean_of_its_samples_and_its_most() -> None:
     assert one.most == 3
     assert np.isnan(one.means[0])
     assert [one.means[round(s * PARTS / 10)] for s in (7, 7.5, 8.2, 9.9)] == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("parts", [5, 10, 40])
+def test_a_state_ends_with_its_samples_however_wide_the_parts_are(parts: int) -> None:
+    silent = [*rows("t", "running", [9, 9, 9, 9]), *rows("t", "running", [9, 9], first_s=8.0)]
+    (one,) = read_server_series(tables(silent), WINDOW, parts).by_key.values()
+    middles_s = (np.arange(parts) + 0.5) * 10 / parts
+    assert np.isnan(one.means[(middles_s > 6.5) & (middles_s < 8)]).all()
+    assert (one.means[(middles_s < 4) | (middles_s > 8)] == 9).all()
 
 
 def test_a_counter_that_was_scraped_through_a_gap_keeps_its_increase() -> None:

@@ -99,10 +99,10 @@ def together(name: str, found: Sequence[Series]) -> Floats:
 
 def _of(series: ServerSeries, target: str | None) -> dict[str, Any]:
     states: dict[str, float | None] = {}
-    for name, adds_up in _STATES.items():
+    for name in _STATES:
         found = one_per_gpu(series.named(name, target)).values()
         means = [each.mean for each in found if each.mean is not None]
-        states[f"{name}_mean"] = (sum(means) / (1 if adds_up else len(means))) if means else None
+        states[f"{name}_mean"] = _mean(series, name, target, means)
         states[f"{name}_max"] = _most(series, name, target, list(found))
     counts = {name: _increase(series, name, target) for name in _COUNTS}
     memory = one_per_gpu(series.named("gpu_memory_used_bytes", target)).values()
@@ -116,6 +116,16 @@ def _of(series: ServerSeries, target: str | None) -> dict[str, Any]:
         "gpu_memory_used_bytes_max": max((m.most for m in memory if m.counts.any()), default=None),
         **{f"{name.removesuffix('_s')}_ms": _histogram(series, name, target) for name in _HISTOGRAMS},
     }
+
+
+def _mean(series: ServerSeries, name: str, target: str | None, means: Sequence[float]) -> float | None:
+    """Of one target that of its samples; of all together that over time, so that one that was silent for a
+    while does not count as if it had gone on."""
+    if not means:
+        return None
+    if target is None and len(means) > 1 and _STATES[name]:
+        return float(np.nanmean(in_parts(series, name)))
+    return sum(means) / (1 if _STATES[name] else len(means))
 
 
 def _most(series: ServerSeries, name: str, target: str | None, found: Sequence[Series]) -> float | None:

@@ -83,15 +83,17 @@ class Series:
     def means(self) -> Floats:
         """Of a state in each part; where that has no sample, as it was before.
 
-        NaN before the first sample, and where the next one is more than :data:`HELD` usual distances away.
+        NaN before the first sample, and in parts whose middle is more than :data:`HELD` usual distances
+        behind the part of the last one.
         """
         known, parts = np.flatnonzero(self.counts), np.arange(len(self.counts))
         if not len(known):
             return np.full(len(parts), np.nan)
         last = known[np.maximum(np.searchsorted(known, parts, side="right") - 1, 0)]
-        held = HELD * max(1.0, (known[-1] - known[0]) / max(1.0, self.counts.sum() - 1))
+        held = HELD * (known[-1] - known[0]) / max(1.0, self.counts.sum() - 1) - 0.5
         age = parts - last
-        return np.where((age >= 0) & (age <= held), self.amounts[last] / self.counts[last], np.nan)
+        lasts = (age == 0) | ((age > 0) & (age <= held))
+        return np.where(lasts, self.amounts[last] / self.counts[last], np.nan)
 
     def add(self, at_s: Floats, values: Floats, edges_s: Floats, *, counts_up: bool) -> None:
         """Samples in ascending order of their time, later than those before."""
