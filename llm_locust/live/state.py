@@ -12,7 +12,9 @@ from llm_locust.metrics.slo import Slo, parse_slo
 
 T = TypeVar("T", int, float)
 
-MarkKind = Literal["users", "rate", "came", "back", "lost", "went", "missed", "reset", "asked"]
+MarkKind = Literal[
+    "users", "rate", "came", "back", "lost", "went", "missed", "reset", "asked", "silent", "answers"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

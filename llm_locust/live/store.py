@@ -9,7 +9,7 @@ from llm_locust.live.counts import NOTHING, Counts
 from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.rings import Ring
-from llm_locust.live.state import Gauges, LiveRun, Mark, Observation, ServerGauges, marks_between
+from llm_locust.live.state import Gauges, LiveRun, Mark, MarkKind, Observation, ServerGauges, marks_between
 from llm_locust.metrics.server_now import ServerNow
 
 Taken = Literal["counted", "repeated", "stale"]
@@ -146,10 +146,12 @@ class LiveStore:
         self._put(now_s, Cell(NOTHING, Gauges.of(seen)))
 
     def observe_servers(self, servers: Iterable[ServerNow]) -> None:
-        """Note what the servers say of themselves now; those beyond :data:`MOST_SERVERS` are left out."""
+        """Note what the servers say of themselves now, and mark who fell silent or is back; those beyond
+        :data:`MOST_SERVERS` are left out."""
         known, told = self.content.servers, {}
         for now in servers:
             if now.name in known or len(known) < MOST_SERVERS:
+                self._mark_turn(now, known.get(now.name))
                 known[now.name] = now.up
                 told[now.name] = ServerGauges.of(now)
         if told and self.content.stopped_s is None:
@@ -192,7 +194,13 @@ class LiveStore:
         """Mark what was asked of the servers now, beside the load."""
         self._mark("asked", text)
 
-    def _mark(self, kind: Literal["missed", "reset", "asked"], text: str) -> None:
+    def _mark_turn(self, now: ServerNow, was_up: bool | None) -> None:
+        if was_up and not now.up:
+            self._mark("silent", f"server {now.name} gives no metrics")
+        elif was_up is False and now.up:
+            self._mark("answers", f"server {now.name} is back")
+
+    def _mark(self, kind: MarkKind, text: str) -> None:
         self.marks.append(Mark(self.clock_s(), kind, text))
 
 

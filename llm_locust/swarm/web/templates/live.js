@@ -109,7 +109,7 @@
     "http_error", "api_error", "connect_error", "timeout", "truncated", "invalid", "empty", "rejected", "cancelled",
   ]);
   const starting = (columns, start) => columns.filter((column) => column.startsWith(start));
-  const BAD = new Set(["lost", "missed"]);
+  const BAD = new Set(["lost", "missed", "silent"]);
 
   for (const { id, title, server } of [...CHARTS, ...SERVER_CHARTS]) {
     const plot = element("div", { className: "plot", id: `plot-${id}` });
