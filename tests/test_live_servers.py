@@ -39,6 +39,18 @@ def test_a_server_that_gives_no_page_leaves_a_gap() -> None:
     assert columns["server:running:b:8000"] == [3.0, 3.0]
 
 
+def test_a_server_that_falls_silent_and_one_that_is_back_are_marked_once() -> None:
+    run = Run()
+    gone = ServerNow(name="a:8000", up=False)
+    for server in (gone, replica(), replica(), gone, gone, replica()):
+        second(run, server)
+    assert [(mark.kind, mark.text) for mark in run.store.marks] == [
+        ("answers", "server a:8000 is back"),
+        ("silent", "server a:8000 gives no metrics"),
+        ("answers", "server a:8000 is back"),
+    ]
+
+
 def test_of_many_servers_the_extremes_and_the_middle_are_told_from_then_on() -> None:
     run = Run()
     charts = Charts(run.store)
