@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 #: The first users wait so long for the counters' first values, which the increases are counted from.
 FIRST_WORD_S = 5.0
 
-#: Its last scrape takes 2 s; then it makes one file of all that it has, half a second for each million samples.
+#: Its last scrape takes 2 s; then it makes one file of all that it has, half a second a million samples.
 END_S = 60.0
 
 #: Variables of the environment that say to a pod where its cluster's API server is.
