@@ -1,16 +1,11 @@
 """What was done to replicas and what the gateway made of it, as it happened: lines and JSON Lines."""
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
 
-import msgspec
-
-from llm_locust.sim.truth import TruthError
+from llm_locust.sim.truth import JsonLines
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,46 +36,24 @@ def events_path(truth: Path) -> Path:
     return truth.with_name(truth.name + ".events.jsonl")
 
 
-class EventLog:
-    """Tells each event as one line, ``plan: replica-2 killed at 10.003 s``, and appends it to a file."""
+class EventLog(JsonLines):
+    """Tells each event as one line, ``plan: replica-2 killed at 10.003 s``, and appends it to a file.
+
+    Times in lines count from the last ``begin``.
+    """
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
-        """Replaces an existing file. Times in lines count from the last ``begin``.
-
-        Raises:
-            TruthError: the file cannot be written.
-        """
-        self._path = path
+        super().__init__(path, "event log")
         self._say = say
         self._began_ns = time.time_ns()
-        try:
-            self._file: BinaryIO | None = None if path is None else path.open("wb", buffering=0)
-        except OSError as e:
-            raise TruthError(f"event log {path}: {e.strerror}; name a file that can be written") from e
 
     def begin(self) -> None:
         """The deployment listens from now on."""
         self._began_ns = time.time_ns()
 
     def add(self, who: str, replica: str, action: str, factor: float | None = None) -> None:
-        """Note what was done just now. The first failure to write is told on stderr and ends the file."""
+        """Note what was done just now."""
         event = Event(time.time_ns(), who, replica, action, factor)
         said = _SAID.get(action, action) + (f" {factor:g}x" if factor is not None else "")
         self._say(f"{who}: {replica} {said} at {(event.time_ns - self._began_ns) * 1e-9:.3f} s")
-        if self._file is None:
-            return
-        try:
-            self._file.write(msgspec.json.encode(event) + b"\n")
-        except OSError as e:
-            print(f"event log {self._path}: {e.strerror}; nothing more is written to it", file=sys.stderr)
-            self._file.close()
-            self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.close()
+        self.write(event)

@@ -47,29 +47,33 @@ class TruthError(OSError):
     """The log's file cannot be written; the text says which file and why."""
 
 
-class TruthLog:
-    """Appends entries to a file, each in one write, so that a kill loses none that is over."""
+class JsonLines:
+    """Appends objects to a file, each in one write, so that a kill loses none that is over.
 
-    def __init__(self, path: Path | None) -> None:
-        """Replaces an existing file.
+    Args:
+        path: an existing file is replaced; None: nothing is written.
+        what: the log's name in what is told.
 
-        Raises:
-            TruthError: the file cannot be written.
-        """
+    Raises:
+        TruthError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path | None, what: str) -> None:
         self._path = path
+        self._what = what
         try:
             self._file: BinaryIO | None = None if path is None else path.open("wb", buffering=0)
         except OSError as e:
-            raise TruthError(f"truth log {path}: {e.strerror}; name a file that can be written") from e
+            raise TruthError(f"{what} {path}: {e.strerror}; name a file that can be written") from e
 
-    def write(self, entry: TruthEntry) -> None:
+    def write(self, entry: object) -> None:
         """Append one line. The first failure to write is told on stderr and ends the log."""
         if self._file is None:
             return
         try:
             self._file.write(msgspec.json.encode(entry) + b"\n")
         except OSError as e:
-            print(f"truth log {self._path}: {e.strerror}; nothing more is written to it", file=sys.stderr)
+            print(f"{self._what} {self._path}: {e.strerror}; nothing more is written to it", file=sys.stderr)
             self._file.close()
             self._file = None
 
@@ -81,3 +85,10 @@ class TruthLog:
     ) -> None:
         if self._file is not None:
             self._file.close()
+
+
+class TruthLog(JsonLines):
+    """One line a request."""
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__(path, "truth log")
