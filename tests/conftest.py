@@ -20,6 +20,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Whole runs, and the client's clock: what another test process takes from them changes what they see.
+_ALONE = ("test_swarm_", "test_client_", "test_scripted_", "test_arrival_process_", "test_prometheus_")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name.startswith(_ALONE):
+            item.add_marker("alone")
+
+
 @pytest.fixture(scope="session")
 def tls_files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
     """An authority, a server certificate and a client certificate under it."""

@@ -25,8 +25,6 @@ from swarm_process import (
 
 from llm_locust.arrivals import Process, Schedule, constant
 
-pytestmark = pytest.mark.alone
-
 OPEN_LOOP = LOCUSTFILES / "open_loop.py"
 REPLAY = LOCUSTFILES / "replay.py"
 

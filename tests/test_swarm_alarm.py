@@ -10,8 +10,6 @@ from gevent.event import Event
 from llm_locust.swarm import alarm as module
 from llm_locust.swarm.alarm import Alarm
 
-pytestmark = pytest.mark.alone
-
 PATIENCE_S = 10.0
 
 

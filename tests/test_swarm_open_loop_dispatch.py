@@ -14,8 +14,6 @@ from llm_locust.swarm.arrivals_dispatch import AHEAD_S, Dispatcher, ScheduleCloc
 from llm_locust.swarm.arrivals_turns import Turns
 from llm_locust.workload.traces import TraceEntry
 
-pytestmark = pytest.mark.alone
-
 
 class Times:
     """Seconds since it was made."""
