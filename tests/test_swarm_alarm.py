@@ -48,7 +48,7 @@ def alarm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, bell:
 
 def test_it_rings_once_and_not_before_its_time(alarm: Alarm, bell: Bell) -> None:
     alarm.ring_in(0.05)
-    assert bell.wait() >= 0.045  # the loop takes its time from its last turn
+    assert bell.wait() >= 0.049
     gevent.sleep(0.1)
     assert len(bell.rung_s) == 1
 

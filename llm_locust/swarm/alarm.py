@@ -46,7 +46,8 @@ class Alarm:
         if self._fd is None:
             self.quiet()
             self._timer = self._loop.timer(max(0.0, seconds))
-            self._timer.start(self._on_ring)
+            # Counted from now, not from when the loop last looked at its clock: that would ring too early.
+            self._timer.start(self._on_ring, update=True)
             return
         whole = math.floor(max(seconds, 1e-9))
         self._spec.value = _Timespec(whole, max(1, int((max(seconds, 1e-9) - whole) * 1e9)))
