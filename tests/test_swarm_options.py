@@ -16,7 +16,7 @@ from llm_locust.swarm.health import Health
 from llm_locust.swarm.option_types import parse_header, parse_time, parse_timeouts
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
-from llm_locust.swarm.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings
+from llm_locust.swarm.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings, with_roofline
 
 #: As a command line without any of our options leaves them.
 DEFAULTS: dict[str, Any] = {
@@ -248,3 +248,14 @@ def test_the_manifests_command_has_no_secret(
     text = info["manifest"]
     assert not any(secret in text for secret in (KEY, TOKEN, HEADER, "X=ab"))
     assert "MY_KEY" in text
+
+
+def test_the_models_shape_is_read_where_the_run_is_kept_and_not_on_workers() -> None:
+    roof = {"gpu_type": "h100", "gpus": "4"}
+    elsewhere = parse(model_shape="/not/here.yaml", **roof)
+    with pytest.raises(UsageError, match="here.yaml"):
+        with_roofline(elsewhere)
+    shape = Path(__file__).parent.parent / "examples" / "models" / "llama-3-8b.yaml"
+    assert with_roofline(parse(model_shape=str(shape), **roof)).text["model_shape"]["layers"] == 32
+    with pytest.raises(UsageError, match="--gpus"):
+        with_roofline(parse(model_shape=str(shape), gpu_type="h100"))

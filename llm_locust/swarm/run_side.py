@@ -48,7 +48,7 @@ from llm_locust.swarm.replicas import post_to, wait_for_replicas
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
-from llm_locust.swarm.settings import Settings, UsageError, parse_settings
+from llm_locust.swarm.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.swarm.waiting import wait_until
 
 logger = logging.getLogger(__name__)
@@ -246,7 +246,7 @@ class RunSide:
             self._finishing.join()
 
     def _settings(self) -> Settings:
-        settings = parse_settings(self._options)
+        settings = with_roofline(parse_settings(self._options))
         check_workload(settings, self.environment.user_classes)
         check_load(settings, self.environment.user_classes)
         return settings

@@ -3,7 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -107,14 +107,28 @@ def parse_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.
         raise UsageError(str(e)) from e
 
 
+def with_roofline(settings: Settings) -> Settings:
+    """The settings with the content of ``--model-shape`` instead of its path: the file need be neither on a
+    worker nor where the report is made again.
+
+    Raises:
+        UsageError: a file that is no model's, or one of the options that a roofline needs is missing.
+    """
+    text = dict(settings.text)
+    if text["model_shape"]:
+        text["model_shape"] = asdict(_parsed(read_shape, text["model_shape"], "--model-shape"))
+    try:
+        roof_of_options(text)
+    except ValueError as e:
+        raise UsageError(str(e)) from e
+    return replace(settings, text=text)
+
+
 def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     text = {name: getattr(options, name, None) for name in RECORDED_OPTIONS}
     for name in PRICE_OPTIONS:
         if text[name] not in (None, ""):
             _parsed(parse_price, str(text[name]), f"--{name.replace('_', '-')}")
-    if text["model_shape"]:  # its content: the file may not be there when the report is made again
-        text["model_shape"] = asdict(_parsed(read_shape, text["model_shape"], "--model-shape"))
-    roof_of_options(text)
     scenario = scenario_of(options)
     workload = _workload(options, None if scenario is None else scenario.dataset)
     kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
