@@ -251,9 +251,9 @@ def test_the_manifests_command_has_no_secret(
 
 
 def test_the_models_shape_is_read_where_the_run_is_kept_and_not_on_workers() -> None:
-    roof = {"gpu_type": "h100", "gpus": "4"}
+    roof: dict[str, Any] = {"gpu_type": "h100", "gpus": "4"}
     elsewhere = parse(model_shape="/not/here.yaml", **roof)
-    with pytest.raises(UsageError, match="here.yaml"):
+    with pytest.raises(UsageError, match=r"here\.yaml"):
         with_roofline(elsewhere)
     shape = Path(__file__).parent.parent / "examples" / "models" / "llama-3-8b.yaml"
     assert with_roofline(parse(model_shape=str(shape), **roof)).text["model_shape"]["layers"] == 32
