@@ -179,7 +179,10 @@ def _a_run(folder: Path) -> Seen:
             seen.answers["before"] = ui.get("/llm/series?span=run")
             seen.answers["no runs"] = ui.get("/llm/reports")
             assert ui.get("/swarm", {"user_count": "6", "spawn_rate": "100"}).json["success"]
-            first = ui.wait_now(lambda now: now["whole"]["requests"] >= 40, "40 requests in the live numbers")
+            first = ui.wait_now(
+                lambda now: now["whole"]["requests"] >= 40 and now["whole"]["failures"] > 0,
+                "40 requests in the live numbers, and a failure",
+            )
             wait_until(lambda: len(ui.get("/llm/series").json["at_s"]) >= 2, "points of the series")
             _during(ui, seen)
             assert ui.get("/stats/reset", {}).code == 200
@@ -326,7 +329,7 @@ def test_a_series_is_told_in_full_once_and_then_in_pieces(seen: dict[str, Seen])
     assert full.json["full"]
     assert not following.json["full"]
     assert len(full.json["at_s"]) > len(following.json["at_s"])
-    assert set(full.json["columns"]) >= {"ttft_p99_ms", "users", "goodput"}
+    assert set(full.json["columns"]) >= {"ttft_p99_ms", "users", "goodput", "http_error_per_s"}
     assert len(following.text) < 10_000
     assert seen["run"].told["answer_s"] < 2
 
