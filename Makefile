@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo system-packages test test-e2e test-k8s bench bench-report bench-compare bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test audit test-e2e test-k8s bench bench-report bench-compare bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -22,6 +22,9 @@ test: $(VENV)/.test  ## lint, types, tests
 SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
+
+audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of the locked packages
+	.ci/audit .venv-audit/bin
 
 test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real server and real balancers
 	$(BIN)/pytest -m e2e
@@ -54,22 +57,32 @@ soak-ui: $(VENV)/.test  ## what the live view of 24 hours takes, in memory and t
 
 UV := .venv-uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
-requirements:  ## the image's packages, pinned by hash
+requirements:  ## the packages of the image, of the tests and of the audit, pinned by hash
 	$(PYTHON) -m venv .venv-uv
 	.venv-uv/bin/pip install --quiet --disable-pip-version-check uv
 	$(UV) pyproject.toml -o k8s/requirements.txt
-	printf 'setuptools>=77\nuv>=0.13\n' | $(UV) - -o k8s/build-requirements.txt
+	printf 'setuptools>=77\nuv>=0.13\ncyclonedx-bom>=7.5\n' | $(UV) - -o k8s/build-requirements.txt
+	echo 'setuptools>=77' | $(UV) pyproject.toml - --extra test -o tests/requirements.txt
+	printf 'bandit>=1.8\npip-audit>=2.10\n' | $(UV) - -o .ci/audit-requirements.txt
 
 clean:  ## everything that was made, but runs/
-	rm -rf $(VENV) .venv-e2e .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
+	rm -rf $(VENV) .venv-audit .venv-e2e .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e .
 	touch $@
 
-$(VENV)/.test: $(VENV)/.runtime
-	$(PIP) -e '.[test]'
+# Locked and by hash: what the tests ran with yesterday is what they run with today.
+$(VENV)/.test: tests/requirements.txt pyproject.toml
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	$(PIP) --no-deps --require-hashes -r $<
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $(VENV)/.runtime $@
+
+.venv-audit/.installed: .ci/audit-requirements.txt
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
 # torch first: with a CPU build there, nothing pulls the CUDA one.

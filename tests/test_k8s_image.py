@@ -1,4 +1,4 @@
-"""What goes into the image: packages by hash, in versions that the project allows."""
+"""The locked packages of the image, the tests and the audit: by hash, in versions that the project allows."""
 
 import tomllib
 
@@ -6,10 +6,15 @@ import pytest
 from k8s_tools import ROOT
 from packaging.requirements import Requirement
 
+LOCKS = (
+    *("k8s/requirements.txt", "k8s/build-requirements.txt"),
+    *("tests/requirements.txt", ".ci/audit-requirements.txt"),
+)
 
-@pytest.mark.parametrize("name", ["requirements.txt", "build-requirements.txt"])
-def test_the_image_takes_packages_by_hash_and_from_no_named_place(name: str) -> None:
-    lines = (ROOT / "k8s" / name).read_text().splitlines()
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_locked_packages_have_hashes_and_name_no_place_to_take_them_from(name: str) -> None:
+    lines = (ROOT / name).read_text().splitlines()
     starts = [i for i, line in enumerate(lines) if not line.startswith(" ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         assert "==" in lines[start]
@@ -17,9 +22,16 @@ def test_the_image_takes_packages_by_hash_and_from_no_named_place(name: str) -> 
     assert not any("://" in line or "-index" in line for line in lines)
 
 
-def test_the_image_has_every_dependency_in_a_version_that_the_project_allows() -> None:
-    lines = (ROOT / "k8s" / "requirements.txt").read_text().splitlines()
-    pinned = dict(line.split(" ")[0].split("==") for line in lines if not line.startswith(" "))
+def pinned(name: str) -> dict[str, str]:
+    lines = (ROOT / name).read_text().splitlines()
+    return dict(line.split(" ")[0].split("==") for line in lines if not line.startswith(" "))
+
+
+def test_locks_hold_every_dependency_in_a_version_that_the_project_allows() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    image, tests = pinned("k8s/requirements.txt"), pinned("tests/requirements.txt")
     for requirement in map(Requirement, project["dependencies"]):
-        assert requirement.specifier.contains(pinned[requirement.name.lower()]), requirement
+        assert requirement.specifier.contains(image[requirement.name.lower()]), requirement
+    for requirement in map(Requirement, project["dependencies"] + project["optional-dependencies"]["test"]):
+        name = requirement.name.lower()
+        assert name == "llm-locust" or requirement.specifier.contains(tests[name]), requirement
