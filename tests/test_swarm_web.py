@@ -81,7 +81,9 @@ def _session(*topology: str) -> Callable[[Path], Session]:
             simulation(folder / "one") as one,
             simulation(folder / "two") as two,
             refusing_port() as closed,
-            locust(folder, *options, "-H", one.url) as process,
+            locust(
+                folder, *options, *_allowed(two.url, f"http://127.0.0.1:{closed}"), "-H", one.url
+            ) as process,
         ):
             ui = Ui(f"http://127.0.0.1:{port}", process)
             ui.wait_ready(2 if topology else 0)
@@ -100,7 +102,8 @@ def _session(*topology: str) -> Callable[[Path], Session]:
             before = len(process.said)
             ui.start(host=f"http://127.0.0.1:{closed}")
             process.wait_for("cannot be reached")
-            ui.start(host=two.url, slo="ttft=soon")
+            answer = ui.post("/swarm", user_count="6", spawn_rate="100", host=two.url, slo="ttft=soon")
+            assert not answer["success"]
             process.wait_for("soon")
             refused, state = process.said[before:], ui.state
 
@@ -113,6 +116,10 @@ def _session(*topology: str) -> Callable[[Path], Session]:
             return Session(code, process, runs, seen, stops_s, refused, state, page)
 
     return run
+
+
+def _allowed(*hosts: str) -> list[str]:
+    return [word for host in hosts for word in ("--allow-host", host)]
 
 
 SESSIONS = {"one process": _session(), "two workers": _session(*forked(2))}

@@ -24,6 +24,7 @@ from llm_locust.swarm.option_types import (
 )
 from llm_locust.swarm.progress import MODES
 from llm_locust.swarm.scenario_options import take_scenario
+from llm_locust.swarm.web_options import add_web_arguments, listen_on_loopback
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.ordering import ORDERS
@@ -61,6 +62,7 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     """Add the options; each can also be given as an environment variable ``LLM_LOCUST_<NAME>``, and in
     the file of ``--scenario``."""
     _add_options(parser)
+    listen_on_loopback(parser)
     take_scenario(parser)
 
 
@@ -253,6 +255,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
     add("--allow-incomplete", action="store_true", help="no exit code 2 when records are missing")
     _add_load_arguments(add)
     add_deployment_arguments(add)
+    add_web_arguments(add)
 
 
 def _add_load_arguments(add: Callable[..., None]) -> None:

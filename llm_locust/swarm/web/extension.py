@@ -1,11 +1,13 @@
 """What Locust's web UI shows of a load test of a model, and what monitoring gets of it: added here."""
 
+import logging
 from pathlib import Path
 
 import gevent
 import psutil
 from locust.env import Environment
 from locust.runners import MasterRunner
+from locust.web import WebUI
 
 from llm_locust.live.store import LiveStore
 from llm_locust.swarm.leaving import leave
@@ -13,10 +15,14 @@ from llm_locust.swarm.live_watch import run_info
 from llm_locust.swarm.option_types import parse_time
 from llm_locust.swarm.settings import UsageError
 from llm_locust.swarm.web.drift import DriftWatch
+from llm_locust.swarm.web.form import Forms
 from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics
+from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback
 from llm_locust.swarm.web.pages import Pages
 from llm_locust.swarm.web.reports import KnownRun, Reports
 from llm_locust.swarm.web.rolling import summarise_forever
+
+logger = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 
@@ -40,6 +46,7 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
     environment.events.test_start.add_listener(lambda **_: _note(environment, reports))
     if environment.web_ui is not None:
         Pages(environment.web_ui, store, reports, drift)
+        _protect(environment, environment.web_ui)
     port = getattr(options, "metrics_port", None)
     if port is not None:
         try:
@@ -50,6 +57,25 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
     if rolling:
         upload = getattr(options, "upload", None) or None
         gevent.spawn(summarise_forever, parse_time(rolling), lambda: _running(environment, store), upload)
+
+
+def _protect(environment: Environment, web_ui: WebUI) -> None:
+    """Let nobody but its own pages, and programs, ask the web UI; let forms set only what is meant for it."""
+    Forms(web_ui, environment)
+    app = web_ui.app
+    assert app is not None
+    names = getattr(environment.parsed_options, "web_name", None) or ()
+    local = is_loopback(web_ui.host)
+    guard = OwnOrigin(app.wsgi_app, names, check_names=local or bool(names))
+    app.wsgi_app = guard  # type: ignore[method-assign, assignment]
+    if app.config.get("SESSION_COOKIE_SAMESITE") is None:
+        app.config["SESSION_COOKIE_SAMESITE"] = "Lax"
+    if not local and not web_ui.web_login:
+        logger.warning(
+            "the web UI listens on %s without --web-login: whoever reaches it can start load and read the "
+            "results; give --web-host 127.0.0.1 or --web-login",
+            web_ui.host or "all interfaces",
+        )
 
 
 def _note(environment: Environment, reports: Reports) -> None:

@@ -13,6 +13,7 @@ from llm_locust.live.store import LiveStore
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.settings import UsageError
 from llm_locust.swarm.web.numbers import Fresh, at_rest
+from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,8 @@ def serve_metrics(store: LiveStore, host: str, port: int) -> WSGIServer:
         listener = socket.create_server((host, port), family=family)
     except OSError as e:
         raise UsageError(f"--metrics-port: {host}:{port} cannot be listened on: {e.strerror or e}") from e
-    server = WSGIServer(listener, _application(fresh_text(store)), log=None, error_log=logger)
+    application = OwnOrigin(_application(fresh_text(store)), check_names=is_loopback(host))
+    server = WSGIServer(listener, application, log=None, error_log=logger)
     server.start()
     logger.info("metrics for Prometheus at http://%s:%d/metrics", host, server.server_port)
     return server

@@ -1,0 +1,129 @@
+"""Who may ask a server of this process: no page of another origin.
+
+A browser names the page that asks in ``Sec-Fetch-Site`` or ``Origin``, which no page can forge. A program
+such as ``curl`` sends neither, and is let through: it is not a browser that another page could misuse.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+StartResponse = Callable[..., Any]
+Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
+
+#: Sent with every answer that does not say otherwise.
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "Content-Security-Policy": "frame-ancestors 'self'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+}
+
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class OwnOrigin:
+    """A WSGI application that answers its own pages, and programs; 403 for all else.
+
+    No answer has a CORS header, and none can be shown in a frame of another origin.
+
+    Args:
+        application: what answers the requests that are let through.
+        names: host names under which this server is reached, beside addresses and ``localhost``.
+        check_names: refuse every other host name, as a page has that was served from a name which then became
+            this server's address (DNS rebinding).
+    """
+
+    def __init__(self, application: Application, names: Sequence[str] = (), *, check_names: bool) -> None:
+        self._application = application
+        self._names = frozenset(name.lower().rstrip(".") for name in names)
+        self._check_names = check_names
+
+    def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
+        reason = self.refusal(environ)
+        if reason is None:
+            return self._application(environ, _closed(start))
+        body = f"{reason}\n".encode()
+        status = HTTPStatus.FORBIDDEN
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+        _closed(start)(f"{status.value} {status.phrase}", headers)
+        return [body]
+
+    def refusal(self, environ: Mapping[str, Any]) -> str | None:
+        """Why a request is refused; None where it is not."""
+        host = str(environ.get("HTTP_HOST", "")).lower()
+        if self._check_names and host and not self._is_own_name(_name(host)):
+            return "This host name is not one of this server's: give it by --web-name NAME."
+        if self._is_foreign(environ, host):
+            return "Requests from pages of another origin are refused."
+        return None
+
+    def _is_own_name(self, name: str) -> bool:
+        return name in self._names or name == "localhost" or name.endswith(".localhost") or _is_address(name)
+
+    def _is_foreign(self, environ: Mapping[str, Any], host: str) -> bool:
+        site = environ.get("HTTP_SEC_FETCH_SITE")
+        if site is not None:
+            return site not in ("same-origin", "none") and not _follows_a_link(environ)
+        origin = environ.get("HTTP_ORIGIN")
+        if origin is None:
+            return False
+        own = _authority(str(origin))
+        return own is None or not (own == host or _name(own) in self._names)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens on ``host`` is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _follows_a_link(environ: Mapping[str, Any]) -> bool:
+    """The browser opens a page of this server in a tab: the other page sees nothing of it."""
+    return (
+        environ.get("REQUEST_METHOD") in _SAFE_METHODS
+        and environ.get("HTTP_SEC_FETCH_MODE") == "navigate"
+        and environ.get("HTTP_SEC_FETCH_DEST") == "document"
+    )
+
+
+def _authority(origin: str) -> str | None:
+    """Host and port of an ``Origin``; None of one that is opaque (``null``) or malformed."""
+    try:
+        parts = urlsplit(origin)
+        return parts.netloc.lower() if parts.scheme in ("http", "https") and parts.hostname else None
+    except ValueError:
+        return None
+
+
+def _name(authority: str) -> str:
+    """The host without its port, brackets and trailing dot."""
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0].rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _closed(start: StartResponse) -> StartResponse:
+    """``start_response`` that drops CORS headers and adds :data:`_HEADERS`."""
+
+    def start_closed(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+        kept = [(k, v) for k, v in headers if not k.lower().startswith("access-control-")]
+        said = {k.lower() for k, _ in kept}
+        return start(status, kept + [(k, v) for k, v in _HEADERS.items() if k.lower() not in said], *exc_info)
+
+    return start_closed

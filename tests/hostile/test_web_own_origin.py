@@ -1,0 +1,141 @@
+"""Who may ask the web UI and ``/metrics``: the headers that browsers send for pages of any origin."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback
+
+FOREIGN = "https://evil.example"
+
+#: What Locust answers everybody.
+CORS = [("Access-Control-Allow-Origin", "*"), ("access-control-allow-headers", "x"), ("Content-Type", "a/b")]
+
+
+def answered(
+    environ: dict[str, str], *names: str, check_names: bool = False
+) -> tuple[str, dict[str, str], bytes]:
+    """Status, headers and body of one request."""
+    started: list[Any] = []
+
+    def application(_: dict[str, Any], start: Any) -> Iterable[bytes]:
+        start("200 OK", CORS)
+        return [b"secret"]
+
+    base = {"REQUEST_METHOD": "POST", "PATH_INFO": "/swarm", "HTTP_HOST": "127.0.0.1:8089"}
+    body = OwnOrigin(application, names, check_names=check_names)(
+        base | environ, lambda *given: started.append(given)
+    )
+    status, headers = started[0][:2]
+    return status[:3], {k.lower(): v for k, v in headers}, b"".join(body)
+
+
+def status(environ: dict[str, str], *names: str, check_names: bool = False) -> int:
+    code, headers, body = answered(environ, *names, check_names=check_names)
+    assert (b"secret" in body) == (code == "200")
+    assert not [name for name in headers if name.startswith("access-control-")]
+    return int(code)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "GET", "OPTIONS"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"HTTP_ORIGIN": FOREIGN},
+        {"HTTP_ORIGIN": "null"},
+        {"HTTP_ORIGIN": "http://127.0.0.1:8090"},
+        {"HTTP_ORIGIN": "http://127.0.0.1:8089.evil.example"},
+        {"HTTP_ORIGIN": "http://evil@127.0.0.1:8089"},
+        {"HTTP_ORIGIN": "http://["},
+        {"HTTP_ORIGIN": ""},
+        {"HTTP_SEC_FETCH_SITE": "cross-site"},
+        {"HTTP_SEC_FETCH_SITE": "same-site"},
+        {"HTTP_SEC_FETCH_SITE": "something new"},
+        {"HTTP_SEC_FETCH_SITE": "cross-site", "HTTP_SEC_FETCH_MODE": "navigate"},
+        {
+            "HTTP_SEC_FETCH_SITE": "cross-site",
+            "HTTP_SEC_FETCH_MODE": "navigate",
+            "HTTP_SEC_FETCH_DEST": "iframe",
+        },
+        {"HTTP_SEC_FETCH_SITE": "cross-site", "HTTP_ORIGIN": "http://127.0.0.1:8089"},
+    ],
+)
+def test_what_a_page_of_another_origin_sends_is_refused(method: str, headers: dict[str, str]) -> None:
+    assert status({"REQUEST_METHOD": method, **headers}) == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},  # a program such as curl
+        {"HTTP_ORIGIN": "http://127.0.0.1:8089"},
+        {"HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_ORIGIN": "http://127.0.0.1:8089"},
+        {"HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_ORIGIN": "https://proxy.example"},
+        {"HTTP_SEC_FETCH_SITE": "none"},
+    ],
+)
+def test_its_own_pages_and_programs_are_let_through(headers: dict[str, str]) -> None:
+    assert status(headers) == 200
+
+
+def test_a_link_on_another_page_opens_this_one_and_a_form_there_posts_nothing() -> None:
+    link = {
+        "HTTP_SEC_FETCH_SITE": "cross-site",
+        "HTTP_SEC_FETCH_MODE": "navigate",
+        "HTTP_SEC_FETCH_DEST": "document",
+    }
+    assert status({"REQUEST_METHOD": "GET", **link}) == 200
+    assert status({"REQUEST_METHOD": "POST", **link}) == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *[
+            (host, 200)
+            for host in ("localhost:8089", "127.0.0.1:8089", "[::1]:8089", "10.1.2.3", "LOCALHOST")
+        ],
+        *[(host, 200) for host in ("ui.example:8089", "UI.example.", "ui.localhost", "")],
+        *[
+            (host, 403)
+            for host in ("evil.example:8089", "127.0.0.1.evil.example", "localhost.evil.example", "1")
+        ],
+    ],
+)
+def test_a_name_that_became_this_address_is_refused(host: str, expected: int) -> None:
+    rebound = {"HTTP_HOST": host, "HTTP_SEC_FETCH_SITE": "same-origin", "HTTP_ORIGIN": f"http://{host}"}
+    assert status(rebound, "ui.example", check_names=True) == expected
+    assert status(rebound | {"REQUEST_METHOD": "GET"}, "ui.example", check_names=True) == expected
+    assert status(rebound) == 200  # where names are not looked at
+
+
+def test_a_proxy_that_writes_another_host_is_known_by_its_name() -> None:
+    through = {"HTTP_ORIGIN": "https://ui.example"}
+    assert status(through) == 403
+    assert status(through, "ui.example") == 200
+
+
+def test_no_answer_can_be_framed_sniffed_or_read_by_another_origin() -> None:
+    for environ in ({}, {"HTTP_ORIGIN": FOREIGN}):
+        _, headers, _ = answered(environ)
+        assert headers["x-frame-options"] == "SAMEORIGIN"
+        assert headers["content-security-policy"] == "frame-ancestors 'self'"
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_a_policy_of_the_answers_own_stands() -> None:
+    def application(_: dict[str, Any], start: Any) -> Iterable[bytes]:
+        start("200 OK", [("content-security-policy", "default-src 'none'")])
+        return []
+
+    started: list[Any] = []
+    OwnOrigin(application, check_names=False)({"REQUEST_METHOD": "GET"}, lambda *given: started.append(given))
+    policies = [v for k, v in started[0][1] if k.lower() == "content-security-policy"]
+    assert policies == ["default-src 'none'"]
+
+
+def test_loopback_is_known_in_every_spelling() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.9.1", "::1", "[::1]", "localhost")))
+    assert not any(map(is_loopback, ("", "*", "0.0.0.0", "::", "10.0.0.1", "localhost.evil.example")))
