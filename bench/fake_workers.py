@@ -22,7 +22,7 @@ from tally import Tally
 
 from llm_locust.store import FrameHeader, Spool, encode_frame
 from llm_locust.swarm import messages
-from llm_locust.swarm.messages import BatchMessage, CountsMessage, RunInfo
+from llm_locust.swarm.messages import BatchMessage, CountsMessage, RunInfo, plain
 from llm_locust.swarm.recorder import BATCH_ROWS
 from llm_locust.swarm.shipping import Shipper
 
@@ -90,7 +90,7 @@ class FakeWorker:
         self._channel.send(Message(kind, data, self.id))
 
     def _send_batch(self, message: BatchMessage) -> None:
-        self._send(messages.BATCH, message)
+        self._send(messages.BATCH, plain(message))
 
     def _hear(self, kind: str, data: Any) -> None:
         if kind == "heartbeat":
@@ -145,7 +145,7 @@ class FakeWorker:
         self._tally.stopped_s = self._tally.stopped_s or time.monotonic()
         self._shipper.flush(FLUSH_S)
         self._tally.unacknowledged += self._shipper.unsent
-        self._send(messages.DONE, self._counts())
+        self._send(messages.DONE, plain(self._counts()))
         self._shipper.finish(self._run)
         self._state = runners.STATE_INIT
 
@@ -156,9 +156,6 @@ class FakeWorker:
             in_flight=0,
             unsent=self._shipper.unsent,
             dropped=self._shipper.dropped,
-            load=messages.NO_LOAD,
-            clock=None,
-            health={},
         )
 
     def _beat(self) -> None:
@@ -173,7 +170,7 @@ class FakeWorker:
         gevent.sleep(self._phase_s)
         while True:
             if self._state == runners.STATE_RUNNING:
-                self._send("stats", {**self._report, "llm": self._counts()})
+                self._send("stats", {**self._report, "llm": plain(self._counts())})
             gevent.sleep(runners.WORKER_REPORT_INTERVAL)
 
 

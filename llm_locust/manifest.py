@@ -49,6 +49,8 @@ class WorkerFacts:
     ``None`` where it never said; ``received`` is the number of records in the run. A worker
     is ``late`` when it joined a run that had begun, ``lost`` when it ended without the final word
     that all it had was sent, and has ``left`` when it gave that word before the run was stopped.
+    ``faults`` say, in words, what makes its count of records doubtful: a batch that could not be taken,
+    counts that contradict each other.
     """
 
     id: str
@@ -68,6 +70,7 @@ class WorkerFacts:
     longest_held_ns: int = 0  # the longest wait among them
     unsent: int = 0  # requests that were due and still waited when the load ended
     received_seqs: str = ""  # of the batches, as ranges: 0-17 19 21-30
+    faults: list[str] = field(default_factory=list)
     clock: ClockFacts | None = None
     health: NodeHealth = field(default_factory=NodeHealth)
 
@@ -153,6 +156,7 @@ class Manifest:
     master: NodeHealth = field(default_factory=NodeHealth)
     clock_steps: int = 0  # times that the master's own clock was set anew; the run's time does not follow
     torn: list[str] = field(default_factory=list)  # files of frames that hold bytes which are none, and where
+    messages_dropped: dict[str, dict[str, int]] = field(default_factory=dict)  # sender -> kind -> how many
     server_metrics: ScrapeFacts | None = None
     live_check: dict[str, Any] = field(default_factory=dict)
 
@@ -170,11 +174,11 @@ class Manifest:
 
     @property
     def complete(self) -> bool:
-        """Every worker was there to its end, and everything it announced is here."""
+        """Every worker was there to its end, and everything it announced is here, beyond doubt."""
         return (
             len(self.workers) >= self.workers_expected
             and self.workers_lost == 0
-            and all(w.unrecorded == 0 for w in self.workers)
+            and all(w.unrecorded == 0 and not w.faults for w in self.workers)
             and not self.torn
         )
 

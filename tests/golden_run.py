@@ -88,11 +88,13 @@ def manifest(made: list[RequestRecord]) -> Manifest:
             WorkerFacts(
                 id="w2", index=1, announced=second + 3, received=second, in_flight=2, lost=True, late=True,
                 joined_ns=ORIGIN_NS + 10**9, heard_ns=ORIGIN_NS + 1490 * 10**9, dropped=1,
+                faults=["it said that 5 requests had finished, after 9"],
                 held_back=2, longest_held_ns=2_500_000_000,
             ),
         ],
         master=NodeHealth(hub_lag_ms_max=4.5, cpu_percent_max=12.0),
         torn=["batches.frames: bytes 10 to 20 are no frame"],
+        messages_dropped={"w2": {"llm_batch": 2, "llm_done": 1}, "stranger": {"llm_ping": 4}},
     )  # fmt: skip
 
 

@@ -132,9 +132,25 @@ def test_a_run_is_complete_only_if_nothing_at_all_is_missing(facts: dict[str, An
     assert of(worker(), **facts)["complete"] is False
 
 
-@pytest.mark.parametrize("facts", [{"lost": True}, {"in_flight": 1}, {"announced": 6}])
+@pytest.mark.parametrize(
+    "facts", [{"lost": True}, {"in_flight": 1}, {"announced": 6}, {"faults": ["a batch"]}]
+)
 def test_a_worker_that_lacks_anything_makes_the_run_incomplete(facts: dict[str, Any]) -> None:
     assert of(worker(**facts))["complete"] is False
+
+
+def test_messages_that_were_dropped_are_counted_and_a_strangers_lack_no_record() -> None:
+    part = of(
+        worker(), messages_dropped={"w0": {"llm_ping": 2}, "stranger": {"llm_batch": 3, "unreadable": 1}}
+    )
+    assert part["messages_dropped"] == 6
+    assert part["messages_dropped_by"]["stranger"] == {"llm_batch": 3, "unreadable": 1}
+    assert part["complete"] is True
+
+
+def test_faults_are_named_by_worker() -> None:
+    part = of(worker(0), worker(1, faults=["a", "b"]))
+    assert part["faults"] == {"w1": ["a", "b"]}
 
 
 def test_torn_files_are_named() -> None:

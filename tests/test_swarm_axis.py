@@ -21,7 +21,7 @@ from llm_locust.swarm.axis import (
     pong,
     update,
 )
-from llm_locust.swarm.messages import PingMessage
+from llm_locust.swarm.messages import PingMessage, PongMessage
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -156,12 +156,12 @@ def test_a_pong_says_when_the_ping_came_and_when_it_was_answered() -> None:
     axis = clocks.axis()
     received_ns = axis.now_ns()
     clocks.go(5 * MS)
-    assert pong(PingMessage(number=7, sent_ns=11), axis, received_ns) == {
-        "number": 7,
-        "sent_ns": 11,
-        "received_ns": BEGIN.realtime_ns,
-        "answered_ns": BEGIN.realtime_ns + 5 * MS,
-    }
+    assert pong(PingMessage(number=7, sent_ns=11), axis, received_ns) == PongMessage(
+        number=7,
+        sent_ns=11,
+        received_ns=BEGIN.realtime_ns,
+        answered_ns=BEGIN.realtime_ns + 5 * MS,
+    )
 
 
 def exchange(offset_ns: int, there_ns: int, held_ns: int, back_ns: int, step_ns: int = 0) -> Exchange:

@@ -69,8 +69,8 @@ class World:
             raise ConnectionError("no master")
         received_ns = self.now_ns + there_ns
         answer = PongMessage(
-            number=ping["number"],
-            sent_ns=ping["sent_ns"],
+            number=ping.number,
+            sent_ns=ping.sent_ns,
             received_ns=self.axis_ns(received_ns),
             answered_ns=self.axis_ns(received_ns + 1000),
         )
@@ -159,7 +159,7 @@ def test_a_ping_is_sent_when_the_pong_of_the_one_before_came() -> None:
     world = measured([(MS, 2 * MS, 1)] * 8)
     gaps = [b - a for a, b in itertools.pairwise(world.ping_times_ns)]
     assert gaps == [3 * MS + 1000] * 7
-    assert [ping["number"] for _, ping in world.pings] == list(range(1, 9))
+    assert [ping.number for _, ping in world.pings] == list(range(1, 9))
 
 
 def test_rounds_are_made_at_the_beginning_after_five_seconds_and_then_every_thirty() -> None:

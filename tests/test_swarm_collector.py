@@ -71,7 +71,7 @@ class Swarm:
             worker, message = self.batches[place % len(self.batches)]
             if not again:
                 del self.batches[place % len(self.batches)]
-            self.collector.accept(worker, message["seq"], message["rows"], message["frame"])
+            self.collector.accept(worker, message.seq, message.rows, message.frame)
 
     def land(self, place: int) -> None:
         self.deliver(place)

@@ -11,13 +11,15 @@ from llm_locust.arrivals import Arrival, Process, Schedule, TraceFile, constant
 from llm_locust.swarm.arrivals_dispatch import ScheduleClock
 from llm_locust.swarm.arrivals_load import OpenLoad, open_loop_class, timetable
 from llm_locust.swarm.arrivals_options import LoadSettings
-from llm_locust.swarm.messages import RunInfo
+from llm_locust.swarm.messages import PROTOCOL, RunInfo
 from llm_locust.workload.traces.trace import WINDOW
 
 
 def run_info(**fields: Any) -> RunInfo:
     info = RunInfo(
         id="r",
+        protocol=PROTOCOL,
+        version="0.1.0",
         seed=3,
         host="http://h",
         base="",
@@ -109,10 +111,10 @@ def test_what_is_held_back_is_told() -> None:
     gevent.sleep(0.3)
     counts = part.counts(ok=4, failed=1)
     assert len(sender.sent) == 2, "three of two workers: the first has two"
-    assert counts["ok"] == 4
-    assert counts["waiting"] == counts["held_back"] > 50
-    assert counts["longest_held_ns"] > 100_000_000
-    assert not counts["spent"]
+    assert counts.ok == 4
+    assert counts.waiting == counts.held_back > 50
+    assert counts.longest_held_ns > 100_000_000
+    assert not counts.spent
     part.drain(0.0)
 
 

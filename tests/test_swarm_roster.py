@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from llm_locust.manifest import WorkerFacts
+from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.swarm.collector import Inbox
 from llm_locust.swarm.messages import CountsMessage, LoadCounts
 from llm_locust.swarm.roster import SILENT_S, Roster, place_key
@@ -35,16 +35,8 @@ def counts(finished: int, in_flight: int = 0, run: str = RUN, dropped: int = 0) 
         unsent=0,
         dropped=dropped,
         load=LoadCounts(ok=finished, failed=0, waiting=0, held_back=0, longest_held_ns=0, spent=False),
-        clock={
-            "offset_ns": 5,
-            "error_ns": 2,
-            "least_offset_ns": 4,
-            "most_offset_ns": 6,
-            "exchanges": 8,
-            "steps": 0,
-            "step_ns": 0,
-        },
-        health={"hub_lag_ms_p99": 0.5, "hub_lag_ms_max": 4.0, "cpu_percent_max": 30.0, "rss_mib_max": 99.0},
+        clock=ClockFacts(offset_ns=5, error_ns=2, least_offset_ns=4, most_offset_ns=6, exchanges=8),
+        health=NodeHealth(hub_lag_ms_p99=0.5, hub_lag_ms_max=4.0, cpu_percent_max=30.0, rss_mib_max=99.0),
     )
 
 

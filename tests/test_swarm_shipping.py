@@ -37,7 +37,7 @@ class Wire:
 
     @property
     def sent(self) -> list[int]:
-        return [message["seq"] for message in self.messages]
+        return [message.seq for message in self.messages]
 
 
 class FlakySpool(Spool):
@@ -116,7 +116,7 @@ def test_delivering_waits_for_neither_disk_nor_master(outbox: Outbox) -> None:
 
 def test_a_batch_is_on_disk_beside_the_manifest_before_it_is_sent(outbox: Outbox) -> None:
     seen: list[bytes] = []
-    outbox.wire.look = lambda message: seen.append(outbox.spool.read(message["seq"]))
+    outbox.wire.look = lambda message: seen.append(outbox.spool.read(message.seq))
     outbox.ship(0, 1)
     assert seen == [frame(0), frame(1)]
     assert msgspec.json.decode((outbox.spool.folder / MANIFEST_FILE).read_bytes()) == {"id": "run"}
@@ -149,7 +149,7 @@ def test_what_finds_no_room_on_the_way_waits_on_disk_and_not_in_memory(tmp_path:
     outbox.acknowledge(0, 5)
     outbox.shipper.step()
     assert outbox.wire.sent == list(range(WINDOW_BATCHES + 2))
-    assert [m["frame"] for m in outbox.wire.messages] == [frame(n) for n in outbox.wire.sent]
+    assert [m.frame for m in outbox.wire.messages] == [frame(n) for n in outbox.wire.sent]
 
 
 def test_an_acknowledgement_that_comes_twice_or_of_another_run_does_nothing(outbox: Outbox) -> None:
@@ -161,7 +161,7 @@ def test_an_acknowledgement_that_comes_twice_or_of_another_run_does_nothing(outb
 
 
 def test_an_acknowledgement_may_come_while_the_batch_is_being_sent(outbox: Outbox) -> None:
-    outbox.wire.look = lambda message: outbox.acknowledge(message["seq"])
+    outbox.wire.look = lambda message: outbox.acknowledge(message.seq)
     outbox.ship(0, 1)
     assert outbox.wire.sent == [0, 1]
     assert outbox.shipper.unsent == 0
@@ -183,7 +183,7 @@ def test_a_batch_without_an_acknowledgement_is_sent_again_from_disk(outbox: Outb
     outbox.acknowledge(0)
     outbox.pass_time(RESEND_AFTER_S)
     assert outbox.wire.sent == [0, 1, 1]
-    assert outbox.wire.messages[2]["frame"] == frame(1)
+    assert outbox.wire.messages[2].frame == frame(1)
     assert outbox.shipper.memory_bytes == 0
 
 
@@ -448,7 +448,7 @@ def test_flushing_nothing_does_not_wait() -> None:
 def test_flushing_ends_with_the_last_acknowledgement(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path, memory_bytes=100_000)
     all_sent = Event()
-    outbox.wire.look = lambda message: all_sent.set() if message["seq"] == 19 else None
+    outbox.wire.look = lambda message: all_sent.set() if message.seq == 19 else None
     shipping = gevent.spawn(outbox.shipper.ship_forever)
     outbox.deliver(*range(20))
     flushing = gevent.spawn(outbox.shipper.flush, 20.0)
@@ -525,9 +525,9 @@ def test_whatever_happens_each_batch_is_acknowledged_or_on_disk_or_counted_and_m
     def acknowledge(place: int) -> None:
         if outbox.wire.messages:
             message = outbox.wire.messages.pop(place % len(outbox.wire.messages))
-            assert message["frame"] == frame(message["seq"], sizes[message["seq"]])
-            outbox.acknowledge(message["seq"])
-            acknowledged.add(message["seq"])
+            assert message.frame == frame(message.seq, sizes[message.seq])
+            outbox.acknowledge(message.seq)
+            acknowledged.add(message.seq)
 
     def lose(place: int) -> None:
         if outbox.wire.messages:
@@ -576,9 +576,9 @@ def test_whatever_gets_lost_everything_is_acknowledged_in_the_end(
     def look(message: BatchMessage) -> None:
         fate = next(fates, "arrives")
         if fate != "lost":
-            arrived.add(message["seq"])
+            arrived.add(message.seq)
         if fate == "arrives":
-            outbox.acknowledge(message["seq"])
+            outbox.acknowledge(message.seq)
 
     outbox.wire.look = look
     outbox.ship(*range(20))

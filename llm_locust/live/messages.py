@@ -1,13 +1,24 @@
 """A worker's report as bytes: small numbers, which MessagePack makes single bytes."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from llm_locust.live.counts import CODES, SCALARS, Counts
-from llm_locust.live.keys import Key
+from llm_locust.live.keys import MOST_KEYS, MOST_PAIRS, Key
 from llm_locust.metrics.sketch import Tally
+
+#: Seconds that one report may tell of. A worker reports every 3 s, and folds what is older into one.
+MOST_SLICES = 4096
+
+#: No run is as long, no clock as wrong.
+_MOST_AGE_S = 10 * 366 * 86_400.0
+
+#: A sum or a count: of nanoseconds it is 104 days, and thousands of them still fit into 64 bits.
+Total = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class ReportError(ValueError):
@@ -18,9 +29,9 @@ class PackedCounts(msgspec.Struct, array_like=True, frozen=True):
     """One key's :class:`~llm_locust.live.counts.Counts`; ``steps`` and ``counts`` are a packed tally."""
 
     key: Key
-    scalars: list[int]
-    steps: list[int]
-    counts: list[int]
+    scalars: Annotated[list[Total], Meta(max_length=len(SCALARS))]
+    steps: Annotated[list[Total], Meta(max_length=CODES)]
+    counts: Annotated[list[Total], Meta(max_length=CODES)]
 
     @classmethod
     def of(cls, key: Key, counts: Counts) -> "PackedCounts":
@@ -37,8 +48,8 @@ class PackedCounts(msgspec.Struct, array_like=True, frozen=True):
 class Slice(msgspec.Struct, array_like=True, frozen=True):
     """Requests that ended within one second, whose middle was ``age_s`` before the report."""
 
-    age_s: float
-    counts: list[PackedCounts]
+    age_s: Annotated[float, Meta(ge=-_MOST_AGE_S, le=_MOST_AGE_S)]
+    counts: Annotated[list[PackedCounts], Meta(max_length=MOST_KEYS + MOST_PAIRS + 1)]
 
     @classmethod
     def of(cls, age_s: float, counts: Mapping[Key, Counts]) -> "Slice":
@@ -46,17 +57,17 @@ class Slice(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LiveReport(msgspec.Struct, array_like=True, frozen=True):
-    """What one worker counted since its last report.
+    """What one worker counted since its last report; what is beyond its bounds is no report.
 
     ``epoch`` is the number of resets in this run, ``seq`` that of the report in its epoch, from 0.
     ``finished`` counts all requests of the epoch, so that a report that was lost is noticed.
     """
 
     run: str
-    epoch: int
-    seq: int
-    finished: int
-    slices: list[Slice]
+    epoch: Total
+    seq: Total
+    finished: Total
+    slices: Annotated[list[Slice], Meta(max_length=MOST_SLICES)]
 
 
 def encode_report(report: LiveReport) -> bytes:
@@ -71,5 +82,5 @@ def decode_report(data: bytes) -> LiveReport:
     """
     try:
         return msgspec.msgpack.decode(data, type=LiveReport)
-    except (msgspec.MsgspecError, ValueError) as e:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as e:
         raise ReportError(f"not a report of live counts: {e}") from e

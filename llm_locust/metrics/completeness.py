@@ -26,7 +26,9 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
     requests that the lost workers had under way; they are among ``records_lost``. ``held_back`` are those
     that ``--max-in-flight`` made wait, ``unsent`` those that were due and still waited when the load ended:
     these were never sent, and no record of them is missing. A run of fewer ``rows`` than the master
-    received is not complete.
+    received is not complete, nor one of which a worker has ``faults``: what makes its count of records
+    doubtful. ``messages_dropped`` are those that did not fit or came from nobody that is known,
+    ``messages_dropped_by`` by sender and kind.
     """
     workers = sorted(manifest.workers, key=lambda w: (w.index, w.id))
     return {
@@ -50,6 +52,9 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
         "missing": {w.id: w.missing for w in sorted(workers, key=lambda w: w.id) if w.missing},
         "lost": sorted(w.id for w in workers if w.lost),
         "torn": list(manifest.torn),
+        "faults": {w.id: list(w.faults) for w in sorted(workers, key=lambda w: w.id) if w.faults},
+        "messages_dropped": sum(sum(kinds.values()) for kinds in manifest.messages_dropped.values()),
+        "messages_dropped_by": {name: dict(kinds) for name, kinds in manifest.messages_dropped.items()},
         "workers": [_worker(w, manifest) for w in workers],
         "master": {"clock_steps": manifest.clock_steps, **_health(manifest.master)},
     }

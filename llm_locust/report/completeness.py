@@ -27,7 +27,14 @@ def completeness(summary: Part) -> Section:
         short = list(_cut_short(summary, part))
         lines = (*short, Line(text, Tone.GOOD), *([notable] if notable.text else []))
         return Section("Records", lines, alarm=bool(short))
-    facts = [*_records(summary, part), *_workers(part), notable, *_by_worker(part), *_torn(part)]
+    facts = [
+        *_records(summary, part),
+        *_workers(part),
+        notable,
+        *_by_worker(part),
+        *_faults(part),
+        *_torn(part),
+    ]
     headline = Line("INCOMPLETE: the numbers below are of a part of the run", Tone.BAD)
     return Section(
         "Records",
@@ -40,6 +47,7 @@ def _notable(part: Part, open_loop: bool) -> str:
     """What happened on the way and is no loss, in one line; empty where nothing did."""
     late, left, resent = (part.get(key) for key in ("workers_late", "workers_left", "batches_resent"))
     held, unsent, gone = part.get("held_back"), part.get("unsent"), left or part.get("workers_lost")
+    dropped = part.get("messages_dropped")
     longest = seconds(part.get("held_back_s_max"))
     no_share = " (no part of the schedule)" if open_loop else ""
     return sentence(
@@ -50,6 +58,9 @@ def _notable(part: Part, open_loop: bool) -> str:
             f"{plural(held, 'request')} held back by --max-in-flight, {longest} at most" if held else "",
             f"{plural(unsent, 'request')} due and not sent by the end" if unsent else "",
             f"{plural(resent, 'batch', 'batches')} resent" if resent else "",
+            f"{plural(dropped, 'message')} dropped, that did not fit or came from strangers"
+            if dropped
+            else "",
         ]
     )
 
@@ -112,6 +123,14 @@ def _when(heard_s: float | None) -> str:
     if heard_s is None:
         return ""
     return f" {seconds(abs(heard_s))} {'after' if heard_s >= 0 else 'before'} the start"
+
+
+def _faults(part: Part) -> Iterator[Line]:
+    """What makes a worker's count of records doubtful."""
+    faults = [(name, text) for name, texts in (part.get("faults") or {}).items() for text in texts]
+    for name, text in faults[:MOST_NAMED]:
+        yield Line(f"worker {clean(name)}: {clean(text)}", Tone.BAD, verbatim=True)
+    yield from _others(faults, "fault")
 
 
 def _torn(part: Part) -> Iterator[Line]:

@@ -61,6 +61,9 @@ from llm_locust.store.frames import (
     encode_frame as encode_frame,
 )
 from llm_locust.store.frames import (
+    frame_header as frame_header,
+)
+from llm_locust.store.frames import (
     index_frames as index_frames,
 )
 from llm_locust.store.frames import (

@@ -102,6 +102,21 @@ def encode_frame(header: FrameHeader, payload: bytes) -> bytes:
     return b"".join((_PREFIX.pack(_MAGIC, len(head), len(payload), crc), head, payload))
 
 
+def frame_header(frame: bytes) -> FrameHeader | None:
+    """The header of bytes that are one whole frame and nothing else; None for other bytes."""
+    if len(frame) < _PREFIX.size:
+        return None
+    magic, head_length, length, crc = _PREFIX.unpack_from(frame)
+    if magic != _MAGIC or len(frame) != _PREFIX.size + head_length + length:
+        return None
+    if zlib.crc32(memoryview(frame)[_PREFIX.size :]) != crc:
+        return None
+    try:
+        return msgspec.json.decode(frame[_PREFIX.size : _PREFIX.size + head_length], type=FrameHeader)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 #: What one call of writev takes at most (IOV_MAX of Linux and macOS).
 _BUFFERS_A_WRITE = 1024
 

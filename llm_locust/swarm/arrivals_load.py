@@ -153,12 +153,15 @@ class OpenLoad:
 
     def counts(self, ok: int, failed: int) -> LoadCounts:
         """The load so far, beside how its requests ended."""
-        found = LoadCounts(ok=ok, failed=failed, waiting=0, held_back=0, longest_held_ns=0, spent=self.spent)
-        if self._dispatcher is not None:
-            found["waiting"] = self._dispatcher.waiting
-            found["held_back"] = self._dispatcher.held_back
-            found["longest_held_ns"] = round(self._dispatcher.longest_wait_s * 1e9)
-        return found
+        found = self._dispatcher
+        return LoadCounts(
+            ok=ok,
+            failed=failed,
+            waiting=0 if found is None else found.waiting,
+            held_back=0 if found is None else found.held_back,
+            longest_held_ns=0 if found is None else round(found.longest_wait_s * 1e9),
+            spent=self.spent,
+        )
 
     def _run(self) -> None:
         if not wait_until(lambda: self._clock() is not None, OFFSET_PATIENCE_S, poll_s=0.01):
@@ -180,6 +183,9 @@ class OpenLoad:
             dispatcher.run()
         except TraceError as e:
             self._refuse(str(e))
+        except Exception as e:  # without a word of it the run would go on with no load
+            logger.exception("the schedule cannot be followed")
+            self._refuse(f"the schedule cannot be followed: {type(e).__name__}: {e}")
 
     def _on_error(self, error: Exception) -> None:
         self._errors += 1

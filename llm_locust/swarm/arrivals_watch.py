@@ -131,7 +131,7 @@ class LoadWatch:
     def _all_spent(self, participants: dict[str, Participant]) -> bool:
         """Every worker of the run's start that is still there has done its share, and one at least has."""
         starters = {worker: p for worker, p in participants.items() if not p.late}
-        spent = [p.counts is not None and p.counts["load"]["spent"] for p in starters.values()]
+        spent = [p.counts is not None and p.counts.load.spent for p in starters.values()]
         gone = [p.done or not self._present(worker) for worker, p in starters.items()]
         return any(spent) and all(s or g for s, g in zip(spent, gone, strict=True))
 
@@ -140,8 +140,8 @@ def totals(participants: Iterable[Participant]) -> Totals:
     """What the workers last said, summed up."""
     counts = [p.counts for p in participants if p.counts is not None]
     return Totals(
-        ok=sum(c["load"]["ok"] for c in counts),
-        failed=sum(c["load"]["failed"] for c in counts),
-        ended=sum(c["finished"] for c in counts),
-        backlog=sum(c["in_flight"] + c["load"]["waiting"] for c in counts),
+        ok=sum(c.load.ok for c in counts),
+        failed=sum(c.load.failed for c in counts),
+        ended=sum(c.finished for c in counts),
+        backlog=sum(c.in_flight + c.load.waiting for c in counts),
     )

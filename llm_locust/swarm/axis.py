@@ -149,8 +149,8 @@ class Axis:
 def pong(ping: PingMessage, axis: Axis, received_ns: int) -> PongMessage:
     """The answer to a ping that came at ``received_ns`` of the axis; to be sent at once."""
     return PongMessage(
-        number=ping["number"],
-        sent_ns=ping["sent_ns"],
+        number=ping.number,
+        sent_ns=ping.sent_ns,
         received_ns=received_ns,
         answered_ns=axis.now_ns(),
     )

@@ -7,10 +7,12 @@ history are left out where they are old, and errors beyond a number of kinds are
 from datetime import datetime
 from typing import Any
 
-import gevent
+from gevent import Greenlet
 from locust.env import Environment
 from locust.runners import MasterRunner
 from locust.stats import RequestStats, StatsError
+
+from llm_locust.swarm.loops import every
 
 PASS_INTERVAL_S = 30.0
 
@@ -32,15 +34,9 @@ MOST_GONE_LOGS = 100
 History = list[dict[str, Any]]
 
 
-def keep_bounded(environment: Environment) -> "gevent.Greenlet[[], None]":
+def keep_bounded(environment: Environment) -> "Greenlet[[], None]":
     """Bound the environment's statistics every :data:`PASS_INTERVAL_S`, until the greenlet is killed."""
-
-    def keep() -> None:
-        while True:
-            gevent.sleep(PASS_INTERVAL_S)
-            bound_statistics(environment)
-
-    return gevent.spawn(keep)
+    return every(PASS_INTERVAL_S, lambda: bound_statistics(environment), "the bounding of statistics")
 
 
 def bound_statistics(environment: Environment) -> None:

@@ -132,9 +132,9 @@ class ClockWatch:
         """An answer came, to be told at once; one that nobody waits for (any more) changes nothing."""
         heard = self._read()
         round_ = self._round
-        if round_ is None or round_.open is None or round_.open.number != pong["number"]:
+        if round_ is None or round_.open is None or round_.open.number != pong.number:
             return
-        exchange = Exchange(round_.open.sent, pong["received_ns"], pong["answered_ns"], heard)
+        exchange = Exchange(round_.open.sent, pong.received_ns, pong.answered_ns, heard)
         round_.open = None
         round_.exchanges.append(exchange)
         self._exchanges += exchange.usable

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import gevent
 from gevent.event import Event
 
 from llm_locust.store import FrameLog, Seqs
+from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.throttle import Throttle
 
@@ -19,6 +19,9 @@ Acknowledge = Callable[[str, int], None]
 
 #: What may wait to be written. Beyond it batches are not taken: their senders have them on disk.
 QUEUE_BYTES = 64 << 20
+
+#: A disk that takes nothing for so long at the end is not waited for: what is queued stays with its senders.
+SETTLE_WITHIN_S = 60.0
 
 #: What is written at once: small enough that acknowledgements come as the disk goes.
 WRITE_BYTES = 8 << 20
@@ -60,11 +63,18 @@ class Collector:
             there before. It must not raise.
     """
 
-    def __init__(self, log: FrameLog, acknowledge: Acknowledge, queue_bytes: int = QUEUE_BYTES) -> None:
+    def __init__(
+        self,
+        log: FrameLog,
+        acknowledge: Acknowledge,
+        queue_bytes: int = QUEUE_BYTES,
+        settle_within_s: float = SETTLE_WITHIN_S,
+    ) -> None:
         self.inboxes: dict[str, Inbox] = defaultdict(Inbox)
         self._acknowledge = acknowledge
         self._log = log
         self._queue_bytes = queue_bytes
+        self._settle_within_s = settle_within_s
         self._queue: deque[_Batch] = deque()
         self._waiting: set[tuple[str, int]] = set()  # in the queue or being written
         self._waiting_bytes = 0
@@ -74,7 +84,7 @@ class Collector:
         self._idle = Event()
         self._idle.set()
         self._closed = False
-        self._writer = gevent.spawn(self._write_loop)
+        self._writer = spawn_loop(self._write_loop, "the writer of batches")
 
     def accept(
         self,
@@ -115,30 +125,32 @@ class Collector:
             self._idle.clear()
             self._work.set()
 
-    def settle(self) -> None:
-        """Wait until what was taken is in the file, or could not be written."""
-        self._idle.wait()
+    def settle(self) -> bool:
+        """Wait until what was taken is in the file, or could not be written; False where it takes longer."""
+        return bool(self._idle.wait(self._settle_within_s))
 
     def close(self) -> None:
         """Write what is queued and close the file.
 
         Raises:
-            OSError: the bytes of a failed write could not be cut off, or the file not be closed.
+            OSError: the bytes of a failed write could not be cut off, the file not be closed, or the disk
+                takes nothing.
         """
         if self._closed:
             return
         self._closed = True
-        self.settle()
+        if not self.settle():
+            raise OSError(f"the disk has taken nothing for {self._settle_within_s:g} s")
         self._writer.kill()
         self._log.close()
 
     def _write_loop(self) -> None:
         while True:
-            self._work.wait()
-            self._work.clear()
             while self._queue:
                 self._write(self._next_batches())
             self._idle.set()
+            self._work.wait()
+            self._work.clear()
 
     def _next_batches(self) -> list[_Batch]:
         batches = [self._queue.popleft()]
@@ -153,7 +165,7 @@ class Collector:
     def _write(self, batches: list[_Batch]) -> None:
         try:
             off_the_hub(self._log.append, *(batch.frame for batch in batches))
-        except OSError as e:
+        except Exception as e:  # of the disk; or bytes that are none, which must not hold up the rest
             if self._may_say_failed():
                 logger.error("%s: a write failed, its batches will be sent again: %s", self._log.path, e)
             self._leave_queue(batches)

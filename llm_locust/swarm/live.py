@@ -7,12 +7,14 @@ last counts come in a message of their own, before the worker's last word on the
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import NoReturn, TypedDict
+from contextlib import suppress
+from typing import Annotated
 
-import gevent
+import msgspec
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
+from msgspec import Meta
 
 from llm_locust.live.messages import ReportError
 from llm_locust.live.reporting import LiveCounts
@@ -22,7 +24,8 @@ from llm_locust.manifest import NodeHealth
 from llm_locust.record import RequestRecord
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.live_watch import EPOCH_OPTION, Watch, live_run
-from llm_locust.swarm.messages import CountsMessage, Received
+from llm_locust.swarm.loops import every
+from llm_locust.swarm.messages import Count, CountsMessage, MessageError, Name, Received, plain, read
 from llm_locust.swarm.session import Session
 from llm_locust.swarm.throttle import Throttle
 
@@ -44,13 +47,17 @@ MASTER_SETTLE_S = 4.0
 LOCAL_SETTLE_S = 1.5
 
 
-class LastMessage(TypedDict):
-    report: bytes
+#: A report of all keys, each with a sketch of every metric, takes less.
+MOST_REPORT_BYTES = 8 << 20
 
 
-class ResetMessage(TypedDict):
-    run: str
-    epoch: int
+class LastMessage(msgspec.Struct, frozen=True, kw_only=True):
+    report: Annotated[bytes, Meta(max_length=MOST_REPORT_BYTES)]
+
+
+class ResetMessage(msgspec.Struct, frozen=True, kw_only=True):
+    run: Name
+    epoch: Count
 
 
 def attach(
@@ -135,14 +142,19 @@ class _Worker:
         if report is None:
             return
         try:
-            self._runner.send_message(LIVE, dict(LastMessage(report=report)))
+            self._runner.send_message(LIVE, plain(LastMessage(report=report)))
         except RPCError as e:
             logger.warning("the last live numbers could not be sent; the records are not concerned: %s", e)
 
-    def _on_reset(self, msg: Received[ResetMessage], **_: object) -> None:
+    def _on_reset(self, msg: Received[object], **_: object) -> None:
         counts = self._counting.counts
-        if counts is not None and counts.run.id == msg.data["run"] and counts.epoch != msg.data["epoch"]:
-            counts.reset(msg.data["epoch"])
+        try:
+            reset = read(msg.data, ResetMessage)
+        except MessageError as e:
+            logger.warning("a message of the master was dropped (%s): %s", RESET, e)
+            return
+        if counts is not None and counts.run.id == reset.run and counts.epoch != reset.epoch:
+            counts.reset(reset.epoch)
 
 
 class _Master:
@@ -161,20 +173,23 @@ class _Master:
         return self._watch.store
 
     def _on_worker_report(self, client_id: str, data: Mapping[str, object], **_: object) -> None:
-        counts: CountsMessage | None = data.get("llm")  # type: ignore[assignment]
-        if counts is not None and counts["run"] == self.store.run.id:
-            self._told[client_id] = counts
-        report = data.get(LIVE)
-        if isinstance(report, bytes):
-            self._take(client_id, report)
+        with suppress(MessageError):  # the run's side counts and names it
+            if (counts := data.get("llm")) is not None:
+                known = read(counts, CountsMessage)
+                if known.run == self.store.run.id:
+                    self._told[client_id] = known
+        if (report := data.get(LIVE)) is not None:
+            self._take(client_id, {"report": report})
 
-    def _on_last(self, msg: Received[LastMessage], **_: object) -> None:
-        self._take(msg.node_id, msg.data["report"])
+    def _on_last(self, msg: Received[object], **_: object) -> None:
+        self._take(msg.node_id, msg.data)
 
-    def _take(self, worker: str, report: bytes) -> None:
+    def _take(self, worker: str, message: object) -> None:
+        if worker not in self._runner.clients:  # a stranger; or one that is gone, whose records say it all
+            return
         try:
-            taken = self.store.take(worker, report)
-        except ReportError as e:
+            taken = self.store.take(worker, read(message, LastMessage).report)
+        except (ReportError, MessageError) as e:
             if self._may_say():
                 logger.error("worker %s: %s; does it run another version of llm_locust?", worker, e)
             return
@@ -187,9 +202,11 @@ class _Master:
 
     def _tell(self, worker: str) -> None:
         """A worker that misses it counts on, and is told again when it reports."""
+        if not self.store.run.id:  # no run yet: there is nothing to count anew
+            return
         reset = ResetMessage(run=self.store.run.id, epoch=self.store.epoch)
         try:
-            self._runner.send_message(RESET, dict(reset), worker)
+            self._runner.send_message(RESET, plain(reset), worker)
         except RPCError as e:
             logger.warning("worker %s could not be told to count anew: %s", worker, e)
 
@@ -200,14 +217,14 @@ class _Master:
 
     def _worker(self, worker: str) -> WorkerState:
         client, counts = self._runner.clients[worker], self._told.get(worker)
-        ours = counts is not None and counts["run"] == self.store.run.id
+        ours = counts is not None and counts.run == self.store.run.id
         return WorkerState(
             id=worker,
             state=client.state,
             users=client.user_count,
-            in_flight=counts["in_flight"] if counts is not None and ours else None,
+            in_flight=counts.in_flight if counts is not None and ours else None,
             cpu_percent=float(client.cpu_usage) or None,  # 0: not measured yet
-            hub_lag_ms=counts["health"].get("hub_lag_ms_p99") if counts is not None and ours else None,
+            hub_lag_ms=counts.health.hub_lag_ms_p99 if counts is not None and ours else None,
         )
 
 
@@ -227,16 +244,11 @@ class _Local:
         self._watch = Watch(environment, LOCAL_SETTLE_S, self._workers, self._on_reset)
         self._counting = _Counting(environment)
         environment.events.test_stop.add_listener(lambda **_: self._report())
-        gevent.spawn(self._report_forever)
+        every(COUNT_INTERVAL_S, self._report, "the live numbers' report")
 
     @property
     def store(self) -> LiveStore:
         return self._watch.store
-
-    def _report_forever(self) -> NoReturn:
-        while True:
-            gevent.sleep(COUNT_INTERVAL_S)
-            self._report()
 
     def _report(self) -> None:
         report = self._counting.report()

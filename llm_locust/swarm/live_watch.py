@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
-import gevent
 import msgspec
 from locust.env import Environment
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING
@@ -13,6 +12,7 @@ from llm_locust.live.state import GONE, MISSING, LiveRun, Observation, WorkerSta
 from llm_locust.live.store import LiveStore
 from llm_locust.manifest import Manifest
 from llm_locust.swarm.arrivals_options import LoadSettings, parse_load
+from llm_locust.swarm.loops import every
 from llm_locust.swarm.messages import RunInfo
 from llm_locust.swarm.scenario_options import scenario_of
 
@@ -55,7 +55,7 @@ class Watch:
         events.test_stopping.add_listener(lambda **_: self.store.stop())
         events.reset_stats.add_listener(lambda **_: self.reset())
         events.spawning_complete.add_listener(self._on_spawning_complete)
-        gevent.spawn(self._look_forever)
+        every(LOOK_INTERVAL_S, self._look, "the live numbers' look at the load")
 
     def reset(self) -> None:
         """Count anew, within the run."""
@@ -80,16 +80,14 @@ class Watch:
         if self._environment.reset_stats:  # Locust's --reset-stats
             self.reset()
 
-    def _look_forever(self) -> NoReturn:
+    def _look(self) -> None:
         runner: Any = self._environment.runner
-        while True:
-            gevent.sleep(LOOK_INTERVAL_S)
-            if not self.store.run.id or self.store.content.stopped_s is not None:
-                continue
-            if runner.state in _ENDING:  # said before the listeners of test_stopping are all through
-                self.store.stop()
-            else:
-                self.store.observe(self._observation())
+        if not self.store.run.id or self.store.content.stopped_s is not None:
+            return
+        if runner.state in _ENDING:  # said before the listeners of test_stopping are all through
+            self.store.stop()
+        else:
+            self.store.observe(self._observation())
 
     def _observation(self) -> Observation:
         runner: Any = self._environment.runner

@@ -1,10 +1,10 @@
 """A process that is all in one: users, records and run directory."""
 
-import gevent
 from locust.env import Environment
 from locust.runners import LocalRunner
 
 from llm_locust.manifest import NodeHealth
+from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.messages import BatchMessage
 from llm_locust.swarm.recorder import Offset
 from llm_locust.swarm.run import Run
@@ -49,7 +49,7 @@ class LocalSide:
         events.test_stop.add_listener(self._on_test_stop)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(runner.stop))
         events.quit.add_listener(lambda **_: self._runs.print_once())
-        gevent.spawn(self._shipper.ship_forever)
+        spawn_loop(self._shipper.ship_forever, "the shipping of batches")
         self._runs.check()
 
     @property
@@ -79,14 +79,14 @@ class LocalSide:
 
     def _hand_over(self, message: BatchMessage) -> None:
         run = self._runs.run
-        if run is not None and run.info["id"] == message["run"]:
+        if run is not None and run.info["id"] == message.run:
             run.collector.accept(
                 self._users.worker,
-                message["seq"],
-                message["rows"],
-                message["frame"],
-                message["finished"],
-                message["in_flight"],
+                message.seq,
+                message.rows,
+                message.frame,
+                message.finished,
+                message.in_flight,
             )
 
     def _on_test_stopping(self, **_: object) -> None:

@@ -2,29 +2,44 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import TypeVar
 
+import gevent
+import msgspec
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
+from llm_locust.store import frame_header
 from llm_locust.swarm import messages
 from llm_locust.swarm.axis import pong
+from llm_locust.swarm.dropped import printable
 from llm_locust.swarm.messages import (
     AckMessage,
     BatchMessage,
     CountsMessage,
+    HelloMessage,
+    MessageError,
     PingMessage,
     RateMessage,
     Received,
     RefusedMessage,
     RunMessage,
+    plain,
+    read,
+    version_conflict,
 )
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.run_side import RunSide
 from llm_locust.swarm.waiting import wait_until
 
+M = TypeVar("M", bound=msgspec.Struct)
+
 logger = logging.getLogger(__name__)
+
+#: What counts that ride on Locust's own report are called where one was dropped.
+REPORT = "llm_report"
 
 #: A worker that has not said its last word is asked for it again after this time: the first word may be lost.
 FLUSH_AGAIN_S = 2.0
@@ -39,11 +54,13 @@ class MasterSide:
         self._environment = environment
         self._runner = runner
         self._runs = RunSide(environment, self._acknowledge, self._tell_rate, present=self._present)
-        runner.register_message(messages.BATCH, self._on_batch)
-        runner.register_message(messages.DONE, self._on_done)
-        runner.register_message(messages.SPENT, self._on_spent)
-        runner.register_message(messages.REFUSED, self._on_refused)
-        runner.register_message(messages.PING, self._on_ping)
+        self._conflicts: dict[str, str] = {}  # why a worker that is connected cannot be worked with
+        self._listen(messages.HELLO, HelloMessage, self._on_hello)
+        self._listen(messages.BATCH, BatchMessage, self._on_batch)
+        self._listen(messages.DONE, CountsMessage, self._on_done)
+        self._listen(messages.SPENT, CountsMessage, self._on_counts)
+        self._listen(messages.REFUSED, RefusedMessage, self._on_refused)
+        self._listen(messages.PING, PingMessage, self._on_ping)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
         events.worker_connect.add_listener(self._on_worker_connect)
@@ -56,8 +73,40 @@ class MasterSide:
 
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
-        clients = self._runner.clients
-        self._runs.begin([client.id for client in clients.ready], getattr(options, "expect_workers", 1))
+        ready = [client.id for client in self._runner.clients.ready]
+        conflict = next((self._conflicts[worker] for worker in ready if worker in self._conflicts), None)
+        if conflict is not None:
+            self._runs.refuse(conflict)
+            raise gevent.GreenletExit
+        self._runs.begin(ready, getattr(options, "expect_workers", 1))
+
+    def _listen(self, kind: str, struct: type[M], act: Callable[[str, M], None]) -> None:
+        """Let ``act`` have each message of this kind that fits, with its sender; others are dropped."""
+
+        def take(msg: Received[object], **_: object) -> None:
+            message = self._read(msg.node_id, kind, msg.data, struct)
+            if message is not None:
+                act(msg.node_id, message)
+
+        self._runner.register_message(kind, take)
+
+    def _read(self, worker: str, kind: str, data: object, struct: type[M]) -> M | None:
+        """The message, where its sender is known and it fits."""
+        run = self._runs.run
+        if worker not in self._runner.clients and (run is None or worker not in run.roster):
+            self._runs.dropped.note(worker, kind, "its sender is no worker of this master")
+            return None
+        try:
+            return read(data, struct)
+        except MessageError as e:
+            self._drop(worker, kind, str(e))
+            return None
+
+    def _drop(self, worker: str, kind: str, why: str) -> None:
+        self._runs.dropped.note(worker, kind, why)
+        run = self._runs.run
+        if kind == messages.BATCH and run is not None:
+            run.roster.fault(worker, f"a batch could not be taken: {why}")
 
     def _current(self, run_id: str) -> Run | None:
         run = self._runs.run
@@ -70,22 +119,39 @@ class MasterSide:
             run.roster.heard(client_id)
 
     def _on_worker_report(self, client_id: str, data: dict[str, object], **_: object) -> None:
-        counts: CountsMessage | None = data.get("llm")  # type: ignore[assignment]
-        run = None if counts is None else self._current(counts["run"])
-        if run is not None:
-            run.roster.heard(client_id, counts)
+        if (counts := data.get("llm")) is not None:
+            known = self._read(client_id, REPORT, counts, CountsMessage)
+            if known is not None:
+                self._on_counts(client_id, known)
 
-    def _on_batch(self, msg: Received[BatchMessage], **_: object) -> None:
-        batch, worker = msg.data, msg.node_id
-        run = self._current(batch["run"])
-        if run is None or run.finishing:
-            logger.error("worker %s sent a batch of run %s, which is over", worker, batch["run"])
-            self._send(messages.OVER, RunMessage(run=batch["run"]), worker)
+    def _on_hello(self, worker: str, hello: HelloMessage) -> None:
+        name = printable(worker)
+        conflict = version_conflict(hello.protocol, printable(hello.version), f"worker {name}")
+        if conflict is None:
+            self._conflicts.pop(worker, None)
+            if hello.version != messages.PACKAGE:
+                logger.info("worker %s runs llm-locust %s", name, printable(hello.version))
             return
-        run.roster.heard(worker)
-        run.collector.accept(
-            worker, batch["seq"], batch["rows"], batch["frame"], batch["finished"], batch["in_flight"]
-        )
+        logger.error("%s", conflict)
+        self._conflicts[worker] = conflict
+        if self._runs.run is not None and worker in self._runs.run.roster:
+            self._runs.refuse(conflict)
+
+    def _on_batch(self, worker: str, batch: BatchMessage) -> None:
+        run = self._current(batch.run)
+        if run is None or run.finishing:
+            logger.error("worker %s sent a batch of run %s, which is over", worker, printable(batch.run))
+            self._send(messages.OVER, RunMessage(run=batch.run), worker)
+            return
+        claimed = [batch.run, worker, batch.seq, batch.rows]
+        header = frame_header(batch.frame)
+        if header is None:
+            self._drop(worker, messages.BATCH, f"batch {batch.seq} is no whole frame")
+        elif [header.run, header.worker, header.seq, header.rows] != claimed:
+            self._drop(worker, messages.BATCH, f"batch {batch.seq} is not what its own header says")
+        else:
+            run.roster.heard(worker)
+            run.collector.accept(worker, batch.seq, batch.rows, batch.frame, batch.finished, batch.in_flight)
 
     def _acknowledge(self, run: str, worker: str, seq: int) -> None:
         # One that gets lost does no harm: the worker sends the batch again, and is answered then.
@@ -95,29 +161,29 @@ class MasterSide:
         for client in self._runner.clients.all:
             self._send(messages.RATE, change, client.id)
 
-    def _send(self, kind: str, data: Mapping[str, object], worker: str) -> None:
+    def _send(self, kind: str, message: msgspec.Struct, worker: str) -> None:
         try:
-            self._runner.send_message(kind, dict(data), worker)
+            self._runner.send_message(kind, plain(message), worker)
         except RPCError as e:
             logger.warning("worker %s could not be sent %s: %s", worker, kind, e)
 
-    def _on_done(self, msg: Received[CountsMessage], **_: object) -> None:
-        run = self._current(msg.data["run"])
+    def _on_done(self, worker: str, counts: CountsMessage) -> None:
+        run = self._current(counts.run)
         if run is not None:
-            run.roster.done(msg.node_id, msg.data, stopped=run.stopped_ns is not None)
+            run.roster.done(worker, counts, stopped=run.stopped_ns is not None)
 
-    def _on_spent(self, msg: Received[CountsMessage], **_: object) -> None:
-        run = self._current(msg.data["run"])
+    def _on_counts(self, worker: str, counts: CountsMessage) -> None:
+        run = self._current(counts.run)
         if run is not None:
-            run.roster.heard(msg.node_id, msg.data)
+            run.roster.heard(worker, counts)
 
-    def _on_refused(self, msg: Received[RefusedMessage], **_: object) -> None:
-        if self._current(msg.data["run"]) is not None:
-            self._runs.refuse(msg.data["reason"])
+    def _on_refused(self, _: str, refused: RefusedMessage) -> None:
+        if self._current(refused.run) is not None:
+            self._runs.refuse(" ".join(printable(refused.reason, 1000).split()))
 
-    def _on_ping(self, msg: Received[PingMessage], **_: object) -> None:
+    def _on_ping(self, worker: str, ping: PingMessage) -> None:
         received_ns = self._runs.axis.now_ns()
-        self._send(messages.PONG, pong(msg.data, self._runs.axis, received_ns), msg.node_id)
+        self._send(messages.PONG, pong(ping, self._runs.axis, received_ns), worker)
 
     def _on_test_stopping(self, **_: object) -> None:
         """End the load on all workers and wait for their last records.

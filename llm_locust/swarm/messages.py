@@ -1,7 +1,23 @@
-"""What workers and master say to each other, in messages of Locust's own channel."""
+"""What workers and master say to each other, in messages of Locust's own channel.
 
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+Every message is a struct with bounds: :func:`read` checks what came, :func:`plain` is its inverse. A field
+that this version does not know is ignored, and one with a default may be missing: versions that differ by
+little understand each other. :data:`PROTOCOL` counts the changes that they could not.
+"""
 
+from importlib.metadata import version
+from typing import Annotated, Any, Generic, Protocol, TypedDict, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from llm_locust.manifest import ClockFacts, NodeHealth
+
+#: Raised by one with each change after which older versions would misread a message.
+PROTOCOL = 1
+PACKAGE = version("llm-locust")
+
+HELLO = "llm_hello"  # worker to master: which version it is
 BATCH = "llm_batch"  # worker to master: one closed batch
 ACK = "llm_ack"  # master to worker: the batch is in the master's file
 FLUSH = "llm_flush"  # master to worker: stop your users, send what you have
@@ -13,8 +29,25 @@ RATE = "llm_rate"  # master to worker: an open loop's rate changes
 PING = "llm_ping"  # worker to master: what time is it on the run's axis?
 PONG = "llm_pong"  # master to worker: it is this
 
+#: No batch is larger: a worker keeps no more than this in memory.
+MOST_FRAME_BYTES = 128 << 20
+
+#: Points of a process's memory over time; see :data:`llm_locust.swarm.health.MOST_MEMORY_POINTS`.
+_MOST_POINTS = 1024
+
+_INT64 = 2**63 - 1
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Nanoseconds = Annotated[int, Meta(ge=-_INT64, le=_INT64)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Text = Annotated[str, Meta(max_length=4096)]
 
 T = TypeVar("T", covariant=True)
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+class MessageError(ValueError):
+    """A message that does not fit; the text says where and why, without its content."""
 
 
 class Received(Protocol, Generic[T]):
@@ -27,85 +60,109 @@ class Received(Protocol, Generic[T]):
     def node_id(self) -> str: ...
 
 
-class BatchMessage(TypedDict):
+class HelloMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent when a worker is there."""
+
+    protocol: Count
+    version: Annotated[str, Meta(max_length=64)]
+
+
+class BatchMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A frame with what its header says, so that the master need not read it."""
 
-    run: str
-    seq: int
-    rows: int
-    finished: int | None
-    in_flight: int | None
-    frame: bytes
+    run: Name
+    seq: Count
+    rows: Annotated[int, Meta(ge=1, le=2**31)]
+    finished: Count | None = None
+    in_flight: Count | None = None
+    frame: Annotated[bytes, Meta(min_length=1, max_length=MOST_FRAME_BYTES)]
 
 
-class AckMessage(TypedDict):
-    run: str
-    seq: int
+class AckMessage(msgspec.Struct, frozen=True, kw_only=True):
+    run: Name
+    seq: Count
 
 
-class RunMessage(TypedDict):
+class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
     """FLUSH and OVER."""
 
-    run: str
+    run: Name
 
 
-class PingMessage(TypedDict):
-    number: int
-    sent_ns: int  # the worker's clock
+class PingMessage(msgspec.Struct, frozen=True, kw_only=True):
+    number: Count
+    sent_ns: Nanoseconds  # the worker's clock
 
 
-class PongMessage(TypedDict):
+class PongMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Answers the ping of this number; times of the run's axis."""
 
-    number: int
-    sent_ns: int  # as in the ping
-    received_ns: int
-    answered_ns: int
+    number: Count
+    sent_ns: Nanoseconds  # as in the ping
+    received_ns: Nanoseconds
+    answered_ns: Nanoseconds
 
 
-class LoadCounts(TypedDict):
+class LoadCounts(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker's load goes. Those cancelled are neither ok nor failed."""
 
-    ok: int
-    failed: int
-    waiting: int  # held back by --max-in-flight now,
-    held_back: int  # and since the run's start
-    longest_held_ns: int
-    spent: bool  # as SPENT says
+    ok: Count = 0
+    failed: Count = 0
+    waiting: Count = 0  # held back by --max-in-flight now,
+    held_back: Count = 0  # and since the run's start
+    longest_held_ns: Count = 0
+    spent: bool = False  # as SPENT says
 
 
 #: Of a worker that has no part in a run.
-NO_LOAD = LoadCounts(ok=0, failed=0, waiting=0, held_back=0, longest_held_ns=0, spent=False)
+NO_LOAD = LoadCounts()
 
 
-class CountsMessage(TypedDict):
-    """Rides on every report to the master, and ends a run as :data:`DONE`; sent as :data:`SPENT` too."""
+class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Rides on every report to the master, and ends a run as :data:`DONE`; sent as :data:`SPENT` too.
 
-    run: str
-    finished: int
-    in_flight: int
-    unsent: int  # batches without an acknowledgement
-    dropped: int  # records that neither disk nor memory could hold
-    load: LoadCounts
-    clock: dict[str, int] | None  # fields of ClockFacts
-    health: dict[str, Any]  # the fields of NodeHealth
+    ``number`` grows with each one that a worker makes: Locust sends again what it could not send at once,
+    so that an older one may come behind a newer.
+    """
+
+    run: Name
+    number: Count = 0
+    finished: Count
+    in_flight: Count
+    unsent: Count = 0  # batches without an acknowledgement
+    dropped: Count = 0  # records that neither disk nor memory could hold
+    load: LoadCounts = NO_LOAD
+    clock: ClockFacts | None = None
+    health: NodeHealth = msgspec.field(default_factory=NodeHealth)
+
+    def __post_init__(self) -> None:
+        """Bound what the manifest's own types leave open (ValueError)."""
+        if self.clock is not None:
+            for name in ClockFacts.__slots__:
+                if not -_INT64 <= getattr(self.clock, name) <= _INT64:
+                    raise ValueError(f"clock.{name} is no time in nanoseconds")
+        points = self.health.rss_mib
+        if len(points) > _MOST_POINTS or any(len(point) != 2 for point in points):
+            raise ValueError("health.rss_mib is no short list of pairs")
 
 
-class RefusedMessage(TypedDict):
-    run: str
-    reason: str
+class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    run: Name
+    reason: Text
 
 
-class RateMessage(TypedDict):
-    run: str
-    at_ns: int  # of the run's axis
-    rate: float  # requests per second of all workers together
+class RateMessage(msgspec.Struct, frozen=True, kw_only=True):
+    run: Name
+    at_ns: Nanoseconds  # of the run's axis
+    rate: Annotated[float, Meta(ge=0, le=1e9)]  # requests per second of all workers together
 
 
 class RunInfo(TypedDict):
     """What every process needs to know of a run; travels with the options when users are spawned."""
 
     id: str
+    protocol: int
+    version: str  # of the master's package
     seed: int
     host: str  # where the load goes
     base: str  # the API's path on the host
@@ -119,3 +176,37 @@ class RunInfo(TypedDict):
     origin_ns: int  # of the run's axis: when an open loop's schedule begins
     rate: float  # of an open loop whose users are its rate, requests per second
     trace_scale: float | None
+
+
+def read(data: object, kind: type[M]) -> M:
+    """The message that came, as the struct that it has to be.
+
+    Raises:
+        MessageError: it does not fit.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except (msgspec.ValidationError, RecursionError) as e:
+        raise MessageError(str(e)[:200]) from e
+
+
+def plain(message: msgspec.Struct) -> dict[str, Any]:
+    """The message as Locust's channel takes it."""
+    data: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
+    return data
+
+
+def version_conflict(protocol: int, package: str, whose: str) -> str | None:
+    """Why another process cannot be worked with; None where it can.
+
+    Args:
+        protocol: the :data:`PROTOCOL` of the other process.
+        package: its version of this package.
+        whose: what the other process is called.
+    """
+    if protocol == PROTOCOL:
+        return None
+    return (
+        f"{whose} runs llm-locust {package} (protocol {protocol}), this process {PACKAGE} (protocol "
+        f"{PROTOCOL}): they do not understand each other; install one version on all machines"
+    )

@@ -3,10 +3,8 @@
 import atexit
 import logging
 import sys
-from collections.abc import Callable
-from typing import Literal, NoReturn, TextIO
+from typing import Literal, TextIO
 
-import gevent
 from locust.env import Environment
 from locust.runners import WorkerRunner
 from rich.console import Console
@@ -15,6 +13,7 @@ from rich.live import Live
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.store import LiveStore
 from llm_locust.report.progress import RECENT_S, Progress, ProgressPanel, line
+from llm_locust.swarm.loops import every
 
 logger = logging.getLogger(__name__)
 
@@ -44,20 +43,14 @@ def show_progress(environment: Environment, store: LiveStore | None, mode: Mode)
     if mode == "rich" or (mode == "auto" and _can_draw()):
         panel = _Panel(store)
         environment.events.quitting.add_listener(lambda **_: panel.close())
-        gevent.spawn(_every, PANEL_INTERVAL_S, panel.show)
+        every(PANEL_INTERVAL_S, panel.show, "the progress panel")
     else:
-        gevent.spawn(_every, LINE_INTERVAL_S, lambda: _say(store))
+        every(LINE_INTERVAL_S, lambda: _say(store), "the progress lines")
 
 
 def _can_draw() -> bool:
     console = Console(stderr=True)
     return console.is_terminal and not console.is_dumb_terminal
-
-
-def _every(interval_s: float, show: Callable[[], None]) -> NoReturn:
-    while True:
-        gevent.sleep(interval_s)
-        show()
 
 
 def _going_on(store: LiveStore) -> bool:

@@ -1,15 +1,18 @@
 """Who takes part in a run: the workers as the side with the run directory knows them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
+from llm_locust.manifest import NodeHealth, WorkerFacts
 from llm_locust.swarm.collector import Inbox
 from llm_locust.swarm.messages import CountsMessage
 
 #: A worker that was heard within this time may still come back: the run's end waits for it.
 SILENT_S = 15.0
+
+#: Faults of one worker that the manifest names.
+MOST_FAULTS = 5
 
 
 def place_key(worker: str) -> str:
@@ -27,6 +30,27 @@ class Participant:
     counts: CountsMessage | None = None
     done: bool = False  # said that nothing more will come of it
     left: bool = False  # said so before the run was stopped
+    most_finished: int = 0  # of all counts that came
+    faults: list[str] = field(default_factory=list)
+
+    def fault(self, text: str) -> None:
+        """Note what makes its count of records doubtful; the first few, each once."""
+        if text not in self.faults and len(self.faults) < MOST_FAULTS:
+            self.faults.append(text)
+
+    def take(self, counts: CountsMessage) -> None:
+        """Keep counts unless newer ones came before them. The number of finished requests never falls."""
+        if self.counts is not None and counts.number < self.counts.number:
+            return
+        if counts.finished < self.most_finished:
+            self.fault(f"it said that {counts.finished} requests had finished, after {self.most_finished}")
+        elif self.done and counts.finished > self.most_finished:
+            self.fault(
+                f"{counts.finished} requests had finished after its last word said {self.most_finished}"
+            )
+            self.done = False
+        self.most_finished = max(self.most_finished, counts.finished)
+        self.counts = counts
 
 
 class Roster:
@@ -64,13 +88,23 @@ class Roster:
         """A worker gave a sign of life, and perhaps said how far it is; one not known yet joins late."""
         participant = self._participants.get(worker) or self._join(worker, late=True)
         participant.heard_ns = self._now_ns()
-        if counts is not None and counts["run"] == self._run:
-            participant.counts = counts
+        if counts is not None and counts.run == self._run:
+            participant.take(counts)
         return participant
+
+    def fault(self, worker: str, text: str) -> None:
+        """Note what makes a worker's count of records doubtful; of one that has no part nothing is noted."""
+        if worker in self._participants:
+            self._participants[worker].fault(text)
 
     def done(self, worker: str, counts: CountsMessage, *, stopped: bool) -> None:
         """A worker's last word on the run, which was told to stop or not."""
         participant = self.heard(worker, counts)
+        if counts.finished < participant.most_finished:
+            participant.fault(
+                f"its last word said that {counts.finished} requests had finished, "
+                f"after {participant.most_finished}"
+            )
         participant.left = participant.left or not (stopped or participant.done)
         participant.done = True
 
@@ -101,11 +135,13 @@ class Roster:
 
 def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts:
     counts = p.counts
-    finished = None if counts is None else counts["finished"]
-    in_flight = 0 if counts is None else counts["in_flight"]
+    finished = None if counts is None else p.most_finished
+    in_flight = 0 if counts is None else counts.in_flight
     if inbox.finished is not None and inbox.finished > (finished or 0):
         finished, in_flight = inbox.finished, inbox.in_flight or 0
-    clock = None if counts is None or counts["clock"] is None else ClockFacts(**counts["clock"])
+    faults = list(p.faults)
+    if p.done and inbox.rows > (finished or 0):
+        faults.append(f"{inbox.rows} records came of {finished or 0} requests that it had finished")
     return WorkerFacts(
         id=worker,
         index=index,
@@ -113,17 +149,18 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         received=inbox.rows,
         batches=len(inbox.seqs),
         resent=inbox.resent,
-        dropped=0 if counts is None else counts["dropped"],
+        dropped=0 if counts is None else counts.dropped,
         in_flight=in_flight,
-        held_back=0 if counts is None else counts["load"]["held_back"],
-        longest_held_ns=0 if counts is None else counts["load"]["longest_held_ns"],
-        unsent=0 if counts is None else counts["load"]["waiting"],
+        held_back=0 if counts is None else counts.load.held_back,
+        longest_held_ns=0 if counts is None else counts.load.longest_held_ns,
+        unsent=0 if counts is None else counts.load.waiting,
         late=p.late,
         lost=not p.done,
         left=p.left,
         joined_ns=p.joined_ns,
         heard_ns=p.heard_ns,
         received_seqs=str(inbox.seqs),
-        clock=clock,
-        health=NodeHealth() if counts is None else NodeHealth(**counts["health"]),
+        faults=faults,
+        clock=None if counts is None else counts.clock,
+        health=NodeHealth() if counts is None else counts.health,
     )

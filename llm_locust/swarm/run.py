@@ -21,9 +21,11 @@ from llm_locust.report.build import Report
 from llm_locust.report.live_figures import write_live_end
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
 from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.collector import Collector
+from llm_locust.swarm.collector import SETTLE_WITHIN_S, Collector
+from llm_locust.swarm.dropped import Dropped
 from llm_locust.swarm.finishing import finish_elsewhere
 from llm_locust.swarm.health import Health
+from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.messages import RunInfo
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.roster import Roster
@@ -54,6 +56,7 @@ class Run:
     axis: Axis
     health: Health
     started_ns: int
+    dropped: Dropped = field(default_factory=Dropped)
     replicas: Replicas = field(default_factory=Replicas)
     calls: ServerCalls | None = None
     live: LiveStore | None = None
@@ -84,7 +87,7 @@ class Run:
         self.info["manifest"] = msgspec.json.encode(manifest).decode()
         self.info["places"] = self.roster.places
         write_manifest(self.path, manifest)
-        self._keeper = gevent.spawn(self._keep_manifest)
+        self._keeper = spawn_loop(self._keep_manifest, "the keeping of the manifest")
         if self._scraping is not None:
             self._scraping.begin()
         if self.calls is not None:
@@ -132,6 +135,7 @@ class Run:
             workers=self.roster.facts(self.collector.inboxes),
             master=self.health.snapshot(),
             clock_steps=self.axis.steps,
+            messages_dropped={name: dict(kinds) for name, kinds in self.dropped.by_sender.items()},
             server_metrics=None if self._scraping is None else self._scraping.facts,
         )
 
@@ -211,7 +215,7 @@ class Run:
         """No more manifests in between: one that is being written would meet the last one."""
         self._resting.set()
         if self._keeper is not None:
-            self._keeper.join()
+            self._keeper.join(SETTLE_WITHIN_S)
         if self._caller is not None:
             self._caller.join(CALL_TIMEOUT_S)
 

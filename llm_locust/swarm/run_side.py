@@ -27,10 +27,12 @@ from llm_locust.swarm.arrivals_watch import (
 )
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.collector import Collector
+from llm_locust.swarm.dropped import Dropped
 from llm_locust.swarm.health import Health
 from llm_locust.swarm.leaving import EXIT_USAGE, leave
 from llm_locust.swarm.live import store_of
-from llm_locust.swarm.messages import RateMessage, RunInfo
+from llm_locust.swarm.loops import spawn_loop
+from llm_locust.swarm.messages import PACKAGE, PROTOCOL, RateMessage, RunInfo
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.options import OWN_SPOOL
 from llm_locust.swarm.preflight import (
@@ -93,7 +95,8 @@ class RunSide:
         # master does not load this package.
         self._options.llm_run = None
         vars(self._options).pop(OWN_SPOOL, None)  # what a worker has of its own stands
-        gevent.spawn(self.axis.watch)
+        self.dropped = Dropped()
+        spawn_loop(self.axis.watch, "the watch on the clock")
 
     @property
     def headless(self) -> bool:
@@ -166,7 +169,7 @@ class RunSide:
             tell=self._tell_rate,
             end=self._end_load,
         )
-        gevent.spawn(watch.watch)
+        spawn_loop(watch.watch, "the watch on the load")
 
     def _end_load(self) -> None:
         """Stop the load; a process without a web UI ends. In a greenlet of its own: stopping takes time."""
@@ -266,6 +269,8 @@ class RunSide:
         path = choose_run_dir(settings, name, started, again=self._runs > 0)
         info = RunInfo(
             id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
+            protocol=PROTOCOL,
+            version=PACKAGE,
             seed=secrets.randbelow(2**31) if settings.seed is None else settings.seed,
             host=host,
             base=found.base,
@@ -284,6 +289,7 @@ class RunSide:
         self._runs += 1
         self.health.begin()
         self.axis.begin()
+        self.dropped.begin()
         run = Run(
             info=info,
             name=settings.out.name if settings.out is not None else name,
@@ -294,6 +300,7 @@ class RunSide:
             roster=Roster(info["id"], workers, self.axis.now_ns),
             axis=self.axis,
             health=self.health,
+            dropped=self.dropped,
             started_ns=self.axis.now_ns(),
             replicas=replicas,
             calls=self._calls(settings, replicas),

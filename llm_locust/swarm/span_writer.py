@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from llm_locust.client.recording import Answer, Call
 from llm_locust.client.stream import Trace
 from llm_locust.client.target import Target
+from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.spans import SCOPE, Ended, Prospect, Spans
 from llm_locust.swarm.throttle import Throttle
 
@@ -65,7 +66,7 @@ class SpanWriter:
         self._news = Event()
         self._writing = Semaphore()
         self._may_complain = Throttle()
-        self._writer = gevent.spawn(self._write_forever)
+        self._writer = spawn_loop(self._write_forever, "the writing of spans")
         environment.events.test_stop.add_listener(lambda **_: gevent.spawn(self._end))
         environment.events.quit.add_listener(lambda **_: self._leave())
 

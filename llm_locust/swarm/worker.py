@@ -6,11 +6,10 @@ import logging
 import os
 import random
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import NoReturn
+from typing import TypeVar
 
-import gevent
+import msgspec
 from locust import argument_parser
 from locust.env import Environment
 from locust.runners import STATE_INIT, WorkerRunner
@@ -19,21 +18,27 @@ from llm_locust.batch import RecordBatch
 from llm_locust.client.clock import hold_stamping
 from llm_locust.client.polling import PollLimiter
 from llm_locust.client.pool import TargetError
-from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
+from llm_locust.manifest import ClockFacts, WorkerFacts
 from llm_locust.store import Spool
 from llm_locust.swarm import messages
 from llm_locust.swarm.arrivals_load import OpenLoad, open_loop_class
 from llm_locust.swarm.clocks import ClockWatch
 from llm_locust.swarm.health import Health
+from llm_locust.swarm.loops import every, spawn_loop
 from llm_locust.swarm.messages import (
     AckMessage,
     CountsMessage,
+    HelloMessage,
+    MessageError,
     PongMessage,
     RateMessage,
     Received,
     RefusedMessage,
     RunInfo,
     RunMessage,
+    plain,
+    read,
+    version_conflict,
 )
 from llm_locust.swarm.options import OWN_SPOOL
 from llm_locust.swarm.recorder import Deliver, Offset
@@ -41,7 +46,10 @@ from llm_locust.swarm.roster import place_key
 from llm_locust.swarm.session import Session
 from llm_locust.swarm.settings import UsageError, parse_settings
 from llm_locust.swarm.shipping import Shipper
+from llm_locust.swarm.throttle import Throttle
 from llm_locust.swarm.waiting import wait_until
+
+M = TypeVar("M", bound=msgspec.Struct)
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +117,8 @@ class UserSide:
         self._clock = clock
         self._clock_facts = clock_facts
         self._refuse = refuse
-        gevent.spawn(self._close_batches)
+        self._counts_made = 0
+        every(BATCH_INTERVAL_S, self.close_batch, "the closing of batches")
 
     def begin(self, run: RunInfo) -> None:
         """Make the session of a new run.
@@ -157,23 +166,25 @@ class UserSide:
 
     def change_rate(self, change: RateMessage) -> None:
         session = self.session
-        if session is not None and session.load is not None and session.run["id"] == change["run"]:
-            session.load.change_rate(change["at_ns"], change["rate"])
+        if session is not None and session.load is not None and session.run["id"] == change.run:
+            session.load.change_rate(change.at_ns, change.rate)
 
     def counts(self, unsent: int = 0, dropped: int = 0) -> CountsMessage | None:
         """What this process has done in its run so far; None before its first."""
         session = self.session
         if session is None:
             return None
+        self._counts_made += 1
         return CountsMessage(
             run=session.run["id"],
+            number=self._counts_made,
             finished=session.recorder.finished,
             in_flight=session.in_flight,
             unsent=unsent,
             dropped=dropped,
             load=session.counts(),
-            clock=None if (facts := self._clock_facts()) is None else asdict(facts),
-            health=asdict(self._health.snapshot()),
+            clock=self._clock_facts(),
+            health=self._health.snapshot(),
         )
 
     def admit_no_more(self) -> None:
@@ -195,11 +206,6 @@ class UserSide:
         if self.session is not None and not self.session.closed:
             self.session.recorder.close_batch()
 
-    def _close_batches(self) -> NoReturn:
-        while True:
-            gevent.sleep(BATCH_INTERVAL_S)
-            self.close_batch()
-
 
 class WorkerSide:
     """A worker process: users here, the run directory at the master."""
@@ -210,8 +216,8 @@ class WorkerSide:
         remember_default_arguments()
         self._environment = environment
         self._runner = runner
-        self._shipper = Shipper(lambda m: runner.send_message(messages.BATCH, dict(m)))
-        self._clock = ClockWatch(lambda m: runner.send_message(messages.PING, dict(m)), self._on_clock_step)
+        self._shipper = Shipper(lambda m: self._send(messages.BATCH, m))
+        self._clock = ClockWatch(lambda m: self._send(messages.PING, m), self._on_clock_step)
         self._users = UserSide(
             environment,
             runner.client_id,
@@ -225,20 +231,24 @@ class WorkerSide:
         self._over: set[str] = set()  # runs that must not begin here (again)
         self._last_word: CountsMessage | None = None  # of the run that was flushed last
         self._flushing: str | None = None
-        runner.register_message(messages.ACK, self._on_ack)
-        runner.register_message(messages.PONG, self._on_pong)
-        runner.register_message(messages.OVER, self._on_over, concurrent=True)
-        runner.register_message(messages.RATE, self._on_rate)
-        runner.register_message(messages.FLUSH, self._on_flush, concurrent=True)
+        self._told_spent: str | None = None
+        self._may_say_dropped = Throttle()
+        self._listen(messages.ACK, AckMessage, self._on_ack)
+        self._listen(messages.PONG, PongMessage, self._clock.on_pong)
+        self._listen(messages.OVER, RunMessage, self._on_over, concurrent=True)
+        self._listen(messages.RATE, RateMessage, self._users.change_rate)
+        self._listen(messages.FLUSH, RunMessage, self._on_flush, concurrent=True)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
         events.test_stopping.add_listener(lambda **_: self._users.admit_no_more())
         events.test_stop.add_listener(lambda **_: self._users.close())
         events.report_to_master.add_listener(self._on_report)
         events.quitting.add_listener(self._on_quitting)
-        gevent.spawn(self._shipper.ship_forever)
-        gevent.spawn(self._clock.run)
-        gevent.spawn(self._tell_when_spent)
+        spawn_loop(self._shipper.ship_forever, "the shipping of batches")
+        spawn_loop(self._clock.run, "the watch on the clock")
+        every(SPENT_INTERVAL_S, self._tell_when_spent, "the look at what is left to send")
+        hello = HelloMessage(protocol=messages.PROTOCOL, version=messages.PACKAGE)
+        self._send(messages.HELLO, hello)
         if runner.worker_state != STATE_INIT:
             # It joined in the middle of a run, and was told to spawn before anybody listened.
             self._on_test_start()
@@ -274,6 +284,13 @@ class WorkerSide:
         run: RunInfo | None = options.llm_run
         if run is None or run["id"] in self._over:
             return  # a ramp of users that went on while its run was stopped
+        conflict = version_conflict(
+            run.get("protocol", messages.PROTOCOL), run.get("version", "of an older version"), "the master"
+        )
+        if conflict is not None:
+            logger.error("%s", conflict)
+            self._refuse(conflict)
+            return
         self._clock.begin()
         self._shipper.begin(run["id"], self._spool(run), run["manifest"])
         try:
@@ -286,27 +303,37 @@ class WorkerSide:
         """The run cannot be done here: the master is told."""
         run: RunInfo = self._environment.parsed_options.llm_run  # type: ignore[union-attr]
         refusal = RefusedMessage(run=run["id"], reason=f"worker {os.uname().nodename}: {reason}")
-        self._runner.send_message(messages.REFUSED, dict(refusal))
+        self._send(messages.REFUSED, refusal)
 
-    def _on_rate(self, msg: Received[RateMessage], **_: object) -> None:
-        self._users.change_rate(msg.data)
+    def _send(self, kind: str, message: msgspec.Struct) -> None:
+        self._runner.send_message(kind, plain(message))
 
-    def _tell_when_spent(self) -> NoReturn:
+    def _listen(self, kind: str, struct: type[M], act: Callable[[M], None], concurrent: bool = False) -> None:
+        """Let ``act`` have each message of this kind that fits; others are dropped."""
+
+        def take(msg: Received[object], **_: object) -> None:
+            try:
+                message = read(msg.data, struct)
+            except MessageError as e:
+                if self._may_say_dropped():
+                    logger.warning("a message of the master was dropped (%s): %s", kind, e)
+                return
+            act(message)
+
+        self._runner.register_message(kind, take, concurrent=concurrent)
+
+    def _tell_when_spent(self) -> None:
         """Say once that this worker's share of a run is done. Each report says it again."""
-        told: str | None = None
-        while True:
-            gevent.sleep(SPENT_INTERVAL_S)
-            session = self.session
-            if session is None or session.closed or session.run["id"] == told or not session.spent:
-                continue
-            told = session.run["id"]
-            self._runner.send_message(messages.SPENT, dict(self._counts() or {}))
+        session = self.session
+        if session is None or session.closed or session.run["id"] == self._told_spent or not session.spent:
+            return
+        counts = self._counts()
+        if counts is not None:
+            self._send(messages.SPENT, counts)
+            self._told_spent = session.run["id"]
 
-    def _on_ack(self, msg: Received[AckMessage], **_: object) -> None:
-        self._shipper.acknowledged(msg.data["run"], msg.data["seq"])
-
-    def _on_pong(self, msg: Received[PongMessage], **_: object) -> None:
-        self._clock.on_pong(msg.data)
+    def _on_ack(self, ack: AckMessage) -> None:
+        self._shipper.acknowledged(ack.run, ack.seq)
 
     def _offset(self) -> Offset:
         self._clock.look()
@@ -317,9 +344,9 @@ class WorkerSide:
         """No batch holds records of before and after: each is placed by one offset."""
         self._users.close_batch()
 
-    def _on_over(self, msg: Received[RunMessage], **_: object) -> None:
+    def _on_over(self, over: RunMessage) -> None:
         """The run ended while this worker could not be reached: nobody takes its records any more."""
-        run = msg.data["run"]
+        run = over.run
         self._shipper.over(run)
         session = self.session
         if session is not None and session.run["id"] == run and run not in self._over:
@@ -328,29 +355,19 @@ class WorkerSide:
             self._runner.stop()
             self._flush(session)
 
-    def _on_flush(self, msg: Received[RunMessage], **_: object) -> None:
-        run = msg.data["run"]
+    def _on_flush(self, flush: RunMessage) -> None:
+        run = flush.run
         self._over.add(run)
         session, last = self.session, self._last_word
         if self._flushing == run:
             return  # its last word will come
-        if last is not None and last["run"] == run:
-            self._runner.send_message(messages.DONE, dict(last))  # said before, and lost on its way
+        if last is not None and last.run == run:
+            self._send(messages.DONE, last)  # said before, and lost on its way
         elif session is not None and session.run["id"] == run:
             self._runner.stop()  # the users end as --stop-timeout says
             self._flush(session)
         else:  # this worker had no part in it
-            nothing = CountsMessage(
-                run=run,
-                finished=0,
-                in_flight=0,
-                unsent=0,
-                dropped=0,
-                load=messages.NO_LOAD,
-                clock=None,
-                health={},
-            )
-            self._runner.send_message(messages.DONE, dict(nothing))
+            self._send(messages.DONE, CountsMessage(run=run, finished=0, in_flight=0))
 
     def _flush(self, session: Session) -> None:
         """Send all of the run and say that it was all; the master waits for this word."""
@@ -367,7 +384,7 @@ class WorkerSide:
         counts = self._counts()
         assert counts is not None
         self._last_word, self._flushing = counts, None
-        self._runner.send_message(messages.DONE, dict(counts))
+        self._send(messages.DONE, counts)
         self._shipper.finish(run, self._facts(counts))
 
     def _counts(self) -> CountsMessage | None:
@@ -380,21 +397,21 @@ class WorkerSide:
         return WorkerFacts(
             id=self._runner.client_id,
             index=session.worker_index,
-            announced=counts["finished"],
-            received=counts["finished"] - counts["dropped"],
-            dropped=counts["dropped"],
-            in_flight=counts["in_flight"],
-            held_back=counts["load"]["held_back"],
-            longest_held_ns=counts["load"]["longest_held_ns"],
-            unsent=counts["load"]["waiting"],
+            announced=counts.finished,
+            received=counts.finished - counts.dropped,
+            dropped=counts.dropped,
+            in_flight=counts.in_flight,
+            held_back=counts.load.held_back,
+            longest_held_ns=counts.load.longest_held_ns,
+            unsent=counts.load.waiting,
             clock=self._clock.facts(),
-            health=NodeHealth(**counts["health"]),
+            health=counts.health,
         )
 
     def _on_report(self, data: dict[str, object], **_: object) -> None:
         counts = self._counts()
         if counts is not None:
-            data["llm"] = dict(counts)
+            data["llm"] = plain(counts)
 
     def _on_quitting(self, **_: object) -> None:
         """This worker is told to end (SIGTERM, Ctrl-C, the master's word): no record stays behind.
@@ -407,7 +424,7 @@ class WorkerSide:
         run, last = session.run["id"], self._last_word
         if self._flushing == run:
             wait_until(lambda: self._flushing is None, session.settings.flush_timeout_s)
-        elif last is None or last["run"] != run:
+        elif last is None or last.run != run:
             self._over.add(run)
             self._runner.stop()
             self._flush(session)

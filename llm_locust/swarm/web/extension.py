@@ -3,7 +3,6 @@
 import logging
 from pathlib import Path
 
-import gevent
 import psutil
 from locust.env import Environment
 from locust.runners import MasterRunner
@@ -12,6 +11,7 @@ from locust.web import WebUI
 from llm_locust.live.store import LiveStore
 from llm_locust.swarm.leaving import leave
 from llm_locust.swarm.live_watch import run_info
+from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.option_types import parse_time
 from llm_locust.swarm.settings import UsageError
 from llm_locust.swarm.web.drift import DriftWatch
@@ -41,7 +41,7 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
         return
     options = environment.parsed_options
     drift = DriftWatch(store, lambda: _memory_mib(environment))
-    gevent.spawn(drift.watch)
+    spawn_loop(drift.watch, "the watch on drift")
     reports = Reports()
     environment.events.test_start.add_listener(lambda **_: _note(environment, reports))
     if environment.web_ui is not None:
@@ -56,7 +56,11 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
     rolling = getattr(options, "rolling_summary", None)
     if rolling:
         upload = getattr(options, "upload", None) or None
-        gevent.spawn(summarise_forever, parse_time(rolling), lambda: _running(environment, store), upload)
+        interval_s = parse_time(rolling)
+        spawn_loop(
+            lambda: summarise_forever(interval_s, lambda: _running(environment, store), upload),
+            "the rolling summary",
+        )
 
 
 def _protect(environment: Environment, web_ui: WebUI) -> None:
