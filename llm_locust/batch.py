@@ -74,6 +74,10 @@ SCHEMA = pa.schema(
         pa.field("correct", pa.bool_()),
         pa.field("prompt_id", _TEXT),
         pa.field("answer_hash", pa.int64()),
+        pa.field("first_chunk_ns", pa.int64()),
+        pa.field("finish_ns", pa.int64()),
+        pa.field("last_chunk_ns", pa.int64()),
+        pa.field("hidden_tokens", pa.int64()),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )

@@ -58,6 +58,10 @@ class RequestRecord:
     headers_ns: int | None = None
     arrivals_ns: NDArray[np.int64] = field(default_factory=_no_arrivals)
     first_answer_ns: int | None = None  # after sent_ns: first token event that is not reasoning
+    # After sent_ns, events without a token; each is None where there was none at that place.
+    first_chunk_ns: int | None = None  # the first event with choices, before the first token event
+    finish_ns: int | None = None  # the event with the finish reason, after the last token event
+    last_chunk_ns: int | None = None  # the last event with choices, after the last token event
     slo_class: str = ""
     endpoint: str = "chat"
     model: str = ""
@@ -70,6 +74,7 @@ class RequestRecord:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
+    hidden_tokens: int | None = None  # of output_tokens: reasoning that came in no event
     token_source: TokenSource = TokenSource.EVENTS
     asked_input_tokens: int | None = None
     asked_output_tokens: int | None = None

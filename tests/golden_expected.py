@@ -12,7 +12,8 @@ from llm_locust.record import Outcome
 
 OUTCOMES = [outcome.value for outcome in Outcome]
 LATENCIES = (
-    *("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_scheduled", "e2el_scheduled", "schedule_delay"),
+    *("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled"),
+    "schedule_delay",
     *("connect", "rtt", "client_lag"),
 )
 LOST = 5  # 3 records that did not come, 2 requests that were under way
@@ -44,7 +45,9 @@ def part(df: Frame, seconds: float, lost: int | None) -> dict[str, Any]:
 
 def _latencies(ok: Frame, infinite: int) -> dict[str, Any]:
     gaps = np.concatenate([*ok.gaps, np.empty(0)])
-    tables = {m: figures((gaps if m == "itl" else ok[m]) * 1e3, infinite) for m in LATENCIES}
+    # A failed request has as many gaps as an ok one has on average.
+    times = {"itl": round(infinite * len(gaps) / len(ok))} if len(gaps) else {}
+    tables = {m: figures((gaps if m == "itl" else ok[m]) * 1e3, times.get(m, infinite)) for m in LATENCIES}
     tables["itl"]["relative_error"] = 0.0
     return tables
 
@@ -77,7 +80,9 @@ def _goodput(ok: Frame, judged: Frame, seconds: float, lost: int | None) -> dict
     low = {"p1": 1.0, "p5": 5.0, "p50": 50.0}
     labels = sorted(judged.slo_class.unique())
     alike = len(labels) == 1
-    limited = {m: int(judged[f"limited_{m}"].sum()) + (lost or 0) for m in run.SLO}
+    limited = {
+        m: int((judged[f"limited_{m}"] & ~judged[f"unjudged_{m}"]).sum()) + (lost or 0) for m in run.SLO
+    }
     return {
         "slo": in_ms(slo_of(labels[0]) if alike else run.SLO),
         "slo_by_class": {} if alike else {label: in_ms(slo_of(label)) for label in labels},
@@ -85,9 +90,12 @@ def _goodput(ok: Frame, judged: Frame, seconds: float, lost: int | None) -> dict
         "requests_per_s": len(good) / seconds,
         "output_tokens_per_s": good.n.sum() / seconds,
         "attainment": {
-            m: (judged[f"held_{m}"] & judged[f"limited_{m}"]).sum() / n if n else None
+            m: (judged[f"held_{m}"] & judged[f"limited_{m}"] & ~judged[f"unjudged_{m}"]).sum() / n
+            if n
+            else None
             for m, n in limited.items()
         },
+        "not_judged": {m: int(judged[f"unjudged_{m}"].sum()) for m in run.SLO},
         "first_failed": {c: int(first.get(c, 0)) for c in causes} | ({} if lost is None else {"lost": lost}),
         "on_time_ratio": ok.on_time.mean() if ok.on_time.notna().any() else None,
         "on_time": some(ok.on_time, "n", "mean", *low, "ci95", percents=low),
@@ -106,7 +114,7 @@ def tokens(df: Frame) -> dict[str, Any]:
     return {
         "input": some(ok.input_tokens, *lengths) | {"error": _length_error(ok)},
         "output": some(ok.n, *lengths),
-        "tokens_per_event": streamed.n.sum() / streamed.events.sum(),
+        "tokens_per_event": streamed.event_tokens.sum() / streamed.events.sum(),
         "source": {s: (known.source == s).mean() for s in ("usage", "tokenizer", "events")},
         "user_tps": some(1 / ok.tpot.where(ok.tpot > 0), "n", "mean", *low, "ci95", percents=low),
         "chars_per_s": some(pace, "n", "mean", *low, "ci95", percents=low),
@@ -210,16 +218,24 @@ def compat(df: Frame) -> dict[str, Any]:
     def stats(values_s: Any) -> dict[str, Any]:
         return some(values_s * 1e3, "n", "mean", "p50", "p90", "p99")
 
-    per_token = stats((last - first).where(ok.streamed) / (ok.n - 1).where(ok.n >= 2))
+    of_events = (last - first).where(ok.streamed) / (ok.n - 1).where(ok.n >= 2)
+    per_token = stats(of_events)
+    begins = ok.first_chunk.fillna(first).where(ok.streamed)
+    ends = ok.last_chunk.fillna(ok.e2el)
+    by_clock = (ends - begins) / (ok.n - 1).where(ok.n >= 2)
+    around = pd.concat([first - ok.first_chunk, ok.last_chunk - last]).dropna()
     whole_per_token = stats(ok.e2el / ok.n.where(ok.n >= 1))
     with_usage = stats((ok.ended - ok.sent - ok.ttft) / (ok.n - 1).where(ok.n >= 2))
     duration = judged.ended[judged.sent.notna()].max() - judged.sent.min()
     limit = {m: ok.slo_class.map(lambda label, m=m: slo_of(label).get(m, np.inf)) for m in run.SLO}
-    paced = (ok.tpot <= limit["tpot"]) | (ok.n < 2) | np.isinf(limit["tpot"])
-    good = (ok.ttft <= limit["ttft"]) & paced & (ok.e2el <= limit["e2el"])
+    paced = (by_clock.fillna(0) <= limit["tpot"]) | np.isinf(limit["tpot"])
+    good = (begins <= limit["ttft"]) & paced & (ends <= limit["e2el"])
     return {
         "vllm": {
-            "tpot_ms": per_token,
+            "ttft_ms": stats(begins),
+            "tpot_ms": stats(by_clock),
+            "e2el_ms": stats(ends),
+            "itl_ms": stats(np.concatenate([*ok.gaps, around])),
             "duration_s": duration,
             "request_throughput": len(ok) / duration,
             "request_goodput": good.sum() / duration,
@@ -230,7 +246,8 @@ def compat(df: Frame) -> dict[str, Any]:
             "inter_chunk_latency_ms": stats(np.concatenate([*ok.gaps])),
         },
         "inference-perf": {
-            "normalized_time_per_output_token_ms": whole_per_token,
+            "time_per_output_token_ms": stats(of_events.where(ok.events > 1)),
+            "normalized_time_per_output_token_ms": stats((ok.ended - ok.sent) / ok.n.where(ok.n >= 1)),
             "goodput_ratio": ok.good.mean(),
         },
         "genai-bench": {"tpot_ms": with_usage},

@@ -24,6 +24,7 @@ def frame(made: list[RequestRecord]) -> Frame:
     df.loc[df.events == 0, "share"] = df.ended_inside[df.events == 0].astype(float)
     begun = (df.sent + df.first_event).where(df.events > 0, df.ended)
     df["reads_prompt"] = (begun >= start) & (begun < end) & ((df.events > 0) | df.ok)
+    df["ttft_started"] = df.ttft + df.sent - df.started
     df["ttft_scheduled"], df["e2el_scheduled"] = df.ttft + df.schedule_delay, df.e2el + df.schedule_delay
     _judge(df)
     _concurrency_when_sent(df)
@@ -41,6 +42,12 @@ def _row(r: RequestRecord) -> dict[str, Any]:
     first, last = (arrivals[0], arrivals[-1]) if events else (np.nan, np.nan)
     delay = np.nan if r.sent_ns is None else (r.sent_ns - r.scheduled_ns) / 1e9
     streamed = r.streamed
+    finish, hidden = _seconds(r.finish_ns), r.hidden_tokens or 0
+    visible = np.nan if n is None else n - hidden
+    eos = streamed and r.token_source == "usage" and visible == events + 1 and not np.isnan(finish)
+    eos = eos and r.finish_reason in ("stop", "end_turn", "completed")
+    begun = _seconds(r.first_answer_ns) if hidden else first
+    spent = (finish if eos else last) - begun if streamed else np.nan
     whole = not streamed and ok and not events
     return {
         **{key: getattr(r, key) for key in ("name", "slo_class", "replica", "status", "error", "retries")},
@@ -57,6 +64,7 @@ def _row(r: RequestRecord) -> dict[str, Any]:
         "events": events,
         "first_event": first,
         "scheduled": after(r.scheduled_ns),
+        "started": after(r.started_ns),
         "sent": after(r.sent_ns),
         "ended": after(r.ended_ns),
         "input_tokens": r.input_tokens,
@@ -67,7 +75,14 @@ def _row(r: RequestRecord) -> dict[str, Any]:
         "ttft": first if streamed else np.nan,
         "ttfo": r.first_answer_ns / 1e9 if streamed and r.first_answer_ns is not None else np.nan,
         "e2el": (r.ended_ns - r.sent_ns) / 1e9 if whole and r.sent_ns else last,
-        "tpot": (last - first) / (n - 1) if streamed and events and n and n >= 2 else np.nan,
+        "tpot": spent / (visible - 1) if spent > 0 and visible >= 2 else np.nan,
+        "last_event": last,
+        "visible": visible,
+        "hidden": hidden,
+        "event_tokens": visible - eos,
+        "begun": begun if streamed else np.nan,
+        "first_chunk": _seconds(r.first_chunk_ns),
+        "last_chunk": _seconds(r.last_chunk_ns),
         "gaps": np.diff(r.arrivals_ns) / 1e9 if streamed else np.empty(0),
         "schedule_delay": delay,
         "connect": np.nan if r.reused or r.connected_ns is None else (r.connected_ns - r.started_ns) / 1e9,
@@ -75,6 +90,10 @@ def _row(r: RequestRecord) -> dict[str, Any]:
         "client_lag": r.client_lag_ns / 1e9 if r.client_lag_ns is not None else np.nan,
         "stepped": r.clock_step_ns is not None,
     }
+
+
+def _seconds(ns: int | None) -> float:
+    return np.nan if ns is None else ns / 1e9
 
 
 def _share(sent: float, arrivals: Any, start: float, end: float) -> float:
@@ -87,14 +106,19 @@ def _judge(df: Frame) -> None:
     limit = {m: df.slo_class.map(lambda label, m=m: slo_of(label).get(m, np.inf)) for m in run.SLO}
     for metric, value in {"ttft": df.ttft_scheduled, "tpot": df.tpot, "e2el": df.e2el_scheduled}.items():
         held = (value <= limit[metric] + 0.5e-9) | np.isinf(limit[metric])
-        df[f"held_{metric}"] = df.ok & (held | ((df.n < 2) if metric == "tpot" else False))
+        df[f"unjudged_{metric}"] = False
+        if metric == "tpot":
+            held |= df.visible < 2
+            df["unjudged_tpot"] = df.ok & ~held & df.tpot.isna()
+            held |= df.unjudged_tpot  # each class has other limits
+        df[f"held_{metric}"] = df.ok & held
         df[f"limited_{metric}"] = np.isfinite(limit[metric])
     df["good"] = df.held_ttft & df.held_tpot & df.held_e2el
     # When each limit breaks, after sent; one that breaks at an unknown moment comes last.
     moments = pd.DataFrame(
         {
             "ttft": limit["ttft"] - df.schedule_delay,
-            "tpot": df.ttft + limit["tpot"] * (df.n - 1),
+            "tpot": df.begun + limit["tpot"] * (df.visible - 1),
             "e2el": limit["e2el"] - df.schedule_delay,
         }
     ).fillna(1e300)
@@ -115,15 +139,16 @@ def in_ms(slo: dict[str, float]) -> dict[str, float]:
 
 def _on_time(r: Any) -> float:
     """The share of tokens in time for one who reads along, counted event by event."""
-    if not r.streamed or not r.events or not r.n > 0 or "tpot" not in slo_of(r.slo_class):
+    n = r.event_tokens
+    if not r.streamed or not r.events or not n > 0 or "tpot" not in slo_of(r.slo_class):
         return np.nan
-    step = r.n / r.events * run.SLO["tpot"]
+    step = n / r.events * run.SLO["tpot"]
     due, missed = run.SLO["ttft"], 0
     for arrival in r.arrivals:
         if arrival > due + 0.5e-9:
             missed, due = missed + 1, arrival
         due += step
-    return float(1 - missed * min(1.0, r.n / r.events) / r.n)
+    return float(1 - missed * min(1.0, n / r.events) / n)
 
 
 def _concurrency_when_sent(df: Frame) -> None:

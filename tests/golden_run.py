@@ -151,7 +151,7 @@ def _record(i: int, draw: np.random.Generator) -> RequestRecord:
         coalesced_reads=int(draw.random() < 0.2),
         abandoned=outcome is Outcome.CANCELLED and bool(draw.random() < 0.4),
         rejected_by=str(draw.choice(["json", "regex"])) if outcome is Outcome.REJECTED else None,
-        **_tokens(outcome, len(arrivals), streamed, draw),
+        **_with_events(i, arrivals, streamed, _tokens(outcome, len(arrivals), streamed, draw)),
         **_session(i),
         **_worth(i, outcome, draw),
     )  # fmt: skip
@@ -191,6 +191,30 @@ def _tokens(outcome: Outcome, events: int, streamed: bool, draw: np.random.Gener
         "token_source": source,
         "finish_reason": str(draw.choice(["stop", "length"])) if outcome in _COMPLETE else None,
     }
+
+
+def _with_events(i: int, arrivals: Any, streamed: bool, told: dict[str, Any]) -> dict[str, Any]:
+    """Events without a token: a role before them, a finish reason after them, and one more after that.
+
+    Of those that ended with one, a third had an end (EOS) that usage counts. Of others some had reasoning
+    that did not come.
+    """
+    draw = np.random.default_rng([20261121, i])
+    if not streamed or not len(arrivals):
+        return told
+    first, last = int(arrivals[0]), int(arrivals[-1])
+    finish = last + int(draw.integers(0, 30_000_000)) if draw.random() < 0.6 else None
+    found = {
+        "first_chunk_ns": max(0, first - int(draw.integers(0, 2_000_000))) if draw.random() < 0.7 else None,
+        "finish_ns": finish,
+        "last_chunk_ns": None if finish is None else finish + int(draw.choice([0, 40_000])),
+    }
+    n, by_usage = told["output_tokens"], told["token_source"] is TokenSource.USAGE
+    if n is not None and by_usage and draw.random() < 0.3:
+        found["output_tokens"] = n + 1  # the end, where the finish reason came by itself
+    elif n is not None and by_usage and draw.random() < 0.1:
+        found |= {"output_tokens": n + 40, "reasoning_tokens": 40, "hidden_tokens": 40}
+    return told | found
 
 
 def _session(i: int) -> dict[str, Any]:

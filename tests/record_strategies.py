@@ -15,10 +15,13 @@ _COUNTS = st.integers(0, 2**53)
 _SMALL = st.integers(0, 2**15 - 1)
 
 _TIMES = ("scheduled_ns", "started_ns", "ended_ns")
-_MAYBE_NS = ("connected_ns", "sent_ns", "headers_ns", "first_answer_ns", "client_lag_ns", "rtt_ns")
+_MAYBE_NS = (
+    *("connected_ns", "sent_ns", "headers_ns", "first_answer_ns", "client_lag_ns", "rtt_ns"),
+    *("first_chunk_ns", "finish_ns", "last_chunk_ns"),
+)
 _MAYBE_COUNTS = (
     *("user", "input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens"),
-    *("asked_input_tokens", "asked_output_tokens", "output_chars"),
+    *("asked_input_tokens", "asked_output_tokens", "output_chars", "hidden_tokens"),
 )
 
 #: Texts of few values and of many: a column's dictionary has to do with both.

@@ -31,7 +31,40 @@ def test_a_plain_stream_reads_whole() -> None:
         error=None,
         invalid=None,
         model="m",
+        opening_end=10,  # the role
+        finish_end=40,
+        closing_end=40,
     )
+
+
+def test_the_ends_of_events_with_choices_around_the_tokens_are_told() -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 3}
+
+    def ends(reply: Reply) -> tuple[int | None, int | None, int | None]:
+        return reply.opening_end, reply.finish_end, reply.closing_end
+
+    assert ends(read(ROLE, chunk({}), says("a"), chunk({}), says("b"), STOP)) == (10, 60, 60)
+    # A gateway's usage event with an empty delta and the finish reason once more is no second finish.
+    again = chunk({"content": ""}, "stop", usage=usage)
+    assert ends(read(says("a"), STOP, again, {"choices": [], "usage": usage}, DONE)) == (None, 20, 30)
+    assert ends(read(says("a"), chunk({"content": "b"}, "length"), DONE)) == (None, None, None)
+    assert ends(read(says("a"), STOP, says("b"))) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("made", "events", "hidden"),
+    [
+        ({"reasoning_tokens": 8}, [says("a"), says("b")], True),
+        ({"reasoning_tokens": 8}, [chunk({"reasoning": "hm"}), says("b")], False),
+        ({"reasoning_tokens": 0}, [says("a"), says("b")], False),
+        ({}, [says("a"), says("b")], False),
+    ],
+)
+def test_reasoning_that_usage_counts_and_no_event_brought_is_hidden(
+    made: dict[str, int], events: list[Any], hidden: bool
+) -> None:
+    usage = {"prompt_tokens": 5, "completion_tokens": 10, "completion_tokens_details": made}
+    assert read(ROLE, *events, STOP, {"choices": [], "usage": usage}).hidden_reasoning is hidden
 
 
 @pytest.mark.parametrize(
@@ -48,7 +81,7 @@ def test_a_plain_stream_reads_whole() -> None:
             chunk({"tool_calls": []}),
         ),
         *({"choices": []}, {"choices": None}, {"choices": [{"index": 0}]}, {"usage": {"prompt_tokens": 1}}),
-        chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]}),
+        chunk({"tool_calls": [{"index": 0, "function": {"name": "", "arguments": ""}}]}),
     ],
 )
 def test_events_without_text_are_no_token_events(empty: Any) -> None:
@@ -142,7 +175,13 @@ def test_tool_calls_are_put_together_by_index() -> None:
         ToolCall(id="x", name="f", arguments='{"a":1}'),
         ToolCall(id="y", name="g", arguments="{}"),
     ]
-    assert (reply.token_ends, reply.first_answer, reply.output_chars) == ((20, 30), 0, 9)
+    assert (reply.token_ends, reply.first_answer, reply.output_chars) == ((10, 20, 30), 0, 11)
+
+
+def test_a_tool_call_without_arguments_is_an_answer() -> None:
+    call = {"index": 0, "id": "x", "type": "function", "function": {"name": "now", "arguments": ""}}
+    reply = read(ROLE, chunk({"tool_calls": [call]}), chunk({"tool_calls": [call]}), chunk({}, "tool_calls"))
+    assert (reply.token_ends, reply.first_answer, reply.done, reply.output_chars) == ((20,), 0, True, 3)
 
 
 def test_tool_calls_without_index_are_told_apart_by_id_and_may_hold_an_object() -> None:
@@ -158,7 +197,7 @@ def test_the_legacy_function_call_is_a_tool_call() -> None:
     calls = [{"name": "f", "arguments": ""}, {"arguments": "{"}, {"arguments": "}"}]
     reply = read(*(chunk({"function_call": call}) for call in calls))
     assert reply.tool_calls == [ToolCall(id=None, name="f", arguments="{}")]
-    assert reply.token_ends == (20, 30)
+    assert reply.token_ends == (10, 20, 30)
 
 
 def test_a_refusal_is_an_answer() -> None:
@@ -176,6 +215,7 @@ def test_a_refusal_is_an_answer() -> None:
         ({"error": {"error": {"detail": "deep"}}}, "deep"),
         (chunk({}, "error", error={"message": "provider"}), "provider"),
         (chunk({}, "error"), "the server ended the answer with finish reason 'error'"),
+        (chunk({}, "abort"), "the server ended the answer with finish reason 'abort'"),
     ],
 )
 def test_an_error_object_in_the_stream_is_an_error_that_keeps_the_tokens(payload: Any, message: str) -> None:

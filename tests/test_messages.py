@@ -73,13 +73,14 @@ def test_a_messages_stream_reads_whole() -> None:
         STOP,
     )
     assert reply == Reply(
-        token_ends=(40, 50, 90, 100, 150, 160),
+        token_ends=(40, 50, 90, 100, 130, 150, 160),  # a call's name comes with its block
         first_answer=2,
         text="Yes",
         reasoning="Hm",
         refusal="",
         tool_calls=[ToolCall(id="call", name="f", arguments='{"a":1}')],
-        output_chars=12,
+        output_chars=13,
+        finish_end=170,
         finish_reason="tool_use",
         done=True,
         usage=Usage(input_tokens=30, output_tokens=9, cached_tokens=20),

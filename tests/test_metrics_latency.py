@@ -100,9 +100,10 @@ def test_an_answer_that_was_not_streamed_is_one_event() -> None:
     assert math.isnan(one("e2el", failed(streamed=False)))
 
 
-def test_tokens_that_all_came_at_once_have_a_pace_of_0_and_no_speed() -> None:
-    record = request(arrivals=(0.1,), output_tokens=5)
-    assert one("tpot", record) == 0.0
+@pytest.mark.parametrize("arrivals", [(0.1,), (0.1, 0.1, 0.1)])
+def test_tokens_that_all_came_at_once_have_no_pace(arrivals: tuple[float, ...]) -> None:
+    record = request(arrivals=arrivals, output_tokens=5)
+    assert math.isnan(one("tpot", record))
     assert math.isnan(one("user_tps", record))
 
 
@@ -117,7 +118,7 @@ def plain(record: RequestRecord) -> dict[str, float]:
     e2el = arrivals[-1] if arrivals else undefined
     if not arrivals and not record.streamed and record.outcome is Outcome.OK and record.sent_ns is not None:
         e2el = (record.ended_ns - record.sent_ns) / 1e9
-    tpot = (e2el - ttft) / (n - 1) if n is not None and n >= 2 else undefined
+    tpot = (e2el - ttft) / (n - 1) if n is not None and n >= 2 and e2el > ttft else undefined
     return {"ttft": ttft, "e2el": e2el, "tpot": tpot}
 
 

@@ -46,7 +46,7 @@ def test_a_chat_body_is_one_token_event() -> None:
     )
     reply = read_body(CHAT, data)
     assert (reply.token_ends, reply.first_answer, reply.done) == ((len(data),), 0, True)
-    assert (reply.text, reply.reasoning, reply.output_chars, reply.model) == ("Yes", "Hm", 7, "m")
+    assert (reply.text, reply.reasoning, reply.output_chars, reply.model) == ("Yes", "Hm", 9, "m")
     assert [c.arguments for c in reply.tool_calls] == ["x", "y"]
     assert reply.usage == Usage(input_tokens=1)
 

@@ -34,13 +34,14 @@ def test_a_responses_stream_reads_whole() -> None:
         {"type": "response.completed", "response": RESPONSE},
     )
     assert reply == Reply(
-        token_ends=(20, 30, 40, 50, 80, 100, 110),
+        token_ends=(20, 30, 40, 50, 80, 90, 100, 110),  # a call's name comes when it is added
         first_answer=2,
         text="Yes",
         reasoning="Hm",
         refusal="No",
         tool_calls=[ToolCall(id="call", name="f", arguments="{}")],
-        output_chars=9,
+        output_chars=10,
+        finish_end=130,
         finish_reason="completed",
         done=True,
         usage=Usage(input_tokens=3, output_tokens=9, cached_tokens=1, reasoning_tokens=4),

@@ -45,7 +45,10 @@ def call(endpoint: Endpoint | None = Endpoint.CHAT, model: str = "m") -> Call:
 
 def within_hours(record: RequestRecord) -> RequestRecord:
     """The same with durations that a run can have."""
-    names = ("rtt_ns", "client_lag_ns", "first_answer_ns", "clock_step_ns")
+    names = (
+        *("rtt_ns", "client_lag_ns", "first_answer_ns", "clock_step_ns"),
+        *("first_chunk_ns", "finish_ns", "last_chunk_ns"),
+    )
     found = {name: getattr(record, name) for name in names}
     return replace(record, **{name: ns % 10**13 for name, ns in found.items() if ns is not None})
 

@@ -73,6 +73,11 @@ def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, dec
             return Outcome.INVALID, "the answer has no body"
     if decoder.fault is not None or reply.invalid is not None:
         return Outcome.INVALID, decoder.fault or reply.invalid
+    if reply.choices > 1 and decoder.event_stream:
+        return Outcome.INVALID, (
+            f"the stream has {reply.choices} choices, whose tokens cannot be told apart in time: "
+            "ask for one choice a request (n=1)"
+        )
     if not reply.done:
         why = "the stream ended without a finish reason or [DONE]"
         return Outcome.TRUNCATED, why if error is None else str(error)

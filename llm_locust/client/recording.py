@@ -1,7 +1,8 @@
 """A finished call as a record."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llm_locust.client.exchange import Exchange
@@ -88,7 +89,9 @@ def record_of(
     """
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
     output_tokens, source = _output_tokens(reply, count_tokens)
-    input_tokens = None if usage is None else usage.input_tokens
+    input_tokens = None if usage is None else usage.input_tokens or None  # no prompt has 0 tokens
+    ends = (reply.opening_end, reply.finish_end, reply.closing_end)
+    first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(ends, exchange, times)
     outcome, error = verdict
     return RequestRecord(
         request_id=call.request_id,
@@ -102,6 +105,9 @@ def record_of(
         headers_ns=times.headers_ns,
         arrivals_ns=arrivals,
         first_answer_ns=None if first is None else int(arrivals[first]),
+        first_chunk_ns=first_chunk_ns,
+        finish_ns=finish_ns,
+        last_chunk_ns=last_chunk_ns,
         slo_class=call.slo_class,
         endpoint="other" if call.endpoint is None else call.endpoint.value,
         model=call.model or reply.model or "",
@@ -114,6 +120,7 @@ def record_of(
         cached_tokens=None if usage is None else usage.cached_tokens,
         output_tokens=output_tokens,
         reasoning_tokens=None if usage is None else usage.reasoning_tokens,
+        hidden_tokens=_hidden_tokens(reply, output_tokens, source),
         token_source=source,
         asked_input_tokens=call.asked_input_tokens,
         asked_output_tokens=call.asked_output_tokens,
@@ -136,10 +143,38 @@ def record_of(
     )
 
 
+def _came_ns(ends: Sequence[int | None], exchange: Exchange, times: Timeline) -> Iterator[int | None]:
+    """When the events that end there came, after ``sent``; None where there is no such event."""
+    if not any(ends):
+        return iter([None] * len(ends))
+    reads, at_ns = exchange.read_ends().tolist(), times.reads.at_ns
+    sent_ns = times.sent_ns or 0
+    return (None if end is None else int(at_ns[bisect_left(reads, end)]) - sent_ns for end in ends)
+
+
+def _hidden_tokens(reply: Reply, output_tokens: int, source: TokenSource) -> int | None:
+    """The reasoning that usage counts in the output and that came in no event.
+
+    0 where more events came than would be left without it: these have it, or the server counts it apart.
+    """
+    if source is not TokenSource.USAGE or reply.usage is None:
+        return None
+    reasoning = (reply.usage.reasoning_tokens or 0) if reply.hidden_reasoning else 0
+    return reasoning if len(reply.token_ends) <= output_tokens - reasoning else 0
+
+
 def _output_tokens(reply: Reply, count_tokens: CountTokens | None) -> tuple[int, TokenSource]:
-    """By the server, else by the tokenizer over the whole text, else the token events."""
-    if reply.usage is not None and reply.usage.output_tokens is not None:
-        return reply.usage.output_tokens, TokenSource.USAGE
+    """By the server, else by the tokenizer over the whole text, else the token events.
+
+    A server that counts 0 tokens beside text has not counted.
+    """
+    usage = reply.usage
+    if (
+        usage is not None
+        and usage.output_tokens is not None
+        and (usage.output_tokens or not reply.token_ends)
+    ):
+        return usage.output_tokens, TokenSource.USAGE
     if count_tokens is None or not reply.output_chars:
         return len(reply.token_ends), TokenSource.EVENTS
     calls = (f"{call.name}{call.arguments}" for call in reply.tool_calls)

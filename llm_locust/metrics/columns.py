@@ -23,6 +23,9 @@ Counts = NDArray[np.int32]
 OUTCOMES = tuple(Outcome)
 SOURCES = tuple(TokenSource)
 
+#: Finish reasons of a model that ended its answer itself, in the words of the APIs.
+_NATURAL_ENDS = frozenset({"stop", "end_turn", "completed"})
+
 
 #: The columns of a batch that :class:`Times` and :class:`Part` are made of.
 TIME_COLUMNS = ("scheduled_ns", "sent_ns", "ended_ns")
@@ -31,12 +34,15 @@ PART_COLUMNS = (
     "started_ns",
     "connected_ns",
     "first_answer_ns",
+    *("first_chunk_ns", "finish_ns", "last_chunk_ns"),
     "arrivals_ns",
     "outcome",
     "status",
     "error",
     "input_tokens",
     "output_tokens",
+    "hidden_tokens",
+    "finish_reason",
     "output_chars",
     "asked_input_tokens",
     "token_source",
@@ -88,8 +94,12 @@ class Columns(Times):
     ``outcome`` and ``source`` are indices into :data:`OUTCOMES` and :data:`SOURCES`; ``status`` is
     -1 where there is none. ``events`` is the number of token events, ``first_event_s`` and
     ``last_event_s`` are in seconds after sent. ``output_tokens`` is n of docs/metrics.md: where the
-    record has no count, the number of token events of a streamed answer. ``stepped`` marks requests
-    whose clock was set on the way.
+    record has no count, the number of token events of a streamed answer. ``hidden_tokens`` of them came
+    in no event. ``ended_by_token`` marks answers whose last token is their end (EOS) and has no text: it
+    came with the finish reason, at ``last_token_s`` after sent, which is ``last_event_s`` for all others.
+    ``first_chunk_s`` and ``last_chunk_s``, after sent, are events with choices and without a token: the
+    first before the tokens, and the last after them. ``stepped`` marks requests whose clock was set on the
+    way.
     """
 
     started_s: Floats
@@ -98,10 +108,15 @@ class Columns(Times):
     events: Counts
     first_event_s: Floats
     last_event_s: Floats
+    last_token_s: Floats
+    first_chunk_s: Floats
+    last_chunk_s: Floats
     outcome: NDArray[np.int8]
     status: NDArray[np.int16]
     input_tokens: Floats
     output_tokens: Floats
+    hidden_tokens: Floats
+    ended_by_token: Mask
     output_chars: Floats
     asked_input_tokens: Floats
     source: NDArray[np.int8]
@@ -127,6 +142,16 @@ class Columns(Times):
     def cancelled(self) -> Mask:
         return np.equal(self.outcome, OUTCOMES.index(Outcome.CANCELLED))
 
+    @property
+    def paced_tokens(self) -> Floats:
+        """The output tokens that could arrive: all but the hidden ones."""
+        return self.output_tokens - self.hidden_tokens
+
+    @property
+    def event_tokens(self) -> Floats:
+        """The output tokens that token events brought: without an end that has no text either."""
+        return self.paced_tokens - self.ended_by_token
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part(Columns):
@@ -150,7 +175,16 @@ class Part(Columns):
         events = lengths(arrivals)
         tokens = batch.floats("output_tokens")
         counted = np.isnan(tokens) & streamed & (events > 0)
-        source = _codes(batch.labels("token_source"), SOURCES)
+        tokens = np.where(counted, events, tokens)
+        source = np.where(
+            counted, SOURCES.index(TokenSource.EVENTS), _codes(batch.labels("token_source"), SOURCES)
+        ).astype(np.int8)
+        hidden = np.nan_to_num(batch.floats("hidden_tokens"))
+        first_event_s = _event_s(arrivals, arrivals.offsets[:-1])
+        last_event_s = _event_s(arrivals, arrivals.offsets[1:] - 1)
+        finish_s = batch.floats("finish_ns") * 1e-9
+        ended_by_token = _natural_end(batch.labels("finish_reason")) & ~np.isnan(finish_s) & streamed
+        ended_by_token &= (source == SOURCES.index(TokenSource.USAGE)) & (tokens - hidden == events + 1)
         return cls(
             origin_ns=origin_ns,
             scheduled_s=times.scheduled_s,
@@ -161,15 +195,20 @@ class Part(Columns):
             first_answer_s=batch.floats("first_answer_ns") * 1e-9,
             arrivals=arrivals,
             events=events.astype(np.int32),
-            first_event_s=_event_s(arrivals, arrivals.offsets[:-1]),
-            last_event_s=_event_s(arrivals, arrivals.offsets[1:] - 1),
+            first_event_s=first_event_s,
+            last_event_s=last_event_s,
+            last_token_s=np.where(ended_by_token, finish_s, last_event_s),
+            first_chunk_s=batch.floats("first_chunk_ns") * 1e-9,
+            last_chunk_s=batch.floats("last_chunk_ns") * 1e-9,
             outcome=_codes(batch.labels("outcome"), OUTCOMES),
             status=np.nan_to_num(batch.floats("status"), nan=-1).astype(np.int16),
             input_tokens=batch.floats("input_tokens"),
-            output_tokens=np.where(counted, events, tokens),
+            output_tokens=tokens,
+            hidden_tokens=hidden,
+            ended_by_token=ended_by_token,
             output_chars=batch.floats("output_chars"),
             asked_input_tokens=batch.floats("asked_input_tokens"),
-            source=np.where(counted, SOURCES.index(TokenSource.EVENTS), source).astype(np.int8),
+            source=source,
             streamed=streamed,
             reused=batch.bools("reused"),
             kernel_stamps=batch.bools("kernel_stamps"),
@@ -216,6 +255,12 @@ def _codes(labels: Labels, members: tuple[str, ...]) -> NDArray[np.int8]:
         raise ValueError(f"the records have {unknown[0]!r} where only {', '.join(members)} can stand")
     index = np.array([members.index(name) for name in labels.names], dtype=np.int8)
     return index[labels.codes] if len(labels.codes) else np.empty(0, np.int8)
+
+
+def _natural_end(reasons: Labels) -> Mask:
+    """Where the model ended its answer itself."""
+    ends = np.array([*(name in _NATURAL_ENDS for name in reasons.names), False])  # -1: none
+    return ends[reasons.codes]
 
 
 def _event_s(arrivals: Ragged, index: Rows) -> Floats:

@@ -12,6 +12,7 @@ LATENCIES = (
     "tpot",
     "itl",
     "e2el",
+    "ttft_started",
     "ttft_scheduled",
     "e2el_scheduled",
     "ttfo",

@@ -4,13 +4,14 @@ Formulas are those tools', as docs/metrics.md has them; times are ours, so that 
 tools' figures for one run is one of definition. All are of the ok requests scheduled in the window.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats, Rows, slices
 from llm_locust.metrics.goodput import Limits, judge
-from llm_locust.metrics.latency import e2el, per_request, tpot, ttft
+from llm_locust.metrics.latency import e2el, ttft
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.percentiles import Ascending, ordered, summarise_ascending
 from llm_locust.metrics.slo import Slo
@@ -27,21 +28,23 @@ def compat(m: Measured) -> dict[str, dict[str, Any]]:
     kept = None if m.judgement is None else int(m.judgement.good[ok].sum())
     return {
         "vllm": {
-            "tpot_ms": _figures(tpot(c)[ok]),
+            **{f"{metric}_ms": _figures(values[ok]) for metric, values in vllm_values(c).items()},
+            "itl_ms": _of_ascending(vllm_gaps(m, ok)),
             "duration_s": seconds,
             "request_throughput": len(ok) / seconds if seconds else None,
             "request_goodput": good / seconds if good is not None and seconds else None,
         },
         "guidellm": {
             "time_per_output_token_ms": _figures(normalised(c)[ok]),
-            "inter_token_latency_ms": _figures(tpot(c)[ok]),
+            "inter_token_latency_ms": _figures(tpot_of_events(c)[ok]),
         },
         "aiperf": {
-            "inter_token_latency_ms": _figures(tpot(c)[ok]),
+            "inter_token_latency_ms": _figures(tpot_of_events(c)[ok]),
             "inter_chunk_latency_ms": _of_ascending(m.gaps.ascending()),
         },
         "inference-perf": {
-            "normalized_time_per_output_token_ms": _figures(normalised(c)[ok]),
+            "time_per_output_token_ms": _figures(np.where(c.events > 1, tpot_of_events(c), np.nan)[ok]),
+            "normalized_time_per_output_token_ms": _figures(normalised_to_end(c)[ok]),
             "goodput_ratio": kept / len(ok) if kept is not None and len(ok) else None,
         },
         "genai-bench": {"tpot_ms": _figures(tpot_with_usage_chunk(c)[ok])},
@@ -49,8 +52,41 @@ def compat(m: Measured) -> dict[str, dict[str, Any]]:
 
 
 def normalised(c: Columns) -> Floats:
-    """e2el / n: guidellm's TPOT, (last − sent) / n, and inference-perf's NTPOT; TTFT is inside."""
+    """e2el / n: guidellm's TPOT, (last − sent) / n; TTFT is inside."""
     return e2el(c) / np.where(c.output_tokens >= 1, c.output_tokens, np.nan)
+
+
+def normalised_to_end(c: Columns) -> Floats:
+    """inference-perf's NTPOT: (ended − sent) / n, to the response's last byte."""
+    return (c.ended_s - c.sent_s) / np.where(c.output_tokens >= 1, c.output_tokens, np.nan)
+
+
+def tpot_of_events(c: Columns) -> Floats:
+    """(last token event − first) / (n − 1), n being all that usage counts: an end without text (EOS) and
+    hidden reasoning are counted, and no time is given to them; 0 where all came in one event."""
+    return (c.last_event_s - ttft(c)) / np.where(c.output_tokens >= 2, c.output_tokens - 1, np.nan)
+
+
+def vllm_values(c: Columns) -> dict[str, Floats]:
+    """ttft, tpot and e2el by vLLM's clock: it moves at each event with choices, with a token or without.
+
+    The role delta of a chat ends its TTFT, the finish reason its E2EL.
+    """
+    first = np.where(c.streamed, _else(c.first_chunk_s, c.first_event_s), np.nan)
+    last = _else(c.last_chunk_s, e2el(c))
+    return {
+        "ttft": first,
+        "tpot": (last - first) / np.where(c.output_tokens >= 2, c.output_tokens - 1, np.nan),
+        "e2el": last,
+    }
+
+
+def vllm_gaps(m: Measured, ok: Rows) -> Floats | Ascending:
+    """vLLM's inter-token latencies, ascending: those to and from events with choices and without a token
+    are among them."""
+    c = m.c
+    around = np.concatenate([(c.first_event_s - c.first_chunk_s)[ok], (c.last_chunk_s - c.last_event_s)[ok]])
+    return m.gaps.ascending_with(ordered(around))
 
 
 def tpot_with_usage_chunk(c: Columns) -> Floats:
@@ -82,10 +118,19 @@ def vllm_good(m: Measured, ok: Rows) -> int | None:
     counted[ok] = True
     good, at = 0, 0
     for part in slices(m.c):
-        kept = judge(part, per_request(part), known, "sent").good
+        kept = judge(part, _defined_tpot(vllm_values(part)), known, "sent").good
         good += int((kept & counted[at : at + len(part)]).sum())
         at += len(part)
     return good
+
+
+def _defined_tpot(values: Mapping[str, Floats]) -> dict[str, Floats]:
+    """vLLM holds an answer of one token against its limit with a TPOT of 0."""
+    return {**values, "tpot": np.nan_to_num(values["tpot"])}
+
+
+def _else(values: Floats, others: Floats) -> Floats:
+    return np.where(np.isnan(values), others, values)
 
 
 def _known(slo: Slo) -> Slo:

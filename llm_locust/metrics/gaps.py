@@ -55,6 +55,13 @@ class PooledGaps:
         gaps_ns.sort()
         return gaps_ns * 1e-9
 
+    def ascending_with(self, others_s: Floats) -> Floats | Histogram:
+        """All gaps and ``others_s`` (seconds), in ascending order."""
+        gaps = self.ascending()
+        if not isinstance(gaps, np.ndarray):
+            return merge([gaps, count_durations(np.rint(others_s * 1e9).astype(np.int64))])
+        return np.sort(np.concatenate([gaps, others_s]))
+
     def _put(self, key: tuple[str, str], gaps_ns: Rows) -> None:
         self._n += len(gaps_ns)
         if self._n <= self._exact:

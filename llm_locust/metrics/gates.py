@@ -30,6 +30,7 @@ _LATENCIES = (
     "itl",
     "e2el",
     "schedule_delay",
+    "ttft_started",
     "ttft_scheduled",
     "e2el_scheduled",
     "connect",

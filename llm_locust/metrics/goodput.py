@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from llm_locust.batch import Labels
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.latency import paced_from
 from llm_locust.metrics.slo import SLO_METRICS, Slo
 
 MeasuredFrom = Literal["scheduled", "sent"]
@@ -58,13 +59,15 @@ class Judgement:
     """Each request against its SLO; arrays of shape (rows,).
 
     ``held[metric]`` marks the requests that ended ok and kept that limit, ``limited[metric]`` those that
-    have it, ``good`` those that kept all. ``first_failed`` is the index of what broke first among
+    have it, ``unjudged[metric]`` those that have it and ended ok, but cannot be held against it. ``good``
+    are those that kept all. ``first_failed`` is the index of what broke first among
     ``(*held, OUTCOME)``, -1 for good.
     """
 
     limits: Limits
     held: dict[str, Mask]
     limited: dict[str, Mask]
+    unjudged: dict[str, Mask]
     good: Mask
     first_failed: NDArray[np.int8]
 
@@ -76,17 +79,22 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
         values: what :func:`~llm_locust.metrics.latency.per_request` gave for ``c``.
         measured_from: where ttft, ttfo and e2el begin.
 
-    A metric that is not defined breaks its limit, but for the tpot of an answer of fewer than two
-    tokens, which has no pace to break.
+    A metric that is not defined breaks its limit, but for tpot. An answer of fewer than two tokens has no
+    pace to break. Of more tokens that came at one time the pace is not known: such an answer is judged by
+    its other limits, and breaks this one where it has no other.
     """
-    held, limited, broken_at_s = {}, {}, []
-    for metric in limits.metrics:
-        limit_s = limits.per_request(c.slo_class, metric)
-        limited[metric] = np.isfinite(limit_s)
+    held, unjudged, broken_at_s = {}, {}, []
+    limits_s = {metric: limits.per_request(c.slo_class, metric) for metric in limits.metrics}
+    limited = {metric: np.isfinite(limit_s) for metric, limit_s in limits_s.items()}
+    several = np.sum([*limited.values(), np.zeros(len(c))], axis=0) > 1
+    for metric, limit_s in limits_s.items():
         measured = _measured(values, metric, measured_from)
         kept = (measured <= limit_s + _HALF_A_NANOSECOND) | ~limited[metric]
+        unjudged[metric] = np.zeros(len(c), np.bool_)
         if metric == "tpot":
-            kept |= c.output_tokens < 2
+            kept |= c.paced_tokens < 2
+            unjudged[metric] = np.isnan(measured) & ~kept & c.ok
+            kept |= unjudged[metric] & several
         held[metric] = kept & c.ok
         moment = _moment_s(c, values, metric, limit_s, measured_from)
         # Kept: never broken. Broken at an unknown moment: after every known one.
@@ -94,7 +102,7 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
     good = np.logical_and.reduce([c.ok, *held.values()])
     first = np.argmin(broken_at_s, axis=0) if broken_at_s else np.zeros(len(c))
     first_failed = np.select([good, ~c.ok], [-1, len(held)], first).astype(np.int8)
-    return Judgement(limits, held, limited, good, first_failed)
+    return Judgement(limits, held, limited, unjudged, good, first_failed)
 
 
 def goodput(
@@ -104,7 +112,8 @@ def goodput(
 
     ``slo`` is in milliseconds: what all of the population is held against; where its classes differ, the
     run's, and ``slo_by_class`` has those of each. ``attainment`` is for each limit the share, of those in
-    the population that have it, that ended ok and held it: the adjusted distribution at the limit.
+    the population that have it and can be judged by it, that ended ok and held it: the adjusted
+    distribution at the limit. ``not_judged`` counts those that cannot.
     ``first_failed`` counts, for the requests that were not good, which limit broke first in time,
     ``outcome`` standing for those that did not end ok and ``lost`` for those without a record; the counts
     and the good ones add up to the population and the lost ones. Rates are of the population's good
@@ -124,6 +133,7 @@ def goodput(
             "requests_per_s": None,
             "output_tokens_per_s": None,
             "attainment": {},
+            "not_judged": {},
             "first_failed": {},
         }
     n, good = len(judged) + (lost or 0), judged[judgement.good[judged]]
@@ -135,6 +145,7 @@ def goodput(
         "requests_per_s": len(good) / seconds if seconds > 0 else None,
         "output_tokens_per_s": float(np.nansum(tokens)) / seconds if seconds > 0 and known else None,
         "attainment": {metric: _attained(judgement, metric, judged, lost or 0) for metric in judgement.held},
+        "not_judged": {metric: int(mask[judged].sum()) for metric, mask in judgement.unjudged.items()},
         "first_failed": _first_failed(judgement, judged) | ({} if lost is None else {LOST: lost}),
     }
 
@@ -156,7 +167,7 @@ def _in_ms(limits: Mapping[str, float]) -> dict[str, float]:
 
 
 def _attained(judgement: Judgement, metric: str, judged: Rows, lost: int) -> float | None:
-    limited = judged[judgement.limited[metric][judged]]
+    limited = judged[(judgement.limited[metric] & ~judgement.unjudged[metric])[judged]]
     n = len(limited) + lost
     return int(judgement.held[metric][limited].sum()) / n if n else None
 
@@ -181,7 +192,9 @@ def _moment_s(
     """
     if metric == "tpot":
         with np.errstate(invalid="ignore"):  # ∞ × 0: a one-token answer that has no such limit
-            return values["ttft"] + limit_s * (c.output_tokens - 1)
+            return paced_from(c) + limit_s * (c.paced_tokens - 1)
+    if metric == "ttft_started":
+        return limit_s - (c.sent_s - c.started_s)
     if metric.endswith("_scheduled") or measured_from == "scheduled":
         return limit_s - values["schedule_delay"]
     return limit_s

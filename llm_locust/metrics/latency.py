@@ -25,6 +25,7 @@ METRICS = (
     "tpot",
     "itl",
     "e2el",
+    "ttft_started",
     "ttft_scheduled",
     "e2el_scheduled",
     "schedule_delay",
@@ -59,16 +60,27 @@ def e2el(c: Columns) -> Floats:
 
 
 def tpot(c: Columns) -> Floats:
-    """(e2el − ttft) / (n − 1); not defined for n < 2."""
-    pace: Floats = c.last_event_s - ttft(c)
-    pace /= np.where(c.output_tokens >= 2, c.output_tokens - 1, np.nan)
+    """(last token − first token) / (n − 1), n being the tokens that could arrive.
+
+    Hidden reasoning is neither counted nor waited for. A last token that is the answer's end came with the
+    finish reason. Not defined for n < 2, nor where all came at one time: then there is no pace to see.
+    """
+    spent = c.last_token_s - paced_from(c)
+    n = c.paced_tokens
+    pace: Floats = np.where((n >= 2) & (spent > 0), spent, np.nan)
+    pace /= np.where(n >= 2, n - 1, 1)
     return pace
 
 
+def paced_from(c: Columns) -> Floats:
+    """Where the pace of an answer begins, after sent: its first token event, that of the answer where its
+    reasoning came as a summary only; NaN where it was not streamed."""
+    return np.where(c.streamed, np.where(c.hidden_tokens > 0, c.first_answer_s, c.first_event_s), np.nan)
+
+
 def user_tps(c: Columns) -> Floats:
-    """1 / tpot: the tokens/s that one user sees. Not defined where all tokens came at once."""
-    pace = tpot(c)
-    return np.reciprocal(np.where(pace > 0, pace, np.nan))
+    """1 / tpot: the tokens/s that one user sees."""
+    return np.reciprocal(tpot(c))
 
 
 def chars_per_s(c: Columns) -> Floats:
@@ -86,6 +98,11 @@ def chars_per_s(c: Columns) -> Floats:
 def schedule_delay(c: Columns) -> Floats:
     """sent − scheduled."""
     return c.sent_s - c.scheduled_s
+
+
+def ttft_started(c: Columns) -> Floats:
+    """First token event − started: with the time that the connection took."""
+    return ttft(c) + (c.sent_s - c.started_s)
 
 
 def ttft_scheduled(c: Columns) -> Floats:
@@ -134,6 +151,7 @@ _PER_REQUEST: dict[str, Callable[[Columns], Floats]] = {
     "ttfo": ttfo,
     "tpot": tpot,
     "e2el": e2el,
+    "ttft_started": ttft_started,
     "ttft_scheduled": ttft_scheduled,
     "e2el_scheduled": e2el_scheduled,
     "schedule_delay": schedule_delay,
@@ -201,9 +219,9 @@ def latency_tables(
 ) -> list[Tables]:
     """Plain and adjusted figures of every metric, for each population.
 
-    The plain ones are of the requests ``ok`` alone. The adjusted ones add +∞ once for each
-    ``failed`` request, in ``itl`` too; a failed request's own times enter neither. ``places`` are the
-    percentiles that a table has, key to percent.
+    The plain ones are of the requests ``ok`` alone. The adjusted ones add +∞ for each ``failed`` request:
+    once, and in ``itl`` as often as an ok request has gaps on average. A failed request's own times enter
+    neither. ``places`` are the percentiles that a table has, key to percent.
     """
     tables: list[Tables] = [({}, {}) for _ in populations]
     for metric in METRICS:
@@ -212,5 +230,13 @@ def latency_tables(
         for (plain, adjusted), population in zip(tables, populations, strict=True):
             ascending = population.gaps() if of_all is None else ordered(of_all[population.ok])
             plain[metric] = summarise_ascending(ascending, scale=1e3, places=places)
-            adjusted[metric] = summarise_ascending(ascending, population.failed, 1e3, places)
+            infinite = population.failed if of_all is not None else _failed_gaps(population, len(ascending))
+            adjusted[metric] = summarise_ascending(ascending, infinite, 1e3, places)
     return tables
+
+
+def _failed_gaps(population: Measurable, gaps: int) -> int:
+    """The gaps that the failed requests would have had, were each like the average ok one."""
+    if not gaps:
+        return population.failed
+    return round(population.failed * gaps / len(population.ok))

@@ -25,12 +25,12 @@ def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float)
     slack, so that a token is late when its slack is above the TTFT limit and above all before it.
     """
     out = np.full(len(rows), np.nan)
-    usable = c.streamed & (c.events > 0) & (c.output_tokens > 0)
+    usable = c.streamed & (c.events > 0) & (c.event_tokens > 0)
     index = np.flatnonzero(usable[rows])
     filled = 0
     for part, lists in pieces(c.arrivals, rows[index]):
         counts = lengths(lists)
-        n = c.output_tokens[part]
+        n = c.event_tokens[part]
         owner = np.repeat(np.arange(len(part)), counts)
         event = np.arange(len(lists.values)) - np.repeat(lists.offsets[:-1], counts)
         due_ns = np.rint((ttft_limit_s + event * (n / counts)[owner] * tpot_limit_s) * 1e9)

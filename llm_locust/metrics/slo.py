@@ -22,7 +22,8 @@ class Slo:
     """Limits in seconds; a request holds one when its metric is at or below it.
 
     ``ttft_s``, ``ttfo_s`` and ``e2el_s`` are measured from scheduled in an open loop and from sent
-    in a closed one; ``ttft_scheduled_s`` and ``e2el_scheduled_s`` always from scheduled. Without
+    in a closed one; ``ttft_scheduled_s`` and ``e2el_scheduled_s`` always from scheduled, and
+    ``ttft_started_s`` from when a connection was asked for. Without
     any limit the object is false, and nothing is judged by it.
 
     Raises:
@@ -33,6 +34,7 @@ class Slo:
     ttfo_s: float | None = None
     tpot_s: float | None = None
     e2el_s: float | None = None
+    ttft_started_s: float | None = None
     ttft_scheduled_s: float | None = None
     e2el_scheduled_s: float | None = None
 

@@ -39,10 +39,10 @@ def tokens(c: Columns, ok: Rows) -> dict[str, Any]:
 
 
 def tokens_per_event(c: Columns, ok: Rows) -> float | None:
-    """Output tokens / token events, over the streamed answers whose count is known."""
+    """Output tokens that events brought / token events, over the streamed answers whose count is known."""
     rows = ok[c.streamed[ok] & (c.events[ok] > 0) & ~np.isnan(c.output_tokens[ok])]
     events = int(c.events[rows].sum())
-    return float(c.output_tokens[rows].sum()) / events if events else None
+    return float(c.event_tokens[rows].sum()) / events if events else None
 
 
 def chars_per_token(c: Columns, ok: Rows) -> float | None:

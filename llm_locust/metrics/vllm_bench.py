@@ -14,7 +14,7 @@ import numpy as np
 
 from llm_locust.batch import Requests
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
-from llm_locust.metrics.compat import benchmark_seconds, vllm_good
+from llm_locust.metrics.compat import benchmark_seconds, vllm_gaps, vllm_good, vllm_values
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.latency import itl
 from llm_locust.metrics.measured import Measured
@@ -59,10 +59,9 @@ def _per_second(amount: float, seconds: float | None) -> float | None:
 
 def _latencies(m: Measured, ok: Rows, places: Mapping[str, float]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
+    values = vllm_values(m.c)
     for metric in _LATENCIES:
-        ascending: Floats | Ascending = (
-            m.gaps.ascending() if metric == "itl" else ordered(m.values[metric][ok])
-        )
+        ascending: Floats | Ascending = vllm_gaps(m, ok) if metric == "itl" else ordered(values[metric][ok])
         figures = summarise_ascending(ascending, scale=1e3, places={"median": 50.0, **places})
         found |= {f"{key}_{metric}_ms": figures[key] for key in ("mean", "median", "std")}
         found |= {f"p{percent:.10g}_{metric}_ms": figures[key] for key, percent in places.items()}
@@ -116,13 +115,16 @@ def vllm_details(m: Measured, requests: Requests) -> Details:
     gaps: list[list[float]] = []
     for part, rows in _parts(m, requests, judged):
         found = itl(part, rows)
-        gaps += [each.tolist() for each in np.split(found.values_s, found.offsets[1:-1])] if len(rows) else []
+        between = np.split(found.values_s, found.offsets[1:-1]) if len(rows) else []
+        before = (part.first_event_s - part.first_chunk_s)[rows]
+        after = (part.last_chunk_s - part.last_event_s)[rows]
+        gaps += [_known([before[i], *each.tolist(), after[i]]) for i, each in enumerate(between)]
     outputs = np.where(c.ok[judged], np.nan_to_num(c.output_tokens[judged]), 0)
     texts = (*c.error.names, "")  # code -1 is the last one
     return Details(
         input_lens=[None if n is None else int(n) for n in _defined(c.input_tokens[judged])],
         output_lens=outputs.astype(np.int64).tolist(),
-        ttfts=_defined(m.values["ttft"][judged]),
+        ttfts=_defined(vllm_values(c)["ttft"][judged]),
         itls=gaps,
         start_times=_defined(c.sent_s[judged]),
         errors=[
@@ -130,6 +132,10 @@ def vllm_details(m: Measured, requests: Requests) -> Details:
             for ok, code in zip(c.ok[judged].tolist(), c.error.codes[judged].tolist(), strict=True)
         ],
     )
+
+
+def _known(values: list[float]) -> list[float]:
+    return [float(value) for value in values if not np.isnan(value)]
 
 
 def _defined(values: Floats) -> list[float | None]:

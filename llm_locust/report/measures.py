@@ -25,7 +25,11 @@ _STATISTICS: tuple[_Statistic, ...] = (
     ("p99_9", "p99.9", True),
     ("max", "max", True),
 )
-_FROM_SENT = (("ttft", "TTFT"), ("ttfo", "TTFO"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2EL"))
+_FROM_SENT = (
+    ("ttft", "TTFT"),
+    ("ttft_started", "TTFT with connecting"),
+    *(("ttfo", "TTFO"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2EL")),
+)
 _FROM_SCHEDULED = (
     ("ttft_scheduled", "TTFT from scheduled"),
     ("e2el_scheduled", "E2EL from scheduled"),

@@ -169,7 +169,10 @@ def _read_chunk(draft: Draft, chunk: _Chunk | _TextChunk, event: SseEvent) -> No
         if choice.delta is not None:
             kind = max(kind, _add_delta(draft, index, choice.delta))
         draft.choice(index).finish(choice.finish_reason)
-    draft.token(event.end, kind)
+    if kind is not Kind.NOTHING:
+        draft.token(event.end, kind)
+    elif chunk.choices:
+        draft.without_token(event.end, finished=any(choice.finish_reason for choice in chunk.choices))
 
 
 def _read_error(draft: Draft, chunk: _Chunk | _TextChunk, event: SseEvent) -> None:

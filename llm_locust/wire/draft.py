@@ -41,9 +41,9 @@ class ToolCall:
 class Reply:
     """All that an answer's bytes say. Offsets count bytes of the decoded body from its start.
 
-    A token event is an event whose delta carries non-empty text: content, reasoning, refusal or
-    tool-call arguments. Texts of several choices (``n`` > 1) stand one after another, in the order
-    of their index.
+    A token event is an event whose delta carries non-empty text: content, reasoning, refusal, tool-call
+    arguments or the name of a tool call. Texts of several choices (``n`` > 1) stand one after another, in
+    the order of their index.
     """
 
     token_ends: tuple[int, ...]  # offset at which each token event was complete
@@ -52,13 +52,22 @@ class Reply:
     reasoning: str
     refusal: str
     tool_calls: list[ToolCall]
-    output_chars: int  # of text, reasoning, refusal and tool-call arguments
+    output_chars: int  # of text, reasoning, refusal, and names and arguments of tool calls
     finish_reason: str | None  # of the choice with the lowest index that has one
     done: bool  # every choice seen has its finish reason, or the server said that it is the end
     usage: Usage | None  # the last that came
     error: str | None  # message of the first error object
     invalid: str | None  # what was wrong with the first payload that is not what the API promises
     model: str | None
+    choices: int = 1  # how many were seen
+    opening_end: int | None = None  # of the first event with choices, where it came before any token event
+    finish_end: int | None = None  # of the event with the finish reason, where it came after the last token
+    closing_end: int | None = None  # of the last event with choices, where it came after the last token
+    hidden_reasoning: bool = False  # reasoning tokens that usage counts came in no event
+
+
+#: Finish reasons that say that the server gave the answer up.
+_FAILURES = frozenset({"error", "abort"})
 
 
 class Kind(IntEnum):
@@ -109,12 +118,14 @@ class ToolDraft:
     arguments: list[str] = field(default_factory=list)
 
     def add(self, arguments: str, id_: Any = None, name: Any = None) -> Kind:
+        """A call without arguments is an answer too: its name is one."""
         self.id = self.id or name_of(id_)
-        self.name = self.name or name_of(name)
-        if not arguments:
-            return Kind.NOTHING
-        self.arguments.append(arguments)
-        return Kind.ANSWER
+        named = self.name is None and (name := name_of(name)) is not None
+        if named:
+            self.name = name
+        if arguments:
+            self.arguments.append(arguments)
+        return Kind.ANSWER if arguments or named else Kind.NOTHING
 
 
 @dataclass(slots=True)
@@ -131,6 +142,10 @@ class Draft:
     error: str | None = None
     invalid: str | None = None
     closed: bool = False
+    opening_end: int | None = None
+    finish_end: int | None = None
+    closing_end: int | None = None
+    summarised: bool = False  # all reasoning that came is a summary, whose tokens usage does not count
 
     def choice(self, index: int) -> ChoiceDraft:
         found = self.choices.get(index)
@@ -151,6 +166,15 @@ class Draft:
         if kind is Kind.ANSWER and self.first_answer is None:
             self.first_answer = len(self.token_ends)
         self.token_ends.append(end)
+
+    def without_token(self, end: int, *, finished: bool) -> None:
+        """Notes an event with choices that carried no token: a role delta, or a finish reason alone."""
+        if not self.token_ends:
+            self.opening_end = self.opening_end or end
+            return
+        self.closing_end = end
+        if finished and (self.finish_end or 0) < self.token_ends[-1]:  # some gateways send it again
+            self.finish_end = end
 
     def note(self, model: Any, usage: Any) -> None:
         """The first model named and the last usage sent count."""
@@ -188,8 +212,9 @@ class Draft:
         reasoning = _joined(c.reasoning for c in seen)
         refusal = _joined(c.refusal for c in seen)
         calls = [_tool_call(tool) for tool in self.tools.values()]
-        if self.error is None and reason == "error":
-            self.fail("the server ended the answer with finish reason 'error'")
+        if self.error is None and reason in _FAILURES:
+            self.fail(f"the server ended the answer with finish reason '{reason}'")
+        usage, last = _usage(self.usage), self.token_ends[-1] if self.token_ends else 0
         return Reply(
             token_ends=tuple(self.token_ends),
             first_answer=self.first_answer,
@@ -197,13 +222,21 @@ class Draft:
             reasoning=reasoning,
             refusal=refusal,
             tool_calls=calls,
-            output_chars=len(text) + len(reasoning) + len(refusal) + sum(len(c.arguments) for c in calls),
+            output_chars=sum(map(len, (text, reasoning, refusal)))
+            + sum(len(c.name or "") + len(c.arguments) for c in calls),
             finish_reason=_well_formed(reason),
             done=self.done,
-            usage=_usage(self.usage),
+            usage=usage,
             error=_well_formed(self.error),
             invalid=_well_formed(self.invalid),
             model=_well_formed(self.model),
+            choices=len(seen),
+            opening_end=self.opening_end,
+            finish_end=_after(self.finish_end, last),
+            closing_end=_after(self.closing_end, last),
+            hidden_reasoning=bool(
+                usage and usage.reasoning_tokens and (self.summarised or not reasoning) and self.token_ends
+            ),
         )
 
 
@@ -221,6 +254,10 @@ def read_leniently(
         read(draft, parse_object(event.data), event)
     except PayloadError as e:
         draft.refuse(event, explained(e, event.data))
+
+
+def _after(end: int | None, last: int) -> int | None:
+    return end if end is not None and end > last else None
 
 
 def _joined(texts: Iterable[list[str]]) -> str:

@@ -1,6 +1,6 @@
 """Anthropic-style messages: the typed events of a stream, and whole message objects.
 
-A thinking delta is reasoning, a text delta or a piece of a tool call's input is the answer; a
+A thinking delta is reasoning, a text delta, the name of a tool call or a piece of its input is the answer; a
 signature or a citation is no token. ``cached_tokens`` is what was read from the prompt cache, and
 ``input_tokens`` is the whole prompt: this API counts what was read from the cache or written to it
 apart from the rest.
@@ -108,6 +108,7 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
         delta = optional_object(payload.get("delta"), "delta") or {}
         _note_usage(draft, payload.get("usage"))
         draft.choices[0].finish(delta.get("stop_reason"))
+        draft.finish_end = event.end
     elif type_ == "message_stop":
         draft.closed = True
     elif not type_:

@@ -22,7 +22,8 @@ from llm_locust.wire.payload import (
 from llm_locust.wire.sse import SseEvent
 
 _TEXT = "response.output_text.delta"
-_REASONING = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
+_REASONING = "response.reasoning_text.delta"
+_SUMMARY = "response.reasoning_summary_text.delta"
 _REFUSAL = "response.refusal.delta"
 _ARGUMENTS = frozenset(
     {
@@ -67,7 +68,11 @@ def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:
     choice, text, kind = draft.choices[0], payload.delta or "", Kind.NOTHING
     if payload.type == _TEXT:
         kind = choice.add(text=text)
-    elif payload.type in _REASONING:
+    elif payload.type in (_REASONING, _SUMMARY):
+        if payload.type == _REASONING:
+            draft.summarised = False
+        elif not choice.reasoning:
+            draft.summarised = True
         kind = choice.add(reasoning=text)
     elif payload.type == _REFUSAL:
         kind = choice.add(refusal=text)
@@ -83,10 +88,11 @@ def _read_event(draft: Draft, payload: dict[str, Any], event: SseEvent) -> None:
     elif type_ in _ENDS:
         response = optional_object(payload.get("response"), "response") or {}
         _read_end(draft, response, type_.removeprefix("response."))
+        draft.finish_end = event.end
     elif type_ == _ITEM_ADDED:
         item = optional_object(payload.get("item"), "item") or {}
         if name_of(item.get("type")) in _CALLS:
-            _tool_call(draft, item, "")
+            draft.token(event.end, _tool_call(draft, item, ""))
     elif type_.endswith(".delta"):
         item_id = payload.get("item_id")
         _read_delta(draft, _Event(type_, text_of(payload.get("delta"), "delta"), item_id), event)

@@ -16,6 +16,7 @@ _LATENCIES = {
     "tpot": "TPOT",
     "itl": "ITL",
     "e2el": "E2EL",
+    "ttft_started": "TTFT conn.",
     "ttft_scheduled": "TTFT sched.",
     "e2el_scheduled": "E2EL sched.",
     "schedule_delay": "Delay",
