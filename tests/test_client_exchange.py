@@ -5,13 +5,12 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted import chunk, last_chunk
 
-import llm_locust.client.exchange as exchange_module
-from llm_locust.client.errors import ResponseError
-from llm_locust.client.exchange import SLICE_PIECES, Exchange
+from llm_locust.client.errors import OversizeError, ResponseError
+from llm_locust.client.exchange import MAX_ANSWER_BYTES, SLICE_BYTES, Exchange
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 2\r\n\r\nok"
@@ -154,14 +153,14 @@ def test_an_unasked_change_of_protocol_is_a_response_error() -> None:
 
 
 def test_a_long_body_is_handed_on_in_slices() -> None:
-    pieces = [b"%d;" % n for n in range(3 * SLICE_PIECES)]
+    pieces = [b"%d;" % n for n in range(SLICE_BYTES // 4)]
     exchange, slices = Exchange(), list[bytes]()
     exchange.on_slice = slices.append
     exchange.on_read(OK + b"Transfer-Encoding: chunked\r\n\r\n", [], 1)
     for n, piece in enumerate(pieces):
         exchange.on_read(chunk(piece), [], n + 2)
-        assert exchange.pieces <= SLICE_PIECES
-    assert len(slices) == 2
+    assert len(slices) == sum(len(chunk(piece)) for piece in pieces) // SLICE_BYTES
+    assert max(map(len, slices)) <= SLICE_BYTES
     exchange.drain()
     assert b"".join(slices) == b"".join(pieces)
     ends = exchange.read_ends()
@@ -170,8 +169,78 @@ def test_a_long_body_is_handed_on_in_slices() -> None:
     assert exchange.event_ns(int(ends[-1])) == exchange.last_read_ns == len(pieces) + 1
 
 
-def test_a_body_without_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_module, "MAX_BODY_BYTES", 1 << 20)
-    flood = chunk(b"x" * 4096) * (SLICE_PIECES + 1)
-    with pytest.raises(ResponseError, match="larger than 1 MiB"):
-        fed([OK + b"Transfer-Encoding: chunked\r\n\r\n" + flood])
+def in_reads(data: bytes) -> list[bytes]:
+    return [data[at : at + 16_384] for at in range(0, len(data), 16_384)]
+
+
+def take(exchange: Exchange, reads: Sequence[bytes]) -> None:
+    for read in reads:
+        exchange.on_read(read, [], 1)
+
+
+def refusal_of(data: bytes, max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[str, int]:
+    """Why the bytes were refused, and how many of them were taken before."""
+    exchange = Exchange(max_answer_bytes)
+    with pytest.raises(OversizeError) as caught:
+        take(exchange, in_reads(data))
+    return str(caught.value), exchange.bytes_received
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+ERROR = b"HTTP/1.1 500 Internal Server Error\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (OK + CHUNKED + chunk(b"x" * 4096) * 600, "the answer has more than 1 MiB"),
+        (OK + b"\r\n" + b"x" * (2 << 20), "the answer has more than 1 MiB"),
+        (ERROR + CHUNKED + chunk(b"x" * 4096) * 40, "the answer has more than 64 KiB"),
+        (OK + b"X-A: " + b"x" * (1 << 20), "the header section has more than 256 KiB"),
+        (b"HTTP/1.1 200 " + b"x" * (1 << 20), "the header section has more than 256 KiB"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000, "the header section has more than 256 KiB"),
+        (OK + b"A: b\r\n" * 1001 + b"\r\n", "the response has more than 1,000 header fields"),
+        (b"HTTP/1.1 103 Early\r\nA: b\r\n\r\n" * 1001, "the response has more than 1,000 header fields"),
+        (OK + CHUNKED + b"0\r\n" + b"A: b\r\n" * 1001, "the response has more than 1,000 header fields"),
+        (OK + CHUNKED + b"1;" + b"x" * (1 << 20), "chunk extensions or trailers have more than 256 KiB"),
+        (
+            OK + CHUNKED + b"0\r\nX-A: " + b"x" * (1 << 20),
+            "chunk extensions or trailers have more than 256 KiB",
+        ),
+    ],
+)
+def test_a_part_of_a_response_without_end_is_given_up_at_its_bound(data: bytes, why: str) -> None:
+    said, taken = refusal_of(data, 1 << 20)
+    bounds = {"1 MiB": 1 << 20, "64 KiB": 64 << 10, "256 KiB": 256 << 10}
+    bound = next((b for text, b in bounds.items() if text in said), 256 << 10)
+    assert said == why
+    assert taken <= bound + 4 * SLICE_BYTES
+
+
+@pytest.mark.parametrize("fields", [b"Content-Encoding: gzip\r\n", b"content-encoding: x, br\r\n"])
+def test_a_packed_answer_is_refused_at_its_head(fields: bytes) -> None:
+    with pytest.raises(ResponseError, match="-encoded, which was refused"):
+        fed([OK + fields + b"\r\n"])
+    assert fed([ERROR + fields + b"Content-Length: 2\r\n\r\nok"])[0].complete
+
+
+@given(
+    head=st.sampled_from([OK, ERROR, OK + CHUNKED]),
+    pieces=st.lists(
+        st.binary(max_size=40) | st.sampled_from([b"\r\n", b"0\r\n", b"-1\r\n", b";x=", b"A: b\r\n"])
+    ),
+    places=st.lists(st.integers(0, 300), max_size=8),
+)
+@example(head=OK + CHUNKED, pieces=[b"fffffffffffffffff\r\n"], places=[])
+@example(head=OK + CHUNKED, pieces=[b"-1\r\n", b"x"], places=[5])
+@example(head=OK, pieces=[b"Content-Length: 99999999999999999999\r\n\r\n"], places=[])
+def test_any_bytes_are_a_response_or_a_response_error(
+    head: bytes, pieces: list[bytes], places: list[int]
+) -> None:
+    exchange = Exchange()
+    with suppress(ResponseError):
+        for read in cut(head + b"".join(pieces), places):
+            exchange.on_read(read, [], 1)
+        exchange.on_eof()
+    exchange.drain()
+    assert exchange.read_count == len(exchange.read_ends())

@@ -1,6 +1,7 @@
 """A genuine openai.OpenAI over our transport."""
 
 import gc
+import gzip
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -379,3 +380,35 @@ def test_the_transport_speaks_with_its_own_target_only(sdk: Sdk) -> None:
         sdk.client.with_options(base_url="http://127.0.0.1:9/v1").models.list()
     assert "speaks with http://127.0.0.1" in str(refused.value.__cause__)
     assert sdk.records == []
+
+
+# Hostile servers
+
+
+def test_a_gzip_bomb_is_refused_at_its_head(server: ScriptedServer) -> None:
+    bomb = gzip.compress(bytes(64 << 20))
+    head = response_head(
+        headers={"Content-Encoding": "gzip"}, content_length=len(bomb), content_type="application/json"
+    )
+    sdk = Sdk(server.url + "/v1")
+    with pytest.raises(openai.APIConnectionError):
+        sdk.client.chat.completions.create(
+            model="m", messages=MESSAGES, extra_headers=script_header([write(0, head + bomb[:16_000])])
+        )
+    assert [(r.outcome, r.error) for r in sdk.records] == [
+        (Outcome.INVALID, "the answer is gzip-encoded, which was refused")
+    ]
+
+
+def test_a_packed_error_is_not_unpacked(server: ScriptedServer) -> None:
+    bomb = gzip.compress(bytes(8 << 20))
+    head = response_head(
+        500, {"Content-Encoding": "gzip"}, content_length=len(bomb), content_type="application/json"
+    )
+    sdk = Sdk(server.url + "/v1")
+    with pytest.raises(openai.InternalServerError) as caught:
+        sdk.client.chat.completions.create(
+            model="m", messages=MESSAGES, extra_headers=script_header([write(0, head + bomb)])
+        )
+    assert caught.value.response.content == bomb
+    assert [(r.outcome, r.status) for r in sdk.records] == [(Outcome.HTTP_ERROR, 500)]

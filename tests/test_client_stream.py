@@ -23,7 +23,7 @@ from scripted import (
 )
 from scripted.raw import best_of
 
-from llm_locust.client.exchange import SLICE_PIECES
+from llm_locust.client.exchange import SLICE_BYTES
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.record import Outcome, RequestRecord, TokenSource
 
@@ -183,7 +183,7 @@ def test_a_body_may_last_until_the_connections_end(ask: Caller, rest: bytes, out
 
 
 def test_a_long_answer_is_decoded_in_slices_and_keeps_all_times(server: ScriptedServer, ask: Caller) -> None:
-    tokens = 3 * SLICE_PIECES
+    tokens = SLICE_BYTES // 4  # of some 200 bytes each
     script = [write(0, response_head())]
     script += [
         write(1 + k // 100, b"".join(chunk(token()) for _ in range(100))) for k in range(0, tokens, 100)

@@ -13,7 +13,7 @@ from llm_locust.manifest import Manifest
 from llm_locust.store import read_manifest
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.health import Health
-from llm_locust.swarm.option_types import parse_header, parse_time, parse_timeouts
+from llm_locust.swarm.option_types import parse_header, parse_size, parse_time, parse_timeouts
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings, with_roofline
@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("dataset_order", "tokenizer", "shared_prefix", "unique_head", "calibrate")),
     "warmup": "0s",
     "timeouts": "first=60s gap=30s total=600s",
+    "max_answer": "64MiB",
     "flush_timeout": "30s",
     "replica_header": [],
     "header": [],
@@ -52,6 +53,7 @@ def refusal(environ: dict[str, str] | None = None, **options: Any) -> str:
 def test_without_options_there_is_a_workload_and_no_limit() -> None:
     settings = parse()
     assert settings.timeouts == Timeouts(60, 30, 600)
+    assert settings.max_answer_bytes == 64 << 20
     assert (settings.slo, settings.gates, settings.warmup_s, settings.flush_timeout_s) == ("", "", 0, 30)
     assert (settings.model, settings.out, settings.seed, settings.api_key) == (None, None, None, None)
     assert settings.workload.input_tokens is not None
@@ -109,6 +111,8 @@ def test_a_dataset_brings_its_own_lengths(tmp_path: Path) -> None:
         ({"gate": "goodput"}, "--gate: "),
         ({"warmup": "3"}, "--warmup: '3': "),
         ({"flush_timeout": "soon"}, "--flush-timeout: 'soon': "),
+        ({"max_answer": "64MB"}, "--max-answer: '64MB' is not a size"),
+        ({"max_answer": "1KiB"}, "--max-answer: '1KiB' must be between 64KiB and 4GiB"),
         ({"timeouts": "gap=0s"}, "--timeouts: 'gap=0s'"),
         ({"input_tokens": "many"}, "--input-tokens: "),
         ({"output_tokens": "-1"}, "--output-tokens: "),
@@ -142,6 +146,13 @@ def test_any_of_the_bounds_can_be_given() -> None:
 def test_a_wrong_bound_is_shown(text: str) -> None:
     with pytest.raises(ValueError, match="'"):
         parse_timeouts(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64KiB", 65_536), ("1.5 MiB", 1_572_864), ("4gib", 4 << 30), ("64MiB", 64 << 20)]
+)
+def test_a_size_is_a_number_with_a_binary_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
 
 
 # -- headers --------------------------------------------------------------------------------

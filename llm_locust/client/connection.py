@@ -22,13 +22,14 @@ from llm_locust.client.errors import ClientError, ConnectionBrokenError, Respons
 from llm_locust.client.exchange import Exchange
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.client.tls import Tls, tls_reason
+from llm_locust.client.turns import TURN
 
 if TYPE_CHECKING:
     from gevent._types import _IoWatcher, _TimerWatcher
 
 __all__ = ["Connection", "Timeouts"]
 
-_READ_SIZE = 65_536
+_READ_SIZE = 16_384
 _EV_READ, _EV_WRITE = 1, 2
 
 #: How long a server that is to close a connection is waited for.
@@ -49,6 +50,7 @@ class Connection:
         "_half_sent",
         "_hub",
         "_last_event_ns",
+        "_pause",
         "_readable",
         "_sock",
         "_timeouts",
@@ -84,6 +86,7 @@ class Connection:
         self._timer: _TimerWatcher | None = None
         self._last_event_ns: Callable[[], int | None] | None = None
         self._writable: _IoWatcher | None = None
+        self._pause: _TimerWatcher | None = None  # a slice waits for the next turn of the loop
         self._readable = self._hub.loop.io(sock.fileno(), _EV_READ)
         self._readable.start(self._on_readable)
 
@@ -109,6 +112,7 @@ class Connection:
         """
         self._exchange, self._timeouts, self._last_event_ns = exchange, timeouts, last_event_ns
         self.carried, self.sent = self.carried + 1, None
+        exchange.on_due = self._decode_slice
         if self.carried == self.limit:
             request = _as_last(request)
         try:
@@ -148,6 +152,10 @@ class Connection:
         """End the exchange. Gives whether the connection can carry another one; it is closed if not."""
         exchange, self._exchange, self._last_event_ns = self._exchange, None, None
         self._disarm()
+        if exchange is not None:
+            exchange.on_due = None
+        if self._pause is not None:
+            self._end_pause()
         whole = exchange is not None and exchange.complete and not exchange.overrun and not self._half_sent
         if whole and self.carried == self.limit:
             self._part()
@@ -182,6 +190,9 @@ class Connection:
             self._failure = ConnectionBrokenError(f"connection to {self.peer} was closed on this side")
             self._wake()
         self._disarm()
+        if self._pause is not None:
+            self._pause.close()
+            self._pause = None
         self._readable.stop()
         self._readable.close()
         if self._writable is not None:
@@ -240,6 +251,38 @@ class Connection:
             self._break("closed by the peer")
         return not ended
 
+    def _decode_slice(self) -> None:
+        """Decode what is due, unless this turn of the loop has decoded enough: then read no more in it."""
+        exchange = self._exchange
+        assert exchange is not None
+        if not TURN.has_time(self._hub.loop.now()):
+            if self._pause is None and not self.closed:
+                self._readable.stop()
+                self._pause = timer = self._hub.loop.timer(0.0)
+                timer.start(self._on_next_turn)
+            return
+        began = time.monotonic()
+        exchange.drain()
+        TURN.spend(time.monotonic() - began)
+
+    def _on_next_turn(self) -> None:
+        self._end_pause()
+        exchange = self._exchange
+        if exchange is None or not exchange.slice_due:
+            return
+        try:
+            self._decode_slice()
+        except Exception as e:  # as in _on_readable
+            self._fail(ResponseError(f"this client failed on the response: {e!r}"))
+            raise
+
+    def _end_pause(self) -> None:
+        pause, self._pause = self._pause, None
+        if pause is not None:
+            pause.close()
+        if not self.closed:
+            self._readable.start(self._on_readable)
+
     def _on_timer(self) -> None:
         exchange = self._exchange
         if exchange is None or exchange.complete or self.sent is None:
@@ -254,7 +297,7 @@ class Connection:
             self._fail(e)
 
     def _fail(self, error: ClientError) -> None:
-        self._failure = error
+        self._failure = error.without_frames()
         self._wake()
         self.close()
 
@@ -275,7 +318,7 @@ class Connection:
 
     def _wait(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.without_frames()
         waiter: Waiter[None] = Waiter(self._hub)
         self._waiter = waiter
         try:
@@ -283,7 +326,7 @@ class Connection:
         finally:
             self._waiter = None
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.without_frames()
 
     def _send_rest(self, rest: memoryview) -> None:
         """The socket's buffer is full: go on as the peer takes bytes, unless it has answered already."""

@@ -1,8 +1,15 @@
 """The body of one response into a reply, in slices."""
 
-from llm_locust.client.exchange import Exchange
+from llm_locust.client.exchange import MAX_ERROR_BYTES, Exchange, size_text
+from llm_locust.wire.payload import MAX_DOCUMENT_BYTES, excess
 from llm_locust.wire.reply import Endpoint, Reply, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseError
+
+#: Most events of one answer: twice the tokens of the longest answers that models give today.
+MAX_EVENTS = 1 << 18
+
+#: An event that comes to less is decoded in no time, whatever it holds.
+_SMALL_EVENT_BYTES = 256 << 10
 
 
 class BodyDecoder:
@@ -10,6 +17,8 @@ class BodyDecoder:
 
     __slots__ = (
         "_body",
+        "_body_bytes",
+        "_events",
         "_exchange",
         "_reader",
         "_sse",
@@ -30,6 +39,8 @@ class BodyDecoder:
         self._sse = SseDecoder()
         self._reader = reply_reader(endpoint or Endpoint.CHAT)
         self._body: list[bytes] = []
+        self._body_bytes = 0  # of _body
+        self._events = 0
         exchange.on_slice = self._on_slice
 
     @property
@@ -46,14 +57,36 @@ class BodyDecoder:
     def _on_slice(self, body: bytes) -> None:
         if self.tapped:
             self.tap.append(body)
+        if self.fault is not None:
+            return
         if not self.event_stream:
-            self._body.append(body)
-        elif self.fault is None:
-            try:
-                self._reader.feed(self._sse.feed(body))
-            except SseError as e:
-                self._reader.feed(e.events)
-                self.fault = str(e)
+            self._keep(body)
+            return
+        large = self._sse.pending > _SMALL_EVENT_BYTES  # what was pending is in the first event
+        try:
+            events = self._sse.feed(body)
+        except SseError as e:
+            events, self.fault = e.events, str(e)
+        if large and events and (what := excess(events[0].data)) is not None:
+            self.fault = f"an event of the stream has {what}"
+            return
+        self._reader.feed(events)
+        self._events += len(events)
+        if self._events > MAX_EVENTS:
+            self.fault = f"the stream has more than {MAX_EVENTS:,} events"
+
+    def _keep(self, body: bytes) -> None:
+        """Keep the body's bytes; of an error, and of what is not decoded, those that a person is shown."""
+        exchange = self._exchange
+        decoded = self.endpoint is not None and exchange.status is not None and exchange.status < 300
+        most = MAX_DOCUMENT_BYTES if decoded else MAX_ERROR_BYTES
+        kept = body[: most - self._body_bytes]
+        if kept:
+            self._body.append(kept)
+            self._body_bytes += len(kept)
+        if decoded and len(kept) < len(body):
+            self.fault = f"the answer has more than {size_text(most)} in one JSON document"
+            self._body.clear()
 
     def last_event_ns(self) -> int | None:
         """When the program had the last event so far (monotonic), or the last read where none are sent.
@@ -81,9 +114,13 @@ class BodyDecoder:
     def finish(self) -> Reply:
         """The reply out of all that came."""
         self._exchange.drain()
-        if self.endpoint is None or self.event_stream or not self._body:
+        if self.endpoint is None or self.event_stream or self.fault is not None or not self._body:
             return self._reader.finish()
-        return read_body(self.endpoint, self.body())
+        body = self.body()
+        if (what := excess(body)) is not None:
+            self.fault = f"the answer has {what}"
+            return self._reader.finish()
+        return read_body(self.endpoint, body)
 
     @property
     def answered(self) -> bool:

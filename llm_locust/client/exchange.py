@@ -14,14 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.client.clock import NO_STAMP, decode_stamps
-from llm_locust.client.errors import ResponseError
+from llm_locust.client.errors import OversizeError, ResponseError
 
-#: A response whose body has come in more pieces than this is folded and decoded in slices,
-#: so that neither memory nor the event loop is held by a long one.
-SLICE_PIECES = 512
+#: A response is folded and decoded whenever so many bytes of it have come, so that neither memory nor
+#: the event loop is held by a long one. The bounds below are checked at the same time.
+SLICE_BYTES = 16 << 10
 
-#: No answer of a language model comes near this; a body that does would fill the memory.
-MAX_BODY_BYTES = 256 << 20
+#: Most bytes of status lines and header fields, those of interim responses included; also the most in
+#: a row that are framing (chunk extensions, trailers) and not body.
+MAX_HEAD_BYTES = 256 << 10
+
+#: Most header fields and trailers of one response, those of its interim responses included.
+MAX_FIELDS = 1000
+
+#: Most bytes of an error response (status 300 and above), framing included.
+MAX_ERROR_BYTES = 64 << 10
+
+#: Most bytes of any other response unless the caller says otherwise, framing included.
+MAX_ANSWER_BYTES = 64 << 20
 
 Stamp = list[tuple[int, int, bytes]]
 
@@ -30,19 +40,29 @@ class Exchange:
     """The receiving side of one request.
 
     ``on_slice`` is called with the body's bytes in order, each once: in slices while a long
-    response comes, and by :meth:`drain` for what is left.
+    response comes, and by :meth:`drain` for what is left. ``on_due``, where it is set, is called when a
+    slice is due, in place of :meth:`drain`; it may leave the slice for later.
+
+    Args:
+        max_answer_bytes: most bytes of a response that is no error, framing included.
     """
 
     __slots__ = (
         "_body_bytes",
         "_chunks",
+        "_fields",
         "_folded_mono",
         "_folded_stamps",
         "_marks",
+        "_max_answer_bytes",
         "_mono",
+        "_most_bytes",
         "_parser",
         "_read_ends",
+        "_refusal",
+        "_slice_at",
         "_stamps",
+        "_unbodied_from",
         "bytes_received",
         "complete",
         "completed_at",
@@ -50,14 +70,16 @@ class Exchange:
         "headers",
         "headers_at",
         "on_body",
+        "on_due",
         "on_slice",
         "overrun",
         "reusable",
         "status",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
         self.on_slice: Callable[[bytes], None] | None = None
+        self.on_due: Callable[[], None] | None = None
         self.status: int | None = None
         self.headers: dict[bytes, bytes] = {}
         self.headers_at: int | None = None  # the read that completed the headers
@@ -75,6 +97,12 @@ class Exchange:
         self._folded_mono = array("q")
         self._read_ends = array("q")
         self._body_bytes = 0
+        self._max_answer_bytes = max_answer_bytes
+        self._most_bytes = MAX_HEAD_BYTES  # of bytes_received; more once the head is known
+        self._slice_at = SLICE_BYTES  # what bytes_received is when the next slice is due
+        self._unbodied_from = 0  # what bytes_received was when a slice last had a piece of the body
+        self._fields = 0
+        self._refusal: ResponseError | None = None  # why a callback has ended the parse
         # The parser calls list.append itself: no Python frame for a body piece.
         self.on_body = self._chunks.append
         self._parser: Any = httptools.HttpResponseParser(self)
@@ -85,7 +113,7 @@ class Exchange:
         """Take one read: its bytes, its control messages, and when the program had it.
 
         Raises:
-            ResponseError: the bytes are not HTTP, or are more than an answer can have.
+            ResponseError: the bytes are not HTTP, or more than a bound.
         """
         self._stamps.append(ancillary[0][2] if ancillary else NO_STAMP)
         self._mono.append(monotonic_ns)
@@ -95,15 +123,19 @@ class Exchange:
         except httptools.HttpParserUpgrade as e:
             raise ResponseError(f"HTTP {self.status}: the server changed the protocol, unasked") from e
         except httptools.HttpParserError as e:
+            if self._refusal is not None:
+                raise self._refusal.without_frames() from None
             if not self.complete:
                 raise ResponseError(f"not an HTTP/1.1 response: {e}") from e
             self.overrun = True
         finally:
             self._marks.append(len(self._chunks))
-        if len(self._chunks) > SLICE_PIECES and self.on_slice is not None:
-            self.drain()
-            if self._body_bytes > MAX_BODY_BYTES:
-                raise ResponseError(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB")
+        if self.bytes_received >= self._slice_at:
+            self._check_bounds()
+            if self.on_due is not None:
+                self.on_due()
+            else:
+                self.drain()
 
     def on_eof(self) -> None:
         """The peer ended the connection. Completes a response that only the end delimits."""
@@ -111,8 +143,25 @@ class Exchange:
         if self.headers_at is not None and not self.framed:
             self.complete = True
 
+    def _check_bounds(self) -> None:
+        if self._chunks:
+            self._unbodied_from = self.bytes_received
+        if self.bytes_received > self._most_bytes:
+            if self.headers_at is None:
+                raise OversizeError(f"the header section has more than {MAX_HEAD_BYTES >> 10} KiB")
+            most = self._max_answer_bytes if self._succeeds else MAX_ERROR_BYTES
+            raise OversizeError(f"the answer has more than {size_text(most)}")
+        if self.bytes_received - self._unbodied_from > MAX_HEAD_BYTES:
+            raise OversizeError(f"chunk extensions or trailers have more than {MAX_HEAD_BYTES >> 10} KiB")
+
+    @property
+    def slice_due(self) -> bool:
+        """A slice waits to be drained."""
+        return self.bytes_received >= self._slice_at
+
     def drain(self) -> None:
         """Hand the body that came since the last time to ``on_slice``."""
+        self._slice_at = self.bytes_received + SLICE_BYTES
         ends = list(accumulate(map(len, self._chunks), initial=self._body_bytes))
         self._read_ends += array("q", [ends[mark] for mark in self._marks])
         self._body_bytes = ends[-1]
@@ -129,7 +178,7 @@ class Exchange:
     def release(self) -> None:
         """No read follows. Parser and exchange hold each other: this saves the collector from finding out."""
         self._parser = None
-        self.on_slice = None
+        self.on_slice = self.on_due = None
 
     # -- parser callbacks -----------------------------------------------------------------
 
@@ -138,6 +187,9 @@ class Exchange:
             raise ResponseError("a second response")  # ends the parse, so that no byte of it is taken
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > MAX_FIELDS:
+            self._refuse(OversizeError(f"the response has more than {MAX_FIELDS:,} header fields"))
         if self.status is None:  # else a trailer
             self.headers[name.lower()] = value
 
@@ -153,12 +205,26 @@ class Exchange:
             or b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
             or status in (204, 304)
         )
+        most = self._max_answer_bytes if self._succeeds else MAX_ERROR_BYTES
+        self._most_bytes = self.bytes_received + most
+        encoding = self.headers.get(b"content-encoding", b"identity").decode("latin-1")
+        if self._succeeds and encoding.strip().lower() not in ("identity", ""):
+            self._refuse(ResponseError(f"the answer is {encoding}-encoded, which was refused"))
 
     def on_message_complete(self) -> None:
         if self.status is not None and self.status != 101:
             self.complete = True
             self.completed_at = self.read_count - 1
             self.reusable = self._parser.should_keep_alive()
+
+    def _refuse(self, error: ResponseError) -> None:
+        """End the parse; the read then raises ``error``."""
+        self._refusal = error
+        raise error.without_frames()
+
+    @property
+    def _succeeds(self) -> bool:
+        return self.status is not None and self.status < 300
 
     # -- what the reads tell --------------------------------------------------------------
 
@@ -193,3 +259,11 @@ class Exchange:
     def monotonic_ns(self) -> NDArray[np.int64]:
         """For each read, when the program had it."""
         return np.array(self._folded_mono, dtype=np.int64)
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for a person: ``64 MiB``, ``1.5 GiB``, ``100 bytes``."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size} bytes"

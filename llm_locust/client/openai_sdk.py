@@ -87,7 +87,9 @@ class MeasuredTransport(httpx2.BaseTransport):
             live.conclude(cancelled=True)
             raise
         stream = MeasuredStream(live, request)
-        return httpx2.Response(live.status, headers=[*live.headers.items()], stream=stream, request=request)
+        # An error's body goes on as it came: what unpacks to more than its bytes is not unpacked.
+        headers = [(name, value) for name, value in live.headers.items() if name != b"content-encoding"]
+        return httpx2.Response(live.status, headers=headers, stream=stream, request=request)
 
     def _endpoint(self, request: httpx2.Request) -> Endpoint | None:
         if request.method != "POST":

@@ -8,11 +8,13 @@ from llm_locust.client.errors import (
     ClientError,
     ConnectError,
     ConnectionBrokenError,
+    OversizeError,
     RequestTimeoutError,
     ResponseError,
 )
 from llm_locust.client.exchange import Exchange
 from llm_locust.record import Outcome
+from llm_locust.wire.names import CONTROL
 from llm_locust.wire.reply import Reply
 
 _TEXT_LIMIT = 300
@@ -35,9 +37,10 @@ def judge(
         return Outcome.TIMEOUT, str(error)
     if isinstance(error, ConnectError) or (broken and not exchange.read_count):
         return Outcome.CONNECT_ERROR, str(error)
-    if isinstance(error, ResponseError):
+    refused = exchange.status is not None and exchange.status >= 300
+    if isinstance(error, ResponseError) and not (refused and isinstance(error, OversizeError)):
         return Outcome.INVALID, str(error)
-    if exchange.status is not None and exchange.status >= 300:
+    if exchange.status is not None and refused:
         return _judge_status(exchange, exchange.status, reply, decoder)
     if reply.error is not None:
         return Outcome.API_ERROR, reply.error
@@ -60,9 +63,6 @@ def _judge_status(exchange: Exchange, status: int, reply: Reply, decoder: BodyDe
 
 
 def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, decoder: BodyDecoder) -> Verdict:
-    encoding = exchange.headers.get(b"content-encoding", b"identity").decode("latin-1")
-    if encoding.lower() != "identity":
-        return Outcome.INVALID, f"the answer is {encoding}-encoded, which was refused"
     if not decoder.event_stream:
         if not exchange.complete:
             return Outcome.TRUNCATED, str(error)
@@ -92,7 +92,7 @@ def error_text(text: str | None, secrets: Sequence[str]) -> str | None:
         return None
     for secret in secrets:
         text = _blanked(text, secret)
-    text = re.sub(r"\s+", " ", text).strip()
+    text = CONTROL.sub("\ufffd", re.sub(r"\s+", " ", text).strip())
     return text if len(text) <= _TEXT_LIMIT else text[: _TEXT_LIMIT - 1] + "…"
 
 

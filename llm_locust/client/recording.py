@@ -9,6 +9,7 @@ from llm_locust.client.exchange import Exchange
 from llm_locust.client.outcome import Verdict
 from llm_locust.client.timing import Timeline
 from llm_locust.record import RequestRecord, TokenSource
+from llm_locust.wire.names import clean_name
 from llm_locust.wire.reply import Endpoint, Reply
 
 #: Response headers that name the replica, asked in this order after the user's own.
@@ -26,6 +27,12 @@ REPLICA_HEADERS = (
 _BETWEEN = re.compile(r" : |, ?")
 _ADDRESS = r"(?:[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+|unix:[^\s,]+)"
 _TRIED = re.compile(rf"{_ADDRESS}(?:(?:{_BETWEEN.pattern}){_ADDRESS})+")
+
+#: A longer list of addresses is none.
+_MAX_TRIED_CHARS = 8192
+
+#: Most characters of an answer whose tokens are counted here: a longer one would hold the event loop.
+MAX_COUNTED_CHARS = 1 << 20
 
 #: The number of tokens of a text.
 CountTokens = Callable[[str], int]
@@ -175,7 +182,7 @@ def _output_tokens(reply: Reply, count_tokens: CountTokens | None) -> tuple[int,
         and (usage.output_tokens or not reply.token_ends)
     ):
         return usage.output_tokens, TokenSource.USAGE
-    if count_tokens is None or not reply.output_chars:
+    if count_tokens is None or not 0 < reply.output_chars <= MAX_COUNTED_CHARS:
         return len(reply.token_ends), TokenSource.EVENTS
     calls = (f"{call.name}{call.arguments}" for call in reply.tool_calls)
     return count_tokens("".join((reply.reasoning, reply.text, reply.refusal, *calls))), TokenSource.TOKENIZER
@@ -188,6 +195,8 @@ def replica_of(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | 
     one answered. A list of names stays as it is: whose they are is not known.
     """
     value = next((headers[name].decode("latin-1") for name in names if name in headers), None)
-    if value is None or not _TRIED.fullmatch(value):
-        return value
-    return _BETWEEN.split(value)[-1]
+    if value is None:
+        return None
+    if len(value) <= _MAX_TRIED_CHARS and _TRIED.fullmatch(value):
+        value = _BETWEEN.split(value)[-1]
+    return clean_name(value)

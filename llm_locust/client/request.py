@@ -8,6 +8,9 @@ from llm_locust.client.exchange import Exchange
 from llm_locust.client.head import make_head
 from llm_locust.client.pool import Pool
 
+#: Most bytes of an answer to a check, such as the list of models.
+MAX_PLAIN_BYTES = 4 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:
@@ -35,7 +38,7 @@ def ask(
     head = make_head(pool.target.authority, headers).fixed
     if method != "GET":
         head += b"Content-Length: %d\r\n" % len(body)
-    exchange = Exchange()
+    exchange = Exchange(MAX_PLAIN_BYTES)
     slices: list[bytes] = []
     exchange.on_slice = slices.append
     connection = pool.open()
@@ -47,5 +50,6 @@ def ask(
     finally:
         connection.finish()
         connection.close()
-    exchange.drain()
+        exchange.drain()
+        exchange.release()
     return Plain(exchange.status or 0, b"".join(slices), exchange.headers)

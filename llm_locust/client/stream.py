@@ -12,8 +12,9 @@ from llm_locust.client.clock import ClockPair, read_clocks
 from llm_locust.client.connection import Connection
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.errors import ClientError, ConnectionBrokenError
-from llm_locust.client.exchange import Exchange
+from llm_locust.client.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.head import Head, call_fields, make_head
+from llm_locust.client.names import Names
 from llm_locust.client.outcome import error_text, judge
 from llm_locust.client.patience import Patience
 from llm_locust.client.pool import Pool, Target
@@ -54,6 +55,7 @@ class LlmClient:
         worker: this process's name, for such templates.
         sink: gets the answer of every call, cancelled ones included, once.
         secrets: texts that are blanked out of every error text that a server sends back.
+        max_answer_bytes: most bytes of one answer, framing included; more makes it ``invalid``.
         admit: called before each call begins; what it raises keeps the call from being sent.
         count_tokens: counts answers whose length the server does not tell.
     """
@@ -65,6 +67,7 @@ class LlmClient:
         sink: Callable[[Answer], None],
         headers: Mapping[str, str] | None = None,
         timeouts: Timeouts | None = None,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
         replica_headers: Sequence[str] = (),
         secrets: Sequence[str] = (),
         worker: str = "",
@@ -77,6 +80,8 @@ class LlmClient:
         self.routes = pool if isinstance(pool, Routes) else Routes([pool])
         self.admit = admit
         self.timeouts = timeouts or Timeouts()
+        self.max_answer_bytes = max_answer_bytes
+        self.names = Names()
         self.sink = sink
         self.replica_headers = tuple(h.lower().encode() for h in (*replica_headers, *REPLICA_HEADERS))
         self.secrets = tuple(s for s in secrets if s)
@@ -219,7 +224,7 @@ class LiveCall:
         self._reused = False
         self._retries = 0
         self._connection: Connection | None = None
-        self._exchange = Exchange()
+        self._exchange = Exchange(client.max_answer_bytes)
         self._decoder = decoder = BodyDecoder(self._exchange, call.endpoint, streamed=call.streamed)
         self._patience = None if patience_s is None else Patience(patience_s, lambda: decoder.has_token)
         self._error: ClientError | None = None
@@ -250,7 +255,7 @@ class LiveCall:
         try:
             connection.wait_progress(self._readable)
         except ClientError as e:
-            self._error = e
+            self._error = e.without_frames()
             if not self._readable():
                 raise
         self._exchange.drain()
@@ -302,7 +307,7 @@ class LiveCall:
                 self._send(connection)
                 until(connection)
         except ClientError as e:
-            self._error = e
+            self._error = e.without_frames()
             raise
 
     def _send(self, connection: Connection) -> None:
@@ -360,6 +365,7 @@ class LiveCall:
             ),
             client.count_tokens,
         )
+        record = client.names.bounded(record)
         if left and outcome is Outcome.CANCELLED:
             record = replace(record, abandoned=True, error=_LEFT)
         self._answer = Answer(record, reply)

@@ -23,6 +23,7 @@ _NOT_LOAD = frozenset(
         "host",
         "scenario",
         "flush_timeout",
+        "max_answer",
         "api_key_env",
         "ca_cert",
         "client_cert",

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from llm_locust.metrics.slo import parse_duration
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.model_file import read_model
 from llm_locust.wire.headers import header_template
+
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?(KiB|MiB|GiB)", re.IGNORECASE | re.ASCII)
+_UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_LEAST_SIZE, _MOST_SIZE = 64 << 10, 4 << 30
 
 
 def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
@@ -62,6 +67,17 @@ def parse_timeouts(text: str) -> Timeouts:
         if bounds[f"{name}_s"] <= 0:
             raise ValueError(f"{word!r} in {text!r}: a bound must be longer than 0")
     return Timeouts(**bounds)
+
+
+def parse_size(text: str) -> int:
+    """A size such as ``64MiB`` in bytes, at least 64 KiB; raises ValueError, which names the text."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is not a size: write a number with KiB, MiB or GiB, such as 64MiB")
+    size = int(float(found[1]) * _UNITS[found[2].lower()])
+    if not _LEAST_SIZE <= size <= _MOST_SIZE:
+        raise ValueError(f"{text!r} must be between 64KiB and 4GiB")
+    return size
 
 
 def parse_header(text: str) -> tuple[str, str]:

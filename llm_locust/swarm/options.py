@@ -18,6 +18,7 @@ from llm_locust.swarm.option_types import (
     checked,
     parse_header,
     parse_price,
+    parse_size,
     parse_time,
     parse_timeouts,
     read_shape,
@@ -185,6 +186,13 @@ def _add_options(parser: LocustArgumentParser) -> None:
         default="first=60s gap=30s total=600s",
         metavar="BOUNDS",
         help='bounds of one request (default "first=60s gap=30s total=600s")',
+    )
+    add(
+        "--max-answer",
+        type=checked(parse_size),
+        default="64MiB",
+        metavar="SIZE",
+        help="most bytes of one answer; a larger one is broken off, and invalid (default 64MiB)",
     )
     add(
         "--flush-timeout",

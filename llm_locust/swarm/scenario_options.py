@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from llm_locust.arrivals import parse_arrival, parse_rate
 from llm_locust.swarm.arrivals_options import parse_scale, parse_slice
 from llm_locust.swarm.limits import parse_stop_rules
-from llm_locust.swarm.option_types import parse_header, parse_timeouts
+from llm_locust.swarm.option_types import parse_header, parse_size, parse_timeouts
 from llm_locust.workload.scenario import Scenario, Stop, load_scenario
 from llm_locust.workload.scenario.values import Check
 from llm_locust.workload.times import parse_times
@@ -24,6 +24,7 @@ CHECKS: Mapping[str, Check] = {
     "arrival": parse_arrival,
     "request_rate": parse_rate,
     "timeouts": parse_timeouts,
+    "max_answer": parse_size,
     "header": parse_header,
     "think_time": parse_times,
     "patience": parse_times,

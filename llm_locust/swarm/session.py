@@ -110,6 +110,7 @@ class Session:
             sink=self._finished,
             headers=request_headers(settings),
             timeouts=settings.timeouts,
+            max_answer_bytes=settings.max_answer_bytes,
             replica_headers=settings.replica_headers,
             secrets=settings.secrets,
             worker=worker,

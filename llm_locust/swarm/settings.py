@@ -15,7 +15,14 @@ from llm_locust.roofline.roof import roof_of_options
 from llm_locust.swarm.arrivals_options import LOAD_OPTIONS, LoadSettings, parse_load
 from llm_locust.swarm.deployment_options import DEPLOYMENT_OPTIONS, DeploymentSettings, parse_deployment
 from llm_locust.swarm.kinds import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
-from llm_locust.swarm.option_types import parse_header, parse_price, parse_time, parse_timeouts, read_shape
+from llm_locust.swarm.option_types import (
+    parse_header,
+    parse_price,
+    parse_size,
+    parse_time,
+    parse_timeouts,
+    read_shape,
+)
 from llm_locust.swarm.scenario_options import scenario_of
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.body import parse_body
@@ -33,9 +40,9 @@ PRICE_OPTIONS = ("gpu_hour_cost", "gpus", "input_token_price", "output_token_pri
 RECORDED_OPTIONS = (
     "scenario", "model", "input_tokens", "output_tokens", "dataset", "dataset_order", "tokenizer",
     "shared_prefix", "unique_head", "calibrate", "body", "slo", "slo_from", "gate", "warmup", "out", "spool",
-    "seed", "timeouts", "flush_timeout", "replica_header", "api_key_env", "ca_cert", "client_cert",
-    "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time", "stop_timeout",
-    "processes", "expect_workers", "upload", "gpu_type", "model_shape",
+    "seed", "timeouts", "max_answer", "flush_timeout", "replica_header", "api_key_env", "ca_cert",
+    "client_cert", "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time",
+    "stop_timeout", "processes", "expect_workers", "upload", "gpu_type", "model_shape",
     *PRICE_OPTIONS, *LOAD_OPTIONS, *DEPLOYMENT_OPTIONS,
 )  # fmt: skip
 
@@ -63,6 +70,7 @@ class Settings:
     out: Path | None
     seed: int | None
     timeouts: Timeouts
+    max_answer_bytes: int
     flush_timeout_s: float
     replica_headers: tuple[str, ...]
     headers: dict[str, str] = field(repr=False)
@@ -144,6 +152,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         out=Path(options.out) if options.out else None,
         seed=_seed(options.seed),
         timeouts=_parsed(parse_timeouts, options.timeouts, "--timeouts"),
+        max_answer_bytes=_parsed(parse_size, options.max_answer, "--max-answer"),
         flush_timeout_s=_parsed(parse_time, options.flush_timeout, "--flush-timeout"),
         replica_headers=tuple(options.replica_header or ()),
         headers=dict(header_pairs),

@@ -13,6 +13,7 @@ import msgspec
 from llm_locust.wire.draft import Draft, Kind, read_leniently
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
+    MAX_PARTS,
     PayloadError,
     count_of,
     error_text,
@@ -164,7 +165,11 @@ def _read_chunk(draft: Draft, chunk: _Chunk | _TextChunk, event: SseEvent) -> No
     if chunk.error or chunk.choices is msgspec.UNSET or event.event == b"error":
         _read_error(draft, chunk, event)
     kind = Kind.NOTHING
-    for choice in chunk.choices or ():
+    choices = chunk.choices or []
+    if len(choices) > MAX_PARTS:
+        draft.reject(f"more than {MAX_PARTS:,} choices in one event")
+        choices = choices[:MAX_PARTS]
+    for choice in choices:
         index = count_of(choice.index) or 0
         if choice.delta is not None:
             kind = max(kind, _add_delta(draft, index, choice.delta))
@@ -197,7 +202,10 @@ def _add_delta(draft: Draft, index: int, delta: _Delta) -> Kind:
         reasoning=delta.reasoning_content or delta.reasoning or "",  # some servers send both, the same
         refusal=delta.refusal or "",
     )
-    for call in delta.tool_calls if isinstance(delta.tool_calls, list) else ():
+    calls = delta.tool_calls if isinstance(delta.tool_calls, list) else []
+    if len(calls) > MAX_PARTS:
+        draft.reject(f"more than {MAX_PARTS:,} tool calls in one event")
+    for call in calls[:MAX_PARTS]:
         if isinstance(call, dict):
             kind = max(kind, _add_tool_call(draft, index, call))
     if isinstance(call := delta.function_call, dict):

@@ -1,12 +1,15 @@
 """An answer as a value, and the draft that it is written into while its events are read."""
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
+from llm_locust.wire.names import clean_name
 from llm_locust.wire.payload import (
+    MAX_PARTS,
     PayloadError,
     count_of,
     explained,
@@ -68,6 +71,10 @@ class Reply:
 
 #: Finish reasons that say that the server gave the answer up.
 _FAILURES = frozenset({"error", "abort"})
+
+
+#: Most characters of one answer's texts together.
+MAX_TEXT_CHARS = 4 << 20
 
 
 class Kind(IntEnum):
@@ -150,12 +157,18 @@ class Draft:
     def choice(self, index: int) -> ChoiceDraft:
         found = self.choices.get(index)
         if found is None:
+            if len(self.choices) >= MAX_PARTS:
+                self.reject(f"more than {MAX_PARTS:,} choices")
+                return self.choices[0]
             found = self.choices[index] = ChoiceDraft()
         return found
 
     def tool(self, choice: int, key: int | str) -> ToolDraft:
         found = self.tools.get((choice, key))
         if found is None:
+            if len(self.tools) >= MAX_PARTS:
+                self.reject(f"more than {MAX_PARTS:,} tool calls")
+                return next(iter(self.tools.values()))
             found = self.tools[choice, key] = ToolDraft()
         return found
 
@@ -207,6 +220,8 @@ class Draft:
     def finish(self) -> Reply:
         """The answer as it is now."""
         seen = [c for _, c in sorted(self.choices.items()) if c.seen]
+        if self.last_event_end > MAX_TEXT_CHARS:
+            self._cut_texts(seen)
         reason = next((c.finish_reason for c in seen if c.finish_reason), None)
         text = _joined(c.text for c in seen)
         reasoning = _joined(c.reasoning for c in seen)
@@ -224,12 +239,12 @@ class Draft:
             tool_calls=calls,
             output_chars=sum(map(len, (text, reasoning, refusal)))
             + sum(len(c.name or "") + len(c.arguments) for c in calls),
-            finish_reason=_well_formed(reason),
+            finish_reason=None if reason is None else clean_name(reason),
             done=self.done,
             usage=usage,
             error=_well_formed(self.error),
             invalid=_well_formed(self.invalid),
-            model=_well_formed(self.model),
+            model=None if self.model is None else clean_name(self.model),
             choices=len(seen),
             opening_end=self.opening_end,
             finish_end=_after(self.finish_end, last),
@@ -238,6 +253,18 @@ class Draft:
                 usage and usage.reasoning_tokens and (self.summarised or not reasoning) and self.token_ends
             ),
         )
+
+    def _cut_texts(self, choices: Sequence[ChoiceDraft]) -> None:
+        """Keep of all texts together the first :data:`MAX_TEXT_CHARS`, cut between two events."""
+        left = MAX_TEXT_CHARS
+        texts = [text for c in choices for text in (c.text, c.reasoning, c.refusal)]
+        for pieces in (*texts, *(tool.arguments for tool in self.tools.values())):
+            ends = list(accumulate(map(len, pieces)))
+            fit = bisect_right(ends, left)
+            if fit < len(pieces):
+                self.reject(f"more than {MAX_TEXT_CHARS:,} characters of text")
+                del pieces[fit:]
+            left -= ends[fit - 1] if fit else 0
 
 
 def read_leniently(

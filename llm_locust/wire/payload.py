@@ -17,9 +17,31 @@ DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _decode = msgspec.json.Decoder().decode
 
+#: Most bytes of one JSON document, most objects and lists in it, and most commas. Decoding cannot be
+#: broken off: a document of this size holds the event loop for 20 ms. Text counts too, as if it were JSON.
+MAX_DOCUMENT_BYTES = 4 << 20
+_MAX_CONTAINERS = 150_000
+_MAX_COMMAS = 300_000
+
+_LONG_TEXT_CHARS = 1_000_000
+
+#: Most choices, tool calls or items of one answer, and of one event.
+MAX_PARTS = 1024
+
 
 class PayloadError(ValueError):
     """A payload is not what the API promises; the text says what was wrong and shows its start."""
+
+
+def excess(data: bytes) -> str | None:
+    """What a JSON document has too much of to be decoded at once; None where it can be."""
+    if len(data) > MAX_DOCUMENT_BYTES:
+        return f"more than {MAX_DOCUMENT_BYTES >> 20} MiB in one JSON document"
+    if data.count(b"{") + data.count(b"[") > _MAX_CONTAINERS:
+        return f"more than {_MAX_CONTAINERS:,} JSON objects and lists"
+    if data.count(b",") > _MAX_COMMAS:
+        return f"more than {_MAX_COMMAS:,} JSON values"
+    return None
 
 
 def excerpt(data: bytes) -> str:
@@ -62,6 +84,8 @@ def objects(value: Any, what: str) -> list[dict[str, Any]]:
         return []
     if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
         raise PayloadError(f"{what} is not a list of objects")
+    if len(value) > MAX_PARTS:
+        raise PayloadError(f"{what} has more than {MAX_PARTS:,} objects")
     return value
 
 
@@ -125,12 +149,15 @@ def error_text(value: Any) -> str:
 def well_formed(text: str) -> str:
     """Text that can be encoded: surrogate pairs joined, lone surrogates as U+FFFD.
 
-    Applied to whole texts, because a server may split a pair over two events.
+    Applied to whole texts, because a server may split a pair over two events. In a text of more than a
+    million characters each surrogate becomes ``?``, those of a pair too.
     """
     if text.isascii():
         return text
     try:
         text.encode()
     except UnicodeEncodeError:
+        if len(text) > _LONG_TEXT_CHARS:  # millions of surrogates would take seconds below
+            return text.encode("utf-8", "replace").decode()
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text

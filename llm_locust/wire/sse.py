@@ -5,9 +5,20 @@ an event's start and knows only LF, which is what most servers send; everything 
 events larger than a few reads) goes line by line in linear time.
 """
 
+import re
+from collections.abc import Iterator
+
 import msgspec
 
 _BOM = b"\xef\xbb\xbf"
+
+#: Blank lines and comments. Between two events they mean nothing.
+_NOTHING = re.compile(rb"(?:(?::[^\r\n]*+)?(?:\r\n|\r|\n))++")
+_NOTHING_STARTS = (b"\n", b"\r", b":")
+
+#: More blank lines in a row than any server has a reason for.
+_RUNS = (b"\n" * 8, b"\r" * 8, b"\r\n" * 8)
+_RUN = re.compile(rb"(?:\r\n|\r|\n){8,}+")
 
 #: An incomplete event up to this size is kept as it came, and read again with what follows it.
 #: A larger one is taken apart line by line, so that its bytes are looked at once only.
@@ -58,7 +69,7 @@ class SseDecoder:
         "_tail",
     )
 
-    def __init__(self, max_event_bytes: int = 16 << 20) -> None:
+    def __init__(self, max_event_bytes: int = 4 << 20) -> None:
         self._max_event_bytes = max_event_bytes
         self._start = 0  # offset just after the last blank line
         self._tail = b""  # unread bytes from _start on
@@ -100,6 +111,8 @@ class SseDecoder:
 
     def _read_events(self, data: bytes) -> list[SseEvent]:
         """Data from an event's start on: quick if all events are of one line that ends in LF."""
+        if data.startswith(_NOTHING_STARTS) and not (data := self._skip_nothing(data)):
+            return []
         pieces = data.split(b"\n")
         # [line, b"", line, b"", ..., tail]: every line is an event, and the tail is in its first line.
         if any(pieces[1::2]) or not len(pieces) & 1 or b"\r" in data or len(data) > self._max_event_bytes:
@@ -120,6 +133,20 @@ class SseDecoder:
         self._start = end
         return events
 
+    def _skip_nothing(self, data: bytes) -> bytes:
+        """Data from an event's start on without the blank lines and comments before that event.
+
+        A proxy keeps a stream alive with a few of them, a hostile server sends millions: they are not
+        taken line by line. A CR at the end is left, for an LF may follow it.
+        """
+        match = _NOTHING.match(data)
+        end = 0 if match is None else match.end()
+        if end == len(data) and data.endswith(b"\r"):
+            end -= 1
+        self._start += end
+        self._tail = b""
+        return data[end:]
+
     def _leave_raw(self, data: bytes) -> list[SseEvent]:
         """Reads all that follows the last blank line, line by line."""
         self._tail = b""
@@ -130,12 +157,21 @@ class SseDecoder:
         """Any data, at any place in an event."""
         events: list[SseEvent] = []
         self._in_lines = True
+        for part in _cut_in_runs(data) if any(run in data for run in _RUNS) else (data,):
+            self._read_part(part, events)
+        self._in_lines = self._after_cr or self._position > self._start
+        return events
+
+    def _read_part(self, data: bytes, events: list[SseEvent]) -> None:
         self._check_size(self._position, events)
         if self._after_cr and data.startswith(b"\n"):
             data = data[1:]
             self._start += self._start == self._position
             self._position += 1
             self._after_cr = False
+        if self._position == self._start and data.startswith(_NOTHING_STARTS):
+            data = self._skip_nothing(data)
+            self._position, self._after_cr = self._start, False
         # Of bytes, splitlines() knows CR, LF and CRLF as ends, and no others.
         lines = data.splitlines(keepends=True)
         rest = b"" if not lines or lines[-1].endswith((b"\n", b"\r")) else lines.pop()
@@ -147,8 +183,6 @@ class SseDecoder:
         if data:
             self._after_cr = data.endswith(b"\r")
         self._check_size(self._position, events)
-        self._in_lines = self._after_cr or self._position > self._start
-        return events
 
     def _read_line(self, line: bytes, events: list[SseEvent]) -> None:
         """A line with its end, or the end of the line that ``_partial`` began."""
@@ -190,3 +224,12 @@ class SseDecoder:
                 "stream: it is no event stream, or max_event_bytes must be raised",
                 events,
             )
+
+
+def _cut_in_runs(data: bytes) -> Iterator[bytes]:
+    """The data, cut behind the first lines of each run of blank ones: the rest of it is then skipped."""
+    begin = 0
+    for run in _RUN.finditer(data):
+        yield data[begin : run.start() + 4]
+        begin = run.start() + 4
+    yield data[begin:]

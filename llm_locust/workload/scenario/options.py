@@ -166,6 +166,7 @@ OPTIONS: Mapping[str, Reader] = {
     "warmup": duration,
     "seed": partial(whole, least=0),
     "timeouts": timeouts,
+    "max_answer": text,
     "flush_timeout": duration,
     "out": text,
     "spool": text,

@@ -1,0 +1,26 @@
+"""The share of the event loop that decoding has."""
+
+#: How much of one turn of the event loop goes to decoding, of all connections together. A connection
+#: whose turn is over is not read until the next one, so that its server has to wait, and nobody else.
+DECODING_S = 0.005
+
+
+class Turn:
+    """How long this turn of the event loop has decoded so far."""
+
+    def __init__(self) -> None:
+        self._at = -1.0
+        self._spent_s = 0.0
+
+    def has_time(self, loop_now: float) -> bool:
+        """Whether another slice may be decoded. ``loop_now`` is the loop's time, new in each turn."""
+        if loop_now != self._at:
+            self._at, self._spent_s = loop_now, 0.0
+        return self._spent_s < DECODING_S
+
+    def spend(self, seconds: float) -> None:
+        self._spent_s += seconds
+
+
+#: Of this process, which has one event loop.
+TURN = Turn()

@@ -1,0 +1,19 @@
+"""Names that a server gives to itself and its answers, made fit for records, tables and pages."""
+
+import re
+
+from llm_locust.wire.payload import well_formed
+
+#: Most characters of a name.
+MAX_NAME_CHARS = 200
+
+#: Control characters, and those that turn the direction of the text around them.
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+def clean_name(text: str) -> str:
+    """A name without control characters, each of which becomes U+FFFD, of at most 200 characters."""
+    text = well_formed(text[: MAX_NAME_CHARS + 1])
+    if not text.isprintable():
+        text = CONTROL.sub("\ufffd", text)
+    return text if len(text) <= MAX_NAME_CHARS else text[: MAX_NAME_CHARS - 1] + "…"
