@@ -105,6 +105,8 @@ def _goodput(ok: Frame, judged: Frame, seconds: float, lost: int | None) -> dict
 def tokens(df: Frame) -> dict[str, Any]:
     ok = population(df)[0]
     known = ok[ok.n.notna()]
+    sums = (df.n * df.share).groupby(df.counted_by).sum()
+    sums = sums.reindex(["usage", "tokenizer", "events", "estimate"], fill_value=0.0)
     streamed = known[known.streamed & (known.events > 0)]
     spelled = known[known.chars.notna()]
     spent = ok.arrivals.map(lambda a: a[-1] - a[0] if len(a) else np.nan)
@@ -115,7 +117,12 @@ def tokens(df: Frame) -> dict[str, Any]:
         "input": some(ok.input_tokens, *lengths) | {"error": _length_error(ok)},
         "output": some(ok.n, *lengths),
         "tokens_per_event": streamed.event_tokens.sum() / streamed.events.sum(),
-        "source": {s: (known.source == s).mean() for s in ("usage", "tokenizer", "events")},
+        "source": {s: part / sums.sum() for s, part in sums.items()},
+        "hidden": {
+            "requests": int((ok.hidden > 0).sum()),
+            "tokens": int(ok.hidden.sum()),
+            "share": ok.hidden.sum() / ok.n.sum(),
+        },
         "user_tps": some(1 / ok.tpot.where(ok.tpot > 0), "n", "mean", *low, "ci95", percents=low),
         "chars_per_s": some(pace, "n", "mean", *low, "ci95", percents=low),
         "chars_per_token": spelled.chars.sum() / spelled.n.sum(),

@@ -27,6 +27,7 @@ def frame(made: list[RequestRecord]) -> Frame:
     df["ttft_started"] = df.ttft + df.sent - df.started
     df["ttft_scheduled"], df["e2el_scheduled"] = df.ttft + df.schedule_delay, df.e2el + df.schedule_delay
     _judge(df)
+    _estimate(df)
     _concurrency_when_sent(df)
     return df
 
@@ -99,6 +100,14 @@ def _seconds(ns: int | None) -> float:
 def _share(sent: float, arrivals: Any, start: float, end: float) -> float:
     """The share of the token events that arrived in the window."""
     return float(((sent + arrivals >= start) & (sent + arrivals < end)).mean()) if len(arrivals) else 0.0
+
+
+def _estimate(df: Frame) -> None:
+    """Requests that were cut before they were counted have as many tokens an event as counted answers."""
+    counted = df[df.ok & df.streamed & (df.events > 0) & (df.source != "events") & df.n.notna()]
+    cut = ~df.ok & (df.outcome != "rejected") & df.streamed & (df.events > 0) & (df.source == "events")
+    df["counted_by"] = df.source.where(~cut, "estimate")
+    df.loc[cut, "n"] *= counted.event_tokens.sum() / counted.events.sum()
 
 
 def _judge(df: Frame) -> None:

@@ -28,7 +28,16 @@ CONTRACT: dict[str, set[str]] = {
     "latency_ms": set(METRICS),
     "latency_ms_adjusted": set(METRICS),
     "tokens": {
-        *("input", "output", "tokens_per_event", "source", "user_tps", "chars_per_s", "chars_per_token")
+        *(
+            "input",
+            "output",
+            "tokens_per_event",
+            "source",
+            "hidden",
+            "user_tps",
+            "chars_per_s",
+            "chars_per_token",
+        )
     },
     "throughput": {
         "requests_per_s",
@@ -122,7 +131,7 @@ def test_every_key_of_the_contract_is_there(records: list[RequestRecord]) -> Non
     for table in (summary["latency_ms"], summary["latency_ms_adjusted"]):
         assert all(set(figures) >= STATISTICS for figures in table.values())
     assert set(summary["requests"]["by_outcome"]) == {o.value for o in Outcome}
-    assert set(summary["tokens"]["source"]) == {s.value for s in TokenSource}
+    assert set(summary["tokens"]["source"]) == {*(s.value for s in TokenSource), "estimate"}
 
 
 def test_an_empty_run_has_zero_requests_and_no_latencies() -> None:

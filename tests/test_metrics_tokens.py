@@ -1,5 +1,7 @@
 """How long answers were and how their tokens came."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from metrics_cases import columns, request
@@ -8,24 +10,30 @@ from llm_locust.metrics.tokens import delivery, tokens
 from llm_locust.record import RequestRecord, TokenSource
 
 
+def of(*records: RequestRecord) -> dict[str, Any]:
+    """The figures of all records, each of which the window got as a whole."""
+    c = columns(*records)
+    return tokens(c, np.arange(len(c)), c.output_tokens)
+
+
 def test_counts_and_the_share_of_each_source() -> None:
-    c = columns(
+    result = of(
         request(input_tokens=100, output_tokens=6),
         request(input_tokens=None, output_tokens=3, token_source=TokenSource.TOKENIZER),
         request(output_tokens=None),
         request(arrivals=(), streamed=False, output_tokens=None),
     )
-    result = tokens(c, np.arange(4))
     assert result["input"].pop("error")["n"] == 0
     assert result["input"] == {"n": 3, "mean": 40, "p50": 10, "p99": pytest.approx(98.2), "max": 100}
     assert result["output"]["n"] == 3
-    assert result["source"] == pytest.approx({"usage": 1 / 3, "tokenizer": 1 / 3, "events": 1 / 3})
+    assert result["source"] == pytest.approx(
+        {"usage": 6 / 12, "tokenizer": 3 / 12, "events": 3 / 12, "estimate": 0}
+    )
     assert result["tokens_per_event"] == pytest.approx(12 / 9)
 
 
 def test_the_speed_of_users_has_its_slow_end() -> None:
-    c = columns(*(request(arrivals=(0.0, 1 / speed)) for speed in range(1, 102)))
-    speed = tokens(c, np.arange(101))["user_tps"]
+    speed = of(*(request(arrivals=(0.0, 1 / speed)) for speed in range(1, 102)))["user_tps"]
     assert (speed["p1"], speed["p10"], speed["p50"]) == pytest.approx((2, 11, 51))
 
 
@@ -33,7 +41,7 @@ def test_the_pace_in_characters_does_not_depend_on_who_counts_tokens() -> None:
     many, few = (
         request(arrivals=(0.1, 0.2, 0.3, 0.4, 0.5), output_chars=100, output_tokens=n) for n in (50, 5)
     )
-    found = tokens(columns(many, few), np.arange(2))
+    found = of(many, few)
     # Of five events four came after the first, with 80 of the characters, in 0.4 s.
     assert found["chars_per_s"]["n"] == 2
     assert (found["chars_per_s"]["p1"], found["chars_per_s"]["mean"]) == pytest.approx((200, 200))
@@ -53,11 +61,11 @@ def test_the_pace_in_characters_does_not_depend_on_who_counts_tokens() -> None:
 def test_an_answer_of_one_moment_or_of_unknown_length_has_no_pace_in_characters(
     record: RequestRecord,
 ) -> None:
-    assert tokens(columns(record), np.arange(1))["chars_per_s"]["n"] == 0
+    assert of(record)["chars_per_s"]["n"] == 0
 
 
 def test_without_answers_nothing_is_known() -> None:
-    result = tokens(columns(), np.empty(0, np.int64))
+    result = of()
     assert result["input"].pop("error")["n"] == 0
     assert result["input"] == {"n": 0, "mean": None, "p50": None, "p99": None, "max": None}
     assert result["tokens_per_event"] is result["chars_per_token"] is None
@@ -89,7 +97,7 @@ def test_the_error_of_the_asked_lengths_stands_beside_the_input() -> None:
         request(asked_input_tokens=100, input_tokens=100),
         request(asked_input_tokens=None, input_tokens=7),
     )
-    error = tokens(c, np.arange(3))["input"]["error"]
+    error = tokens(c, np.arange(3), c.output_tokens)["input"]["error"]
     assert error["n"] == 2
     assert error["mean_relative"] == pytest.approx(0.05)
     assert error["share_within_1_percent"] == 0.5

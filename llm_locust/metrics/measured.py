@@ -1,7 +1,7 @@
 """Each request measured once, part by part: the token arrivals are never all in memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.pace import on_time_ratio
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.throughput import Credits
+from llm_locust.metrics.tokens import with_estimates
 from llm_locust.metrics.whole import Whole
 from llm_locust.metrics.window import Population, Window, run_window, steady_window
 
@@ -75,9 +76,11 @@ def measure(
         if _has_pace(limits):
             on_time.add(_OnTime.of(part, ok, limits), len(part))
         gaps.add(part, ok)
+    c, credited = columns.value(), credits.value()
+    c, output_tokens = with_estimates(c, credited.output_tokens)
     return Measured(
-        columns.value(),
-        credits.value(),
+        c,
+        replace(credited, output_tokens=output_tokens),
         judgements.value() if limits else None,
         on_time.value().share if _has_pace(limits) else None,
         gaps,

@@ -12,7 +12,7 @@ from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.accuracy import Answers, ByPrompt
 from llm_locust.metrics.availability import reliability
-from llm_locust.metrics.columns import Columns, Rows
+from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.compat import compat
 from llm_locust.metrics.completeness import completeness, requests_lost
 from llm_locust.metrics.cost import Prices, cost
@@ -101,7 +101,7 @@ def summarise(
         "run": _run(manifest),
         "window": _window(m.window),
         **found,
-        "tokens": _tokens(c, population.ok, found["latency_ms"]),
+        "tokens": _tokens(m, population.ok, found["latency_ms"]),
         "client": _client(m, population, manifest, found["latency_ms"]),
         "completeness": completeness(manifest, rows),
         "steadiness": _steadiness(m, manifest, window, warmup_s),
@@ -149,8 +149,8 @@ def chosen_window(window: str | Window, warmup_s: float) -> str | Window:
     return window
 
 
-def _tokens(c: Columns, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
-    counted = tokens(c, ok)
+def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
+    counted = tokens(m.c, ok, m.credits.output_tokens)
     came = delivery(counted["tokens_per_event"], latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"])
     return counted | {"delivery": came}
 

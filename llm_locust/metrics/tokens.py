@@ -1,40 +1,100 @@
 """How long prompts and answers were, and how the tokens came."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import SOURCES, Columns, Floats, Rows
+from llm_locust.metrics.columns import OUTCOMES, SOURCES, Columns, Floats, Mask, Rows
 from llm_locust.metrics.latency import chars_per_s, user_tps
 from llm_locust.metrics.lengths import length_error
 from llm_locust.metrics.percentiles import ordered, summarise_ascending
+from llm_locust.record import Outcome, TokenSource
+
+_BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
+_REJECTED = OUTCOMES.index(Outcome.REJECTED)
+
+#: Key of ``source`` for the tokens of cut requests, see :func:`with_estimates`.
+ESTIMATE = "estimate"
 
 #: Gaps below this are two events of one write, not the pace of a model.
 _NO_GAP_MS = 0.1
 _MERGED, _BUFFERED = 1.05, 2.0
 
 
-def tokens(c: Columns, ok: Rows) -> dict[str, Any]:
+def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
     """Token counts of the requests ``ok``.
 
     ``input.error`` is that of the prompts' asked lengths, see
-    :func:`~llm_locust.metrics.lengths.length_error`. ``source`` has the share of each origin among the
-    known output counts. ``user_tps`` is 1/tpot; its slow end is the low one, so it has p1 and p10.
+    :func:`~llm_locust.metrics.lengths.length_error`. ``source`` says who counted the tokens of the output
+    throughput: shares of ``credited``, those of each request of ``c`` that the window got. ``hidden`` is
+    the reasoning that usage counts and that did not come. ``user_tps`` is 1/tpot; its slow end is the low
+    one, so it has p1 and p10.
     ``chars_per_s`` is the same pace in characters, which does not depend on who counts tokens;
     ``chars_per_token`` is Σ characters / Σ tokens.
     """
     output = c.output_tokens[ok]
-    known = ok[~np.isnan(output)]
-    shares = np.bincount(c.source[known], minlength=len(SOURCES)) / len(known) if len(known) else None
     return {
         "input": _lengths(c.input_tokens[ok])
         | {"error": length_error(c.asked_input_tokens[ok], c.input_tokens[ok])},
         "output": _lengths(output),
         "tokens_per_event": tokens_per_event(c, ok),
-        "source": {s.value: None if shares is None else float(shares[i]) for i, s in enumerate(SOURCES)},
+        "source": source_shares(c, credited),
+        "hidden": _hidden(c, ok),
         "user_tps": _speeds(user_tps(c)[ok]),
         "chars_per_s": _speeds(chars_per_s(c)[ok]),
         "chars_per_token": chars_per_token(c, ok),
+    }
+
+
+def with_estimates(c: Columns, credited: Floats) -> tuple[Columns, Floats]:
+    """The same with better counts of requests that were cut or failed before the server counted.
+
+    Their token events are known. An event is taken to have as many tokens as those of the run's counted
+    answers, which makes no difference where each has one.
+
+    Args:
+        credited: the tokens of each request that a window got, counted as in ``c``.
+    """
+    each, rows = _counted_per_event(c), np.flatnonzero(_uncounted(c))
+    if each is None or not len(rows):
+        return c, credited
+    output, credited = c.output_tokens.copy(), credited.copy()
+    output[rows] *= each
+    credited[rows] *= each
+    return replace(c, output_tokens=output), credited
+
+
+def _counted_per_event(c: Columns) -> float | None:
+    return tokens_per_event(c, np.flatnonzero(c.ok & (c.source != _BY_EVENTS)))
+
+
+def _uncounted(c: Columns) -> Mask:
+    """Answers that did not get to the server's count; a rejected one is complete."""
+    broken_off: Mask = ~c.ok & (c.outcome != _REJECTED) & c.streamed & (c.events > 0)
+    return broken_off & np.equal(c.source, _BY_EVENTS)
+
+
+def source_shares(c: Columns, credited: Floats) -> dict[str, float | None]:
+    """Who counted: the share of each source, and of :data:`ESTIMATE`, in the sum of ``credited``.
+
+    All are None where nothing was credited.
+    """
+    uncounted = _BY_EVENTS if _counted_per_event(c) is None else len(SOURCES)
+    source = np.where(_uncounted(c), uncounted, c.source)
+    sums = np.bincount(source, weights=np.nan_to_num(credited), minlength=len(SOURCES) + 1)
+    total = float(sums.sum())
+    keys = (*(source.value for source in SOURCES), ESTIMATE)
+    return {key: float(part) / total if total else None for key, part in zip(keys, sums, strict=True)}
+
+
+def _hidden(c: Columns, ok: Rows) -> dict[str, Any]:
+    """Of how many requests reasoning was hidden, its tokens, and their share in all output tokens."""
+    hidden, total = c.hidden_tokens[ok], float(np.nansum(c.output_tokens[ok]))
+    return {
+        "requests": int((hidden > 0).sum()),
+        "tokens": int(hidden.sum()),
+        "share": float(hidden.sum()) / total if total else None,
     }
 
 

@@ -217,13 +217,31 @@ def tokens(summary: Part) -> Section:
         for label, stats in (("input", part.get("input") or {}), ("output", part.get("output") or {}))
     )
     columns = (Column("Tokens a request", left=True), *map(Column, keys), Column("n"))
-    counted = [f"{percent(share)} {source}" for source, share in (part.get("source") or {}).items() if share]
+    counted = [
+        f"{percent(share)} {_COUNTED_BY.get(source, source)}"
+        for source, share in (part.get("source") or {}).items()
+        if share
+    ]
     notes = [
         Line(f"output tokens counted by: {sentence(counted) or UNDEFINED}", Tone.FAINT),
+        *_hidden_remark(part.get("hidden") or {}),
         *_length_remark((part.get("input") or {}).get("error") or {}),
         *_delivery_remark(part),
     ]
     return Section("Tokens", table=Table(columns, rows), notes=tuple(notes))
+
+
+_COUNTED_BY = {"estimate": "estimate (cut before they were counted: events × tokens an event)"}
+
+
+def _hidden_remark(hidden: Part) -> Iterator[Line]:
+    """How much of the output never came, where the server counts reasoning that it does not stream."""
+    if hidden.get("requests"):
+        yield Line(
+            f"{percent(hidden.get('share'))} of the output tokens are reasoning that was counted and not "
+            f"streamed ({count(hidden['requests'])} answers): it is in tokens/s, and not in TPOT",
+            Tone.WARN,
+        )
 
 
 def _length_remark(error: Part) -> Iterator[Line]:

@@ -115,8 +115,20 @@ def goodput(summary: Part) -> Section:
     )
     columns = (Column("Limit", left=True), Column("held by"), Column("failed first"))
     return Section(
-        "Goodput", (Line(text),), Table(columns, tuple(_limit_rows(part))), tuple(_smoothness(part))
+        "Goodput",
+        (Line(text),),
+        Table(columns, tuple(_limit_rows(part))),
+        (*_not_judged(part), *_smoothness(part)),
     )
+
+
+def _not_judged(part: Part) -> Iterator[Line]:
+    for metric, requests in (part.get("not_judged") or {}).items():
+        if requests:
+            yield Line(
+                f"{count(requests)} answers cannot be judged by {metric}: all their tokens came at one time",
+                Tone.WARN,
+            )
 
 
 def _smoothness(part: Part) -> Iterator[Line]:

@@ -31,6 +31,7 @@ from llm_locust.metrics.slo import Slo, parse_slo
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.tokens import tokens_per_event
 from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.report.measures import tokens as tokens_section
 
 
 @pytest.fixture
@@ -170,6 +171,33 @@ def test_usage_of_zeros_without_text_is_one(ask: Caller) -> None:
     assert (record.outcome, record.output_tokens) == (Outcome.EMPTY, 0)
 
 
+def test_requests_that_were_cut_have_as_many_tokens_an_event_as_the_others() -> None:
+    """Four tokens an event: 10 answers of 10 s, and 10 that were cut in the middle of theirs."""
+    whole = [request(arrivals=tuple(np.arange(1, 9) / 10), output_tokens=32) for _ in range(10)]
+    cut: dict[str, Any] = {
+        "outcome": Outcome.CANCELLED,
+        "output_tokens": 4,
+        "token_source": TokenSource.EVENTS,
+    }
+    found = summary(*whole, *(request(arrivals=tuple(np.arange(1, 5) / 10), **cut) for _ in range(10)))
+    # 320 tokens that were counted, and 160 that were not; printed 360 in 10 s, all of it by usage.
+    assert found["throughput"]["output_tokens_per_s"] == pytest.approx(48)
+    assert found["tokens"]["source"] == pytest.approx(
+        {"usage": 2 / 3, "tokenizer": 0, "events": 0, "estimate": 1 / 3}
+    )
+
+
+def test_without_any_counted_answer_events_are_all_that_is_known() -> None:
+    cut: dict[str, Any] = {
+        "outcome": Outcome.TRUNCATED,
+        "output_tokens": None,
+        "token_source": TokenSource.EVENTS,
+    }
+    found = summary(*(request(**cut) for _ in range(10)))
+    assert found["throughput"]["output_tokens_per_s"] == pytest.approx(3)
+    assert found["tokens"]["source"] == {"usage": 0, "tokenizer": 0, "events": 1, "estimate": 0}
+
+
 # Reasoning
 
 
@@ -179,6 +207,15 @@ def test_reasoning_that_is_not_streamed_is_not_part_of_the_pace(ask: Caller) -> 
     assert (record.output_tokens, record.hidden_tokens) == (100, 90)
     assert tpot_ms(record) == pytest.approx(20.0, abs=1.0)  # printed 1.8
     assert tokens_per_event(part_of(record), np.arange(1)) == 1.0  # printed 10: buffered
+
+
+def test_how_much_of_the_output_never_came_is_said() -> None:
+    record = request(output_tokens=30, reasoning_tokens=27, hidden_tokens=27)
+    found = summary(record, record, request(output_tokens=3), request(output_tokens=3))
+    assert found["tokens"]["hidden"] == {"requests": 2, "tokens": 54, "share": pytest.approx(54 / 66)}
+    assert found["throughput"]["output_tokens_per_s"] == pytest.approx(6.6)  # what the server counts
+    said = " ".join(line.text for line in tokens_section(found).notes)
+    assert "81.8 % of the output tokens are reasoning that was counted and not streamed (2 answers)" in said
 
 
 def test_reasoning_that_is_streamed_or_counted_apart_is_not_hidden(ask: Caller) -> None:
