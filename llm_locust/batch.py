@@ -78,6 +78,7 @@ SCHEMA = pa.schema(
         pa.field("finish_ns", pa.int64()),
         pa.field("last_chunk_ns", pa.int64()),
         pa.field("hidden_tokens", pa.int64()),
+        pa.field("early_ns", pa.list_(pa.field("item", pa.int64(), nullable=False))),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )
@@ -88,7 +89,7 @@ _ADDED = frozenset(SCHEMA.names[SCHEMA.names.index("session") :])
 _FIELDS = [
     (f.name, "slo_class" if f.name == "class" else f.name)
     for f in SCHEMA
-    if f.name not in ("worker", "arrivals_ns")
+    if f.name not in ("worker", "arrivals_ns", "early_ns")
 ]
 
 
@@ -126,7 +127,8 @@ class RecordBatch:
             for name, attribute in _FIELDS
         }
         columns["worker"] = pa.array([worker] * len(records), type=pa.string())
-        columns["arrivals_ns"] = _arrivals(records)
+        columns["arrivals_ns"] = _lists("arrivals_ns", [r.arrivals_ns for r in records])
+        columns["early_ns"] = _lists("early_ns", [r.early_ns for r in records])
         arrays = [
             columns[f.name].dictionary_encode() if pa.types.is_dictionary(f.type) else columns[f.name]
             for f in SCHEMA
@@ -267,10 +269,17 @@ class RecordBatch:
 
     def arrivals(self) -> Ragged:
         """The token events' arrivals of all requests, ns after each request's ``sent_ns``."""
-        column = _one_chunk(self.table.column("arrivals_ns"))
+        return self._ragged("arrivals_ns")
+
+    def early(self) -> Ragged:
+        """How much earlier each token event may have come; no list where each is exact, or not known."""
+        return self._ragged("early_ns")
+
+    def _ragged(self, name: str) -> Ragged:
+        column = _one_chunk(self.table.column(name))
         offsets = np.asarray(column.offsets.to_numpy(), dtype=np.int64)
-        values = np.asarray(column.flatten().to_numpy(), dtype=np.int64)
-        return Ragged(offsets - offsets[0], values)
+        values = np.asarray(column.values.to_numpy(), dtype=np.int64)
+        return Ragged(offsets - offsets[0], values[offsets[0] : offsets[-1]])
 
 
 class Requests(Protocol):
@@ -298,10 +307,15 @@ def _plain(type_: Any) -> Any:
     return pa.string() if pa.types.is_dictionary(type_) else type_
 
 
-def _arrivals(records: Sequence[RequestRecord]) -> pa.Array:
-    lengths = np.array([len(r.arrivals_ns) for r in records], dtype=np.int64)
+def _lists(name: str, lists: Sequence[NDArray[np.int64] | None]) -> pa.Array:
+    """A list column; None is null."""
+    lengths = np.array([0 if own is None else len(own) for own in lists], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    values = np.concatenate([np.empty(0, np.int64), *(r.arrivals_ns for r in records)])
+    values = np.concatenate([np.empty(0, np.int64), *(own for own in lists if own is not None)])
+    absent = np.array([own is None for own in lists], dtype=np.bool_)
     return pa.ListArray.from_arrays(
-        pa.array(offsets), pa.array(values), type=SCHEMA.field("arrivals_ns").type
+        pa.array(offsets),
+        pa.array(values),
+        type=SCHEMA.field(name).type,
+        mask=pa.array(absent) if absent.any() else None,
     )

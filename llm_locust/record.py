@@ -45,6 +45,8 @@ class RequestRecord:
     ``None`` means unknown or undefined; it is never written as 0. ``arrivals_ns`` holds
     the arrival of each token event in nanoseconds after ``sent_ns``, non-decreasing;
     events that one read completed share a value. A failed request keeps those it has.
+    ``early_ns``, where it is known and not all 0, says for each of them how much earlier than that it
+    may have come, because the program was late and the stamp is that of a later packet.
     """
 
     request_id: str
@@ -98,6 +100,7 @@ class RequestRecord:
     correct: bool | None = None  # against the expected answer, where the prompt has one
     prompt_id: str | None = None  # of the dataset's line
     answer_hash: int | None = None  # equal for equal answers
+    early_ns: NDArray[np.int64] | None = None  # how much earlier each token event may have come
 
 
 #: The moments of a record; all other times count from one of them.

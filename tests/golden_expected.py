@@ -142,16 +142,23 @@ def _length_error(ok: Frame) -> dict[str, Any]:
 
 
 def client(df: Frame) -> dict[str, Any]:
-    judged = population(df)[2]
+    ok, _, judged = population(df)
     stepped = int(judged.stepped.sum())
+    wide, unknown = judged.first_wide.dropna().mean(), int(ok.unknown.sum())
     return {
         "verdict": "suspect",
         "reasons": [
+            f"{wide:.1%} of the first tokens were read late, together with later ones, and may have come "
+            "earlier than their TTFT says by more than 5 % of it",
             f"the wall clock was set during {stepped} of {len(judged)} requests: their durations are the "
-            "monotonic clock's, stamped by the program, and places on the run's axis may be off by the step"
+            "monotonic clock's, stamped by the program, and places on the run's axis may be off by the step",
         ],
         "timestamps": "kernel",
         "kernel_share": 1.0,
+        "first_tokens_wide": wide,
+        "gaps_unknown": unknown,
+        "gaps_unknown_share": unknown / (unknown + ok.gaps.map(len).sum()),
+        "lag_ms_p50": judged.client_lag.quantile(0.5) * 1e3,
         "lag_ms_p99": judged.client_lag.quantile(0.99) * 1e3,
         "schedule_delay_ms_p99": judged.schedule_delay.quantile(0.99) * 1e3,
         "cpu_percent_max": 41.5,

@@ -55,6 +55,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "outcome": st.sampled_from(Outcome),
     "token_source": st.sampled_from(TokenSource),
     "arrivals_ns": arrivals(),
+    "early_ns": st.none() | arrivals(),
 }
 
 assert _FIELDS.keys() == {field.name for field in fields(RequestRecord)}

@@ -23,6 +23,7 @@ def as_values(made: RequestRecord) -> dict[str, Any]:
     values = {field.name: getattr(made, field.name) for field in fields(made)}
     values["class"] = values.pop("slo_class")
     values["arrivals_ns"] = made.arrivals_ns.tolist()
+    values["early_ns"] = None if made.early_ns is None else made.early_ns.tolist()
     return values
 
 
@@ -137,6 +138,7 @@ def test_a_shift_by_nothing_is_the_batch_itself() -> None:
 def test_points_in_time_are_those_columns_that_are_not_after_another_one() -> None:
     after = {"arrivals_ns", "first_answer_ns", "client_lag_ns", "clock_step_ns", "rtt_ns", "blocked_ns"}
     after |= {"first_chunk_ns", "finish_ns", "last_chunk_ns"}
+    after |= {"early_ns"}
     assert {name for name in SCHEMA.names if name.endswith("_ns")} - after == set(MOMENTS)
 
 

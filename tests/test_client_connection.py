@@ -320,7 +320,7 @@ def test_a_user_killed_in_the_instant_of_its_answer_is_not_switched_to(
 class FaultyExchange(Exchange):
     """Stands for a defect of ours."""
 
-    def on_read(self, data: bytes, ancillary: Stamp, monotonic_ns: int) -> None:
+    def on_read(self, data: bytes, ancillary: Stamp, monotonic_ns: int, empty_ns: int = 0) -> None:
         raise KeyError("defect")
 
 

@@ -8,6 +8,7 @@ from llm_locust.metrics import ragged
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.gaps import PooledGaps
 from llm_locust.metrics.histogram import RELATIVE_ERROR, Histogram
+from llm_locust.metrics.latency import itl
 from llm_locust.metrics.percentiles import percentile
 from llm_locust.record import RequestRecord
 
@@ -62,3 +63,33 @@ def test_gaps_that_fill_many_pieces_are_all_there(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ragged, "PIECE", 2)
     assert pooled(RECORDS, exact=100).ascending() == pytest.approx([0.2, 0.3, 0.4, 0.5])
     assert len(pooled(RECORDS, exact=0).ascending()) == 4
+
+
+def late(*early_ms: float, arrivals: tuple[float, ...] = (0.05, 0.07, 0.09, 0.11)) -> RequestRecord:
+    return request(arrivals=arrivals, early_ns=np.array([round(ms * 1e6) for ms in early_ms]))
+
+
+def test_a_gap_of_an_event_that_may_have_come_earlier_is_unknown_and_counted() -> None:
+    pool = pooled([*RECORDS, late(0, 15, 0, 0), late(30, 0.9, 0, 0)], exact=100)
+    assert pool.ascending() == pytest.approx([0.02, 0.02, 0.02, 0.2, 0.3, 0.4, 0.5])
+    assert (pool.known, pool.unknown) == (7, 3)
+
+
+@pytest.mark.parametrize(("early_ms", "unknown"), [(4.9, 0), (5.1, 1)])
+def test_an_event_is_known_well_enough_within_5_percent_of_its_requests_mean_gap(
+    early_ms: float, unknown: int
+) -> None:
+    pool = pooled([late(early_ms, 0, arrivals=(0.1, 0.2))], exact=100)
+    assert (pool.known, pool.unknown) == (1 - unknown, unknown)
+
+
+def test_the_lists_of_gaps_lack_the_unknown_ones_and_stay_those_of_their_requests() -> None:
+    gaps = itl(columns(request(), late(0, 15, 0, 0), request(arrivals=()), late(0, 0, 0, 15)))
+    assert np.diff(gaps.offsets).tolist() == [2, 1, 0, 2]
+    assert gaps.values_s == pytest.approx([0.02] * 5)
+
+
+def test_a_list_that_does_not_fit_its_events_is_taken_for_none() -> None:
+    """What a worker sends is checked: another length than that of the arrivals says nothing."""
+    pool = pooled([late(99), request(early_ns=np.array([10**9] * 7))], exact=100)
+    assert (pool.known, pool.unknown) == (5, 0)

@@ -1,5 +1,6 @@
 """What is held against the client."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from metrics_cases import columns, failed, manifest, request
 
 from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
-from llm_locust.metrics.validity import client_validity
+from llm_locust.metrics.thresholds import markdown_rows
+from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.record import RequestRecord
 
 
@@ -17,6 +19,9 @@ def verdict(
     open_loop: bool = False,
     itl: float | None = 20.0,
     ttft: float | None = 50.0,
+    e2el: float | None = 90.0,
+    gaps: int = 100,
+    unknown: int = 0,
     hub_lag: float | None = None,
     clocks: tuple[ClockFacts | None, ...] = (),
     window_s: float = 10.0,
@@ -35,7 +40,8 @@ def verdict(
         for i, clock in enumerate(clocks)
     ]
     made = manifest(open_loop=open_loop, workers=workers, **facts)
-    return client_validity(c, np.arange(len(c)), made, window_s=window_s, itl_p50_ms=itl, ttft_p50_ms=ttft)
+    scale = Scale(window_s=window_s, itl_ms=itl, ttft_ms=ttft, e2el_ms=e2el, gaps=gaps, gaps_unknown=unknown)
+    return client_validity(c, np.arange(len(c)), made, scale)
 
 
 def clock(error_s: float = 0.0002, steps: int = 0) -> ClockFacts:
@@ -55,6 +61,10 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "reasons": [],
         "timestamps": "kernel",
         "kernel_share": 1.0,
+        "first_tokens_wide": 0.0,
+        "gaps_unknown": 0,
+        "gaps_unknown_share": 0.0,
+        "lag_ms_p50": pytest.approx(0.02),
         "lag_ms_p99": pytest.approx(0.02),
         "schedule_delay_ms_p99": None,
         "cpu_percent_max": 10.0,
@@ -69,10 +79,55 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
     }
 
 
-def test_lag_under_kernel_stamps_is_no_part_of_latencies_and_only_makes_suspect() -> None:
-    assert verdict(lagging(19))["verdict"] == "ok"
-    assert verdict(lagging(21))["verdict"] == "suspect"
-    assert verdict(lagging(2000))["verdict"] == "suspect"
+def test_lag_under_kernel_stamps_leaves_the_time_of_a_single_packet_true_and_makes_suspect() -> None:
+    assert verdict(lagging(19), e2el=1e6)["verdict"] == "ok"
+    assert verdict(lagging(21), e2el=1e6)["verdict"] == "suspect"
+    assert verdict(lagging(2000), e2el=1e6)["verdict"] == "suspect"
+
+
+@pytest.mark.parametrize(("lag_ms", "expected"), [(8, "ok"), (10, "suspect"), (46, "invalid")])
+def test_a_closed_loop_whose_users_send_late_is_a_lighter_load(lag_ms: float, expected: str) -> None:
+    late = verdict(lagging(lag_ms), lagging(lag_ms), e2el=90.0, itl=1e6)
+    assert (late["verdict"], late["lag_ms_p50"]) == (expected, pytest.approx(lag_ms))
+    assert verdict(lagging(lag_ms), e2el=90.0, itl=1e6, open_loop=True)["verdict"] == "ok"
+    one = verdict(request(), request(), lagging(lag_ms), e2el=90.0, itl=1e6)
+    assert one["verdict"] == "ok", "most users were not late"
+
+
+def early(ms: float, ttft: float = 0.05) -> RequestRecord:
+    """A request whose first token may have come so much earlier than its stamp."""
+    arrivals = (ttft, ttft + 0.02, ttft + 0.04)
+    return request(arrivals=arrivals, early_ns=np.array([round(ms * 1e6), 0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("wide", "expected"), [(0, "ok"), (1, "ok"), (2, "suspect"), (10, "suspect"), (11, "invalid")]
+)
+def test_first_tokens_whose_time_is_not_known_are_held_against_the_client(wide: int, expected: str) -> None:
+    result = verdict(*[early(30)] * wide, *[request()] * (1000 - wide))
+    assert (result["verdict"], result["first_tokens_wide"]) == (expected, wide / 1000)
+    assert len(result["reasons"]) == (expected != "ok")
+
+
+@pytest.mark.parametrize(("ms", "ttft", "share"), [(2.4, 0.05, 0.0), (2.6, 0.05, 1.0), (0.9, 0.001, 0.0)])
+def test_a_first_token_is_known_well_enough_within_5_percent_or_a_millisecond(
+    ms: float, ttft: float, share: float
+) -> None:
+    assert verdict(early(ms, ttft))["first_tokens_wide"] == share
+
+
+@pytest.mark.parametrize(
+    ("unknown", "expected"), [(1, "ok"), (2, "suspect"), (10, "suspect"), (11, "invalid")]
+)
+def test_unknown_gaps_are_held_against_the_client(unknown: int, expected: str) -> None:
+    result = verdict(request(), gaps=100 - unknown, unknown=unknown)
+    assert (result["verdict"], result["gaps_unknown"]) == (expected, unknown)
+    assert result["gaps_unknown_share"] == unknown / 100
+
+
+def test_a_report_without_first_tokens_has_no_share_of_them() -> None:
+    result = verdict(failed(), gaps=0)
+    assert (result["first_tokens_wide"], result["gaps_unknown_share"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +191,8 @@ def test_stamps_of_two_sources_are_mixed_and_judged_as_the_weaker() -> None:
 def test_a_client_of_which_nothing_is_known_is_suspect() -> None:
     blind = request(kernel_stamps=False, client_lag_ns=None)
     c = columns(blind)
-    result = client_validity(
-        c, np.array([0]), manifest(workers=[]), window_s=10.0, itl_p50_ms=20.0, ttft_p50_ms=50.0
-    )
+    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    result = client_validity(c, np.array([0]), manifest(workers=[]), scale)
     assert result["verdict"] == "suspect"
     assert result["lag_ms_p99"] is None
 
@@ -210,3 +264,8 @@ def test_a_clock_that_is_not_known_well_enough_for_the_windows_edges_is_suspect(
     assert result["verdict"] == expected
     assert result["clock_error_ms_max"] == pytest.approx(error_s * 1e3)
     assert all("worker c2's clock" in reason for reason in result["reasons"])
+
+
+def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
+    docs = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text()
+    assert "\n".join(markdown_rows()) in docs

@@ -20,6 +20,7 @@ from gevent.hub import Waiter
 from llm_locust.client.clock import ANCILLARY_BYTES, ClockPair, read_clocks
 from llm_locust.client.errors import ClientError, ConnectionBrokenError, ResponseError
 from llm_locust.client.exchange import Exchange
+from llm_locust.client.polling import CUT, FILLED, polls
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.client.tls import Tls, tls_reason
 from llm_locust.client.turns import TURN
@@ -51,11 +52,13 @@ class Connection:
         "_hub",
         "_last_event_ns",
         "_pause",
+        "_polls",
         "_readable",
         "_sock",
         "_timeouts",
         "_timer",
         "_tls",
+        "_unwatched",
         "_waiter",
         "_wake_on_read",
         "_writable",
@@ -77,6 +80,7 @@ class Connection:
         self._sock = sock
         self._tls = tls
         self._hub = gevent.get_hub()
+        self._polls = polls()
         self._exchange: Exchange | None = None
         self._half_sent = False  # the response was there before the request was handed over
         self._failure: ClientError | None = None
@@ -87,6 +91,7 @@ class Connection:
         self._last_event_ns: Callable[[], int | None] | None = None
         self._writable: _IoWatcher | None = None
         self._pause: _TimerWatcher | None = None  # a slice waits for the next turn of the loop
+        self._unwatched = False  # no poll before the next read tells that the socket was empty
         self._readable = self._hub.loop.io(sock.fileno(), _EV_READ)
         self._readable.start(self._on_readable)
 
@@ -222,18 +227,23 @@ class Connection:
         except OSError as e:
             self._break(e.strerror or str(e))
             return False
-        now = time.monotonic_ns()
+        now, empty_ns = time.monotonic_ns(), 0 if self._unwatched else self._polls.empty_ns
+        self._unwatched = False
+        if len(data) == _READ_SIZE:
+            empty_ns |= FILLED
         exchange = self._exchange
         ended = not data
         try:
             if self._tls is not None:
                 data, ended = self._tls.decrypt(data)
+                if not self._tls.whole:
+                    empty_ns |= CUT
             if exchange is None or exchange.complete:
                 if data or ended:  # the peer closed an idle connection, or spoke out of turn
                     self.close()
                 return not self.closed
             if data:
-                exchange.on_read(data, ancillary, now)
+                exchange.on_read(data, ancillary, now, empty_ns)
             if ended:
                 exchange.on_eof()
         except ssl.SSLError as e:
@@ -280,6 +290,7 @@ class Connection:
         pause, self._pause = self._pause, None
         if pause is not None:
             pause.close()
+            self._unwatched = True
         if not self.closed:
             self._readable.start(self._on_readable)
 

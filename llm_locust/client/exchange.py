@@ -50,7 +50,9 @@ class Exchange:
     __slots__ = (
         "_body_bytes",
         "_chunks",
+        "_empty",
         "_fields",
+        "_folded_empty",
         "_folded_mono",
         "_folded_stamps",
         "_marks",
@@ -93,8 +95,10 @@ class Exchange:
         self._marks: list[int] = []  # for each read of this slice, the number of body pieces after it
         self._stamps: list[bytes] = []  # of this slice
         self._mono: list[int] = []  # of this slice
+        self._empty: list[int] = []  # of this slice
         self._folded_stamps = bytearray()
         self._folded_mono = array("q")
+        self._folded_empty = array("q")
         self._read_ends = array("q")
         self._body_bytes = 0
         self._max_answer_bytes = max_answer_bytes
@@ -109,14 +113,19 @@ class Exchange:
 
     # -- called for every read ------------------------------------------------------------
 
-    def on_read(self, data: bytes, ancillary: Stamp, monotonic_ns: int) -> None:
+    def on_read(self, data: bytes, ancillary: Stamp, monotonic_ns: int, empty_ns: int = 0) -> None:
         """Take one read: its bytes, its control messages, and when the program had it.
+
+        Args:
+            empty_ns: when the socket was last known to be empty, with the read's marks, as of
+                :mod:`~llm_locust.client.polling`; 0 where nothing tells.
 
         Raises:
             ResponseError: the bytes are not HTTP, or more than a bound.
         """
         self._stamps.append(ancillary[0][2] if ancillary else NO_STAMP)
         self._mono.append(monotonic_ns)
+        self._empty.append(empty_ns)
         self.bytes_received += len(data)
         try:
             self._parser.feed_data(data)
@@ -167,11 +176,13 @@ class Exchange:
         self._body_bytes = ends[-1]
         self._folded_stamps += b"".join(self._stamps)
         self._folded_mono += array("q", self._mono)
+        self._folded_empty += array("q", self._empty)
         body = b"".join(self._chunks)
         self._chunks.clear()
         self._marks.clear()
         self._stamps.clear()
         self._mono.clear()
+        self._empty.clear()
         if self.on_slice is not None and body:
             self.on_slice(body)
 
@@ -259,6 +270,10 @@ class Exchange:
     def monotonic_ns(self) -> NDArray[np.int64]:
         """For each read, when the program had it."""
         return np.array(self._folded_mono, dtype=np.int64)
+
+    def empty_ns(self) -> NDArray[np.int64]:
+        """For each read, when its socket was last known to be empty, with the read's marks."""
+        return np.array(self._folded_empty, dtype=np.int64)
 
 
 def size_text(size: int) -> str:

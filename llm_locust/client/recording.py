@@ -139,6 +139,7 @@ def record_of(
         kernel_stamps=times.reads.kernel,
         client_lag_ns=times.reads.client_lag_ns,
         clock_step_ns=times.reads.clock_step_ns,
+        early_ns=times.early_ns,
         rtt_ns=link.rtt_ns,
         reads=exchange.read_count,
         coalesced_reads=times.coalesced,

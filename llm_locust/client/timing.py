@@ -8,6 +8,17 @@ from numpy.typing import NDArray
 
 from llm_locust.client.clock import ClockPair, clock_step_ns
 from llm_locust.client.exchange import Exchange
+from llm_locust.client.polling import CUT, FILLED, MARKS, WAITED
+
+#: A read this soon after its stamp, out of a poll that had waited for it, was in time: what it took came
+#: together.
+IN_TIME_NS = 1_000_000
+
+#: Two times that are no further apart are the same.
+EXACT_NS = 100_000
+
+#: A blank line may end in two bytes, CR and LF, and an event is complete with the first.
+_LINE_END = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +98,57 @@ class Timeline:
     headers_ns: int | None
     arrivals_ns: NDArray[np.int64]
     ended_ns: int
+    early_ns: NDArray[np.int64] | None  # how much earlier an event may have come; None: each is exact
     reads: ReadTimes
     coalesced: int
+
+
+def known_empty(
+    empty_ns: NDArray[np.int64], monotonic_ns: NDArray[np.int64], sent_ns: int
+) -> NDArray[np.int64]:
+    """For each read the last moment at which its socket was known to be empty, monotonic.
+
+    The latest of: a poll that did not report the socket, or one that waited (``empty_ns``, with the marks of
+    :mod:`~llm_locust.client.polling`); the read before, which had emptied it unless it filled its buffer;
+    the sending of the request. What follows a read that filled its buffer may have been there as long.
+    """
+    filled = (empty_ns & FILLED) > 0
+    emptied = np.concatenate([[sent_ns], np.where(filled, 0, monotonic_ns)[:-1]])
+    known = np.maximum(np.maximum(empty_ns & ~MARKS, emptied), sent_ns)
+    goes_on = np.concatenate([[False], filled[:-1]])
+    since = np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(known))))
+    return np.asarray(known[since], dtype=np.int64)
+
+
+def early_arrivals(
+    exchange: Exchange, token_ends: Sequence[int], moments: Moments, reads: ReadTimes
+) -> NDArray[np.int64] | None:
+    """How much earlier than its stamp each token event may have come, (events,); None where each is exact.
+
+    The stamp of a read is that of its last packet. So an event with which the read ends is exact; one
+    with more behind it came at some time since the socket was known to be empty, unless the read was in
+    time: then all of it came together. Where the program stamps, only a read out of a poll that waited
+    for it is in time.
+    """
+    if not token_ends or moments.sent is None:
+        return None
+    ends, read_ends, marks = np.asarray(token_ends, dtype=np.int64), exchange.read_ends(), exchange.empty_ns()
+    stamped = exchange.kernel_ns() > 0 if reads.clock_step_ns is None else np.zeros(len(marks), np.bool_)
+    read = np.searchsorted(read_ends, ends, side="left")
+    loose = (ends + _LINE_END < read_ends[read]) | ((marks & (FILLED | CUT)) > 0)[read] | ~stamped[read]
+    if not loose.any():
+        return None
+    monotonic = exchange.monotonic_ns()
+    offset_ns = moments.started.offset_ns
+    lag = monotonic + offset_ns - reads.at_ns
+    # A poll that was interrupted took long too. It waited for no packet that had come before it.
+    waited = ((marks & WAITED) > 0) & (~stamped | (reads.at_ns >= (marks & ~MARKS) + offset_ns - EXACT_NS))
+    marks = np.where(waited | ((marks & WAITED) == 0), marks, marks & FILLED)
+    in_time = waited & (~stamped | (lag <= IN_TIME_NS))
+    known = known_empty(marks, monotonic, moments.sent.monotonic_ns) + offset_ns
+    early = np.where(in_time, 0, reads.at_ns - known)[read]
+    early = np.where(loose & (early > EXACT_NS), early, 0)
+    return early if early.any() else None
 
 
 def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) -> Timeline:
@@ -114,6 +174,7 @@ def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) ->
         headers_ns=None if exchange.headers_at is None else int(reads.at_ns[exchange.headers_at]),
         arrivals_ns=came.at_ns - (sent_ns or 0),
         ended_ns=placed(moments.ended) if at is None else int(reads.at_ns[at]),
+        early_ns=early_arrivals(exchange, token_ends, moments, reads),
         reads=reads,
         coalesced=came.coalesced,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from llm_locust.client.target import TargetError
 
 _READ_SIZE = 65_536
+_RECORD_HEAD = 5
 
 #: ``verify_code`` of a certificate whose authority is not known: itself, or at the end of its chain.
 _UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
@@ -60,6 +61,13 @@ class Tls:
     incoming: ssl.MemoryBIO = field(repr=False)
     outgoing: ssl.MemoryBIO = field(repr=False)
     _broken: ssl.SSLError | None = field(default=None, init=False, repr=False)
+    _begun: bytes = field(default=b"", init=False, repr=False)  # of a record's head
+    _owed: int = field(default=0, init=False)  # bytes of a record that are still to come
+
+    @property
+    def whole(self) -> bool:
+        """What came off the wire so far ends where a record ends."""
+        return not self._owed and not self._begun
 
     @classmethod
     def to(cls, host: str, context: ssl.SSLContext) -> "Tls":
@@ -70,9 +78,17 @@ class Tls:
     def receive(self, data: bytes) -> None:
         """Bytes off the wire; none at its end."""
         if data:
+            self._walk(data)
             self.incoming.write(data)
         else:
             self.incoming.write_eof()
+
+    def _walk(self, data: bytes) -> None:
+        """From record to record: five bytes of head, the last two of them the length of what follows."""
+        data, at = self._begun + data, self._owed
+        while at + _RECORD_HEAD <= len(data):
+            at += _RECORD_HEAD + int.from_bytes(data[at + 3 : at + _RECORD_HEAD])
+        self._owed, self._begun = max(0, at - len(data)), data[at:]
 
     def encrypt(self, data: bytes) -> bytes:
         """The wire's form of these bytes and of all that the session itself had to say (raises SSLError)."""

@@ -10,7 +10,7 @@ from llm_locust.live.counts import CODES, METRICS, Counts
 from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
 from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
-from llm_locust.metrics.latency import itl, per_request
+from llm_locust.metrics.latency import first_token_wide, itl, per_request
 from llm_locust.metrics.sketch import BUCKETS, Integers, Tally, buckets_of
 from llm_locust.metrics.slo import SLO_METRICS
 
@@ -61,6 +61,8 @@ def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Fl
         limited = {metric: mask & judged for metric, mask in judgement.limited.items()}
     held = {metric: mask & judgement.held[metric] for metric, mask in limited.items()} if judgement else {}
     answered = (part.events > 0) | part.ok
+    first = judged & part.streamed & (part.events > 0)
+    gaps = np.where(part.ok & part.streamed, np.maximum(part.events - 1, 0), 0)
     amounts: list[np.ndarray[tuple[int], np.dtype[np.generic]]] = [
         *(part.outcome == place for place in range(len(OUTCOMES))),
         good,
@@ -73,6 +75,10 @@ def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Fl
         part.kernel_stamps & judged,
         part.reads * judged,
         part.coalesced_reads * judged,
+        first,
+        first & first_token_wide(part),
+        gaps,
+        gaps - np.diff(itl(part).offsets) * part.ok if len(part.early.values) else np.zeros(len(part)),
         *(_ns(_gap_sums(part) if metric == "itl" else latencies[metric]) for metric in METRICS),
     ]
     return [amount.astype(np.int64) for amount in amounts]
@@ -87,9 +93,13 @@ def _ns(durations_s: Floats) -> Integers:
 
 
 def _gap_sums(part: Part) -> Floats:
-    """The sum of each ok request's inter-token latencies."""
+    """The sum of each ok request's known inter-token latencies."""
     having = part.ok & part.streamed & (part.events > 1)
-    return np.where(having, part.last_event_s - part.first_event_s, np.nan)
+    if not len(part.early.values):
+        return np.where(having, part.last_event_s - part.first_event_s, np.nan)
+    known = itl(part)
+    of_row = np.repeat(np.arange(len(part)), np.diff(known.offsets))
+    return np.where(having, np.bincount(of_row, known.values_s, len(part)), np.nan)
 
 
 def _sums(amounts: list[Integers], group: Rows) -> Integers:

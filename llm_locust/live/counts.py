@@ -20,8 +20,9 @@ _TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
 
 #: Sums over requests. ``limited_<metric>`` are the ok and failed ones that have this limit,
 #: ``held_<metric>`` those of them that held it; ``busy_ns`` is the time between sent and ended;
-#: ``kernel_stamps``, ``reads`` and ``coalesced_reads`` are of the ok and failed ones; tokens are counted
-#: when their request ends.
+#: ``kernel_stamps``, ``reads`` and ``coalesced_reads`` are of the ok and failed ones, as are
+#: ``first_tokens``, of which ``first_tokens_wide`` may have come much earlier than told; ``gaps`` are
+#: of the ok ones, and ``gaps_unknown`` of them in no latency; tokens are counted when their request ends.
 SCALARS = (
     *_OF_OUTCOME,
     "good",
@@ -34,6 +35,10 @@ SCALARS = (
     "kernel_stamps",
     "reads",
     "coalesced_reads",
+    "first_tokens",
+    "first_tokens_wide",
+    "gaps",
+    "gaps_unknown",
     *_TOTAL_NS,
 )
 

@@ -11,6 +11,8 @@ from llm_locust.live.counts import Counts
 from llm_locust.live.figures import latency
 from llm_locust.live.state import WorkerState
 from llm_locust.metrics.validity import (
+    blurred_findings,
+    closed_loop_severity,
     coalesced_severity,
     cpu_severity,
     delay_severity,
@@ -34,8 +36,11 @@ def verdict(counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool) 
     here = [w for w in workers if w.here]
     kernel = counts["kernel_stamps"] == counts.judged
     findings = [
+        *blurred_findings(
+            _share(counts, "first_tokens_wide", "first_tokens"), _share(counts, "gaps_unknown", "gaps")
+        ),
         *_lag(counts, here, kernel=kernel),
-        *(_delay(counts) if open_loop else ()),
+        *(_delay(counts) if open_loop else _lag_closed(counts)),
         *_cpu(here, kernel=kernel),
         *_coalesced(counts),
     ]
@@ -58,6 +63,16 @@ def _lag(counts: Counts, workers: list[WorkerState], *, kernel: bool) -> Iterato
             found,
             f"a worker's event loop was {hub_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms",
         )
+
+
+def _share(counts: Counts, some: str, of: str) -> float | None:
+    return counts[some] / counts[of] if counts[of] else None
+
+
+def _lag_closed(counts: Counts) -> Iterator[Finding]:
+    lag_ms, e2el_ms = latency(counts, "client_lag").p50_ms, latency(counts, "e2el").p50_ms
+    if found := closed_loop_severity(lag_ms, e2el_ms):
+        yield found, f"requests are read {lag_ms:.3g} ms late (median), the median E2EL is {e2el_ms:.3g} ms"
 
 
 def _delay(counts: Counts) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from llm_locust.batch import Requests
 from llm_locust.metrics.bootstrap import CELLS
 from llm_locust.metrics.columns import PART_COLUMNS, Columns, Floats, Part, Rows, Times
+from llm_locust.metrics.gaps import known_gaps
 from llm_locust.metrics.ragged import pieces
 from llm_locust.metrics.window import Window
 
@@ -99,9 +100,9 @@ class _GapCounts:
     def add(self, c: Part, cell_of_row: Rows) -> None:
         cells, width = self.by_limit.shape
         having = np.flatnonzero((cell_of_row >= 0) & c.streamed & (c.events > 1))
-        for rows, lists in pieces(c.arrivals, having):
-            gaps_s = np.delete(np.diff(lists.values), lists.offsets[1:-1] - 1) * 1e-9
-            cell = np.repeat(cell_of_row[rows], np.diff(lists.offsets) - 1)
+        for rows, gaps_ns, counts in known_gaps(c, having):
+            gaps_s = gaps_ns * 1e-9
+            cell = np.repeat(cell_of_row[rows], counts)
             place = cell * width + np.searchsorted(self._limits_s, gaps_s)
             self.by_limit += np.bincount(place, minlength=cells * width).reshape(cells, width)
             self.sums_s += np.bincount(cell, gaps_s, cells)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.batch import Labels, Ragged, RecordBatch
-from llm_locust.metrics.ragged import lengths
+from llm_locust.metrics.ragged import lengths, offsets_of
 from llm_locust.record import Outcome, TokenSource
 
 Floats = NDArray[np.float64]
@@ -58,6 +58,7 @@ PART_COLUMNS = (
     "class",
     "replica",
     "abandoned",
+    "early_ns",
 )
 
 
@@ -99,7 +100,8 @@ class Columns(Times):
     came with the finish reason, at ``last_token_s`` after sent, which is ``last_event_s`` for all others.
     ``first_chunk_s`` and ``last_chunk_s``, after sent, are events with choices and without a token: the
     first before the tokens, and the last after them. ``stepped`` marks requests whose clock was set on the
-    way.
+    way. The first event may have come ``first_early_s`` before ``first_event_s`` (0 where that is exact, or
+    an old record does not say).
     """
 
     started_s: Floats
@@ -111,6 +113,7 @@ class Columns(Times):
     last_token_s: Floats
     first_chunk_s: Floats
     last_chunk_s: Floats
+    first_early_s: Floats
     outcome: NDArray[np.int8]
     status: NDArray[np.int16]
     input_tokens: Floats
@@ -158,10 +161,12 @@ class Part(Columns):
     """Columns with the token arrivals of each request, in nanoseconds after its ``sent``.
 
     The arrivals are the batch's own memory, not a copy. Of a large run they are only ever there
-    for a part: see :mod:`llm_locust.metrics.measured`.
+    for a part: see :mod:`llm_locust.metrics.measured`. ``early`` says how much earlier each of them may
+    have come: a list as long as that of the arrivals, or none where all are exact.
     """
 
     arrivals: Ragged
+    early: Ragged
 
     @classmethod
     def from_batch(cls, batch: RecordBatch, origin_ns: int) -> "Part":
@@ -173,6 +178,7 @@ class Part(Columns):
         arrivals = batch.arrivals()
         streamed = batch.bools("streamed")
         events = lengths(arrivals)
+        early = _fitting(batch.early(), events)
         tokens = batch.floats("output_tokens")
         counted = np.isnan(tokens) & streamed & (events > 0)
         tokens = np.where(counted, events, tokens)
@@ -194,12 +200,14 @@ class Part(Columns):
             connected_s=batch.seconds("connected_ns", origin_ns),
             first_answer_s=batch.floats("first_answer_ns") * 1e-9,
             arrivals=arrivals,
+            early=early,
             events=events.astype(np.int32),
             first_event_s=first_event_s,
             last_event_s=last_event_s,
             last_token_s=np.where(ended_by_token, finish_s, last_event_s),
             first_chunk_s=batch.floats("first_chunk_ns") * 1e-9,
             last_chunk_s=batch.floats("last_chunk_ns") * 1e-9,
+            first_early_s=np.nan_to_num(_event_s(early, early.offsets[:-1]), nan=0.0),
             outcome=_codes(batch.labels("outcome"), OUTCOMES),
             status=np.nan_to_num(batch.floats("status"), nan=-1).astype(np.int16),
             input_tokens=batch.floats("input_tokens"),
@@ -261,6 +269,15 @@ def _natural_end(reasons: Labels) -> Mask:
     """Where the model ended its answer itself."""
     ends = np.array([*(name in _NATURAL_ENDS for name in reasons.names), False])  # -1: none
     return ends[reasons.codes]
+
+
+def _fitting(early: Ragged, events: Rows) -> Ragged:
+    """The lists that are as long as their request has events, and none in place of another."""
+    counts = lengths(early)
+    if not (wrong := (counts != events) & (counts > 0)).any():
+        return early
+    kept = np.where(wrong, 0, counts)
+    return Ragged(offsets_of(kept), early.values[np.repeat(~wrong, counts)])
 
 
 def _event_s(arrivals: Ragged, index: Rows) -> Floats:

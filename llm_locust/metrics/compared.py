@@ -19,7 +19,7 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.throughput import rate_per_s
-from llm_locust.metrics.validity import client_validity
+from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.metrics.window import Population, Window
 
 
@@ -44,15 +44,10 @@ class Compared:
 
     def client(self) -> dict[str, Any]:
         """The verdict on the client, see :mod:`llm_locust.metrics.validity`."""
-        ttft_s = ordered(self.measured.values["ttft"][self.population.ok])
-        return client_validity(
-            self.c,
-            self.population.judged,
-            self.manifest,
-            window_s=self.window.seconds,
-            itl_p50_ms=percentile(self.gaps, 50.0) * 1e3 if len(self.gaps) else None,
-            ttft_p50_ms=percentile(ttft_s, 50.0) * 1e3 if len(ttft_s) else None,
-        )
+        values = {metric: self.latencies(metric) for metric in ("itl", "ttft", "e2el")}
+        medians_ms = {m: percentile(v, 50.0) * 1e3 if len(v) else None for m, v in values.items()}
+        scale = Scale.of(self.window.seconds, medians_ms, self.measured.gaps)
+        return client_validity(self.c, self.population.judged, self.manifest, scale)
 
     def latencies(self, latency: str) -> Floats | Ascending:
         """The defined values of the ok requests in seconds, ascending."""

@@ -1,15 +1,24 @@
-"""The inter-token latencies of a run, pooled part by part: as they are, or counted where too many."""
+"""The inter-token latencies of a run, pooled part by part: as they are, or counted where too many.
+
+A gap is *unknown* where one of its two events may have come earlier than its stamp by more than
+:data:`UNKNOWN_NS` and more than :data:`UNKNOWN_OF_MEAN` of the mean gap of its request: the client was late,
+and read several packets with the stamp of the last one. Unknown gaps are counted, and are in no latency.
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from llm_locust.metrics.columns import Floats, Part, Rows
+from llm_locust.batch import Ragged
+from llm_locust.metrics.columns import Floats, Mask, Part, Rows
 from llm_locust.metrics.histogram import RELATIVE_ERROR, Histogram, count_durations, merge
-from llm_locust.metrics.ragged import pieces
+from llm_locust.metrics.ragged import gather, lengths, pieces
 
 #: Up to so many gaps are kept (160 MB), and their percentiles are exact.
 EXACT_GAPS = 20_000_000
+
+UNKNOWN_NS = 1_000_000
+UNKNOWN_OF_MEAN = 0.05
 
 
 class PooledGaps:
@@ -22,6 +31,7 @@ class PooledGaps:
     def __init__(self, exact: int | None = None) -> None:
         self._exact = EXACT_GAPS if exact is None else exact
         self._n = 0
+        self.unknown = 0  # gaps that are not in here
         self._kept: dict[tuple[str, str], list[Rows]] = {}
         self._counted: dict[tuple[str, str], Histogram] = {}
 
@@ -29,6 +39,11 @@ class PooledGaps:
     def relative_error(self) -> float:
         """Of a percentile at most; 0 where every gap was kept. Mean, std, min and max are exact."""
         return RELATIVE_ERROR if self._n > self._exact else 0.0
+
+    @property
+    def known(self) -> int:
+        """How many gaps were put in."""
+        return self._n
 
     def add(self, c: Part, rows: Rows) -> None:
         """Those of ``rows`` that have gaps."""
@@ -38,7 +53,8 @@ class PooledGaps:
         for pair in np.unique(pairs):
             name, slo_class = divmod(int(pair), width)
             key = c.name.names[name], c.slo_class.names[slo_class]
-            for gaps_ns in gap_pieces(c, having[pairs == pair]):
+            for part, gaps_ns, _ in known_gaps(c, having[pairs == pair]):
+                self.unknown += int(c.events[part].sum()) - len(part) - len(gaps_ns)
                 self._put(key, gaps_ns)
 
     def ascending(self, name: str | None = None, slo_class: str | None = None) -> Floats | Histogram:
@@ -74,7 +90,42 @@ class PooledGaps:
         self._counted[key] = merge([*before, count_durations(gaps_ns)])
 
 
-def gap_pieces(c: Part, rows: Rows) -> Iterator[Rows]:
-    """The gaps of ``rows``, each of two events at least, in nanoseconds, some MiB at a time."""
-    for _, part in pieces(c.arrivals, rows):
-        yield np.delete(np.diff(part.values), part.offsets[1:-1] - 1)
+def known_gaps(c: Part, rows: Rows) -> Iterator[tuple[Rows, Rows, Rows]]:
+    """The known gaps of ``rows``, each of two events at least, some MiB at a time.
+
+    Yields:
+        Consecutive rows, their gaps in nanoseconds, and how many each of them has.
+    """
+    for part, lists in pieces(c.arrivals, rows):
+        gaps_ns = _between(lists, np.diff(lists.values))
+        counts = lengths(lists) - 1
+        unknown = unknown_gaps(c, part, lists)
+        if unknown is not None:
+            gaps_ns = gaps_ns[~unknown]
+            of_row = np.repeat(np.arange(len(part)), counts)
+            counts = counts - np.bincount(of_row[unknown], minlength=len(part))
+        yield part, gaps_ns, counts
+
+
+def unknown_gaps(c: Part, rows: Rows, lists: Ragged) -> Mask | None:
+    """Which gaps of ``lists``, the arrivals of ``rows``, are unknown; None where every event is exact.
+
+    Each row has one event at least.
+    """
+    events = lengths(lists)
+    late = c.early.offsets[rows + 1] - c.early.offsets[rows] == events
+    if not late.any():
+        return None
+    early_ns = np.zeros(len(lists.values), np.int64)
+    early_ns[np.repeat(late, events)] = gather(c.early, rows[late]).values
+    earlier_ns = _between(lists, np.maximum(early_ns[:-1], early_ns[1:]))
+    mean_ns = (lists.values[lists.offsets[1:] - 1] - lists.values[lists.offsets[:-1]]) / np.maximum(
+        events - 1, 1
+    )
+    allowed_ns = np.maximum(UNKNOWN_NS, UNKNOWN_OF_MEAN * mean_ns)
+    return np.asarray(earlier_ns > np.repeat(allowed_ns, events - 1), dtype=np.bool_)
+
+
+def _between(lists: Ragged, pairs: Rows) -> Rows:
+    """Of what each two neighbours have, what two events of one list have."""
+    return np.delete(pairs, lists.offsets[1:-1] - 1)

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.columns import Columns, Floats, Part, Rows
-from llm_locust.metrics.gaps import gap_pieces
+from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
+from llm_locust.metrics.gaps import known_gaps
 from llm_locust.metrics.percentiles import PERCENTILES, Ascending, ordered, summarise_ascending
 from llm_locust.metrics.ragged import offsets_of
+
+WIDE_S = 0.001
+WIDE_OF_TTFT = 0.05
 
 #: Every latency of a summary, in the order of its tables.
 METRICS = (
@@ -46,6 +49,14 @@ class Gaps:
 def ttft(c: Columns) -> Floats:
     """First token event − sent."""
     return np.where(c.streamed, c.first_event_s, np.nan)
+
+
+def first_token_wide(c: Columns) -> Mask:
+    """Whether the first token may have come earlier than its stamp by more than 1 ms and 5 % of the TTFT.
+
+    Its read was late and took later packets too, and the stamp is that of the last one.
+    """
+    return c.first_early_s > np.maximum(WIDE_S, WIDE_OF_TTFT * c.first_event_s)
 
 
 def ttfo(c: Columns) -> Floats:
@@ -131,19 +142,21 @@ def client_lag(c: Columns) -> Floats:
 
 
 def itl(c: Part, rows: Rows | None = None) -> Gaps:
-    """Gaps between successive token events of ``rows`` (all without it), a list for each.
+    """Known gaps between successive token events of ``rows`` (all without it), a list for each.
 
     Returns:
         One list a row; ``values_s`` is the pooled population. Beside it some MiB are used.
     """
     rows = np.arange(len(c)) if rows is None else rows
-    gaps = np.where(c.streamed[rows], np.maximum(c.events[rows] - 1, 0), 0)
-    values = np.empty(int(gaps.sum()))
-    filled = 0
-    for inner in gap_pieces(c, rows[gaps > 0]):
-        np.multiply(inner, 1e-9, out=values[filled : filled + len(inner)])
-        filled += len(inner)
-    return Gaps(offsets_of(gaps), values)
+    counts = np.where(c.streamed[rows], np.maximum(c.events[rows] - 1, 0), 0).astype(np.int64)
+    having = np.flatnonzero(counts > 0)
+    values = np.empty(int(counts.sum()))
+    filled = done = 0
+    for part, gaps_ns, known in known_gaps(c, rows[having]):
+        np.multiply(gaps_ns, 1e-9, out=values[filled : filled + len(gaps_ns)])
+        counts[having[done : done + len(part)]] = known
+        filled, done = filled + len(gaps_ns), done + len(part)
+    return Gaps(offsets_of(counts), values[:filled])
 
 
 _PER_REQUEST: dict[str, Callable[[Columns], Floats]] = {

@@ -35,7 +35,7 @@ def _kind(field: pa.Field) -> Kind:
     return Kind.DURATION if field.name.endswith("_ns") and field.name not in MOMENTS else Kind.NUMBER
 
 
-_COLUMNS = {field.name: _kind(field) for field in SCHEMA if field.name != "arrivals_ns"}
+_COLUMNS = {field.name: _kind(field) for field in SCHEMA if not pa.types.is_list(field.type)}
 _LATENCIES = tuple(metric for metric in METRICS if metric != "itl")
 _OF_PART = {
     **dict.fromkeys(_LATENCIES, Kind.DURATION),
@@ -45,7 +45,7 @@ _OF_PART = {
     "good": Kind.TRUTH,
 }
 
-#: Every field: the columns of a record but for the arrivals, the metrics that are one number a request,
+#: Every field: the columns of a record but for its lists, the metrics that are one number a request,
 #: and ``at`` (scheduled, after the run's start), ``events`` (token events), ``n_output_tokens`` (n of
 #: docs/metrics.md), ``user_tps`` and ``good``.
 FIELDS: Mapping[str, Kind] = {**_COLUMNS, "at": Kind.DURATION, **_OF_PART}

@@ -34,7 +34,7 @@ from llm_locust.metrics.slo import Slo, parse_slo
 from llm_locust.metrics.steadiness import steadiness, untold
 from llm_locust.metrics.tokens import delivery, tokens
 from llm_locust.metrics.utilisation import utilisation
-from llm_locust.metrics.validity import client_validity
+from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.metrics.window import Population, Window, run_window
 from llm_locust.roofline.roof import Roof, roof_of_options
 
@@ -156,14 +156,8 @@ def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]
 
 
 def _client(m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str, Any]) -> dict[str, Any]:
-    return client_validity(
-        m.c,
-        p.judged,
-        manifest,
-        window_s=m.window.seconds,
-        itl_p50_ms=latency_ms["itl"]["p50"],
-        ttft_p50_ms=latency_ms["ttft"]["p50"],
-    )
+    medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
+    return client_validity(m.c, p.judged, manifest, Scale.of(m.window.seconds, medians_ms, m.gaps))
 
 
 def _steadiness(m: Measured, manifest: Manifest, window: str | Window, warmup_s: float) -> dict[str, Any]:

@@ -1,63 +1,69 @@
 """May the numbers be trusted, as far as the client is concerned?
 
 ``suspect``: the client may have shaped the load or part of the numbers. ``invalid``: the numbers
-are in good part the client's own. The thresholds:
-
-- **Client lag** p99 against the median ITL. With kernel stamps a late read does not change a
-  latency; it makes events coalesce and a closed loop send late, so it is suspect once it passes a
-  whole gap. Where the program takes the stamps, lag is in every latency: suspect from a tenth of a
-  gap, invalid from a whole one.
-- **Hub lag** p99 of the worker that has most of it, against the median ITL by the same limits, where
-  not all stamps are the kernel's: what an event loop reads late the program stamps late.
-- **Schedule delay** p99 against the median TTFT, in an open loop: the load was not the one that was
-  asked for. Suspect from a tenth, invalid from a half.
-- **CPU** of the busiest worker: a core that is full delays reads and sends. Kernel stamps: suspect
-  from 90 %. The program's stamps: suspect from 70 %, invalid from 90 %.
-- **Coalesced reads**, where the client was late or where its lag is not known: suspect from 10 % of
-  the reads. Where the client is known to have read in time they were merged on the way, which
-  ``tokens.delivery`` tells.
-- **Clock steps** during a request, or anywhere in the run at a worker or the master: suspect from the
-  first. They change no latency, only places on the run's axis.
-- **Clock error** of the worker whose clock is known worst: suspect above 1 s, or above 1 % of the
-  window, because so much of its load may be on the wrong side of the window's edges.
-
+are in good part the client's own. The thresholds are those of :mod:`llm_locust.metrics.thresholds`.
 Delays under 1 ms are never held against a client.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from llm_locust.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.completeness import known, largest
-from llm_locust.metrics.latency import client_lag, schedule_delay
+from llm_locust.metrics.gaps import PooledGaps
+from llm_locust.metrics.latency import client_lag, first_token_wide, schedule_delay
 from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.thresholds import (
+    CLOCK_ERROR,
+    COALESCED,
+    CPU_KERNEL,
+    CPU_PROGRAM,
+    DELAY,
+    FIRST_TOKENS_WIDE,
+    GAPS_UNKNOWN,
+    HUB_LAG_PROGRAM,
+    LAG_CLOSED,
+    LAG_FLOOR_MS,
+    LAG_KERNEL,
+    LAG_PROGRAM,
+    Severity,
+)
 
-Severity = Literal["suspect", "invalid"]
 Finding = tuple[Severity, str]
 
-LAG_FLOOR_MS = 1.0
-LAG_OF_ITL = {"suspect": 0.1, "invalid": 1.0}
-DELAY_OF_TTFT = {"suspect": 0.1, "invalid": 0.5}
-CPU_PERCENT_KERNEL = 90.0
-CPU_PERCENT_PROGRAM = {"suspect": 70.0, "invalid": 90.0}
-COALESCED = 0.1
+#: A clock that is known better than this is not held against a short window.
 CLOCK_ERROR_S = 1.0
-CLOCK_ERROR_OF_WINDOW = 0.01
 
 #: Workers that one reason names; the others it counts.
 _MOST_NAMED = 3
 
 
-def client_validity(
-    c: Columns,
-    judged: Rows,
-    manifest: Manifest,
-    *,
-    window_s: float,
-    itl_p50_ms: float | None,
-    ttft_p50_ms: float | None,
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What a client's delays are held against: the window and the medians of the ok requests.
+
+    ``gaps`` are the known inter-token latencies of the ok requests, ``gaps_unknown`` were left out.
+    """
+
+    window_s: float
+    itl_ms: float | None
+    ttft_ms: float | None
+    e2el_ms: float | None
+    gaps: int = 0
+    gaps_unknown: int = 0
+
+    @classmethod
+    def of(cls, window_s: float, medians_ms: dict[str, float | None], gaps: PooledGaps) -> "Scale":
+        """Of the medians of ``itl``, ``ttft`` and ``e2el``."""
+        of_metric = {f"{metric}_ms": medians_ms[metric] for metric in ("itl", "ttft", "e2el")}
+        return cls(window_s=window_s, gaps=gaps.known, gaps_unknown=gaps.unknown, **of_metric)
+
+
+def client_validity(c: Columns, judged: Rows, manifest: Manifest, scale: Scale) -> dict[str, Any]:
     """The verdict on the client, with its reasons (worst first) and the evidence.
 
     Lag, delay and stamps are those of the population ``judged``, failures too. ``timestamps`` is
@@ -66,22 +72,25 @@ def client_validity(
     are None.
     """
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
-    lag_ms = _p99_ms(client_lag(c)[judged])
-    delay_ms = _p99_ms(schedule_delay(c)[judged]) if manifest.open_loop else None
+    lag_p50_ms, lag_ms = (_ms(client_lag(c)[judged], percent) for percent in (50.0, 99.0))
+    delay_ms = _ms(schedule_delay(c)[judged], 99.0) if manifest.open_loop else None
     cpu = largest(w.health.cpu_percent_max for w in manifest.workers)
     nodes = _nodes(manifest)
     reads = int(c.reads[judged].sum())
     coalesced = int(c.coalesced_reads[judged].sum()) / reads if reads else None
     stepped = int(c.stepped[judged].sum())
+    blurred = _blurred(c, judged, scale)
     findings = [
-        *_lag(lag_ms, itl_p50_ms, kernel),
-        *_hub_lag(nodes["hub_lag_ms_p99"], itl_p50_ms, kernel),
-        *_delay(delay_ms, ttft_p50_ms),
+        *blurred_findings(blurred["first_tokens_wide"], blurred["gaps_unknown_share"]),
+        *_lag(lag_ms, scale.itl_ms, kernel),
+        *_lag_closed(lag_p50_ms, scale.e2el_ms, manifest),
+        *_hub_lag(nodes["hub_lag_ms_p99"], scale.itl_ms, kernel),
+        *_delay(delay_ms, scale.ttft_ms),
         *_cpu(cpu, kernel),
         *_coalesced(coalesced, lag_ms),
         *_stepped(stepped, len(judged)),
         *_clocks_set(manifest),
-        *_clock_error(manifest, window_s),
+        *_clock_error(manifest, scale.window_s),
         *_blind(lag_ms, nodes["hub_lag_ms_p99"], cpu, kernel),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
@@ -90,12 +99,25 @@ def client_validity(
         "reasons": [text for _, text in findings],
         "timestamps": _source(kernel),
         "kernel_share": kernel,
+        **blurred,
+        "lag_ms_p50": lag_p50_ms,
         "lag_ms_p99": lag_ms,
         "schedule_delay_ms_p99": delay_ms,
         "cpu_percent_max": cpu,
         "coalesced_ratio": coalesced,
         "clock_steps": stepped,
         **nodes,
+    }
+
+
+def _blurred(c: Columns, judged: Rows, scale: Scale) -> dict[str, Any]:
+    """How many first tokens and gaps the client knows too little of."""
+    first = judged[c.streamed[judged] & (c.events[judged] > 0)]
+    gaps = scale.gaps + scale.gaps_unknown
+    return {
+        "first_tokens_wide": float(np.mean(first_token_wide(c)[first])) if len(first) else None,
+        "gaps_unknown": scale.gaps_unknown,
+        "gaps_unknown_share": scale.gaps_unknown / gaps if gaps else None,
     }
 
 
@@ -112,9 +134,9 @@ def _nodes(manifest: Manifest) -> dict[str, float | None]:
     }
 
 
-def _p99_ms(values_s: Floats) -> float | None:
+def _ms(values_s: Floats, percent: float) -> float | None:
     ascending = ordered(values_s)
-    return percentile(ascending, 99.0) * 1e3 if len(ascending) else None
+    return percentile(ascending, percent) * 1e3 if len(ascending) else None
 
 
 def _source(kernel: float | None) -> str | None:
@@ -123,58 +145,77 @@ def _source(kernel: float | None) -> str | None:
     return {1.0: "kernel", 0.0: "program"}.get(kernel, "mixed")
 
 
-def severity(value: float, limits: Mapping[str, float], of: float = 1.0) -> Severity | None:
-    """What a value amounts to by its limits, which are shares of ``of``."""
-    if value >= limits["invalid"] * of:
-        return "invalid"
-    return "suspect" if value >= limits["suspect"] * of else None
+def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator[Finding]:
+    """Of the shares of first tokens and of gaps whose time the client does not know well enough."""
+    if found := FIRST_TOKENS_WIDE.severity(first_tokens):
+        yield (
+            found,
+            f"{first_tokens:.1%} of the first tokens were read late, together with later ones, and may have "
+            "come earlier than their TTFT says by more than 5 % of it",
+        )
+    if found := GAPS_UNKNOWN.severity(gaps):
+        yield (
+            found,
+            f"{gaps:.1%} of the gaps between tokens are not known, because the client read late: "
+            "ITL is that of the others",
+        )
 
 
 def lag_severity(lag_ms: float | None, itl_ms: float | None, *, kernel: bool) -> Severity | None:
     """Of the client's lag (p99) against the median ITL; ``kernel``: all stamps are the kernel's."""
-    if lag_ms is None or itl_ms is None or lag_ms < LAG_FLOOR_MS:
+    if lag_ms is None or lag_ms < LAG_FLOOR_MS:
         return None
-    if kernel:
-        return "suspect" if lag_ms > itl_ms else None
-    return severity(lag_ms, LAG_OF_ITL, itl_ms)
+    return (LAG_KERNEL if kernel else LAG_PROGRAM).severity(lag_ms, itl_ms)
+
+
+def closed_loop_severity(lag_ms: float | None, e2el_ms: float | None) -> Severity | None:
+    """Of the client's lag (median) against the median E2EL, in a closed loop."""
+    return None if lag_ms is None or lag_ms < LAG_FLOOR_MS else LAG_CLOSED.severity(lag_ms, e2el_ms)
 
 
 def hub_lag_severity(hub_lag_ms: float | None, itl_ms: float | None, *, kernel: bool) -> Severity | None:
     """Of an event loop's lag (p99): it is in the latencies only where not all stamps are the kernel's."""
-    if kernel or hub_lag_ms is None or itl_ms is None or hub_lag_ms < LAG_FLOOR_MS:
+    if kernel or hub_lag_ms is None or hub_lag_ms < LAG_FLOOR_MS:
         return None
-    return severity(hub_lag_ms, LAG_OF_ITL, itl_ms)
+    return HUB_LAG_PROGRAM.severity(hub_lag_ms, itl_ms)
 
 
 def delay_severity(delay_ms: float | None, ttft_ms: float | None) -> Severity | None:
     """Of the delay against the schedule (p99) against the median TTFT."""
-    if delay_ms is None or ttft_ms is None or delay_ms < LAG_FLOOR_MS:
-        return None
-    return severity(delay_ms, DELAY_OF_TTFT, ttft_ms)
+    return None if delay_ms is None or delay_ms < LAG_FLOOR_MS else DELAY.severity(delay_ms, ttft_ms)
 
 
 def cpu_severity(cpu_percent: float, *, kernel: bool) -> Severity | None:
     """Of the busiest worker's share of its core."""
-    if kernel:
-        return "suspect" if cpu_percent >= CPU_PERCENT_KERNEL else None
-    return severity(cpu_percent, CPU_PERCENT_PROGRAM)
+    return (CPU_KERNEL if kernel else CPU_PROGRAM).severity(cpu_percent)
 
 
 def coalesced_severity(ratio: float | None, lag_ms: float | None) -> Severity | None:
     """Of the share of reads that found several events, where the client was late or cannot tell."""
     late = lag_ms is None or lag_ms >= LAG_FLOOR_MS
-    return "suspect" if ratio is not None and ratio >= COALESCED and late else None
+    return COALESCED.severity(ratio) if late else None
 
 
 def _lag(lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
     if found := lag_severity(lag_ms, itl_ms, kernel=kernel == 1):
         compared = f"the client read {lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms"
         meaning = (
-            "; kernel stamps keep latencies true, but the load may have been late"
+            ": reads took several events each, and what was to be sent after a read was sent late"
             if kernel == 1
             else ", and not all stamps are the kernel's, so lag is in the latencies"
         )
         yield found, compared + meaning
+
+
+def _lag_closed(lag_ms: float | None, e2el_ms: float | None, manifest: Manifest) -> Iterator[Finding]:
+    found = None if manifest.open_loop else closed_loop_severity(lag_ms, e2el_ms)
+    if found:
+        yield (
+            found,
+            f"half of the requests were read {lag_ms:.3g} ms late or more, and the median E2EL is "
+            f"{e2el_ms:.3g} ms: users sent their next requests late, and the load was lighter "
+            "than that of so many users",
+        )
 
 
 def _hub_lag(hub_lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
@@ -252,9 +293,10 @@ def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
     error_s, worker = max(
         ((w.clock.error_ns * 1e-9, w.id) for w in manifest.workers if w.clock), default=(0.0, "")
     )
-    if error_s > CLOCK_ERROR_S or 0 < CLOCK_ERROR_OF_WINDOW * window_s < error_s:
+    share = CLOCK_ERROR.severity(error_s, window_s) if window_s > 0 else None
+    if found := share or ("suspect" if error_s > CLOCK_ERROR_S else None):
         yield (
-            "suspect",
+            found,
             f"worker {worker}'s clock is known to {error_s:.3g} s only, the window has {window_s:.6g} s: "
             "which of its requests are inside is uncertain",
         )

@@ -1,0 +1,163 @@
+"""From when on a figure of the client makes a run ``suspect`` or ``invalid``: every threshold, once.
+
+The table in docs/metrics.md is :func:`markdown_rows`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["suspect", "invalid"]
+
+#: Delays under this are never held against a client.
+LAG_FLOOR_MS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A ``figure`` above so many times ``against`` makes a run suspect or invalid; None: never.
+
+    ``against`` is empty where the figure is held against nothing; ``percent``: the two are told so.
+    """
+
+    figure: str
+    against: str
+    suspect: float | None
+    invalid: float | None
+    why: str
+    unit: str = ""
+    percent: bool = True
+
+    def severity(self, value: float | None, of: float | None = 1.0) -> Severity | None:
+        """What a value amounts to; None where it is harmless, or one of the two is not known."""
+        if value is None or of is None:
+            return None
+        if self.invalid is not None and value > self.invalid * of:
+            return "invalid"
+        return "suspect" if self.suspect is not None and value > self.suspect * of else None
+
+    def told(self, limit: float | None) -> str:
+        """A limit in words."""
+        if limit is None:
+            return "–"
+        number = f"{limit * 100:g} %" if self.percent else f"{limit:g}{self.unit and ' ' + self.unit}"
+        return f"{number} of {self.against}" if self.against else number
+
+
+FIRST_TOKENS_WIDE = Threshold(
+    "`first_tokens_wide`: first tokens that may have come earlier than their stamp by more than 5 % of the "
+    "TTFT that it gives, and more than 1 ms",
+    "",
+    0.001,
+    0.01,
+    "the client read several packets at once, late, and knows the time of the last one only",
+)
+GAPS_UNKNOWN = Threshold(
+    "`gaps_unknown_share`: gaps with an event that may have come earlier by more than 5 % of its request's "
+    "mean gap, and more than 1 ms. They are in no latency",
+    "",
+    0.01,
+    0.1,
+    "as above; ITL is that of the other gaps, which are those of a quieter client",
+)
+LAG_KERNEL = Threshold(
+    "`lag_ms_p99`, all stamps the kernel's",
+    "the median ITL",
+    1.0,
+    None,
+    "the time of a single packet stays true; reads take several, and what follows a read comes late",
+)
+LAG_PROGRAM = Threshold(
+    "`lag_ms_p99`, not all stamps the kernel's",
+    "the median ITL",
+    0.1,
+    1.0,
+    "lag is in every latency",
+)
+HUB_LAG_PROGRAM = Threshold(
+    "`hub_lag_ms_p99`, not all stamps the kernel's",
+    "the median ITL",
+    0.1,
+    1.0,
+    "what an event loop reads late the program stamps late",
+)
+LAG_CLOSED = Threshold(
+    "`lag_ms_p50`, closed loop",
+    "the median E2EL",
+    0.1,
+    0.5,
+    "a user sends its next request only when the client has noticed the end of the last one: the load was "
+    "lighter than that of so many users",
+)
+DELAY = Threshold(
+    "`schedule_delay_ms_p99`, open loop",
+    "the median TTFT",
+    0.1,
+    0.5,
+    "the load was not the one asked for",
+)
+CPU_KERNEL = Threshold(
+    "`cpu_percent_max`, all stamps the kernel's",
+    "",
+    90.0,
+    None,
+    "a full core reads and sends late",
+    "%",
+    False,
+)
+CPU_PROGRAM = Threshold(
+    "`cpu_percent_max`, not all stamps the kernel's",
+    "",
+    70.0,
+    90.0,
+    "a full core reads and sends late, and stamps late",
+    "%",
+    False,
+)
+COALESCED = Threshold(
+    "`coalesced_ratio`, where `lag_ms_p99` is 1 ms or more, or not known",
+    "",
+    0.1,
+    None,
+    "several events in one read have one stamp",
+)
+CLOCK_STEPS = Threshold(
+    "`clock_steps`, `worker_clock_steps`, `master_clock_steps`",
+    "",
+    0,
+    None,
+    "a clock was set: what the window holds is uncertain, latencies are not",
+    "",
+    False,
+)
+CLOCK_ERROR = Threshold(
+    "`clock_error_ms_max`",
+    "the window, or 1 s",
+    0.01,
+    None,
+    "so much of a worker's load may be on the wrong side of the window's edges",
+)
+
+#: In the order of the table.
+THRESHOLDS = (
+    FIRST_TOKENS_WIDE,
+    GAPS_UNKNOWN,
+    LAG_KERNEL,
+    LAG_PROGRAM,
+    HUB_LAG_PROGRAM,
+    LAG_CLOSED,
+    DELAY,
+    CPU_KERNEL,
+    CPU_PROGRAM,
+    COALESCED,
+    CLOCK_STEPS,
+    CLOCK_ERROR,
+)
+
+
+def markdown_rows() -> Iterator[str]:
+    """The table of docs/metrics.md, line by line."""
+    yield "| figure | suspect above | invalid above | why |"
+    yield "|---|---|---|---|"
+    for t in THRESHOLDS:
+        yield f"| {t.figure} | {t.told(t.suspect)} | {t.told(t.invalid)} | {t.why} |"

@@ -1,0 +1,143 @@
+"""A client that was late, and reports that said that it was not.
+
+- A client whose event loop was held for 150 of every 180 ms read several packets at once and gave all of
+  them the time of the last: the median TTFT was 175.6 ms for a true 52.8. The report said "kernel stamps keep
+  latencies true" and the verdict was ``suspect``; ``--require-valid`` never fired, because with kernel stamps
+  nothing in a closed loop could be ``invalid``. Now the first tokens whose time is not known are counted,
+  more than 1 % of them make the run ``invalid``, and the exit code is 3.
+- The gaps between events of one late read were 0, and in ITL. Now they are counted, and in no latency.
+- A stream whose gaps were 0 because its client was late was called ``buffered``: by something on the way.
+"""
+
+from collections.abc import Iterator
+
+import gevent
+import numpy as np
+import pytest
+from calls import MS, Caller, arrived_ns, caller
+from gevent.monkey import get_original
+from scripted import Script, ScriptedServer, chunk, last_chunk, stream_script, write
+from swarm_process import Result, locust, simulation
+
+from llm_locust.client.clock import ANCILLARY_BYTES
+from llm_locust.record import RequestRecord
+
+pytestmark = pytest.mark.skipif(not ANCILLARY_BYTES, reason="this system does not stamp packets")
+
+HELD_S, FREE_S = 0.150, 0.030
+TTFT_MS, GAP_MS = 50, 20
+
+LOCUSTFILE = f"""
+import gevent
+from gevent.monkey import get_original
+from locust import events, task
+
+from llm_locust import ChatUser
+
+
+class User(ChatUser):
+    @task
+    def one(self):
+        self.chat()
+
+
+@events.test_start.add_listener
+def hold(environment, **_):
+    gevent.spawn(hold_for_ever)
+
+
+def hold_for_ever():
+    sleep = get_original("time", "sleep")
+    while True:
+        sleep({HELD_S})
+        gevent.get_hub().loop.update_now()  # else the loop takes the time held for a part of its sleep
+        gevent.sleep({FREE_S})
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Result]:
+    """A closed loop of 4 users whose client is held, and its exit code."""
+    folder = tmp_path_factory.mktemp("late")
+    locustfile = folder / "held.py"
+    locustfile.write_text(LOCUSTFILE)
+    times = "--ttft-base", f"{TTFT_MS}ms", "--step-base", f"{GAP_MS}ms"
+    with simulation(folder / "sim", *times) as deployment:
+        asked = "--output-tokens", "12", "--input-tokens", "20"
+        load = "--headless", "-u", "4", "-r", "4", "-t", "6s", "--host", deployment.url
+        out = "--out", str(folder / "run"), "--require-valid"
+        with locust(folder, *load, *asked, *out, locustfile=locustfile) as process:
+            code = process.exit_code()
+    return code, Result.read(folder / "run")
+
+
+def test_a_held_client_makes_the_run_invalid_and_the_exit_code_3(run: tuple[int, Result]) -> None:
+    code, result = run
+    client = result.summary["client"]
+    assert (code, client["verdict"], client["timestamps"]) == (3, "invalid", "kernel")
+    assert client["first_tokens_wide"] > 0.01
+    assert "of the first tokens were read late" in client["reasons"][0]
+    assert not any("keep latencies true" in reason for reason in client["reasons"])
+
+
+def test_the_gaps_that_a_held_client_does_not_know_are_in_no_latency(run: tuple[int, Result]) -> None:
+    _, result = run
+    client, itl = result.summary["client"], result.summary["latency_ms"]["itl"]
+    assert client["gaps_unknown_share"] > 0.5
+    ok = [row for row in result.requests.table.to_pylist() if row["outcome"] == "ok"]
+    gaps = sum(len(row["arrivals_ns"]) - 1 for row in ok)
+    assert itl["n"] + client["gaps_unknown"] == gaps
+
+
+def test_a_held_client_does_not_blame_the_path(run: tuple[int, Result]) -> None:
+    assert run[1].summary["tokens"]["delivery"] == "tokens"
+
+
+@pytest.fixture
+def ask(server: ScriptedServer, kernel_stamping: None) -> Iterator[Caller]:
+    with caller(server.url) as made:
+        yield made
+
+
+def held(ask: Caller, script: Script) -> tuple[RequestRecord, np.ndarray]:
+    """A call whose loop is held from just after its sending until all of the answer is there."""
+    job = ask.spawn(script)
+    gevent.sleep(0.01)
+    get_original("time", "sleep")(0.4)
+    record = job.get(timeout=5).record
+    return record, np.zeros(len(record.arrivals_ns), np.int64) if record.early_ns is None else record.early_ns
+
+
+def test_the_true_time_of_each_event_lies_within_what_the_record_says(
+    server: ScriptedServer, ask: Caller
+) -> None:
+    record, early_ns = held(ask, stream_script(ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=5))
+    (served,) = server.wait_ended(1)
+    written = np.array(served.write_ns[1:6])  # the first write is the head
+    came = arrived_ns(record)
+    assert (came - early_ns <= written + MS).all()
+    assert (written <= came).all()
+    assert early_ns[0] > 100 * MS, "the first token came 80 ms and more before the last packet of its read"
+
+
+def test_events_of_one_packet_that_a_client_read_in_time_came_together(ask: Caller) -> None:
+    parts = stream_script(ttft_ms=TTFT_MS, gap_ms=0, tokens=3)
+    data = [step.data or b"" for step in parts]
+    record = ask.ask([write(0, data[0]), write(TTFT_MS, b"".join(data[1:]))]).record
+    assert len(record.arrivals_ns) == 3
+    assert record.client_lag_ns is not None
+    if record.client_lag_ns < MS:  # else this machine was too busy to tell
+        assert record.early_ns is None
+
+
+def test_what_a_read_ends_with_is_exact_however_late_it_was(ask: Caller) -> None:
+    """One packet: its stamp is the kernel's, and nothing came after it."""
+    parts = [step.data or b"" for step in stream_script(tokens=1)]
+    script = [write(0, parts[0]), write(TTFT_MS, parts[1]), write(1000, chunk(parts[2]) + last_chunk())]
+    job = ask.spawn(script)
+    gevent.sleep(0.01)
+    get_original("time", "sleep")(0.4)
+    record = job.get(timeout=5).record
+    assert record.client_lag_ns is not None
+    assert record.client_lag_ns > 100 * MS
+    assert record.early_ns is None
