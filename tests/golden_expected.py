@@ -6,7 +6,7 @@ import golden_run as run
 import numpy as np
 import pandas as pd
 from golden_frame import Frame, at, in_ms, population, slo_of
-from golden_stats import figures, some
+from golden_stats import figures, some, survival
 
 from llm_locust.record import Outcome
 
@@ -17,9 +17,10 @@ LATENCIES = (
     *("connect", "rtt", "client_lag"),
 )
 LOST = 5  # 3 records that did not come, 2 requests that were under way
+UNSENT = 4
 
 
-def part(df: Frame, seconds: float, lost: int | None) -> dict[str, Any]:
+def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dict[str, Any]:
     """What a summary has of all requests, of a name and of a class alike."""
     ok, failed, judged = population(df)
     inside = df[df.inside]
@@ -30,26 +31,50 @@ def part(df: Frame, seconds: float, lost: int | None) -> dict[str, Any]:
             "ok": len(ok),
             "failed": len(failed),
             "cancelled": int(inside.cancelled.sum()),
+            "cut": int(inside.cut.sum()),
+            "cut_broken": int((inside.cut & inside.judged).sum()),
+            "cut_share": inside.cut.sum() / (len(judged) + inside.cut.sum()),
             "abandoned": int((inside.cancelled & inside.abandoned).sum()),
             "lost": lost,
+            "unsent": unsent,
             "population": len(judged),
             "error_rate": len(failed) / len(judged),
             "by_outcome": inside.outcome.value_counts().reindex(OUTCOMES, fill_value=0).to_dict(),
         },
-        "latency_ms": _latencies(ok, 0),
-        "latency_ms_adjusted": _latencies(ok, len(failed)),
+        "latency_ms": _latencies(inside, 0),
+        "latency_ms_adjusted": _latencies(inside, len(failed)),
         "throughput": _throughput(df, seconds),
-        "goodput": _goodput(ok, judged, seconds, lost),
+        "goodput": _goodput(df, seconds, lost, unsent),
     }
 
 
-def _latencies(ok: Frame, infinite: int) -> dict[str, Any]:
+def _latencies(inside: Frame, infinite: int) -> dict[str, Any]:
+    ok = inside[inside.ok]
     gaps = np.concatenate([*ok.gaps, np.empty(0)])
     # A failed request has as many gaps as an ok one has on average.
     times = {"itl": round(infinite * len(gaps) / len(ok))} if len(gaps) else {}
-    tables = {m: figures((gaps if m == "itl" else ok[m]) * 1e3, times.get(m, infinite)) for m in LATENCIES}
+    tables = {
+        m: survival(*censored(inside, m), infinite)
+        if f"{m}_longer_than" in inside
+        else figures((gaps if m == "itl" else ok[m]) * 1e3, times.get(m, infinite))
+        | {"censored": 0, "at_least": {}}
+        for m in LATENCIES
+        if m != "tpot"
+    }
+    tables["tpot"] = figures(ok.tpot * 1e3, infinite) | {"censored": 0, "at_least": {}}
     tables["itl"]["relative_error"] = 0.0
     return tables
+
+
+def censored(inside: Frame, metric: str) -> tuple[Any, Any, Any]:
+    """Durations in milliseconds, whether each was seen to end, and when its request was scheduled."""
+    bound = inside[f"{metric}_longer_than"]
+    ended = inside.ok & inside[metric].notna()
+    if not metric.startswith("e2el"):
+        ended |= inside.cancelled & inside[metric].notna()
+    lasted = inside[metric].where(ended, bound)
+    known = lasted.notna()
+    return lasted[known] * 1e3, ended[known], inside.scheduled[known]
 
 
 def _throughput(df: Frame, seconds: float) -> dict[str, Any]:
@@ -73,22 +98,24 @@ def _throughput(df: Frame, seconds: float) -> dict[str, Any]:
     }
 
 
-def _goodput(ok: Frame, judged: Frame, seconds: float, lost: int | None) -> dict[str, Any]:
-    asked, good = len(judged) + (lost or 0), judged[judged.good]
+def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dict[str, Any]:
+    ok, judged = df[df.inside & df.ok], df[df.inside & df.judged]
+    missing = (lost or 0) + (unsent or 0)
+    asked = len(judged) + missing
     first = judged.first_failed.value_counts()
-    causes = [*run.SLO, "outcome"]
+    causes = [*run.SLO, "outcome", "abandoned"]
+    absent = {key: n for key, n in (("lost", lost), ("unsent", unsent)) if n is not None}
     low = {"p1": 1.0, "p5": 5.0, "p50": 50.0}
     labels = sorted(judged.slo_class.unique())
     alike = len(labels) == 1
-    limited = {
-        m: int((judged[f"limited_{m}"] & ~judged[f"unjudged_{m}"]).sum()) + (lost or 0) for m in run.SLO
-    }
+    limited = {m: int((judged[f"limited_{m}"] & ~judged[f"unjudged_{m}"]).sum()) + missing for m in run.SLO}
     return {
         "slo": in_ms(slo_of(labels[0]) if alike else run.SLO),
         "slo_by_class": {} if alike else {label: in_ms(slo_of(label)) for label in labels},
-        "ratio": len(good) / asked,
-        "requests_per_s": len(good) / seconds,
-        "output_tokens_per_s": good.n.sum() / seconds,
+        "ratio": judged.good.sum() / asked,
+        "judged": asked,
+        "requests_per_s": (df.good & df.ended_inside).sum() / seconds,
+        "output_tokens_per_s": (df.n * df.share)[df.good].sum() / seconds,
         "attainment": {
             m: (judged[f"held_{m}"] & judged[f"limited_{m}"] & ~judged[f"unjudged_{m}"]).sum() / n
             if n
@@ -96,7 +123,7 @@ def _goodput(ok: Frame, judged: Frame, seconds: float, lost: int | None) -> dict
             for m, n in limited.items()
         },
         "not_judged": {m: int(judged[f"unjudged_{m}"].sum()) for m in run.SLO},
-        "first_failed": {c: int(first.get(c, 0)) for c in causes} | ({} if lost is None else {"lost": lost}),
+        "first_failed": {c: int(first.get(c, 0)) for c in causes} | absent,
         "on_time_ratio": ok.on_time.mean() if ok.on_time.notna().any() else None,
         "on_time": some(ok.on_time, "n", "mean", *low, "ci95", percents=low),
     }

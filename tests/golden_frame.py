@@ -26,6 +26,7 @@ def frame(made: list[RequestRecord]) -> Frame:
     df["reads_prompt"] = (begun >= start) & (begun < end) & ((df.events > 0) | df.ok)
     df["ttft_started"] = df.ttft + df.sent - df.started
     df["ttft_scheduled"], df["e2el_scheduled"] = df.ttft + df.schedule_delay, df.e2el + df.schedule_delay
+    _give_up(df)
     _judge(df)
     _estimate(df)
     _concurrency_when_sent(df)
@@ -126,10 +127,32 @@ def _estimate(df: Frame) -> None:
     df.loc[cut, "n"] *= counted.event_tokens.sum() / counted.events.sum()
 
 
+def _give_up(df: Frame) -> None:
+    """What is known of the cancelled requests: latencies that had come, and lower bounds of the others."""
+    df["cut"] = df.cancelled & ~df.abandoned
+    given_up = df.cancelled
+    for metric in ("ttft", "ttfo", "e2el"):
+        came = df[metric].notna() if metric != "e2el" else pd.Series(False, df.index)
+        still_open = given_up & ~came & (df.streamed if metric != "e2el" else True)
+        df[f"{metric}_longer_than"] = (df.ended - df.sent).where(still_open)
+        df[f"{metric}_scheduled_longer_than"] = (df.ended - df.scheduled).where(still_open)
+        if metric == "ttft":
+            df["ttft_started_longer_than"] = (df.ended - df.started).where(still_open)
+    more = np.maximum(df.asked_output_tokens - 1, df.visible)  # gaps between tokens, one more to come
+    df["tpot_longer_than"] = ((df.ended - df.sent - df.begun) / more).where(given_up)
+
+
 def _judge(df: Frame) -> None:
     """The limits of each class, measured from scheduled: an open loop."""
     limit = {m: df.slo_class.map(lambda label, m=m: slo_of(label).get(m, np.inf)) for m in run.SLO}
-    for metric, value in {"ttft": df.ttft_scheduled, "tpot": df.tpot, "e2el": df.e2el_scheduled}.items():
+    known = {"ttft": df.ttft_scheduled, "tpot": df.tpot, "e2el": df.e2el_scheduled}
+    bounds = {
+        "ttft": df.ttft_scheduled.fillna(df.ttft_scheduled_longer_than),
+        "tpot": df.tpot_longer_than,
+        "e2el": df.e2el_scheduled_longer_than,
+    }
+    broken = {m: df.cancelled & (bounds[m] > limit[m] + 0.5e-9) for m in run.SLO}
+    for metric, value in known.items():
         held = (value <= limit[metric] + 0.5e-9) | np.isinf(limit[metric])
         df[f"unjudged_{metric}"] = False
         if metric == "tpot":
@@ -137,20 +160,24 @@ def _judge(df: Frame) -> None:
             df["unjudged_tpot"] = df.ok & ~held & df.tpot.isna()
             held |= df.unjudged_tpot  # each class has other limits
         df[f"held_{metric}"] = df.ok & held
-        df[f"limited_{metric}"] = np.isfinite(limit[metric])
+        df[f"limited_{metric}"] = np.isfinite(limit[metric]) & (~df.cancelled | broken[metric])
+    df["judged"] = ~df.cancelled | broken["ttft"] | broken["tpot"] | broken["e2el"]
     df["good"] = df.held_ttft & df.held_tpot & df.held_e2el
     # When each limit breaks, after sent; one that breaks at an unknown moment comes last.
     moments = pd.DataFrame(
         {
             "ttft": limit["ttft"] - df.schedule_delay,
-            "tpot": df.begun + limit["tpot"] * (df.visible - 1),
+            "tpot": df.begun
+            + limit["tpot"]
+            * (df.visible - 1).where(~df.cancelled, np.maximum(df.asked_output_tokens - 1, df.visible)),
             "e2el": limit["e2el"] - df.schedule_delay,
         }
     ).fillna(1e300)
     for metric in run.SLO:
-        moments.loc[df[f"held_{metric}"], metric] = np.inf
+        moments.loc[df[f"held_{metric}"] | (df.cancelled & ~broken[metric]), metric] = np.inf
     first = moments.idxmin(axis="columns")
-    df["first_failed"] = first.where(df.ok, "outcome").where(~df.good, "")
+    cause = first.where(df.ok | df.cut, "outcome").where(~df.abandoned, "abandoned")
+    df["first_failed"] = cause.where(~df.good & df.judged, "")
     df["on_time"] = [_on_time(r) if r.ok and r.inside else np.nan for r in df.itertuples()]
 
 

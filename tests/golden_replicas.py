@@ -7,8 +7,9 @@ from typing import Any
 import golden_run as run
 import numpy as np
 import pandas as pd
+from golden_expected import censored
 from golden_frame import Frame, population
-from golden_stats import figures
+from golden_stats import figures, survival
 
 from llm_locust.record import Outcome, RequestRecord
 
@@ -21,7 +22,10 @@ def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
     entries = []
     for name, rows in df.groupby("replica"):
         ok, failed, judged = population(rows)
-        of = {metric: figures(ok[metric] * 1e3) for metric in ("ttft", "tpot", "e2el")}
+        inside = rows[rows.inside]
+        cut = int(inside.cut.sum())
+        of = {metric: survival(*censored(inside, metric), 0) for metric in ("ttft", "e2el")}
+        of["tpot"] = figures(ok.tpot * 1e3) | {"at_least": {}}
         places = [(metric, place) for metric in of for place in ("p50", "p99")]
         in_flight = [_overlap(rows, *part) for part in pairwise(edges)]
         entries.append(
@@ -29,12 +33,18 @@ def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
                 "name": name,
                 "requests": len(judged),
                 "share": len(judged) / known,
+                "cut_share": cut / (len(judged) + cut),
                 **{f"{metric}_{place}_ms": of[metric][place] for metric, place in places},
                 "ci95": {f"{metric}_{place}_ms": of[metric]["ci95"][place] for metric, place in places},
+                "at_least": {
+                    f"{metric}_{place}_ms": of[metric]["at_least"][place]
+                    for metric, place in places
+                    if place in of[metric]["at_least"]
+                },
                 "output_tokens_per_s": (rows.n * rows.share).sum() / seconds,
                 "concurrency_mean": _overlap(rows, edges[0], edges[-1]),
                 "error_rate": len(failed) / len(judged),
-                "goodput_ratio": judged.good.mean(),
+                "goodput_ratio": inside.good[inside.judged].mean(),
                 "in_flight": in_flight,
                 "outages": [],  # each answers several times a second all the time
             }

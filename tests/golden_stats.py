@@ -57,6 +57,75 @@ def figures(values: Any, infinite: int = 0, percents: dict[str, float] = PERCENT
     }
 
 
+def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int) -> dict[str, Any]:
+    """The same figures where some durations were not seen to end: by the product limit, step by step."""
+    order = pd.DataFrame({"t": lasted, "ended": ended, "at": scheduled}).sort_values(
+        ["t", "ended"], ascending=[True, False]
+    )
+    seen = order.t[order.ended].to_numpy()
+    open_ = order.t[~order.ended].to_numpy()
+    if not len(open_):
+        return figures(seen, infinite) | {"censored": 0, "at_least": {}}
+    total, lasting, watched = len(order) + infinite, 1.0, len(order) + infinite
+    places, weights = [], []
+    for is_end in order.ended:
+        if is_end:
+            places.append((1 - lasting) * total / (total - 1))
+            weights.append(lasting / watched)
+            lasting *= 1 - 1 / watched
+        watched -= 1
+    as_if = np.concatenate([order.t.to_numpy(), np.full(infinite, np.inf)])
+    never = np.concatenate([seen, np.full(infinite + len(open_), np.inf)])
+    drifts = later_is_longer(order.t.to_numpy(), order.ended.to_numpy(), order["at"].to_numpy())
+
+    def at(share: float) -> float:
+        """NaN where it is open."""
+        low = percentile(as_if, share * 100)
+        if drifts and not percentile(never, share * 100) <= 1.05 * low:
+            return low if math.isinf(low) else math.nan
+        if places and share <= places[-1] + 1e-12:
+            return float(np.interp(share, places, seen))
+        if len(seen) and open_[-1] < seen[-1]:
+            return math.inf if infinite else float(seen[-1])
+        return low if math.isinf(low) else math.nan
+
+    percents = {**PERCENTS, "max": 100.0}
+    values = {key: at(percent / 100) for key, percent in percents.items()}
+    bounds = {key: percentile(as_if, percents[key]) for key, value in values.items() if math.isnan(value)}
+    mean = std = None
+    if not infinite and not drifts and len(seen) and open_[-1] < seen[-1]:
+        mean = float(np.average(seen, weights=weights))
+        std = float(np.sqrt(np.average((seen - mean) ** 2, weights=weights)))
+    elif not infinite:
+        bounds["mean"] = as_if.mean()
+    ends = {key: ranks(total, percent) for key, percent in PERCENTS.items()}
+    return {
+        "n": len(seen) + infinite,
+        "mean": mean,
+        "std": std,
+        "min": float(seen[0]) if len(seen) else None,
+        **{key: _finite(value) for key, value in values.items()},
+        "ci95": {
+            key: None if pair is None or key in bounds else [_finite(at((r - 1) / (total - 1))) for r in pair]
+            for key, pair in ends.items()
+        },
+        "beyond": [key for key, value in values.items() if math.isinf(value)],
+        "censored": len(open_),
+        "at_least": bounds,
+    }
+
+
+def later_is_longer(lasted: Any, ended: Any, at: Any) -> bool:
+    """Cox's score test of the place in the schedule, by its definition: one sum over those at risk an end."""
+    rank = pd.Series(at).rank(method="min").to_numpy()
+    score = variance = 0.0
+    for t, place in zip(lasted[ended], rank[ended], strict=True):
+        at_risk = rank[lasted >= t]
+        score += place - at_risk.mean()
+        variance += at_risk.var()
+    return variance > 0 and score < -3 * math.sqrt(variance)
+
+
 def some(values: Any, *keys: str, percents: dict[str, float] = PERCENTS) -> dict[str, Any]:
     """Some of the figures."""
     found = figures(values, percents=percents)

@@ -95,7 +95,7 @@ def drift(df: Frame, seconds: float) -> dict[str, Any]:
     series = {
         "ttft_p50_ms": np.array([percentile(values, 50) for values in ascending]) * 1e3,
         "ttft_p99_ms": np.array([percentile(values, 99) for values in ascending]) * 1e3,
-        "goodput_ratio": (binned(judged).good.sum() / size).to_numpy(),
+        "goodput_ratio": binned(df[df.inside & df.judged]).good.mean().to_numpy(),
         "error_rate": (binned(failed).size().reindex(size.index, fill_value=0) / size).to_numpy(),
         "output_tokens_per_s": np.diff(arrived) / np.diff(edges),
     }

@@ -8,7 +8,7 @@ from metrics_cases import batch, columns, failed, manifest, request, requests
 
 from llm_locust.metrics.charts.limits import LimitedRun, limit_curve, limit_surface
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.goodput import Limits, MeasuredFrom, goodput, judge
+from llm_locust.metrics.goodput import Limits, MeasuredFrom, Missing, goodput, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.slo import Slo
@@ -22,7 +22,8 @@ def limited(c: Part, slo: Slo = SLO, lost: int = 0, measured_from: MeasuredFrom 
     values = per_request(c)
     judgement = judge(c, values, Limits(slo), measured_from) if slo else None
     judged = np.flatnonzero(~c.cancelled)
-    return LimitedRun(c, values, judgement, measured_from, np.flatnonzero(c.ok), len(judged) + lost)
+    ok, cancelled = np.flatnonzero(c.ok), np.flatnonzero(c.cancelled)
+    return LimitedRun(c, values, judgement, measured_from, ok, len(judged) + lost, cancelled)
 
 
 def run() -> Part:
@@ -53,7 +54,7 @@ def test_at_the_limits_of_the_slo_every_curve_says_what_the_summary_does(
 ) -> None:
     c = columns(*made)
     found = limited(c, lost=2, measured_from=measured_from)
-    said = goodput(found.judgement, c, np.flatnonzero(~c.cancelled), 1.0, lost=2)
+    said = goodput(found.judgement, c, np.arange(len(c)), Missing(lost=2))
     for metric in ("ttft", "tpot", "e2el"):
         curve = limit_curve(found, metric)
         if curve is not None:
@@ -99,7 +100,7 @@ def test_the_curve_of_a_run_is_that_of_its_summary() -> None:
     made = [request(i * 0.1, (0.01 * i + 0.01, 0.5), late=0.02) for i in range(40)]
     rows, facts = batch(*made), manifest(open_loop=True, slo="ttft=200ms")
     m = measure(rows, facts, Slo(ttft_s=0.2), "run", 0.0)
-    found = LimitedRun(m.c, m.values, m.judgement, "scheduled", np.arange(40), 40)
+    found = LimitedRun(m.c, m.values, m.judgement, "scheduled", np.arange(40), 40, np.arange(0))
     curve = limit_curve(found, "ttft")
     assert curve is not None
     (place,) = np.flatnonzero(curve.limits_s == 0.2)
@@ -110,7 +111,7 @@ def test_a_limit_that_differs_between_classes_is_no_line_of_the_curve() -> None:
     c = columns(request(0.0, (0.05, 0.06), slo_class="fast"), request(0.0, (0.2, 0.3), slo_class="slow"))
     values = per_request(c)
     limits = Limits(Slo(ttft_s=0.1), {"slow": Slo(ttft_s=0.5, tpot_s=0.05)})
-    found = LimitedRun(c, values, judge(c, values, limits, "sent"), "sent", np.arange(2), 2)
+    found = LimitedRun(c, values, judge(c, values, limits, "sent"), "sent", np.arange(2), 2, np.arange(0))
     curve = limit_curve(found, "ttft")
     assert curve is not None
     assert curve.limit_s is None

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_locust.metrics.censoring import Durations, summarise
 from llm_locust.metrics.gates import GateError, Kind, evaluate, parse_gates
 from llm_locust.metrics.latency import METRICS, summarise_latency
 
@@ -15,8 +16,9 @@ def summary(**changes: Any) -> dict[str, Any]:
     figures = summarise_latency(np.array([0.1, 0.2, 0.3]))
     known: dict[str, Any] = {
         "requests": {"population": 100, "error_rate": 0.02},
-        "goodput": {"ratio": 0.95, "requests_per_s": 9.5},
+        "goodput": {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5},
         "latency_ms": dict.fromkeys(METRICS, figures),
+        "window": {"seconds": 10.0},
         "throughput": {
             "requests_per_s": 10.0,
             "input_tokens_per_s": 100.0,
@@ -82,16 +84,86 @@ def test_a_broken_gate_says_what_was_found_and_a_held_one_nothing() -> None:
     assert broken == {
         "text": "p50_ttft<100ms",
         "value": 200.0,
+        "at_least": None,
         "passed": False,
         "reason": "200 ms is not < 100 ms",
     }
-    assert held == {"text": "goodput>=90%", "value": 0.95, "passed": True, "reason": None}
+    assert held == {
+        "text": "goodput>=90%",
+        "value": 0.95,
+        "at_least": None,
+        "passed": True,
+        "reason": None,
+    }
+
+
+def cut_off(n: int = 90, cut: int = 10) -> dict[str, Any]:
+    """Answers of 1 s, and some that had waited for 12.8 s when the run ended."""
+    figures = summarise(Durations.of(np.full(n, 1.0), np.full(cut, 12.8)), 1e3)
+    return summary(latency_ms=dict.fromkeys(METRICS, figures))
+
+
+@pytest.mark.parametrize(
+    ("gate", "holds", "reason"),
+    [
+        ("p50_e2el<2s", True, None),
+        ("p99_e2el<20s", False, "undetermined: 10 requests were given up before their end, so that it is"),
+        ("p99_e2el<=12.8s", False, "undetermined: 10 requests were given up before their end, so that it is"),
+        ("p99_e2el<12.8s", False, "at least 12800 ms is not < 12800 ms: 10 requests were given up before"),
+        ("p99_e2el<1s", False, "at least 12800 ms is not < 1000 ms: 10 requests were given up before their"),
+        ("p99_e2el>1s", True, None),
+        ("p99_e2el>=12.8s", True, None),
+        ("p99_e2el>20s", False, "undetermined: 10 requests were given up before their end, so that it is"),
+        ("mean_e2el<99s", False, "undetermined: 10 requests were given up before their end, so that it is"),
+    ],
+)
+def test_a_gate_on_what_cut_requests_leave_open_fails_unless_the_bound_decides(
+    gate: str, holds: bool, reason: str | None
+) -> None:
+    (result,) = evaluate(parse_gates(gate), cut_off())
+    assert result["passed"] is holds
+    assert (result["reason"] or "").startswith(reason or "")
+    assert (result["reason"] is None) == holds
+    assert (result["value"] is None) == (gate[:3] != "p50")
+    assert result["at_least"] == {"p99": 12800.0, "mean": pytest.approx(2180.0)}.get(gate.split("_")[0])
+
+
+@given(
+    st.sampled_from(["<", "<=", ">", ">="]),
+    st.lists(st.floats(0, 20), min_size=10, max_size=10),
+    st.floats(0.001, 40).map(lambda s: round(s, 3)),
+)
+def test_a_gate_that_passes_would_have_passed_whatever_the_cut_ones_had_taken(
+    op: str, more: list[float], limit_s: float
+) -> None:
+    (result,) = evaluate(parse_gates(f"p99_e2el{op}{limit_s}s"), cut_off())
+    truth = np.quantile([*[1.0] * 90, *(12.8 + extra for extra in more)], 0.99)
+    if result["passed"]:
+        assert truth > limit_s - 1e-9 if ">" in op else truth < limit_s
+
+
+def test_a_run_of_which_every_request_was_cut_has_bounds_and_a_goodput() -> None:
+    nothing = cut_off(0, 10) | {"requests": {"population": 0, "error_rate": None}}
+    nothing["goodput"] = {"ratio": 0.0, "judged": 10, "requests_per_s": 0.0}
+    results = evaluate(parse_gates("goodput>=95% p99_e2el<1s error_rate<1% rps>=0"), nothing)
+    assert [result["passed"] for result in results] == [False] * 4
+    assert [result["reason"][:12] for result in results] == [
+        "0% is not >=",
+        "at least 128",
+        *["no samples: "] * 2,
+    ]
+
+
+def test_a_gate_on_goodput_without_an_slo_says_that_it_lacks_one() -> None:
+    lacking = summary(goodput={"ratio": None, "judged": None, "requests_per_s": None})
+    for result in evaluate(parse_gates("goodput>=95% goodput_rps>1"), lacking):
+        assert (result["passed"], result["reason"]) == (False, "no SLO was given: nothing is good or bad")
 
 
 def test_trap_11_a_gate_without_samples_fails_and_says_so() -> None:
     nothing = summary(
         requests={"population": 0, "error_rate": None},
-        goodput={"ratio": None, "requests_per_s": None},
+        goodput={"ratio": None, "judged": 0, "requests_per_s": None},
         latency_ms=dict.fromkeys(METRICS, summarise_latency(np.empty(0))),
     )
     for result in evaluate(

@@ -7,11 +7,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import columns, failed, request, requests
+from metrics_cases import columns, failed, ns, request, requests
 
-from llm_locust.metrics.goodput import LOST, OUTCOME, Limits, MeasuredFrom, goodput, judge
+from llm_locust.metrics.goodput import (
+    ABANDONED,
+    LOST,
+    OUTCOME,
+    UNSENT,
+    Limits,
+    MeasuredFrom,
+    Missing,
+    good_rates,
+    goodput,
+    judge,
+)
 from llm_locust.metrics.latency import per_request, summarise_latency
 from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.throughput import Credits
+from llm_locust.metrics.window import Window
 from llm_locust.record import Outcome, RequestRecord
 
 
@@ -21,10 +34,13 @@ def of(
     measured_from: MeasuredFrom = "sent",
     seconds: float = 10.0,
     lost: int | None = 0,
+    unsent: int | None = 0,
 ) -> dict[str, Any]:
-    c = columns(*records)
-    judged = np.flatnonzero(~c.cancelled)
-    return goodput(judge(c, per_request(c), Limits(slo), measured_from), c, judged, seconds, lost=lost)
+    """Of requests that are all scheduled in the window, which begins with the first."""
+    c, all_ = columns(*records), np.arange(len(records))
+    judgement = judge(c, per_request(c), Limits(slo), measured_from)
+    rates = good_rates(judgement, Credits.of(c, Window(ns(0.0), ns(seconds), "")), all_)
+    return goodput(judgement, c, all_, Missing(lost, unsent)) | rates
 
 
 def good(record: RequestRecord, slo: Slo, measured_from: MeasuredFrom = "sent") -> bool:
@@ -44,7 +60,7 @@ def test_trap_12_goodput_is_of_all_requests_not_of_successes() -> None:
     result = of(request(), *(failed() for _ in range(9)), slo=Slo(ttft_s=1.0))
     assert result["ratio"] == pytest.approx(0.1)
     assert result["attainment"] == {"ttft": pytest.approx(0.1)}
-    assert result["first_failed"] == {"ttft": 0, OUTCOME: 9, LOST: 0}
+    assert result["first_failed"] == {"ttft": 0, OUTCOME: 9, ABANDONED: 0, LOST: 0, UNSENT: 0}
 
 
 def test_trap_19_an_open_loop_is_measured_from_scheduled_a_closed_one_from_sent() -> None:
@@ -85,7 +101,15 @@ def test_what_failed_first_is_first_in_time() -> None:
     pace = request(arrivals=(0.5, 5.0))  # tpot breaks at 0.6
     end = request(arrivals=(0.9, 2.5), output_tokens=100)  # tpot holds
     result = of(both, pace, end, failed(), request(), slo=slo)
-    assert result["first_failed"] == {"ttft": 1, "tpot": 1, "e2el": 1, OUTCOME: 1, LOST: 0}
+    assert result["first_failed"] == {
+        "ttft": 1,
+        "tpot": 1,
+        "e2el": 1,
+        OUTCOME: 1,
+        ABANDONED: 0,
+        LOST: 0,
+        UNSENT: 0,
+    }
 
 
 @pytest.mark.parametrize(("tokens", "first"), [(6, "tpot"), (8, "e2el")])
@@ -95,8 +119,11 @@ def test_a_pace_breaks_when_the_answer_takes_longer_than_its_tokens_may(tokens: 
 
 
 def test_without_an_slo_nothing_is_good_or_bad() -> None:
-    result = goodput(None, columns(request()), np.array([0]), 10.0)
-    assert result["ratio"] is None
+    c = columns(request())
+    result = goodput(None, c, np.array([0])) | good_rates(
+        None, Credits.of(c, Window(ns(0.0), ns(10.0), "")), np.array([0])
+    )
+    assert result["ratio"] is result["judged"] is None
     assert result["requests_per_s"] is None
     assert result["output_tokens_per_s"] is None
     assert result["attainment"] == result["slo"] == {}
@@ -113,7 +140,7 @@ def test_a_request_without_a_record_held_no_limit() -> None:
     result = of(request(), request(arrivals=(0.1, 3.0)), slo=Slo(ttft_s=1.0, tpot_s=1.0), lost=2)
     assert result["ratio"] == pytest.approx(1 / 4)
     assert result["attainment"] == {"ttft": pytest.approx(2 / 4), "tpot": pytest.approx(1 / 4)}
-    assert result["first_failed"] == {"ttft": 0, "tpot": 1, OUTCOME: 0, LOST: 2}
+    assert result["first_failed"] == {"ttft": 0, "tpot": 1, OUTCOME: 0, ABANDONED: 0, LOST: 2, UNSENT: 0}
     assert result["requests_per_s"] == pytest.approx(1 / 10)
 
 
@@ -125,7 +152,7 @@ def test_lost_requests_alone_have_a_share_and_it_is_none_of_them() -> None:
 def test_where_lost_requests_are_not_known_shares_are_of_the_recorded_ones() -> None:
     result = of(request(), failed(), slo=Slo(ttft_s=1.0), lost=None)
     assert result["ratio"] == 0.5
-    assert result["first_failed"] == {"ttft": 0, OUTCOME: 1}
+    assert result["first_failed"] == {"ttft": 0, OUTCOME: 1, ABANDONED: 0, UNSENT: 0}
 
 
 slos = st.builds(
@@ -141,14 +168,16 @@ def test_shares_and_counts_fit_together(
     records: list[RequestRecord], slo: Slo, base: MeasuredFrom, lost: int
 ) -> None:
     result = of(*records, slo=slo, measured_from=base, lost=lost)
-    judged = [r for r in records if r.outcome is not Outcome.CANCELLED]
-    if not judged and not lost:
+    ended = [r for r in records if r.outcome is not Outcome.CANCELLED]
+    assert len(ended) + lost <= result["judged"] <= len(records) + lost
+    if not result["judged"]:
         assert result["ratio"] is None
         return
-    good_ones = round(result["ratio"] * (len(judged) + lost))
-    assert good_ones + sum(result["first_failed"].values()) == len(judged) + lost
-    assert result["first_failed"][OUTCOME] == sum(r.outcome is not Outcome.OK for r in judged)
-    assert result["ratio"] <= min(result["attainment"].values())
+    good_ones = round(result["ratio"] * result["judged"])
+    assert good_ones + sum(result["first_failed"].values()) == result["judged"]
+    assert result["first_failed"][OUTCOME] == sum(r.outcome is not Outcome.OK for r in ended)
+    if not any(result["not_judged"].values()):  # the good ones hold every limit that judges them
+        assert all(result["ratio"] <= share for share in result["attainment"].values() if share is not None)
 
 
 @given(st.lists(requests(), max_size=12), slos)
@@ -173,8 +202,7 @@ OWN = Limits(Slo(ttft_s=0.2, e2el_s=5.0), {"code": Slo(ttft_s=0.1), "batch": Slo
 
 def of_classes(*records: RequestRecord, lost: int | None = 0) -> dict[str, Any]:
     c = columns(*records)
-    judged = np.flatnonzero(~c.cancelled)
-    return goodput(judge(c, per_request(c), OWN, "sent"), c, judged, 10.0, lost=lost)
+    return goodput(judge(c, per_request(c), OWN, "sent"), c, np.arange(len(c)), Missing(lost))
 
 
 def labelled(slo_class: str, ttft_s: float) -> RequestRecord:
@@ -206,5 +234,91 @@ def test_attainment_is_of_those_that_have_the_limit() -> None:
     )
     assert found["attainment"] == {"ttft": pytest.approx(1 / 3), "e2el": 0.5}
     assert found["ratio"] == 0.5
-    assert found["first_failed"] == {"ttft": 2, "e2el": 0, OUTCOME: 0, LOST: 0}
+    assert found["first_failed"] == {"ttft": 2, "e2el": 0, OUTCOME: 0, ABANDONED: 0, LOST: 0, UNSENT: 0}
     assert of_classes(labelled("batch", 1.0))["attainment"] == {"ttft": None, "e2el": None}
+
+
+def cut(at: float, arrivals: tuple[float, ...] = (), *, when: float = 10.0, **fields: Any) -> RequestRecord:
+    """A request that the run's end cut ``when`` seconds after the start."""
+    return request(at, arrivals, ended=when, outcome=Outcome.CANCELLED, **fields)
+
+
+@pytest.mark.parametrize(
+    ("record", "slo", "first"),
+    [
+        (cut(8.0), Slo(ttft_s=1.0), "ttft"),  # two seconds without a token
+        (cut(9.5), Slo(ttft_s=1.0), None),
+        (cut(8.0, (1.5,)), Slo(ttft_s=1.0), "ttft"),  # a token, but late
+        (cut(8.0, (0.5,)), Slo(ttft_s=1.0), None),
+        (cut(8.0, (0.5,)), Slo(ttft_s=1.0, e2el_s=1.9), "e2el"),
+        (cut(8.0, (0.5,)), Slo(e2el_s=2.1), None),
+        (cut(8.0, (0.5, 0.6), first_answer_ns=None), Slo(ttfo_s=1.0), "ttfo"),  # reasoning only
+        (cut(8.0, (0.5, 0.6), asked_output_tokens=11), Slo(tpot_s=0.14), "tpot"),  # 1.5 s for 10 gaps
+        (cut(8.0, (0.5, 0.6), asked_output_tokens=11), Slo(tpot_s=0.16), None),
+        (cut(8.0, (0.5, 0.6)), Slo(tpot_s=0.7), "tpot"),  # a third token, now, would make it 0.75
+        (cut(8.0, (0.5, 0.6)), Slo(tpot_s=0.8), None),
+        (cut(8.0), Slo(tpot_s=0.1), None),
+        (cut(8.0, (0.5,)), Slo(), None),
+    ],
+)
+def test_a_cut_request_is_bad_where_it_had_broken_a_limit_and_else_in_no_share(
+    record: RequestRecord, slo: Slo, first: str | None
+) -> None:
+    result = of(request(0.0, (0.01,)), record, slo=slo or Slo(e2el_s=99.0))
+    assert result["judged"] == (1 if first is None else 2)
+    assert result["ratio"] == (1.0 if first is None else 0.5)
+    assert result["first_failed"].get(first or "", 0) == (0 if first is None else 1)
+
+
+def test_the_first_of_several_limits_that_a_cut_request_broke_is_named() -> None:
+    both = cut(1.0, (0.5, 0.6), asked_output_tokens=5)  # tpot breaks at 0.5 + 4 × 0.1, e2el at 2.0
+    assert of(both, slo=Slo(tpot_s=0.1, e2el_s=2.0))["first_failed"]["tpot"] == 1
+    assert of(both, slo=Slo(tpot_s=1.0, e2el_s=2.0))["first_failed"]["e2el"] == 1
+
+
+def test_a_limit_that_a_cut_request_had_not_broken_is_not_held_against_it() -> None:
+    result = of(request(), cut(8.0, (0.5,)), slo=Slo(ttft_s=1.0, e2el_s=1.9))
+    assert result["attainment"] == {"ttft": 1.0, "e2el": 0.5}
+
+
+def test_a_request_that_was_cut_before_it_was_sent_counts_from_scheduled_alone() -> None:
+    waiting = cut(5.0, sent=False)
+    assert of(waiting, slo=Slo(ttft_s=1.0), measured_from="scheduled")["ratio"] == 0.0
+    assert of(waiting, slo=Slo(ttft_scheduled_s=1.0))["ratio"] == 0.0
+    assert of(waiting, slo=Slo(ttft_s=1.0))["ratio"] is None
+
+
+def test_who_leaves_after_a_limit_has_passed_is_bad_and_who_leaves_before_is_in_no_share() -> None:
+    patient, hasty = cut(0.0, when=3.0, abandoned=True), cut(0.0, when=0.5, abandoned=True)
+    result = of(request(), patient, hasty, slo=Slo(ttft_s=1.0))
+    assert (result["ratio"], result["judged"]) == (0.5, 2)
+    assert result["first_failed"] == {"ttft": 0, OUTCOME: 0, ABANDONED: 1, LOST: 0, UNSENT: 0}
+
+
+def test_requests_that_were_never_sent_held_no_limit() -> None:
+    result = of(request(), slo=Slo(ttft_s=1.0), lost=1, unsent=2)
+    assert (result["ratio"], result["judged"]) == (0.25, 4)
+    assert result["attainment"] == {"ttft": 0.25}
+    assert result["first_failed"][UNSENT] == 2
+    unknown = of(request(), slo=Slo(ttft_s=1.0), lost=0, unsent=None)
+    assert (unknown["ratio"], UNSENT in unknown["first_failed"]) == (1.0, False)
+
+
+def test_rates_of_the_good_are_of_those_that_ended_inside_and_of_the_tokens_that_came_inside() -> None:
+    """One a second, each of ten tokens in 5 s: the rate is one a second, not one less five of a window."""
+    steps = tuple(0.5 * (k + 1) for k in range(10))
+    records = [request(float(at), steps) for at in range(-5, 10)]
+    c, rows = columns(*records), np.arange(len(records))
+    judgement = judge(c, per_request(c), Limits(Slo(ttft_s=1.0)), "sent")
+    rates = good_rates(judgement, Credits.of(c, Window(ns(0.0), ns(10.0), "")), rows)
+    assert rates == {
+        "requests_per_s": pytest.approx(1.0),
+        "output_tokens_per_s": pytest.approx(10.0, rel=0.02),
+    }
+
+
+def test_a_bad_requests_tokens_are_in_no_rate_of_the_good() -> None:
+    c = columns(request(), request(1.0, (5.0, 5.1)), cut(8.0, (0.1, 0.2)))
+    judgement = judge(c, per_request(c), Limits(Slo(ttft_s=1.0)), "sent")
+    rates = good_rates(judgement, Credits.of(c, Window(ns(0.0), ns(10.0), "")), np.arange(3))
+    assert rates == {"requests_per_s": pytest.approx(0.1), "output_tokens_per_s": pytest.approx(0.3)}

@@ -21,11 +21,12 @@ def test_a_slow_replica_does_not_hide_in_the_pool() -> None:
     c = columns(*fast, *slow, failed(0.1))
     values = per_request(c)
     judgement = judge(c, values, Limits(Slo(ttft_s=1.0)), "sent")
-    a, b = replicas(c, values, Credits.of(c, Window(ns(0.0), ns(4.0), "")), judgement)
+    a, b = replicas(c, Credits.of(c, Window(ns(0.0), ns(4.0), "")), judgement)
     assert a == {
         "name": "a",
         "requests": 8,
         "share": 0.8,
+        "cut_share": 0.0,
         "ttft_p50_ms": pytest.approx(100),
         "ttft_p99_ms": pytest.approx(100),
         "tpot_p50_ms": pytest.approx(100),
@@ -40,6 +41,7 @@ def test_a_slow_replica_does_not_hide_in_the_pool() -> None:
             "e2el_p50_ms": pytest.approx([200, 200]),
             "e2el_p99_ms": None,
         },
+        "at_least": {},
         "output_tokens_per_s": 4.0,
         "concurrency_mean": pytest.approx(8 * 0.2 / 4),
         "error_rate": 0.0,
@@ -55,7 +57,7 @@ def test_a_slow_replica_does_not_hide_in_the_pool() -> None:
 
 def test_without_an_slo_a_replica_has_no_goodput() -> None:
     c = columns(request(replica="a"))
-    (entry,) = replicas(c, per_request(c), Credits.of(c, Window(ns(0.0), ns(1.0), "")), None)
+    (entry,) = replicas(c, Credits.of(c, Window(ns(0.0), ns(1.0), "")), None)
     assert entry["goodput_ratio"] is None
 
 

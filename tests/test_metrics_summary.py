@@ -240,6 +240,7 @@ def test_a_run_gives_the_numbers_that_pandas_gives() -> None:
     assert summary["throughput"]["output_tokens_per_s"] == pytest.approx(df["tokens"].sum() / 95)
     good = ok[(ok["ttft_scheduled"] <= 0.05) & ~(ok["tpot"] > 0.045)]
     assert summary["goodput"]["ratio"] == pytest.approx(len(good) / len(inside))
+    good = ended_ok[(ended_ok["ttft_scheduled"] <= 0.05) & ~(ended_ok["tpot"] > 0.045)]
     assert summary["goodput"]["requests_per_s"] == pytest.approx(len(good) / 95)
 
 
@@ -421,7 +422,13 @@ def test_lost_requests_are_asked_for_and_not_good_and_no_error_of_the_server() -
     assert (summary["requests"]["population"], summary["requests"]["error_rate"]) == (2, 0.5)
     assert summary["goodput"]["ratio"] == pytest.approx(1 / 5)
     assert summary["goodput"]["attainment"] == {"ttft": pytest.approx(1 / 5)}
-    assert summary["goodput"]["first_failed"] == {"ttft": 0, "outcome": 1, "lost": 3}
+    assert summary["goodput"]["first_failed"] == {
+        "ttft": 0,
+        "outcome": 1,
+        "abandoned": 0,
+        "lost": 3,
+        "unsent": 0,
+    }
     assert [g["passed"] for g in summary["gates"]] == [True, False]
     assert summary["latency_ms_adjusted"]["ttft"]["n"] == 2
 

@@ -56,9 +56,7 @@ def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Fl
     none = np.zeros(len(part), np.bool_)
     good = none if judgement is None else judgement.good
     judged = ~part.cancelled
-    limited: dict[str, Mask] = {}
-    if judgement is not None:
-        limited = {metric: mask & judged for metric, mask in judgement.limited.items()}
+    limited: dict[str, Mask] = {} if judgement is None else judgement.limited
     held = {metric: mask & judgement.held[metric] for metric, mask in limited.items()} if judgement else {}
     answered = (part.events > 0) | part.ok
     first = judged & part.streamed & (part.events > 0)
@@ -66,6 +64,7 @@ def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Fl
     amounts: list[np.ndarray[tuple[int], np.dtype[np.generic]]] = [
         *(part.outcome == place for place in range(len(OUTCOMES))),
         good,
+        none if judgement is None else judgement.judged,
         *(limited.get(metric, none) for metric in SLO_METRICS),
         *(held.get(metric, none) for metric in SLO_METRICS),
         _whole(part.input_tokens * answered),

@@ -18,7 +18,8 @@ _LIMITED = tuple(f"limited_{metric}" for metric in SLO_METRICS)
 _HELD = tuple(f"held_{metric}" for metric in SLO_METRICS)
 _TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
 
-#: Sums over requests. ``limited_<metric>`` are the ok and failed ones that have this limit,
+#: Sums over requests. ``good_or_bad`` are those that goodput is a share of, ``limited_<metric>`` those
+#: that are held against this limit (see :class:`~llm_locust.metrics.goodput.Judgement`),
 #: ``held_<metric>`` those of them that held it; ``busy_ns`` is the time between sent and ended;
 #: ``kernel_stamps``, ``reads`` and ``coalesced_reads`` are of the ok and failed ones, as are
 #: ``first_tokens``, of which ``first_tokens_wide`` may have come much earlier than told; ``gaps`` are
@@ -26,6 +27,7 @@ _TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
 SCALARS = (
     *_OF_OUTCOME,
     "good",
+    "good_or_bad",
     *_LIMITED,
     *_HELD,
     "input_tokens",
@@ -93,7 +95,7 @@ class Counts:
 
     @property
     def judged(self) -> int:
-        """ok and failed: what error rate and goodput are shares of."""
+        """ok and failed: what the error rate is a share of."""
         return self.ended - self.cancelled
 
     def sketch(self, metric: str) -> Sketch:

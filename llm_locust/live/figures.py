@@ -26,8 +26,9 @@ class Latency:
 class Figures:
     """Requests that ended in a span of ``seconds``. Rates are None where it is empty.
 
-    ``requests`` are the ok and the failed ones, ``goodput`` is the good ones' share of them, None without
-    any limit; ``attainment`` is for each limit the share, of those that have it, that held it. Tokens are
+    ``requests`` are the ok and the failed ones. ``goodput`` is the good ones' share of these and of those
+    that were cancelled when they had broken a limit, None without any limit; ``attainment`` is for each limit
+    the share, of those that are held against it, that held it. Tokens are
     counted when their request ends. ``concurrency`` is the mean number of requests between sent and
     ended, found from their durations (Little's law): those still under way are not in it.
     """
@@ -70,7 +71,7 @@ def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
         failures=counts.failed,
         cancelled=counts.cancelled,
         outcomes={outcome.value: counts.outcome(outcome) for outcome in OUTCOMES},
-        goodput=share(counts["good"], counts.judged if limits else 0),
+        goodput=share(counts["good"], counts["good_or_bad"]),
         attainment={
             metric: share(counts[f"held_{metric}"], counts[f"limited_{metric}"]) for metric in limits.metrics
         },

@@ -8,13 +8,14 @@ import pyarrow as pa
 
 from llm_locust.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.columns import Rows, groups
-from llm_locust.metrics.goodput import goodput
-from llm_locust.metrics.latency import summarise_latency
+from llm_locust.metrics.goodput import Missing, good_rates, goodput
+from llm_locust.metrics.latency import latency_figures
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.percentiles import PERCENTILES
 from llm_locust.metrics.terms import listed, nearest
 from llm_locust.metrics.throughput import throughput
 from llm_locust.metrics.whole import Whole
+from llm_locust.metrics.window import Population
 
 #: What requests can be told apart by: columns of their records.
 DIMENSIONS = (
@@ -59,7 +60,7 @@ def breakdown(
 ) -> Breakdown:
     """requests, latency_ms (of ttft, tpot, e2el), throughput and goodput of each label.
 
-    Of lost requests no label is known: shares are of the recorded ones.
+    Of requests without a record no label is known: shares are of the recorded ones.
 
     Args:
         requests: what ``m`` was measured of, in the same order.
@@ -67,7 +68,12 @@ def breakdown(
     """
     found = sorted(groups(_labels(requests, dimension)), key=lambda group: -len(group[1]))
     told = sorted(found[:MOST_GROUPS], key=lambda group: _order(group[0]))
-    figures = {label: _figures(m, rows, places) for label, rows in told}
+    populations = [m.population(rows) for _, rows in told]
+    latencies = latency_figures(m.c, populations, _SHOWN, places)
+    figures = {
+        label: _figures(m, rows, population, latency_ms)
+        for (label, rows), population, latency_ms in zip(told, populations, latencies, strict=True)
+    }
     return Breakdown(figures, len(found) - len(told))
 
 
@@ -90,8 +96,7 @@ def _order(label: str) -> tuple[bool, int, str]:
     return (False, int(label), "") if label.isdecimal() else (True, 0, label)
 
 
-def _figures(m: Measured, rows: Rows, places: Mapping[str, float]) -> dict[str, Any]:
-    population = m.population(rows)
+def _figures(m: Measured, rows: Rows, population: Population, latency_ms: dict[str, Any]) -> dict[str, Any]:
     judged = population.judged
     return {
         "requests": {
@@ -102,9 +107,8 @@ def _figures(m: Measured, rows: Rows, places: Mapping[str, float]) -> dict[str, 
             "population": len(judged),
             "error_rate": len(population.failed) / len(judged) if len(judged) else None,
         },
-        "latency_ms": {
-            metric: summarise_latency(m.values[metric][population.ok], places=places) for metric in _SHOWN
-        },
+        "latency_ms": latency_ms,
         "throughput": throughput(m.c, m.credits, rows),
-        "goodput": goodput(m.judgement, m.c, judged, m.window.seconds, lost=None),
+        "goodput": goodput(m.judgement, m.c, population.all, Missing(None, None))
+        | good_rates(m.judgement, m.credits, rows),
     }

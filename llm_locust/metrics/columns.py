@@ -45,6 +45,7 @@ PART_COLUMNS = (
     "finish_reason",
     "output_chars",
     "asked_input_tokens",
+    "asked_output_tokens",
     "token_source",
     "streamed",
     "reused",
@@ -122,6 +123,7 @@ class Columns(Times):
     ended_by_token: Mask
     output_chars: Floats
     asked_input_tokens: Floats
+    asked_output_tokens: Floats
     source: NDArray[np.int8]
     streamed: Mask
     reused: Mask
@@ -149,6 +151,13 @@ class Columns(Times):
     def paced_tokens(self) -> Floats:
         """The output tokens that could arrive: all but the hidden ones."""
         return self.output_tokens - self.hidden_tokens
+
+    @property
+    def paced_from_s(self) -> Floats:
+        """Where the pace of an answer begins, after sent: its first token event, that of the answer where its
+        reasoning came as a summary only; NaN where it was not streamed."""
+        begun = np.where(self.hidden_tokens > 0, self.first_answer_s, self.first_event_s)
+        return np.where(self.streamed, begun, np.nan)
 
     @property
     def event_tokens(self) -> Floats:
@@ -216,6 +225,7 @@ class Part(Columns):
             ended_by_token=ended_by_token,
             output_chars=batch.floats("output_chars"),
             asked_input_tokens=batch.floats("asked_input_tokens"),
+            asked_output_tokens=batch.floats("asked_output_tokens"),
             source=source,
             streamed=streamed,
             reused=batch.bools("reused"),

@@ -9,12 +9,12 @@ from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.bootstrap import CELLS, Resampler
 from llm_locust.metrics.cells import Arrivals, order_cells, sum_arrivals, time_cells
-from llm_locust.metrics.columns import Columns, Floats, Mask
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.comparable import Metric
-from llm_locust.metrics.completeness import requests_lost
+from llm_locust.metrics.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.estimates import Average, Estimate, Percentile, Share
 from llm_locust.metrics.gates import Kind
-from llm_locust.metrics.goodput import goodput
+from llm_locust.metrics.goodput import good_rates
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
 from llm_locust.metrics.slo import Slo
@@ -137,17 +137,29 @@ def _on_time(run: Compared, resampler: Resampler) -> Estimate | None:
 
 
 def _share(run: Compared, metric: Metric, resampler: Resampler) -> Estimate | None:
-    """A lost request held no limit; it is spread over all cells, because nobody knows its place."""
-    judged = run.population.judged
+    """A request without a record held no limit; it is spread over all cells: nobody knows its place."""
+    judged = _denominator(run, metric)
     hits = _hits(run, metric)
-    lost = 0 if metric.name == "error_rate" else requests_lost(run.manifest, len(run.c))
-    if hits is None or not len(judged) + lost:
+    missing = 0
+    if metric.name != "error_rate":
+        missing = requests_lost(run.manifest, len(run.c)) + requests_unsent(run.manifest)
+    if hits is None or not len(judged) + missing:
         return None
     cells = order_cells(run.c, judged)
     held = cells.sums(hits[judged].astype(np.float64))
-    error = resampler.standard_error(held, cells.sums() + lost / max(1, cells.count))
-    n = len(judged) + lost
+    error = resampler.standard_error(held, cells.sums() + missing / max(1, cells.count))
+    n = len(judged) + missing
     return Share(int(hits[judged].sum()) / n, n, error)
+
+
+def _denominator(run: Compared, metric: Metric) -> Rows:
+    """The recorded requests that the share is of."""
+    judgement = run.measured.judgement
+    if metric.name == "error_rate" or judgement is None:
+        return run.population.judged
+    scheduled = run.population.all
+    mask = judgement.judged if metric.name == "goodput" else judgement.limited.get(metric.limit)
+    return scheduled if mask is None else scheduled[mask[scheduled]]
 
 
 def _hits(run: Compared, metric: Metric) -> Mask | None:
@@ -186,8 +198,8 @@ def _rate_per_s(run: Compared, name: str) -> float | None:
         inputs, outputs = (_rate_per_s(run, each) for each in ("input_tps", "output_tps"))
         return None if inputs is None or outputs is None else inputs + outputs
     if name == "goodput_rps":
-        good = goodput(run.measured.judgement, run.c, run.population.judged, seconds)
-        return None if good["requests_per_s"] is None else float(good["requests_per_s"])
+        rate = good_rates(run.measured.judgement, credits, np.arange(len(run.c)))["requests_per_s"]
+        return None if rate is None else float(rate)
     return float(credits.finished.sum()) / seconds
 
 
@@ -204,8 +216,7 @@ def _amounts(run: Compared, name: str) -> Floats:
     if name == "total_tps":
         return _amounts(run, "input_tps") + _amounts(run, "output_tps")
     if name == "goodput_rps" and judgement is not None:
-        judged = run.population.judged
-        return _sums_over_time(run, c.scheduled_s[judged], judgement.good[judged].astype(np.float64))
+        return _sums_over_time(run, c.ended_s, judgement.good.astype(np.float64))
     return _sums_over_time(run, c.ended_s, credits.finished.astype(np.float64))
 
 

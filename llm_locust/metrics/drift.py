@@ -128,14 +128,15 @@ def _series(
     c: Columns, population: Population, judgement: Judgement | None, edges: Floats
 ) -> dict[str, Floats]:
     """Each measure in every bin, of the requests scheduled in it; NaN where it is not defined."""
-    ok, judged = population.ok, population.judged
+    ok, judged, scheduled = population.ok, population.judged, population.all
     asked = _counts(c, judged, edges)
     failed = _counts(c, population.failed, edges)
     good = np.full(len(edges) - 1, np.nan)
     if judgement is not None:
+        judged = scheduled[judgement.judged[scheduled]]
         good = _counts(c, judged[judgement.good[judged]], edges)
     with np.errstate(invalid="ignore"):
-        shares = {"goodput_ratio": good / asked, "error_rate": failed / asked}
+        shares = {"goodput_ratio": good / _counts(c, judged, edges), "error_rate": failed / asked}
     place, ttfts_s = _place(c, ok, edges), ttft(c)[ok]
     ascending = [ordered(ttfts_s[place == i]) for i in range(len(edges) - 1)]
     return {

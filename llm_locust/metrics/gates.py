@@ -93,10 +93,11 @@ def parse_gates(text: str) -> tuple[Gate, ...]:
 
 
 def evaluate(gates: tuple[Gate, ...], summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each gate against a summary: ``{text, value, passed, reason}``.
+    """Each gate against a summary: ``{text, value, at_least, passed, reason}``.
 
-    ``value`` is what the summary holds, in its unit. A gate without samples fails with the value
-    None: nothing was shown to hold. ``reason`` is None where the gate passed.
+    ``value`` is what the summary holds, in its unit. Where it holds none, the gate fails and ``reason`` says
+    why: nothing was shown to hold. A latency that cut requests leave open has a lower bound, ``at_least``;
+    where that alone decides, it does. ``reason`` is None where the gate passed.
     """
     return [_result(gate, summary) for gate in gates]
 
@@ -147,17 +148,49 @@ def _limit(metric: str, text: str) -> float:
 
 def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     value = _value(gate, summary)
+    found = {"text": gate.text, "value": value, "at_least": None}
     if value is None:
-        reason = f"no samples: the run has no value of {gate.metric}"
-        return {"text": gate.text, "value": None, "passed": False, "reason": reason}
+        return found | _undetermined(gate, summary)
     passed = bool(_OPERATORS[gate.op](round(value, _DIGITS), gate.limit))
     broken = f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}"
-    return {"text": gate.text, "value": value, "passed": passed, "reason": None if passed else broken}
+    return found | {"passed": passed, "reason": None if passed else broken}
+
+
+def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A gate on a figure that the run has not."""
+    if gate.kind is Kind.LATENCY:
+        return _latency_undetermined(gate, summary)
+    if not summary["requests"]["population"]:
+        return {"passed": False, "reason": f"no samples: the run has no value of {gate.metric}"}
+    if gate.metric in ("goodput", "goodput_rps") and summary["goodput"]["judged"] is None:
+        return {"passed": False, "reason": "no SLO was given: nothing is good or bad"}
+    if not summary["window"]["seconds"] > 0:
+        return {"passed": False, "reason": "the window is empty"}
+    return {"passed": False, "reason": f"the run has no value of {gate.metric}: tokens are not known"}
+
+
+def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
+    _, latency, statistic = _PATHS[gate.metric]
+    stats = summary["latency_ms"][latency]
+    bound = stats["at_least"].get(statistic)
+    if bound is None:
+        return {"passed": False, "reason": f"no samples: no request that ended ok has a {latency}"}
+    cut = f"{stats['censored']} requests were given up before their end"
+    least = f"at least {_shown(gate, bound)}"
+    limit = f"{gate.op} {_shown(gate, gate.limit)}"
+    # The figure may be the bound itself: only what that breaks, too, is decided.
+    holds = _OPERATORS[gate.op](round(bound, _DIGITS), gate.limit)
+    if gate.op in (">", ">="):
+        reason = None if holds else f"undetermined: {cut}, so that it is {least}: that may be not {limit}"
+        return {"at_least": bound, "passed": holds, "reason": reason}
+    why = f"undetermined: {cut}, so that it is only known to be {least}"
+    return {"at_least": bound, "passed": False, "reason": why if holds else f"{least} is not {limit}: {cut}"}
 
 
 def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
-    """The summary's figure; None without samples. A rate of no requests at all shows nothing."""
-    if gate.metric != "requests" and not summary["requests"]["population"]:
+    """The summary's figure, None where it has none. A rate of no requests at all shows nothing."""
+    asked = summary["goodput"]["judged"] if gate.metric == "goodput" else summary["requests"]["population"]
+    if gate.metric != "requests" and not asked:
         return None
     found: Any = summary
     for key in _PATHS[gate.metric]:

@@ -2,23 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.batch import Labels
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.latency import paced_from
+from llm_locust.metrics.cut import MeasuredFrom as MeasuredFrom
+from llm_locust.metrics.cut import at_least, most_gaps
 from llm_locust.metrics.slo import SLO_METRICS, Slo
+from llm_locust.metrics.throughput import Credits, rate_per_s
 
-MeasuredFrom = Literal["scheduled", "sent"]
-
-#: Key of ``first_failed`` for requests that did not end ok.
+#: Key of ``first_failed`` for requests that failed.
 OUTCOME = "outcome"
+
+#: Key of ``first_failed`` for requests whose user left after a limit had passed.
+ABANDONED = "abandoned"
 
 #: Key of ``first_failed`` for requests of which there is no record.
 LOST = "lost"
+
+#: Key of ``first_failed`` for requests that were due and were never sent.
+UNSENT = "unsent"
 
 _FROM_EITHER = ("ttft", "ttfo", "e2el")
 
@@ -58,10 +64,12 @@ class Limits:
 class Judgement:
     """Each request against its SLO; arrays of shape (rows,).
 
-    ``held[metric]`` marks the requests that ended ok and kept that limit, ``limited[metric]`` those that
-    have it, ``unjudged[metric]`` those that have it and ended ok, but cannot be held against it. ``good``
-    are those that kept all. ``first_failed`` is the index of what broke first among
-    ``(*held, OUTCOME)``, -1 for good.
+    ``judged`` marks the requests that are good or bad: those that ended ok, failed, or were cancelled when
+    they had already broken a limit. ``limited[metric]`` marks those that are held against that limit: they
+    have it, and ended ok, failed, or were cancelled when they had broken it. ``held[metric]`` marks those
+    of them that ended ok and kept it (and the ok ones without such a limit), ``good`` those that kept all.
+    ``unjudged[metric]`` marks those that have the limit and ended ok, but cannot be held against it.
+    ``first_failed`` is the index of what broke first among :attr:`causes`, -1 for good and not judged.
     """
 
     limits: Limits
@@ -69,7 +77,28 @@ class Judgement:
     limited: dict[str, Mask]
     unjudged: dict[str, Mask]
     good: Mask
+    judged: Mask
     first_failed: NDArray[np.int8]
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """What ``first_failed`` has indices of."""
+        return (*self.held, OUTCOME, ABANDONED)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Requests without a record: ``lost`` ones, and ``unsent`` ones that were due and were never sent.
+
+    None where it is not known how many of the run's belong here.
+    """
+
+    lost: int | None = 0
+    unsent: int | None = 0
+
+    @property
+    def known(self) -> int:
+        return (self.lost or 0) + (self.unsent or 0)
 
 
 def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_from: MeasuredFrom) -> Judgement:
@@ -81,72 +110,104 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
 
     A metric that is not defined breaks its limit, but for tpot. An answer of fewer than two tokens has no
     pace to break. Of more tokens that came at one time the pace is not known: such an answer is judged by
-    its other limits, and breaks this one where it has no other.
+    its other limits, and breaks this one where it has no other. A cancelled request has broken a limit when
+    its metric is above it for certain: see :func:`~llm_locust.metrics.cut.at_least`.
     """
-    held, unjudged, broken_at_s = {}, {}, []
+    ok, cancelled = c.ok, c.cancelled
+    held, limited, unjudged, broken_at_s = {}, {}, {}, []
     limits_s = {metric: limits.per_request(c.slo_class, metric) for metric in limits.metrics}
-    limited = {metric: np.isfinite(limit_s) for metric, limit_s in limits_s.items()}
-    several = np.sum([*limited.values(), np.zeros(len(c))], axis=0) > 1
+    several = np.sum([*map(np.isfinite, limits_s.values()), np.zeros(len(c))], axis=0) > 1
     for metric, limit_s in limits_s.items():
-        measured = _measured(values, metric, measured_from)
-        kept = (measured <= limit_s + _HALF_A_NANOSECOND) | ~limited[metric]
+        measured, has_limit = _measured(values, metric, measured_from), np.isfinite(limit_s)
+        kept = (measured <= limit_s + _HALF_A_NANOSECOND) | ~has_limit
         unjudged[metric] = np.zeros(len(c), np.bool_)
         if metric == "tpot":
             kept |= c.paced_tokens < 2
-            unjudged[metric] = np.isnan(measured) & ~kept & c.ok
+            unjudged[metric] = np.isnan(measured) & ~kept & ok
             kept |= unjudged[metric] & several
-        held[metric] = kept & c.ok
+        if cancelled.any():
+            broken = at_least(c, metric, measured_from) > limit_s + _HALF_A_NANOSECOND
+            kept = np.where(cancelled, ~broken, kept)
+        held[metric] = kept & ok
+        limited[metric] = has_limit & ~(cancelled & kept)
         moment = _moment_s(c, values, metric, limit_s, measured_from)
         # Kept: never broken. Broken at an unknown moment: after every known one.
         broken_at_s.append(np.where(kept, np.inf, np.nan_to_num(moment, nan=_LAST)))
-    good = np.logical_and.reduce([c.ok, *held.values()])
+    good = np.logical_and.reduce([ok, *held.values()])
+    judged = np.logical_or.reduce([~cancelled, *(cancelled & mask for mask in limited.values())])
     first = np.argmin(broken_at_s, axis=0) if broken_at_s else np.zeros(len(c))
-    first_failed = np.select([good, ~c.ok], [-1, len(held)], first).astype(np.int8)
-    return Judgement(limits, held, limited, unjudged, good, first_failed)
+    causes = [good | ~judged, c.abandoned & cancelled, ~ok & ~cancelled]
+    first_failed = np.select(causes, [-1, len(held) + 1, len(held)], first).astype(np.int8)
+    return Judgement(limits, held, limited, unjudged, good, judged, first_failed)
+
+
+_NOTHING_MISSING = Missing()
 
 
 def goodput(
-    judgement: Judgement | None, c: Columns, judged: Rows, seconds: float, *, lost: int | None = 0
+    judgement: Judgement | None,
+    c: Columns,
+    scheduled: Rows,
+    missing: Missing = _NOTHING_MISSING,
 ) -> dict[str, Any]:
-    """Shares of a population and rates of its good requests.
+    """Shares of the requests that were scheduled in a window.
 
     ``slo`` is in milliseconds: what all of the population is held against; where its classes differ, the
     run's, and ``slo_by_class`` has those of each. ``attainment`` is for each limit the share, of those in
-    the population that have it and can be judged by it, that ended ok and held it: the adjusted
-    distribution at the limit. ``not_judged`` counts those that cannot.
-    ``first_failed`` counts, for the requests that were not good, which limit broke first in time,
-    ``outcome`` standing for those that did not end ok and ``lost`` for those without a record; the counts
-    and the good ones add up to the population and the lost ones. Rates are of the population's good
-    requests and of their whole output.
+    ``judged``, the denominator, that have it and can be judged by it, that ended ok and held it.
+    ``not_judged`` counts those that cannot. ``first_failed`` counts, for the requests that were not good,
+    which limit broke first in time, ``outcome`` standing for those that failed, ``abandoned`` for those whose
+    user left when a limit had passed, ``lost`` and ``unsent`` for those without a record; the counts and the
+    good ones add up to ``judged``.
 
     Args:
         judgement: None where no SLO was given: nothing is good or bad then, all values are None.
-        judged: the population, ok and failed; shares are None without any and without a lost one.
-        lost: requests without a record, which held no limit. None where it is not known how many
-            belong here: shares are of the recorded ones then, and ``first_failed`` has no ``lost``.
+        scheduled: those of any outcome; see :class:`Judgement` for which of them are judged. Shares are None
+            without any and without a missing one.
+        missing: these held no limit. What is not known of them is in no share, and has no key in
+            ``first_failed``.
     """
     if judgement is None:
         return {
             "slo": {},
             "slo_by_class": {},
             "ratio": None,
-            "requests_per_s": None,
-            "output_tokens_per_s": None,
+            "judged": None,
             "attainment": {},
             "not_judged": {},
             "first_failed": {},
         }
-    n, good = len(judged) + (lost or 0), judged[judgement.good[judged]]
-    tokens = c.output_tokens[good]
-    known = not np.isnan(tokens).all() or not len(good)
+    judged = scheduled[judgement.judged[scheduled]]
+    n = len(judged) + missing.known
+    absent = {LOST: missing.lost, UNSENT: missing.unsent}
     return {
         **_limits(judgement.limits, c.slo_class, judged),
-        "ratio": len(good) / n if n else None,
-        "requests_per_s": len(good) / seconds if seconds > 0 else None,
-        "output_tokens_per_s": float(np.nansum(tokens)) / seconds if seconds > 0 and known else None,
-        "attainment": {metric: _attained(judgement, metric, judged, lost or 0) for metric in judgement.held},
+        "ratio": int(judgement.good[judged].sum()) / n if n else None,
+        "judged": n,
+        "attainment": {
+            metric: _attained(judgement, metric, judged, missing.known) for metric in judgement.held
+        },
         "not_judged": {metric: int(mask[judged].sum()) for metric, mask in judgement.unjudged.items()},
-        "first_failed": _first_failed(judgement, judged) | ({} if lost is None else {LOST: lost}),
+        "first_failed": _first_failed(judgement, judged)
+        | {key: count for key, count in absent.items() if count is not None},
+    }
+
+
+def good_rates(judgement: Judgement | None, credits: Credits, rows: Rows) -> dict[str, Any]:
+    """Good requests that ended in the window, whenever they were scheduled, and good requests' tokens that
+    arrived in it, per second.
+
+    They are a part of what :func:`~llm_locust.metrics.throughput.throughput` has of the same ``rows``, which
+    are all requests and not those scheduled in the window.
+    """
+    seconds = credits.window.seconds
+    if judgement is None or seconds <= 0:
+        return {"requests_per_s": None, "output_tokens_per_s": None}
+    good = rows[judgement.good[rows]]
+    finished = credits.finished[good]
+    return {
+        "requests_per_s": int(finished.sum()) / seconds,
+        "output_tokens_per_s": rate_per_s(credits.output_tokens[good], finished, seconds),
     }
 
 
@@ -166,14 +227,14 @@ def _in_ms(limits: Mapping[str, float]) -> dict[str, float]:
     return {metric: limit_s * 1e3 for metric, limit_s in limits.items()}
 
 
-def _attained(judgement: Judgement, metric: str, judged: Rows, lost: int) -> float | None:
+def _attained(judgement: Judgement, metric: str, judged: Rows, missing: int) -> float | None:
     limited = judged[(judgement.limited[metric] & ~judgement.unjudged[metric])[judged]]
-    n = len(limited) + lost
+    n = len(limited) + missing
     return int(judgement.held[metric][limited].sum()) / n if n else None
 
 
 def _first_failed(judgement: Judgement, judged: Rows) -> dict[str, int]:
-    causes = [*judgement.held, OUTCOME]
+    causes = judgement.causes
     failed = np.bincount(judgement.first_failed[judged] + 1, minlength=len(causes) + 1)[1:]
     return {cause: int(count) for cause, count in zip(causes, failed, strict=True)}
 
@@ -191,8 +252,9 @@ def _moment_s(
     A bound on an end breaks as it passes; tpot when the answer takes longer than its n tokens may.
     """
     if metric == "tpot":
+        gaps = np.where(c.cancelled, most_gaps(c), c.paced_tokens - 1)
         with np.errstate(invalid="ignore"):  # ∞ × 0: a one-token answer that has no such limit
-            return paced_from(c) + limit_s * (c.paced_tokens - 1)
+            return c.paced_from_s + limit_s * gaps
     if metric == "ttft_started":
         return limit_s - (c.sent_s - c.started_s)
     if metric.endswith("_scheduled") or measured_from == "scheduled":

@@ -7,16 +7,19 @@ were before the step.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_locust.metrics.censoring import Durations, summarise
 from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
+from llm_locust.metrics.cut import Samples
 from llm_locust.metrics.gaps import known_gaps
-from llm_locust.metrics.percentiles import PERCENTILES, Ascending, ordered, summarise_ascending
+from llm_locust.metrics.percentiles import PERCENTILES, Ascending
 from llm_locust.metrics.ragged import offsets_of
+from llm_locust.metrics.window import Population
 
 WIDE_S = 0.001
 WIDE_OF_TTFT = 0.05
@@ -76,17 +79,11 @@ def tpot(c: Columns) -> Floats:
     Hidden reasoning is neither counted nor waited for. A last token that is the answer's end came with the
     finish reason. Not defined for n < 2, nor where all came at one time: then there is no pace to see.
     """
-    spent = c.last_token_s - paced_from(c)
+    spent = c.last_token_s - c.paced_from_s
     n = c.paced_tokens
     pace: Floats = np.where((n >= 2) & (spent > 0), spent, np.nan)
     pace /= np.where(n >= 2, n - 1, 1)
     return pace
-
-
-def paced_from(c: Columns) -> Floats:
-    """Where the pace of an answer begins, after sent: its first token event, that of the answer where its
-    reasoning came as a summary only; NaN where it was not streamed."""
-    return np.where(c.streamed, np.where(c.hidden_tokens > 0, c.first_answer_s, c.first_event_s), np.nan)
 
 
 def user_tps(c: Columns) -> Floats:
@@ -207,18 +204,17 @@ def summarise_latency(
         places: the percentiles, key to percent.
 
     Returns:
-        n, mean, std, min, p50, p75, p90, p95, p99, p99_9 (or ``places``), max, ci95 and beyond, as
-        :func:`~llm_locust.metrics.percentiles.summarise_ascending` has them.
+        n, mean, std, min, p50, p75, p90, p95, p99, p99_9 (or ``places``), max, ci95, beyond, censored and
+        at_least, as :func:`~llm_locust.metrics.censoring.summarise` has them.
     """
-    return summarise_ascending(ordered(values_s), failed, 1e3, places)
+    return summarise(Durations.of(values_s, failed=failed), 1e3, places)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurable:
-    """Whose latencies a table is of: the requests ``ok``, the number ``failed``, and their gaps."""
+    """Whose latencies a table is of, and their gaps."""
 
-    ok: Rows
-    failed: int
+    population: Population
     gaps: Callable[[], Floats | Ascending]  # in ascending order; called once, when it is their turn
 
 
@@ -226,30 +222,44 @@ Tables = tuple[dict[str, Any], dict[str, Any]]
 
 
 def latency_tables(
-    values: Mapping[str, Floats],
-    populations: Sequence[Measurable],
-    places: Mapping[str, float] = PERCENTILES,
+    c: Columns, populations: Sequence[Measurable], places: Mapping[str, float] = PERCENTILES
 ) -> list[Tables]:
     """Plain and adjusted figures of every metric, for each population.
 
-    The plain ones are of the requests ``ok`` alone. The adjusted ones add +∞ for each ``failed`` request:
-    once, and in ``itl`` as often as an ok request has gaps on average. A failed request's own times enter
-    neither. ``places`` are the percentiles that a table has, key to percent.
+    The plain ones are of the requests that ended ok; of ttft, ttfo and e2el, from wherever, the cancelled
+    ones are censored samples, and observed ones where that token had come. The adjusted ones add +∞ for each
+    failed request: once, and in ``itl`` as often as an ok request has gaps on average. A failed request's own
+    times enter neither. ``places`` are the percentiles that a table has, key to percent.
     """
     tables: list[Tables] = [({}, {}) for _ in populations]
     for metric in METRICS:
         # Metric by metric, so that the values of one at a time are there.
-        of_all = None if metric == "itl" else values[metric]
-        for (plain, adjusted), population in zip(tables, populations, strict=True):
-            ascending = population.gaps() if of_all is None else ordered(of_all[population.ok])
-            plain[metric] = summarise_ascending(ascending, scale=1e3, places=places)
-            infinite = population.failed if of_all is not None else _failed_gaps(population, len(ascending))
-            adjusted[metric] = summarise_ascending(ascending, infinite, 1e3, places)
+        samples = None if metric == "itl" else Samples.of(c, per_request(c), metric)
+        for (plain, adjusted), each in zip(tables, populations, strict=True):
+            infinite = len(each.population.failed)
+            if samples is None:
+                found = Durations(each.gaps())
+                infinite = _failed_gaps(each.population, len(found.observed))
+            else:
+                found = samples.durations(each.population)
+            plain[metric] = summarise(found, 1e3, places)
+            adjusted[metric] = summarise(replace(found, infinite=infinite), 1e3, places)
     return tables
 
 
-def _failed_gaps(population: Measurable, gaps: int) -> int:
+def _failed_gaps(population: Population, gaps: int) -> int:
     """The gaps that the failed requests would have had, were each like the average ok one."""
-    if not gaps:
-        return population.failed
-    return round(population.failed * gaps / len(population.ok))
+    failed = len(population.failed)
+    return round(failed * gaps / len(population.ok)) if gaps else failed
+
+
+def latency_figures(
+    c: Columns, populations: Sequence[Population], metrics: Sequence[str], places: Mapping[str, float]
+) -> list[dict[str, dict[str, Any]]]:
+    """The plain figures of some metrics other than itl, for each population."""
+    found: list[dict[str, dict[str, Any]]] = [{} for _ in populations]
+    for metric in metrics:
+        samples = Samples.of(c, per_request(c), metric)
+        for figures, population in zip(found, populations, strict=True):
+            figures[metric] = summarise(samples.durations(population), 1e3, places)
+    return found

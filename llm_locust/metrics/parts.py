@@ -10,8 +10,8 @@ import numpy as np
 
 from llm_locust.batch import Labels
 from llm_locust.metrics.accuracy import Answers
-from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows, groups
-from llm_locust.metrics.goodput import goodput
+from llm_locust.metrics.columns import OUTCOMES, Floats, Rows, groups
+from llm_locust.metrics.goodput import Missing, good_rates, goodput
 from llm_locust.metrics.latency import Measurable, latency_tables
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.pace import summarise_on_time
@@ -27,26 +27,26 @@ Label = Literal["name", "slo_class"]
 class Group:
     """Requests that a part of the summary is of, what gives their gaps, and how many have no record.
 
-    Of lost requests neither name nor class is known: a part of a run that lost some has None.
+    Of these neither name nor class is known: a part of a run that has some has None.
     """
 
     rows: Rows
     gaps: Callable[[], Floats | Ascending]
-    lost: int | None
+    missing: Missing
 
 
 def whole_and_parts(
-    m: Measured, answers: Answers, percentiles: Mapping[str, float], lost: int, *, of_selection: bool
+    m: Measured, answers: Answers, percentiles: Mapping[str, float], missing: Missing, *, of_selection: bool
 ) -> dict[str, Any]:
     """What :func:`parts` has of all requests, and ``by_name`` and ``by_class`` of theirs.
 
     Args:
         percentiles: of the latencies, key to percent.
-        lost: requests of the whole run without a record.
-        of_selection: these are some of the run's: whether a lost one belongs here is not known either.
+        missing: requests of the whole run without a record.
+        of_selection: these are some of the run's: whether a missing one belongs here is not known either.
     """
-    of_part = None if lost else 0
-    everything = Group(np.arange(len(m.c)), m.gaps.ascending, of_part if of_selection else lost)
+    of_part = Missing(None if missing.lost else 0, None if missing.unsent else 0)
+    everything = Group(np.arange(len(m.c)), m.gaps.ascending, of_part if of_selection else missing)
     (whole,) = parts(m, [everything], percentiles)
     by_name = parts_by(m, answers, "name", whole, of_part, percentiles)
     by_class = parts_by(m, answers, "slo_class", whole, of_part, percentiles)
@@ -60,19 +60,15 @@ def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float
         percentiles: of the latencies, key to percent.
     """
     populations = [m.population(group.rows) for group in groups_]
+    of_groups = zip(populations, groups_, strict=True)
     tables = latency_tables(
-        m.values,
-        [
-            Measurable(population.ok, len(population.failed), group.gaps)
-            for population, group in zip(populations, groups_, strict=True)
-        ],
-        percentiles,
+        m.c, [Measurable(population, group.gaps) for population, group in of_groups], percentiles
     )
     return [
         {
             **_latencies(plain, adjusted, m.gaps.relative_error),
             "throughput": throughput(m.c, m.credits, group.rows),
-            **_counted(m, population, group.lost),
+            **_counted(m, population, group),
         }
         for group, population, (plain, adjusted) in zip(groups_, populations, tables, strict=True)
     ]
@@ -83,21 +79,21 @@ def parts_by(
     answers: Answers,
     by: Label,
     whole: dict[str, Any],
-    lost: int | None,
+    missing: Missing,
     percentiles: Mapping[str, float],
 ) -> dict[str, Any]:
     """The same parts for each name or class, with the quality of its answers.
 
-    Of a text that all requests have they are the whole's, but for what counts lost ones.
+    Of a text that all requests have they are the whole's, but for what counts missing ones.
     """
     labels: Labels = getattr(m.c, by)
     texts, found = [], []
     for text, rows in groups(labels):
         texts.append(text)
-        found.append(Group(rows, partial(m.gaps.ascending, **{by: text}), lost))
+        found.append(Group(rows, partial(m.gaps.ascending, **{by: text}), missing))
     if len(texts) == 1 and len(found[0].rows) == len(m.c):
         shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
-        made = [copy.deepcopy(shared) | _counted(m, m.population(found[0].rows), lost)]
+        made = [copy.deepcopy(shared) | _counted(m, m.population(found[0].rows), found[0])]
     else:
         made = parts(m, found, percentiles)
     for part, group in zip(made, found, strict=True):
@@ -105,11 +101,13 @@ def parts_by(
     return dict(zip(texts, made, strict=True))
 
 
-def _counted(m: Measured, population: Population, lost: int | None) -> dict[str, Any]:
-    judged = goodput(m.judgement, m.c, population.judged, m.window.seconds, lost=lost)
+def _counted(m: Measured, population: Population, group: Group) -> dict[str, Any]:
+    judged = goodput(m.judgement, m.c, population.all, group.missing)
+    rates = good_rates(m.judgement, m.credits, group.rows)
+    on_time = summarise_on_time(None if m.on_time is None else m.on_time[population.ok])
     return {
-        "requests": _requests(m.c, population, lost),
-        "goodput": judged | summarise_on_time(None if m.on_time is None else m.on_time[population.ok]),
+        "requests": _requests(m, population, group.missing),
+        "goodput": judged | rates | on_time,
     }
 
 
@@ -121,9 +119,11 @@ def _latencies(plain: dict[str, Any], adjusted: dict[str, Any], itl_error: float
     }
 
 
-def _requests(c: Columns, population: Population, lost: int | None) -> dict[str, Any]:
-    scheduled = population.all
+def _requests(m: Measured, population: Population, missing: Missing) -> dict[str, Any]:
+    c, scheduled = m.c, population.all
     judged = len(population.judged)
+    abandoned = c.abandoned[population.cancelled]
+    cut = population.cancelled[~abandoned]
     counts = np.bincount(c.outcome[scheduled], minlength=len(OUTCOMES))
     return {
         "scheduled": len(scheduled),
@@ -131,8 +131,12 @@ def _requests(c: Columns, population: Population, lost: int | None) -> dict[str,
         "ok": len(population.ok),
         "failed": len(population.failed),
         "cancelled": len(population.cancelled),
-        "abandoned": int(c.abandoned[population.cancelled].sum()),
-        "lost": lost,
+        "cut": len(cut),
+        "cut_broken": None if m.judgement is None else int(m.judgement.judged[cut].sum()),
+        "cut_share": len(cut) / (judged + len(cut)) if judged + len(cut) else None,
+        "abandoned": int(abandoned.sum()),
+        "lost": missing.lost,
+        "unsent": missing.unsent,
         "population": judged,
         "error_rate": len(population.failed) / judged if judged else None,
         "by_outcome": {o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True)},

@@ -84,7 +84,11 @@ def percentile(ascending: Floats | Ascending, percent: float, infinite: int = 0)
     low = float(ascending[below])
     if fraction == 0:
         return low
-    high = float(ascending[below + 1])
+    return interpolated(low, float(ascending[below + 1]), fraction)
+
+
+def interpolated(low: float, high: float, fraction: float) -> float:
+    """``low`` + (``high`` − ``low``) · ``fraction``, as numpy computes it."""
     # Each form is exact at its own end; numpy splits them in the same place.
     return low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)
 

@@ -1,16 +1,15 @@
 """The deployment's replicas side by side."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import Columns, Floats, Rows, groups
+from llm_locust.metrics.columns import Columns, Rows, groups
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.goodput import Judgement
-from llm_locust.metrics.latency import summarise_latency
+from llm_locust.metrics.latency import latency_figures
 from llm_locust.metrics.outages import in_flight, outages, signs
 from llm_locust.metrics.throughput import Credits, rate_per_s
 from llm_locust.metrics.window import Population, Window
@@ -27,40 +26,44 @@ _PERCENTILES = {
     "e2el_p50_ms": ("e2el", "p50"),
     "e2el_p99_ms": ("e2el", "p99"),
 }
+_LATENCIES = ("ttft", "tpot", "e2el")
+_PLACES = {"p50": 50.0, "p99": 99.0}
 
 
-def replicas(
-    c: Columns, values: Mapping[str, Floats], credits: Credits, judgement: Judgement | None
-) -> list[dict[str, Any]]:
+def replicas(c: Columns, credits: Credits, judgement: Judgement | None) -> list[dict[str, Any]]:
     """One entry a replica that answered, by name.
 
     ``requests`` counts its ok and failed ones scheduled in the window; ``share`` is of all those
-    whose replica is known. ``ci95`` has the interval of each percentile. ``output_tokens_per_s`` and
+    whose replica is known. ``ci95`` has the interval of each percentile, ``at_least`` the lower bound of one
+    that cut requests leave open. ``output_tokens_per_s`` and
     ``concurrency_mean`` are of all its requests, whenever they were scheduled.
     """
     window = credits.window
     scheduled = window.scheduled(c)
     found = [(name, rows, Population.of(c, scheduled, rows)) for name, rows in groups(c.replica)]
     known = sum(len(population.judged) for _, _, population in found)
-    of_all = {
-        name: values[name] for name in ("ttft", "tpot", "e2el")
-    }  # each is computed when it is asked for
+    latencies = latency_figures(c, [population for *_, population in found], _LATENCIES, _PLACES)
     entries = []
-    for name, rows, population in found:
-        judged = population.judged
-        figures, intervals = _percentiles(of_all, population.ok)
+    for (name, rows, population), stats in zip(found, latencies, strict=True):
+        judged, cut = population.judged, int((~c.abandoned[population.cancelled]).sum())
         tokens, finished = credits.output_tokens[rows], credits.finished[rows]
         entries.append(
             {
                 "name": name,
                 "requests": len(judged),
                 "share": len(judged) / known if known else None,
-                **figures,
-                "ci95": intervals,
+                "cut_share": cut / (len(judged) + cut) if len(judged) + cut else None,
+                **{key: stats[name][place] for key, (name, place) in _PERCENTILES.items()},
+                "ci95": {key: stats[name]["ci95"][place] for key, (name, place) in _PERCENTILES.items()},
+                "at_least": {
+                    key: stats[name]["at_least"][place]
+                    for key, (name, place) in _PERCENTILES.items()
+                    if place in stats[name]["at_least"]
+                },
                 "output_tokens_per_s": rate_per_s(tokens, finished, window.seconds),
                 "concurrency_mean": _concurrency(c, rows, window),
                 "error_rate": len(population.failed) / len(judged) if len(judged) else None,
-                "goodput_ratio": float(judgement.good[judged].mean()) if judgement and len(judged) else None,
+                "goodput_ratio": _goodput_ratio(judgement, population),
             }
         )
     return entries
@@ -84,12 +87,11 @@ def course(c: Columns, window: Window) -> dict[str, dict[str, Any]]:
     }
 
 
-def _percentiles(values: Mapping[str, Floats], ok: Rows) -> tuple[dict[str, Any], dict[str, Any]]:
-    stats = {name: summarise_latency(values[name][ok]) for name in values}
-    return (
-        {key: stats[name][place] for key, (name, place) in _PERCENTILES.items()},
-        {key: stats[name]["ci95"][place] for key, (name, place) in _PERCENTILES.items()},
-    )
+def _goodput_ratio(judgement: Judgement | None, population: Population) -> float | None:
+    if judgement is None:
+        return None
+    judged = judgement.judged[population.all]
+    return float(judgement.good[population.all][judged].mean()) if judged.any() else None
 
 
 def _concurrency(c: Columns, rows: Rows, window: Window) -> float | None:

@@ -101,7 +101,8 @@ def _computed(field: str, part: Part, terms: Terms) -> pa.Array:
     if field in _LATENCIES:
         return _whole_ns(per_request(part)[field])
     if field == "good":
-        return pa.array(judge(part, per_request(part), terms.limits, terms.measured_from).good)
+        judgement = judge(part, per_request(part), terms.limits, terms.measured_from)
+        return pa.array(judgement.good, mask=~judgement.judged)
     values: dict[str, Callable[[], Floats]] = {
         "events": lambda: part.events.astype(np.float64),
         "n_output_tokens": lambda: part.output_tokens,

@@ -14,13 +14,14 @@ from llm_locust.metrics.accuracy import Answers, ByPrompt
 from llm_locust.metrics.availability import reliability
 from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.compat import compat
-from llm_locust.metrics.completeness import completeness, requests_lost
+from llm_locust.metrics.completeness import completeness, requests_lost, requests_unsent
 from llm_locust.metrics.cost import Prices, cost
 from llm_locust.metrics.drift import drift, memory_of
 from llm_locust.metrics.energy import energy
 from llm_locust.metrics.failures import failures, iso
 from llm_locust.metrics.fairness import deployment
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
+from llm_locust.metrics.goodput import Missing
 from llm_locust.metrics.interventions import interventions
 from llm_locust.metrics.live_check import LiveEnd, live_check
 from llm_locust.metrics.measured import Measured, measure
@@ -93,7 +94,8 @@ def summarise(
     c, rows = m.c, len(m.c) if rows_of_run is None else rows_of_run
     selection = rows_of_run is not None
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
-    found = whole_and_parts(m, answers, percentiles, requests_lost(manifest, rows), of_selection=selection)
+    missing = Missing(requests_lost(manifest, rows), requests_unsent(manifest))
+    found = whole_and_parts(m, answers, percentiles, missing, of_selection=selection)
     found["sessions"] = sessions(requests, c, m.window)
     scraped = None if selection else server
     summary = {

@@ -80,7 +80,7 @@ class Population:
 
     @property
     def judged(self) -> Rows:
-        """ok and failed: what error rate and goodput are shares of."""
+        """ok and failed: what the error rate is a share of."""
         return _ascending(self.ok, self.failed)
 
     @property

@@ -101,7 +101,7 @@ def _recorded(batch: RecordBatch) -> pd.DataFrame:
 
 
 def _computed(m: Measured, manifest: Manifest) -> Mapping[str, Any]:
-    c, judgement = m.c, m.judgement
+    c = m.c
     return {
         **_times(c, manifest),
         **{f"{metric}_s": m.values[metric] for metric in _LATENCIES},
@@ -110,7 +110,7 @@ def _computed(m: Measured, manifest: Manifest) -> Mapping[str, Any]:
         "user_tps": user_tps(c),
         "on_time_ratio": np.full(len(c), np.nan) if m.on_time is None else m.on_time,
         "in_window": m.window.scheduled(c),
-        "good": pd.array([None] * len(c) if judgement is None else judgement.good, dtype="boolean"),
+        "good": _good(m),
         "first_failed": _first_failed(m),
     }
 
@@ -121,8 +121,15 @@ def _times(c: Columns, manifest: Manifest) -> Mapping[str, NDArray[np.float64]]:
     return {f"{time}_s": getattr(c, f"{time}_s") - start_s for time in _TIMES}
 
 
+def _good(m: Measured) -> "pd.arrays.BooleanArray":
+    """Missing without an SLO, and for requests that were cancelled before they broke a limit."""
+    if m.judgement is None:
+        return pd.arrays.BooleanArray(np.zeros(len(m.c), np.bool_), np.ones(len(m.c), np.bool_))
+    return pd.arrays.BooleanArray(m.judgement.good.copy(), ~m.judgement.judged)
+
+
 def _first_failed(m: Measured) -> "pd.Categorical[str]":
-    """What broke first for each request that was not good; missing for good ones, and without an SLO."""
+    """What broke first for each request that was not good; missing for the others, and without an SLO."""
     if m.judgement is None:
         return pd.Categorical.from_codes(np.full(len(m.c), -1), pd.Index([OUTCOME]))
-    return pd.Categorical.from_codes(m.judgement.first_failed, pd.Index([*m.judgement.held, OUTCOME]))
+    return pd.Categorical.from_codes(m.judgement.first_failed, pd.Index(m.judgement.causes))

@@ -25,7 +25,10 @@ def mark(stats: Part, key: str) -> str:
 
 
 def estimate(stats: Part, key: str) -> str:
-    """A percentile with its mark."""
+    """A percentile with its mark; ``> 28,200`` where cut requests leave it open but for its lower bound."""
+    bound = (stats.get("at_least") or {}).get(key)
+    if stats.get(key) is None and bound is not None:
+        return f"> {number(bound)}"
     return mark(stats, key) + number(stats.get(key))
 
 

@@ -71,15 +71,15 @@ def _gate_row(gate: Part, summary: Part) -> Row:
     text = clean(gate.get("text") or "")
     why = clean(gate.get("reason") or "") if value is None else ""
     return Row(
-        ("pass" if passed else "FAIL", text, _gate_measured(text, value, summary), why),
+        ("pass" if passed else "FAIL", text, _gate_measured(text, value, gate.get("at_least"), summary), why),
         Tone.GOOD if passed else Tone.BAD,
     )
 
 
-def _gate_measured(text: str, value: float | None, summary: Part) -> str:
+def _gate_measured(text: str, value: float | None, bound: float | None, summary: Part) -> str:
     """The value in the unit of the gate's metric, which its text names, with the mark of its percentile."""
     if value is None:
-        return UNDEFINED
+        return UNDEFINED if bound is None else f"> {number(bound)} ms"
     try:
         (gate,) = parse_gates(text)
     except (GateError, ValueError):

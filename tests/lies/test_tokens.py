@@ -33,6 +33,8 @@ from llm_locust.metrics.tokens import tokens_per_event
 from llm_locust.record import Outcome, RequestRecord, TokenSource
 from llm_locust.report.measures import tokens as tokens_section
 
+NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0}
+
 
 @pytest.fixture
 def ask(server: ScriptedServer) -> Iterator[Caller]:
@@ -137,7 +139,13 @@ def test_an_answer_in_one_event_has_no_pace_and_its_limit_is_not_judged() -> Non
     assert found["goodput"]["ratio"] == 0
     assert found["goodput"]["not_judged"] == {"tpot": 10}
     assert found["goodput"]["attainment"] == {"tpot": None}
-    assert found["goodput"]["first_failed"] == {"tpot": 10, "outcome": 0, "lost": 0}
+    assert found["goodput"]["first_failed"] == {
+        "tpot": 10,
+        "outcome": 0,
+        "abandoned": 0,
+        "lost": 0,
+        "unsent": 0,
+    }
 
 
 def test_another_limit_decides_where_the_pace_is_not_known() -> None:
@@ -147,7 +155,7 @@ def test_another_limit_decides_where_the_pace_is_not_known() -> None:
     assert goodput["attainment"] == {"ttft": pytest.approx(2 / 3), "tpot": 0.0}
     assert (goodput["ratio"], goodput["first_failed"]) == (
         pytest.approx(1 / 3),
-        {"ttft": 1, "tpot": 1, "outcome": 0, "lost": 0},
+        {"ttft": 1, "tpot": 1, "outcome": 0, **NOTHING_MISSING},
     )
 
 
@@ -269,7 +277,14 @@ def test_connecting_is_told_beside_ttft_and_has_a_limit() -> None:
     found = summary(record, slo=parse_slo("ttft=100ms ttft_started=500ms"))
     assert found["latency_ms"]["ttft"]["p50"] == pytest.approx(50)
     assert found["latency_ms"]["ttft_started"]["p50"] == pytest.approx(1250)
-    assert found["goodput"]["first_failed"] == {"ttft": 0, "ttft_started": 1, "outcome": 0, "lost": 0}
+    assert found["goodput"]["first_failed"] == {
+        "ttft": 0,
+        "ttft_started": 1,
+        "outcome": 0,
+        "abandoned": 0,
+        "lost": 0,
+        "unsent": 0,
+    }
     assert latency.ttft_started(columns(record))[0] == pytest.approx(1.25)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.cut import at_least
 from llm_locust.metrics.goodput import Judgement, MeasuredFrom
 
 #: Metrics that have a curve, and the two of the surface.
@@ -49,7 +50,8 @@ class LimitSurface:
 
 @dataclass(frozen=True, slots=True)
 class LimitedRun:
-    """A population to be held against limits: of ``n`` requests, lost ones included, ``ok`` ended ok."""
+    """A population to be held against limits: ``n`` requests that ended ok, failed or have no record, of
+    which ``ok`` ended ok, and ``cancelled`` ones, which count where they had broken a limit."""
 
     c: Columns
     values: Mapping[str, Floats]
@@ -57,6 +59,7 @@ class LimitedRun:
     measured_from: MeasuredFrom
     ok: Rows
     n: int
+    cancelled: Rows
 
     def measured(self, metric: str) -> Floats:
         """The metric of the ok requests as an SLO has it; +∞ where it breaks any limit by not being
@@ -74,6 +77,19 @@ class LimitedRun:
         for metric in self.others(*metrics):
             held &= self._held[metric][self.ok]
         return held
+
+    def bounds(self, metric: str) -> Floats:
+        """What the metric of the cancelled requests is at least; −∞ where nothing is known of it."""
+        bounds = at_least(self.c, metric, self.measured_from)[self.cancelled]
+        return np.where(np.isnan(bounds), -np.inf, bounds)
+
+    def broken_beside(self, *metrics: str) -> Mask:
+        """The cancelled requests that had broken a limit other than those of ``metrics``."""
+        broken = np.zeros(len(self.cancelled), np.bool_)
+        if self.judgement is not None:
+            for metric in self.others(*metrics):
+                broken |= self.judgement.limited[metric][self.cancelled]
+        return broken
 
     def others(self, *metrics: str) -> tuple[str, ...]:
         """The metrics that have a limit, but for ``metrics``."""
@@ -97,12 +113,14 @@ def limit_curve(run: LimitedRun, metric: str) -> LimitCurve | None:
     limits_s = _grid(measured, limit_s, _CURVE_POINTS)
     if not len(limits_s) or not run.n:
         return None
-    held = run.held_beside(metric)
+    held, bounds = run.held_beside(metric), run.bounds(metric)
+    may_hold = bounds[~run.broken_beside(metric)]
+    most = run.n + len(bounds)
     return LimitCurve(
         metric=metric,
         limits_s=limits_s,
-        alone=_within(measured, limits_s) / run.n,
-        good=_within(measured[held], limits_s) / run.n,
+        alone=_within(measured, limits_s) / (most - _within(bounds, limits_s)),
+        good=_within(measured[held], limits_s) / (most - _within(may_hold, limits_s)),
         limit_s=limit_s,
         others=run.others(metric),
     )
@@ -115,12 +133,10 @@ def limit_surface(run: LimitedRun) -> LimitSurface | None:
     columns, rows = (_grid(m, own, _SURFACE_POINTS) for m, own in zip((ttft, tpot), limits, strict=True))
     if not len(columns) or not len(rows) or not run.n:
         return None
-    held = run.held_beside("ttft", "tpot")
-    # The first limit of each axis that is held: from there on all are.
-    i, j = (_first_held(limits_s, m[held]) for limits_s, m in ((columns, ttft), (rows, tpot)))
-    shape = len(rows) + 1, len(columns) + 1
-    counts = np.bincount(j * shape[1] + i, minlength=shape[0] * shape[1]).reshape(shape)
-    good = counts.cumsum(axis=0).cumsum(axis=1)[:-1, :-1] / run.n
+    held, broken = run.held_beside("ttft", "tpot"), run.broken_beside("ttft", "tpot")
+    may_hold = [run.bounds(metric)[~broken] for metric in ("ttft", "tpot")]
+    judged = run.n + len(run.cancelled) - _within_both((columns, rows), *may_hold)
+    good = _within_both((columns, rows), ttft[held], tpot[held]) / judged
     return LimitSurface(columns, rows, good, *limits, run.others("ttft", "tpot"))
 
 
@@ -137,6 +153,15 @@ def _grid(measured: Floats, limit_s: float | None, points: int) -> Floats:
 def _within(measured: Floats, limits_s: Floats) -> Floats:
     """How many are at or below each limit."""
     return np.searchsorted(np.sort(measured), limits_s + _HALF_A_NANOSECOND, side="right").astype(np.float64)
+
+
+def _within_both(limits_s: tuple[Floats, Floats], first: Floats, second: Floats) -> Floats:
+    """How many are at or below both limits, shape (second limits, first limits)."""
+    # The first limit of each axis that is held: from there on all are.
+    i, j = (_first_held(each, measured) for each, measured in zip(limits_s, (first, second), strict=True))
+    shape = len(limits_s[1]) + 1, len(limits_s[0]) + 1
+    counts = np.bincount(j * shape[1] + i, minlength=shape[0] * shape[1]).reshape(shape)
+    return counts.cumsum(axis=0).cumsum(axis=1)[:-1, :-1].astype(np.float64)
 
 
 def _first_held(limits_s: Floats, measured: Floats) -> Rows:

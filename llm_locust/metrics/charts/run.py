@@ -57,12 +57,12 @@ class RunCharts:
     compat: dict[str, dict[str, Any]]
 
 
-def run_charts(requests: Requests, manifest: Manifest, m: Measured, lost: int = 0) -> RunCharts:
+def run_charts(requests: Requests, manifest: Manifest, m: Measured, missing: int = 0) -> RunCharts:
     """Beside what ``m`` takes, memory grows by some 10 bytes a request, however many tokens each had.
 
     Args:
         requests: what was measured.
-        lost: requests without a record that belong to them.
+        missing: requests without a record that belong to them, lost and unsent ones.
 
     Raises:
         ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
@@ -73,7 +73,9 @@ def run_charts(requests: Requests, manifest: Manifest, m: Measured, lost: int = 
     ok, judged = population.ok, population.judged
     slow = slowest(c, judged)
     tokens = read_tokens(requests, c.origin_ns, axis, slow)
-    limited = LimitedRun(c, values, m.judgement, measured_from(manifest), ok, len(judged) + lost)
+    limited = LimitedRun(
+        c, values, m.judgement, measured_from(manifest), ok, len(judged) + missing, population.cancelled
+    )
     curves = (limit_curve(limited, metric) for metric in CURVES)
     return RunCharts(
         axis=axis,
@@ -112,4 +114,4 @@ def _slow_requests(m: Measured, axis: TimeAxis, rows: Rows, tokens: TokenFacts) 
 
 def _by_worker(m: Measured, worker: Labels) -> list[dict[str, Any]]:
     """What a summary tells of each replica, told of each worker."""
-    return replicas(replace(m.c, replica=worker), m.values, m.credits, m.judgement)
+    return replicas(replace(m.c, replica=worker), m.credits, m.judgement)

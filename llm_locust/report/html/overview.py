@@ -8,6 +8,7 @@ from llm_locust.report import measures, verdicts
 from llm_locust.report.completeness import completeness
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
+from llm_locust.report.uncertainty import estimate
 
 Part = Mapping[str, Any]
 
@@ -146,7 +147,7 @@ def latencies(summary: Part, measured_from: str) -> list[Latency]:
 
 def _figure(stats: Part, place: str) -> Figure:
     if stats.get(place) is None:
-        return Figure(UNDEFINED, "")
+        return Figure(estimate(stats, place), "")
     ends = (stats.get("ci95") or {}).get(place)
     interval = "too few samples" if ends is None else f"{_end(ends[0])} .. {_end(ends[1])}"
     return Figure(number(stats[place]), interval)

@@ -40,7 +40,9 @@ def html_report(
             window.
         scraped: what its servers said of themselves, where they were asked.
     """
-    run = run_charts(requests, manifest, measured, (summary.get("requests") or {}).get("lost") or 0)
+    counted = summary.get("requests") or {}
+    missing = (counted.get("lost") or 0) + (counted.get("unsent") or 0)
+    run = run_charts(requests, manifest, measured, missing)
     contents = chapters(run, manifest, summary, _curves(run, measured, scraped))
     charts = [chart for chapter in contents for chart in chapter.charts]
     scripts = [own("charts.js")] if not charts else [get_plotlyjs(), own("charts.js")]

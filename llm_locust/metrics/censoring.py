@@ -1,0 +1,232 @@
+"""Durations of which some were cut before their end: percentiles and mean by the product limit.
+
+A duration that was cut at c is *right-censored*: it is longer than c, and no more is known. The product-limit
+estimate (Kaplan and Meier 1958) shares the weight of each such one out among all that lasted longer. It holds
+where a cut says nothing of the duration that it cut. The end of a run is such a cut as long as requests that
+are sent late take no longer than those that were sent early; where they do, see :func:`later_is_longer`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.percentiles import (
+    PERCENTILES,
+    Ascending,
+    interpolated,
+    interval_ranks,
+    ordered,
+    percentile,
+    summarise_ascending,
+)
+
+#: Standard errors of the score from which on later requests last longer: by chance in one case of 740.
+TREND_ERRORS = 3.0
+
+#: A figure is told in spite of such a trend where no ending of the cut requests moves it by more than this.
+CLOSE = 0.05
+
+#: Two places of the distribution are the same below this: positions are products of shares.
+_SAME = 1e-12
+
+_NONE = np.empty(0)
+
+
+def positions(observed: Floats, censored: Floats, infinite: int = 0) -> Floats:
+    """Where each observed duration stands in the distribution, from 0 to 1; shape (observed,).
+
+    It is (1 − S) · N / (N − 1), S being the product-limit share of all N durations that last as long as it or
+    longer. Without censored ones that is i / (N − 1) of the i-th: numpy's ``linear`` percentiles.
+
+    Args:
+        observed, censored: ascending. Of equal times the observed one is taken to be the earlier.
+        infinite: as many durations are known to have no end.
+    """
+    total = len(observed) + len(censored) + infinite
+    if total < 2 or not len(observed):
+        return np.zeros(len(observed))
+    return (1 - _lasting(observed, censored, infinite)[0]) * (total / (total - 1))
+
+
+def _lasting(observed: Floats, censored: Floats, infinite: int) -> tuple[Floats, Floats]:
+    """The share of all that lasts until each observed duration, and how many are then still watched."""
+    total = len(observed) + len(censored) + infinite
+    gone = np.searchsorted(censored, observed, side="left")
+    watched = (total - np.arange(len(observed)) - gone).astype(np.float64)
+    # Between two cuts the factors (w - 1)/w of the product telescope: one quotient for each such block.
+    first = np.flatnonzero(np.diff(gone, prepend=-1))
+    last = np.append(first[1:], len(observed)) - 1
+    before = np.cumprod((watched[last] - 1) / watched[first])
+    begins = np.concatenate([np.ones(min(1, len(first))), before[:-1]])
+    block = np.searchsorted(first, np.arange(len(observed)), side="right") - 1
+    return begins[block] * watched / watched[first][block], watched
+
+
+def quantile(observed: Floats, censored: Floats, share: float, infinite: int = 0) -> float:
+    """The product-limit quantile, linear between durations as numpy's ``linear`` is.
+
+    Args:
+        observed, censored: ascending.
+        share: 0 to 1.
+        infinite: as many durations are known to have no end.
+
+    Returns:
+        NaN without an observed duration there: too few that last so long were seen to end. +∞ where
+        it rests on an infinite one, whatever the censored ones are.
+    """
+    if not len(censored):
+        return percentile(observed, share * 100, infinite)
+    return _at(observed, censored, positions(observed, censored, infinite), share, infinite)
+
+
+def _at(observed: Floats, censored: Floats, places: Floats, share: float, infinite: int) -> float:
+    n = len(observed)
+    after = int(np.searchsorted(places, share + _SAME))  # the first that stands beyond
+    if after < n:
+        below = after - 1
+        width = float(places[after] - places[below])
+        fraction = min(1.0, max(0.0, (share - float(places[below])) / width))
+        return interpolated(float(observed[below]), float(observed[after]), fraction)
+    if n and share <= float(places[-1]) + _SAME:
+        return float(observed[-1])
+    if n and censored[-1] < observed[-1]:
+        return math.inf if infinite else float(observed[-1])
+    # Whatever the censored ones are, the infinite ones are the last of all.
+    last_finite = n + len(censored) - 1
+    return math.inf if share * (last_finite + infinite) > last_finite * (1 + _SAME) else math.nan
+
+
+def later_is_longer(
+    observed: Floats, censored: Floats, observed_order: Floats, censored_order: Floats
+) -> bool:
+    """Whether requests that were scheduled later last longer, beyond chance; False without a way to tell.
+
+    The score test of the proportional hazards model (Cox 1972) of the rank in which they were scheduled.
+    Where it finds this, the end of the run cuts the long ones: the product limit is too low then.
+
+    Args:
+        observed, censored: durations, in any order.
+        observed_order, censored_order: when each was scheduled.
+    """
+    if not len(observed) or not len(censored):
+        return False
+    lasted = np.concatenate([observed, censored])
+    when = np.concatenate([observed_order, censored_order])
+    rank = np.searchsorted(np.sort(when), when) / len(when)
+    by_length = np.argsort(lasted, kind="stable")
+    lasted, rank = lasted[by_length], rank[by_length]
+    # Sums over all that last as long as each observed one or longer.
+    ended = np.flatnonzero(by_length < len(observed))
+    at = np.searchsorted(lasted, lasted[ended], side="left")
+    watched = len(lasted) - at
+    mean = _sums_from(rank)[at] / watched
+    square = _sums_from(rank * rank)[at] / watched
+    score = float(np.sum(rank[ended] - mean))
+    variance = float(np.sum(np.maximum(0.0, square - mean * mean)))
+    return variance > 0 and score < -TREND_ERRORS * math.sqrt(variance)
+
+
+def _sums_from(values: Floats) -> Floats:
+    return np.cumsum(values[::-1])[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Durations in seconds, ascending: ``observed`` ones, those ``censored`` when they had lasted so long,
+    and ``infinite`` ones that are known to have no end.
+
+    ``trend``: later ones last longer, so that the product limit is too low.
+    """
+
+    observed: Floats | Ascending
+    censored: Floats = field(default_factory=lambda: _NONE)
+    infinite: int = 0
+    trend: bool = False
+
+    @classmethod
+    def of(
+        cls, observed: Floats, censored: Floats = _NONE, *, failed: int = 0, trend: bool = False
+    ) -> "Durations":
+        """Of durations in any order; NaN is no sample."""
+        return cls(ordered(observed), ordered(censored), failed, trend)
+
+    def quantile(self, share: float) -> float:
+        """The value at a share of all; NaN where the censored ones leave it open, +∞ among infinite ones.
+
+        Without censored ones it is numpy's ``linear`` percentile. With a ``trend`` it is open unless no
+        ending of the censored ones could move it by more than :data:`CLOSE`.
+        """
+        if not len(self.censored):
+            return percentile(self.observed, share * 100, self.infinite)
+        assert isinstance(self.observed, np.ndarray)
+        if self.trend and not self._is_close(share):
+            least = self.at_least(share)
+            return least if math.isinf(least) else math.nan
+        return quantile(self.observed, self.censored, share, self.infinite)
+
+    def at_least(self, share: float) -> float:
+        """The value at a share if each censored duration had ended when it was cut: it is no less."""
+        return percentile(self._as_if_ended(), share * 100, self.infinite)
+
+    def _is_close(self, share: float) -> bool:
+        most = percentile(self.observed, share * 100, self.infinite + len(self.censored))
+        return most <= (1 + CLOSE) * self.at_least(share)
+
+    def _as_if_ended(self) -> Floats:
+        assert isinstance(self.observed, np.ndarray)
+        return np.sort(np.concatenate([self.observed, self.censored]))
+
+    def moments(self) -> tuple[float, float]:
+        """Mean and standard deviation (ddof 0) by the product limit; NaN where the longest duration was
+        censored, with a ``trend``, and with infinite ones."""
+        assert isinstance(self.observed, np.ndarray)
+        is_open = not len(self.observed) or self.censored[-1] >= self.observed[-1]
+        if self.infinite or self.trend or is_open:
+            return math.nan, math.nan
+        lasting, watched = _lasting(self.observed, self.censored, 0)
+        weights = lasting / watched
+        mean = float(weights @ self.observed)
+        return mean, math.sqrt(float(weights @ (self.observed - mean) ** 2))
+
+
+def summarise(d: Durations, scale: float = 1.0, places: Mapping[str, float] = PERCENTILES) -> dict[str, Any]:
+    """The figures of :func:`~llm_locust.metrics.percentiles.summarise_ascending`, and two keys more.
+
+    ``censored`` is the number of those; ``n`` has them not. ``at_least`` has, for the mean and each order
+    statistic that the censored ones leave open, and which is None therefore, what it is at least. ``min`` is
+    the least observed. A ``ci95`` has the ranks of all durations, an end being None where it is open.
+    """
+    if not len(d.censored):
+        plain = summarise_ascending(d.observed, d.infinite, scale, places)
+        return plain | {"censored": 0, "at_least": {}}
+    ranks = {**places, "max": 100.0}
+    found = {key: d.quantile(percent / 100) for key, percent in ranks.items()}
+    bounds = {key: d.at_least(ranks[key] / 100) for key, value in found.items() if math.isnan(value)}
+    found = {"min": percentile(d.observed, 0.0, d.infinite)} | found
+    mean, std = d.moments()
+    if math.isnan(mean) and not d.infinite:
+        bounds = {"mean": float(np.mean(d._as_if_ended()))} | bounds
+    return {
+        "n": len(d.observed) + d.infinite,
+        **{key: _scaled(value, scale) for key, value in {"mean": mean, "std": std, **found}.items()},
+        "ci95": {key: None if key in bounds else _interval(d, places[key], scale) for key in places},
+        "beyond": [key for key, value in found.items() if math.isinf(value)],
+        "censored": len(d.censored),
+        "at_least": {key: value * scale for key, value in bounds.items()},
+    }
+
+
+def _interval(d: Durations, percent: float, scale: float) -> list[float | None] | None:
+    total = len(d.observed) + len(d.censored) + d.infinite
+    ranks = interval_ranks(total, percent)
+    if ranks is None:
+        return None
+    return [_scaled(d.quantile((rank - 1) / (total - 1)), scale) for rank in ranks]
+
+
+def _scaled(value: float, scale: float) -> float | None:
+    return value * scale if math.isfinite(value) else None

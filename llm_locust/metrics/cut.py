@@ -1,0 +1,110 @@
+"""What is known of a request that was given up before its end: how long it had already taken.
+
+The run's end cuts requests that are under way, and a user whose patience is over leaves. Either way the
+request would have taken longer: its durations are right-censored, neither known nor absent.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from llm_locust.metrics.censoring import Durations, later_is_longer
+from llm_locust.metrics.columns import Columns, Floats, Mask
+from llm_locust.metrics.window import Population
+
+MeasuredFrom = Literal["scheduled", "sent"]
+
+#: Latencies of which a request that was given up has a lower bound in the tables of latencies.
+CENSORED = ("ttft", "ttfo", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled")
+
+
+def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> Floats:
+    """The least that a latency of each cancelled request can be, in seconds; shape (rows,).
+
+    That is ttft or ttfo itself where that token had come. Otherwise it is the time until the request was
+    given up, e2el's too: an answer that is not complete has its last token still to come. The tpot is at
+    least (ended − sent − ttft) / (m − 1), m being the most tokens that the answer may have: those that were
+    asked for, or one more than have come where these are more or not known.
+
+    Args:
+        metric: one that an SLO may have.
+        measured_from: where ttft, ttfo and e2el begin.
+
+    Returns:
+        NaN for requests that were not cancelled, and where nothing is known: from sent, of a request
+        that was never sent; of tpot, before the first token; of ttft and ttfo, where nothing is streamed.
+    """
+    if metric == "tpot":
+        bound = (c.ended_s - c.sent_s - c.paced_from_s) / most_gaps(c)
+        return np.where(c.cancelled, bound, np.nan)
+    base, begun_s = _begun(c, metric, measured_from)
+    bound = c.ended_s - begun_s
+    if base != "e2el":
+        came = _came(c, base) + (c.sent_s - begun_s)
+        bound = np.where(c.streamed, np.where(np.isnan(came), bound, came), np.nan)
+    return np.where(c.cancelled, bound, np.nan)
+
+
+def _begun(c: Columns, metric: str, measured_from: MeasuredFrom) -> tuple[str, Floats]:
+    """What a latency is without its beginning, and when that is for each request."""
+    base, _, from_ = metric.partition("_")
+    begun = {"scheduled": c.scheduled_s, "started": c.started_s, "sent": c.sent_s}
+    return base, begun[from_ or measured_from]
+
+
+def _came(c: Columns, base: str) -> Floats:
+    return c.first_event_s if base == "ttft" else c.first_answer_s
+
+
+def most_gaps(c: Columns) -> Floats:
+    """The most gaps between tokens that an answer that is not complete may have in the end."""
+    return np.fmax(c.asked_output_tokens - 1, np.maximum(c.paced_tokens, 1))
+
+
+def is_open(c: Columns, metric: str) -> Mask:
+    """The cancelled requests of which a latency of :data:`CENSORED` had not come to its end."""
+    base = metric.partition("_")[0]
+    return c.cancelled if base == "e2el" else c.cancelled & c.streamed & np.isnan(_came(c, base))
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One latency of all requests: what it was, or for those that were given up its lower bound.
+
+    ``open`` marks the latter; ``bounds_s`` is None for a latency that is of ok requests alone.
+    """
+
+    c: Columns
+    values_s: Floats
+    bounds_s: Floats | None
+    open: Mask | None
+
+    @classmethod
+    def of(cls, c: Columns, values: Mapping[str, Floats], metric: str) -> "Samples":
+        """``values`` has the latencies as :func:`~llm_locust.metrics.latency.per_request` gives them."""
+        if metric not in CENSORED or not c.cancelled.any():
+            return cls(c, values[metric], None, None)
+        return cls(c, values[metric], at_least(c, metric), is_open(c, metric))
+
+    def durations(self, population: Population, failed: int = 0) -> Durations:
+        """Those of a population.
+
+        Args:
+            failed: requests that count as +∞.
+        """
+        ok, given_up = population.ok, population.cancelled
+        if self.bounds_s is None or self.open is None or not len(given_up):
+            return Durations.of(self.values_s[ok], failed=failed)
+        known = given_up[~np.isnan(self.bounds_s[given_up])]
+        still_open = known[self.open[known]]
+        observed = np.concatenate([ok, known[~self.open[known]]])
+        observed_s = np.concatenate([self.values_s[ok], self.bounds_s[observed[len(ok) :]]])
+        defined = ~np.isnan(observed_s)
+        observed, observed_s = observed[defined], observed_s[defined]
+        censored_s = self.bounds_s[still_open]
+        trend = later_is_longer(
+            observed_s, censored_s, self.c.scheduled_s[observed], self.c.scheduled_s[still_open]
+        )
+        return Durations.of(observed_s, censored_s, failed=failed, trend=trend)

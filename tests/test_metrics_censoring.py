@@ -1,0 +1,192 @@
+"""Percentiles and means of durations of which some were cut before their end."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.metrics.censoring import Durations, later_is_longer, positions, quantile, summarise
+
+NONE = np.empty(0)
+
+#: Kaplan and Meier's own example (1958, section 2): eight items, four of them lost on the way.
+DEATHS, LOSSES = [0.8, 3.1, 5.4, 9.2], [1.0, 2.7, 7.0, 12.1]
+AFTER_EACH = [0.875, 0.7, 0.525, 0.2625]
+
+#: Weeks in remission under 6-MP (Freireich and others 1963), and the estimate that textbooks print.
+RELAPSES = [6, 6, 6, 7, 10, 13, 16, 22, 23]
+IN_REMISSION = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
+REMISSION = {6: 0.857, 7: 0.807, 10: 0.753, 13: 0.690, 16: 0.627, 22: 0.538}
+
+durations = st.lists(st.integers(1, 12).map(float), max_size=15)
+
+
+def array(values: Any) -> Any:
+    return np.array(sorted(values), dtype=np.float64)
+
+
+def lasting(observed: Any, censored: Any, infinite: int = 0) -> Any:
+    """The share that lasts until each observed duration, as the positions have it."""
+    total = len(observed) + len(censored) + infinite
+    return 1 - positions(array(observed), array(censored), infinite) * (total - 1) / total
+
+
+def by_definition(observed: Any, censored: Any, infinite: int) -> list[float]:
+    """The product limit, one duration after the other; of equal times those that ended come first."""
+    watched, share, found = len(observed) + len(censored) + infinite, 1.0, []
+    for _, is_cut in sorted([(t, 0) for t in observed] + [(t, 1) for t in censored]):
+        if not is_cut:
+            found.append(share)
+            share *= (watched - 1) / watched
+        watched -= 1
+    return found
+
+
+def test_the_product_limit_is_that_of_its_authors_example() -> None:
+    assert lasting(DEATHS, LOSSES).tolist() == pytest.approx([1.0, *AFTER_EACH[:-1]])
+
+
+def test_the_product_limit_is_that_of_the_textbooks_example() -> None:
+    before = dict(zip(RELAPSES, lasting(RELAPSES, IN_REMISSION).tolist(), strict=True))
+    following = dict(zip(sorted(REMISSION), [7, 10, 13, 16, 22, 23], strict=True))
+    assert {t: round(before[following[t]], 3) for t in REMISSION} == REMISSION
+
+
+@given(durations, durations, st.integers(0, 5))
+def test_the_product_limit_is_the_one_that_is_made_step_by_step(
+    observed: list[float], censored: list[float], infinite: int
+) -> None:
+    if len(observed) + len(censored) + infinite > 1:
+        assert lasting(observed, censored, infinite).tolist() == pytest.approx(
+            by_definition(observed, censored, infinite)
+        )
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=30), st.floats(0, 1))
+def test_without_cut_ones_it_is_the_linear_percentile_of_numpy(values: list[float], share: float) -> None:
+    assert quantile(array(values), NONE, share) == pytest.approx(np.quantile(values, share), rel=1e-12)
+    # And so it is by the product limit, where nothing was cut before the last of them ended.
+    places = positions(array(values), NONE)
+    assert float(np.interp(share, places, array(values))) == pytest.approx(
+        np.quantile(values, share), rel=1e-9, abs=1e-9
+    )
+
+
+@given(durations, durations.filter(bool), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1))
+def test_a_quantile_never_falls_and_is_never_below_what_it_is_at_least(
+    observed: list[float], censored: list[float], infinite: int, one: float, other: float
+) -> None:
+    found = Durations.of(array(observed), array(censored), failed=infinite)
+    low, high = (found.quantile(share) for share in sorted((one, other)))
+    assert math.isnan(high) or math.isnan(low) or low <= high + 1e-9
+    assert not math.isnan(low) or math.isnan(high) or math.isinf(high)
+    for share, value in ((min(one, other), low), (max(one, other), high)):
+        assert math.isnan(value) or value >= found.at_least(share) - 1e-9
+
+
+@given(durations, durations.filter(bool), st.floats(0, 1), st.data())
+def test_whatever_the_cut_ones_would_have_taken_the_bound_holds(
+    observed: list[float], censored: list[float], share: float, data: st.DataObject
+) -> None:
+    bound = Durations.of(array(observed), array(censored)).at_least(share)
+    truth = [t + data.draw(st.floats(0, 20)) for t in censored]
+    assert np.quantile([*observed, *truth], share) >= bound - 1e-9
+
+
+def test_a_percentile_that_the_cut_ones_leave_open_is_null_with_its_bound() -> None:
+    """Ninety answers of 1 s, and ten that had waited for 12.8 s when the run ended."""
+    figures = summarise(Durations.of(np.full(90, 1.0), np.full(10, 12.8)), 1e3)
+    assert (figures["n"], figures["censored"]) == (90, 10)
+    assert (figures["p50"], figures["p75"]) == (1000.0, 1000.0)
+    assert figures["p95"] is figures["p99"] is figures["max"] is figures["mean"] is None
+    assert figures["at_least"] == {
+        "mean": pytest.approx(2180.0),
+        **dict.fromkeys(("p95", "p99", "p99_9", "max"), pytest.approx(12800.0)),
+        "p90": pytest.approx(2180.0),  # between the last answer and the first cut: numpy's interpolation
+    }
+    assert figures["ci95"]["p99"] is None
+    assert figures["beyond"] == []
+
+
+def test_the_adjusted_figures_have_infinite_ones_beyond_the_cut_ones() -> None:
+    found = Durations.of(np.full(60, 1.0), np.array([0.5, 2.0]), failed=38)
+    figures = summarise(found, 1e3)
+    assert (figures["n"], figures["p50"], figures["p99"]) == (98, 1000.0, None)
+    assert figures["beyond"] == ["p75", "p90", "p95", "p99", "p99_9", "max"]
+    assert "mean" not in figures["at_least"]
+    open_ = summarise(Durations.of(np.full(50, 1.0), np.full(30, 2.0), failed=20))
+    assert open_["at_least"]["p75"] == 2.0
+    assert "p90" in open_["beyond"]
+
+
+def test_answers_of_twenty_seconds_have_a_mean_of_twenty_however_soon_the_run_ends() -> None:
+    """Users for 60 s, answers of 2 to 38 s: those that ended within the run are the shorter ones."""
+    random = np.random.default_rng(1)
+    ended: list[float] = []
+    cut: list[float] = []
+    for _ in range(400):
+        at = random.uniform(0, 5)
+        while at < 60:
+            lasts = random.uniform(2, 38)
+            (ended if at + lasts < 60 else cut).append(min(lasts, 60 - at))
+            at += lasts
+    figures = summarise(Durations.of(np.array(ended), np.array(cut)))
+    assert np.mean(ended) < 18
+    assert figures["mean"] == pytest.approx(20.0, rel=0.02)
+    assert figures["std"] == pytest.approx(36 / math.sqrt(12), rel=0.05)
+    assert figures["p90"] == pytest.approx(34.4, rel=0.02)
+
+
+def queue(arrivals_per_s: float, seconds: float, seed: int) -> tuple[Any, Any]:
+    """When requests come to a server that serves one at a time for 1 s, and how long each waits and takes."""
+    random = np.random.default_rng(seed)
+    at = np.cumsum(random.exponential(1 / arrivals_per_s, int(2 * arrivals_per_s * seconds)))
+    at = at[at < seconds]
+    free, took = 0.0, []
+    for arrival in at:
+        free = max(free, arrival) + 1.0
+        took.append(free - arrival)
+    return at, np.array(took)
+
+
+def observed_and_cut(at: Any, took: Any, end: float) -> Durations:
+    seen = at + took <= end
+    cut = end - at[~seen]
+    trend = later_is_longer(took[seen], cut, at[seen], at[~seen])
+    return Durations.of(took[seen], cut, trend=trend)
+
+
+def test_in_an_overloaded_queue_later_requests_last_longer_and_the_product_limit_is_not_believed() -> None:
+    at, took = queue(1.5, 60.0, seed=4)
+    found = observed_and_cut(at, took, 60.0)
+    assert found.trend
+    truth = float(np.quantile(took, 0.99))
+    assert quantile(found.observed, found.censored, 0.99) < 0.8 * truth  # type: ignore[arg-type]
+    figures = summarise(found)
+    assert figures["p50"] is figures["p99"] is figures["mean"] is None
+    assert 0.5 * truth < figures["at_least"]["p99"] < truth
+
+
+def test_a_steady_queue_is_not_taken_for_an_overloaded_one() -> None:
+    found = [observed_and_cut(*queue(0.5, 600.0, seed), 600.0) for seed in range(300)]
+    cut = [each for each in found if len(each.censored)]
+    assert len(cut) > 100
+    assert sum(each.trend for each in cut) <= 0.05 * len(cut)
+
+
+def test_a_trend_leaves_a_percentile_that_no_ending_of_the_cut_ones_could_move() -> None:
+    at = np.arange(1000.0)
+    took = 1 + at / 1000
+    found = Durations.of(took[:-1], np.array([1.9]), trend=True)
+    figures = summarise(found)
+    assert figures["p50"] == pytest.approx(1.5, rel=0.01)
+    assert figures["mean"] is None
+
+
+def test_equal_durations_are_no_trend() -> None:
+    """Answers of exactly 20 s: the run's end cuts the last ones at any age."""
+    at = np.arange(0.0, 600.0, 1.0)
+    assert not later_is_longer(np.full(580, 20.0), 600 - at[580:], at[:580], at[580:])
