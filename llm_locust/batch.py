@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from llm_locust.arrow_stream import StreamError, read_stream
 from llm_locust.record import MOMENTS, Outcome, RequestRecord
 
 SCHEMA_VERSION = 1
@@ -199,14 +200,12 @@ class RecordBatch:
         """The inverse of :meth:`to_bytes`.
 
         Raises:
-            BatchError: the bytes are not a whole IPC stream of this schema.
+            BatchError: the bytes are not a whole IPC stream of this schema, or one that is damaged inside.
         """
         try:
-            with pa.ipc.open_stream(data) as reader:
-                table = reader.read_all()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, EOFError) as e:
-            raise BatchError(f"not a whole Arrow stream: {e}") from e
-        return cls.from_table(table)
+            return cls.from_table(read_stream(data, SCHEMA))
+        except StreamError as e:
+            raise BatchError(str(e)) from e
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

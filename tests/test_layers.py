@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "llm_locust"
 LEVELS: dict[str, int] = {
     "wire": 0,
     "record": 0,
+    "arrow_stream": 0,
     "manifest": 0,
     "roofline": 0,
     "batch": 1,

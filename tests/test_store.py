@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -312,6 +313,45 @@ def test_a_batch_that_cannot_be_read_keeps_the_frames_and_leaves_no_half_file(tm
     with pytest.raises(BatchError, match=r"batch 1 of worker w in '.*batches\.frames' cannot be read"):
         compact(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [FRAMES_FILE]
+
+
+def with_a_bad_frame(run: Path, header: FrameHeader, payload: bytes) -> Manifest:
+    """The manifest after a run of three frames was compacted, the middle one of which is this."""
+    (run / FRAMES_FILE).write_bytes(
+        frame(0, range(5)) + encode_frame(header, payload) + frame(2, range(9, 11))
+    )
+    facts = WorkerFacts(id="w1", index=0, announced=11, received=11, received_seqs="0-2")
+    write_manifest(run, Manifest(id="run", name="x", started_ns=1, ended_ns=9, workers=[facts]))
+    compact(run)
+    return read_manifest(run)
+
+
+def batch_of(count: int, **of: Any) -> RecordBatch:
+    return RecordBatch.from_records([replace(record(n), **of) for n in range(count)], "w1")
+
+
+@pytest.mark.parametrize(
+    ("payload", "rows"),
+    [
+        (b"no batch", 4),
+        (batch_of(4).to_bytes()[:-40], 4),
+        (batch_of(3).to_bytes(), 4),
+        (batch_of(4, outcome="splendid").to_bytes(), 4),
+        (batch_of(4, ended_ns=-5).to_bytes(), 4),
+    ],
+)
+def test_a_frame_without_a_usable_batch_is_left_out_named_and_counted_as_missing(
+    payload: bytes, rows: int, tmp_path: Path
+) -> None:
+    manifest = with_a_bad_frame(tmp_path, FrameHeader("run", "w1", 1, rows), payload)
+    assert len(read_requests(tmp_path)) == 7
+    (worker,) = manifest.workers
+    assert (worker.received, worker.received_seqs, worker.missing) == (7, "0 2", 4)
+    (line,) = manifest.torn
+    assert line.startswith("batches.frames: bytes ")
+    assert line.endswith("hold no batch that can be read, number 1 of worker w1 with 4 records")
+    assert not manifest.complete
+    assert (tmp_path / FRAMES_FILE).exists()
 
 
 def test_many_batches_become_row_groups_without_loss(tmp_path: Path) -> None:

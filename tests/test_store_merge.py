@@ -492,13 +492,20 @@ def test_a_finished_run_that_does_not_say_what_it_has_is_refused(tmp_path: Path,
         merge([tmp_path], tmp_path / "out")
 
 
+def test_a_frame_without_a_batch_is_left_out_named_and_missing(tmp_path: Path) -> None:
+    bad = encode_frame(FrameHeader(RUN, "w0", 2, 2), b"no batch")
+    log = write_log(tmp_path / "run", [*batches(2), Batch("w0", 2, bad)], manifest(3))
+    done = merge([log], tmp_path / "out")
+    assert (done.rows, done.manifest.records_lost, done.manifest.complete) == (4, 2, False)
+    (line,) = done.manifest.torn
+    assert line.endswith("hold no batch that can be read, number 2 of worker w0 with 2 records")
+    (said,) = done.unreadable
+    assert said.startswith("batch 2 of worker w0 in '")
+
+
 def test_a_merge_that_fails_leaves_no_half_run(tmp_path: Path) -> None:
-    bad = encode_frame(FrameHeader(RUN, "w0", 2, 1), b"no batch")
-    log = write_log(tmp_path / "run", [*batches(2), Batch("w0", 2, bad)], manifest(2))
-    with pytest.raises(ValueError, match=r"batch 2 of worker w0 in '.*' cannot be read"):
-        merge([log], tmp_path / "out")
-    assert list((tmp_path / "out").iterdir()) == []
     log = write_log(tmp_path / "other", batches(2), manifest(2))
+    (tmp_path / "out").mkdir()
     (tmp_path / "out" / f"{MANIFEST_FILE}.part").mkdir()
     with pytest.raises(OSError, match="Is a directory"):
         merge([log], tmp_path / "out")

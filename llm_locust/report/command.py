@@ -58,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_questions(parser.add_argument_group("what is asked"))
     told = parser.add_argument_group("how it is told")
     told.add_argument("--so-far", action="store_true", help="the run still goes on: report on what has come")
+    told.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="leave out what of a damaged run cannot be read: its records are then missing",
+    )
     told.add_argument("--format", choices=FORMATS, default="console", help="what is printed (%(default)s)")
     told.add_argument(
         "--save-detailed", action="store_true", help="with --format vllm: the lists of every request too"
@@ -120,7 +125,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         _refuse_senseless(args)
         question = _question(args)
-        opened = open_so_far(args.runs[0]) if args.so_far else open_source(args.runs, args.slo, args.gate)
+        opened = (
+            open_so_far(args.runs[0])
+            if args.so_far
+            else open_source(args.runs, args.slo, args.gate, skip_bad=args.skip_bad)
+        )
         with opened as source:
             for line in source.unreadable:
                 _say(f"warning: {line}")

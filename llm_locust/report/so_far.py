@@ -36,8 +36,8 @@ from llm_locust.store import (
     unique_frames,
     write_requests,
 )
-from llm_locust.store.facts import Holding, holdings
-from llm_locust.store.frames import placed_batches
+from llm_locust.store.facts import Holding, bad_text, holdings
+from llm_locust.store.frames import BadFrame, placed_batches, without
 
 #: Where the rolling summaries of a run are, in its directory.
 SO_FAR_DIR = "so-far"
@@ -69,13 +69,18 @@ def open_so_far(run: Path) -> Iterator[Source]:
     manifest = read_manifest(run)
     with TemporaryDirectory(prefix="llm-locust-so-far-") as place:
         frames = unique_frames(index_frames(_frames_of(run)).frames)
-        rows = write_requests(Path(place) / REQUESTS_FILE, (batch for _, batch in placed_batches(frames)))
+        bad: list[BadFrame] = []
+        batches = (batch for _, batch in placed_batches(frames, bad))
+        rows = write_requests(Path(place) / REQUESTS_FILE, batches)
         if not rows:
             raise StoreError(f"of {str(run)!r} no request has been recorded yet: ask again in a few seconds")
         requests = open_requests(Path(place))
         until_ns = _until_ns(requests, manifest)
-        of_now = _as_of_now(manifest, holdings(frame.header for frame in frames), until_ns)
-        yield Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=())
+        held = holdings(frame.header for frame in without(frames, bad))
+        torn = [bad_text(each, FRAMES_FILE) for each in bad]
+        of_now = replace(_as_of_now(manifest, held, until_ns), torn=torn)
+        unreadable = tuple(each.why for each in bad)
+        yield Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=unreadable)
 
 
 def write_so_far(run: Path) -> Path:

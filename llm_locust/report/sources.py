@@ -22,6 +22,7 @@ from llm_locust.store import (
     open_requests,
     read_manifest,
 )
+from llm_locust.store.salvage import is_damaged, salvage
 from llm_locust.store.sources import find
 
 
@@ -56,7 +57,9 @@ class Source:
 
 
 @contextmanager
-def open_source(paths: Sequence[Path], slo: str | None, gates: str | None) -> Iterator[Source]:
+def open_source(
+    paths: Sequence[Path], slo: str | None, gates: str | None, *, skip_bad: bool = False
+) -> Iterator[Source]:
     """The requests of run directories, spools and files of batches, in any mixture, as one population.
 
     What is left of a run (a spool, a directory of a run that was not finished) is merged in a temporary
@@ -64,17 +67,28 @@ def open_source(paths: Sequence[Path], slo: str | None, gates: str | None) -> It
 
     Args:
         slo, gates: the limits that were asked for; without them several runs need the same.
+        skip_bad: leave out what of a finished run's requests cannot be read; its records are then missing.
 
     Raises:
         StoreError: a source cannot be read, or the runs do not make one population.
         BatchError, OSError: as :func:`~llm_locust.store.merge` raises them.
     """
     with TemporaryDirectory(prefix="llm-locust-") as made:
+        if skip_bad:
+            paths = [_salvaged(path, Path(made) / f"salvaged-{n}") for n, path in enumerate(paths)]
         directories, unreadable = _directories(paths, Path(made))
         runs = [Run(read_manifest(path), open_requests(path), beside) for path, beside in directories]
         runs.sort(key=lambda run: (run.manifest.started_ns, run.manifest.id))
         merged = any(Path(made) in directory.parents for directory, _ in directories)
         yield _source(runs, slo, gates, merged, unreadable)
+
+
+def _salvaged(path: Path, made: Path) -> Path:
+    """The run directory itself, or where its requests are damaged a new one of what can be read."""
+    if not (path / REQUESTS_FILE).exists() or not is_damaged(path):
+        return path
+    salvage(path, made)
+    return made
 
 
 def _directories(paths: Sequence[Path], made: Path) -> tuple[list[tuple[Path, Path]], tuple[str, ...]]:

@@ -20,14 +20,22 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+import pyarrow.compute as pc
 
 from llm_locust.batch import BatchError, RecordBatch
+from llm_locust.record import MOMENTS, Outcome, TokenSource
 
 _MAGIC = b"LLB1"
 _PREFIX = struct.Struct("<4sIII")
 
 #: Headers take some 200 bytes. What says that it has a longer one is no frame: its length need not be read.
 _LONGEST_HEADER = 1 << 16
+
+#: Of a name in an error text, which may come from anywhere.
+_SHOWN_CHARS = 80
+
+#: A time behind this, in the year 2200 or so, is none; what is added to it does not overflow.
+_LAST_NS = 1 << 62
 
 _READ_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 16
@@ -66,16 +74,19 @@ class FrameRef:
         """The batch, read anew at each call.
 
         Raises:
-            BatchError: the payload is no batch, though it is whole; the text names frame and file.
+            BatchError: the payload is no batch of these rows, though it is whole; the text names frame and
+                file.
             OSError: the file cannot be read.
         """
         with self.path.open("rb") as file:
             file.seek(self.offset)
             payload = file.read(self.length)
         try:
-            return RecordBatch.from_bytes(payload)
+            batch = RecordBatch.from_bytes(payload)
+            _check_rows(batch, self.header)
+            return batch
         except BatchError as e:
-            whose = f"batch {self.header.seq} of worker {self.header.worker}"
+            whose = f"batch {self.header.seq} of worker {self.header.worker[:_SHOWN_CHARS]}"
             raise BatchError(f"{whose} in {str(self.path)!r} cannot be read: {e}") from e
 
 
@@ -86,6 +97,14 @@ class Tear:
     path: Path
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class BadFrame:
+    """A whole frame that holds no batch that can be used, and why."""
+
+    frame: FrameRef
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +283,48 @@ def _beyond_error_ns(header: FrameHeader) -> int | None:
     return header.clock_offset_ns if abs(header.clock_offset_ns) > (header.clock_error_ns or 0) else 0
 
 
-def placed_batches(frames: Sequence[FrameRef]) -> Iterator[tuple[FrameHeader, RecordBatch]]:
+def placed_batches(
+    frames: Sequence[FrameRef], bad: list[BadFrame] | None = None
+) -> Iterator[tuple[FrameHeader, RecordBatch]]:
     """Each frame's header and batch, its times placed on the run's axis; read one by one.
 
     Args:
         frames: ordered by (worker, seq), as :func:`unique_frames` gives them.
+        bad: gets those that hold no batch, which are left out.
+
+    Raises:
+        BatchError: a frame holds no batch, and there is no ``bad``.
     """
     for frame, offset_ns in zip(frames, axis_offsets_ns([f.header for f in frames]), strict=True):
-        yield frame.header, frame.batch().shifted(offset_ns)
+        try:
+            batch = frame.batch().shifted(offset_ns)
+        except BatchError as e:
+            if bad is None:
+                raise
+            bad.append(BadFrame(frame, str(e)))
+        else:
+            yield frame.header, batch
+
+
+def without(frames: Sequence[FrameRef], bad: Sequence[BadFrame]) -> list[FrameRef]:
+    """The frames that are not among the bad ones, in their order."""
+    left_out = {id(each.frame) for each in bad}
+    return [frame for frame in frames if id(frame) not in left_out]
+
+
+def _check_rows(batch: RecordBatch, header: FrameHeader) -> None:
+    """See that the batch is what its frame says, and that every row can be judged (raises BatchError)."""
+    if len(batch) != header.rows:
+        raise BatchError(f"it has {len(batch)} records, its frame says {header.rows}")
+    for column, known in (("outcome", Outcome), ("token_source", TokenSource)):
+        unknown = set(batch.labels(column).names) - set(known)
+        if unknown:
+            raise BatchError(f"{min(unknown)[:_SHOWN_CHARS]!r} is no {column.replace('_', ' ')}")
+    for column in MOMENTS:
+        moments = batch.table.column(column)
+        span = pc.min_max(moments)
+        if (
+            moments.null_count < len(moments)
+            and not 0 <= span["min"].as_py() <= span["max"].as_py() <= _LAST_NS
+        ):
+            raise BatchError(f"{column} has times that no clock shows")

@@ -14,13 +14,14 @@ from llm_locust.store.facts import (
     Holding,
     account,
     all_here,
+    bad_text,
     by_knowledge,
     file_of_tear,
     holdings,
     tear_text,
 )
 from llm_locust.store.files import REQUESTS_FILE, StoreError, create_run_dir, holds_a_run, write_manifest
-from llm_locust.store.frames import FrameRef, Tear, placed_batches, unique_frames
+from llm_locust.store.frames import BadFrame, FrameRef, Tear, placed_batches, unique_frames, without
 from llm_locust.store.requests import open_requests, write_requests
 from llm_locust.store.seqs import covers, overlap, parse_ranges
 from llm_locust.store.sources import FRAME_SUFFIX, Found, find
@@ -35,7 +36,7 @@ class Merged:
         rows: requests in it.
         duplicates: frames that were found once more, or are in the requests of a finished run.
         tears: where files hold bytes that are no frame, of which something may be missing.
-        unreadable: a line for each file that could not be used, and why.
+        unreadable: a line for each file or frame that could not be used, and why.
     """
 
     manifest: Manifest
@@ -62,7 +63,8 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
     all frames. The requests are written first, the manifest last.
 
     Bytes that are no frame are told by :attr:`Manifest.torn` unless all is here that every worker
-    announced with its final word: what a master's death cut off is then in its workers' spools.
+    announced with its final word: what a master's death cut off is then in its workers' spools. A frame
+    that holds no batch is left out, and is told in any case.
 
     Args:
         sources: directories, searched with all below them, or files.
@@ -71,7 +73,6 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
 
     Raises:
         StoreError: nothing, or not enough, was found; there are several runs; ``out`` holds a run.
-        BatchError: a whole frame holds no batch.
         OSError: a file cannot be read or written.
     """
     if holds_a_run(out):
@@ -80,22 +81,34 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
     found = everything.of_run(_chosen_run(everything, run))
     finished, held = _finished(found)
     frames = unique_frames(f for f in found.frames if not _holds(held, f.header.worker, f.header.seq))
-    for worker, holding in holdings(f.header for f in frames).items():
-        held[worker] = held.get(worker, Holding()) + holding
-    last_words = {w.id: w for w in sorted(found.last_words.values(), key=_lateness)}
-    manifest = account(by_knowledge(found.manifests.values()), last_words, held)
-    tears = [] if all_here(manifest) else [t for t in found.tears if not _whole_elsewhere(t, held)]
-    manifest = replace(manifest, torn=[] if all_here(manifest) else _torn(found, tears))
     create_run_dir(out)
-    rows = write_requests(out / REQUESTS_FILE, _batches(finished, frames))
+    bad: list[BadFrame] = []
+    rows = write_requests(out / REQUESTS_FILE, _batches(finished, frames, bad))
     try:
+        manifest, tears = _accounted(found, without(frames, bad), held, bad)
         if manifest.ended_ns is None:  # its master died
             manifest = replace(manifest, ended_ns=_last_end_ns(out))
         write_manifest(out, manifest)
     except BaseException:
         (out / REQUESTS_FILE).unlink()
         raise
-    return Merged(manifest, rows, len(found.frames) - len(frames), tuple(tears), tuple(found.unreadable))
+    unreadable = (*found.unreadable, *(each.why for each in bad))
+    return Merged(manifest, rows, len(found.frames) - len(frames), tuple(tears), unreadable)
+
+
+def _accounted(
+    found: Found, frames: Sequence[FrameRef], held: dict[str, Holding], bad: Sequence[BadFrame]
+) -> tuple[Manifest, list[Tear]]:
+    """The manifest of what finished runs (``held``) and frames have, and the tears that it tells of."""
+    for worker, holding in holdings(f.header for f in frames).items():
+        held[worker] = held.get(worker, Holding()) + holding
+    last_words = {w.id: w for w in sorted(found.last_words.values(), key=_lateness)}
+    manifest = account(by_knowledge(found.manifests.values()), last_words, held)
+    whole = all_here(manifest)
+    tears = [] if whole else [t for t in found.tears if not _whole_elsewhere(t, held)]
+    torn = [] if whole else _torn(found, tears)
+    torn += [bad_text(each, found.names[each.frame.path]) for each in bad]
+    return replace(manifest, torn=torn), tears
 
 
 def _chosen_run(found: Found, run: str | None) -> str:
@@ -189,10 +202,12 @@ def _torn(found: Found, tears: Sequence[Tear]) -> list[str]:
     return sorted({*earlier, *(tear_text(tear, found.names[tear.path]) for tear in tears)})
 
 
-def _batches(finished: Sequence[_Finished], frames: Sequence[FrameRef]) -> Iterator[RecordBatch]:
+def _batches(
+    finished: Sequence[_Finished], frames: Sequence[FrameRef], bad: list[BadFrame]
+) -> Iterator[RecordBatch]:
     """All batches by worker: what finished runs have of it, then its frames by number."""
     streams = [_by_worker(each, place) for place, each in enumerate(finished)]
-    streams.append(((header.worker, len(finished)), batch) for header, batch in placed_batches(frames))
+    streams.append(((header.worker, len(finished)), batch) for header, batch in placed_batches(frames, bad))
     return (batch for _, batch in heapq.merge(*streams, key=itemgetter(0)))
 
 

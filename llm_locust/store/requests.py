@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_locust.batch import PART_ROWS, SCHEMA, SCHEMA_VERSION, BatchError, RecordBatch
-from llm_locust.store.facts import account, all_here, holdings, tear_text
+from llm_locust.store.facts import account, all_here, bad_text, holdings, tear_text
 from llm_locust.store.files import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -21,7 +21,16 @@ from llm_locust.store.files import (
     read_manifest,
     write_manifest,
 )
-from llm_locust.store.frames import FrameIndex, FrameRef, Tear, index_frames, placed_batches, unique_frames
+from llm_locust.store.frames import (
+    BadFrame,
+    FrameIndex,
+    FrameRef,
+    Tear,
+    index_frames,
+    placed_batches,
+    unique_frames,
+    without,
+)
 
 _ROWS_A_GROUP = 65_536
 
@@ -37,30 +46,36 @@ def compact(run: Path) -> int:
 
     Each frame's clock offset places its records on the run's axis. Batches are read one by one, so that
     memory is bounded by a row group. The frames are removed after the Parquet file is whole, but for a
-    file with bytes that are no frame: it stays, and the manifest, where there is one, says so and what
-    is there. Without a frames file the run has no requests: an empty file.
+    file with bytes that are no frame, or with a frame that holds no batch: it stays, and the manifest says
+    so and what is there. Without a frames file the run has no requests: an empty file.
 
     Raises:
-        BatchError: a whole frame holds no batch.
+        BatchError: a whole frame holds no batch, and there is no manifest to say so.
         StoreError: bytes are no frame, and the manifest that should say so cannot be read.
         OSError: a file cannot be read or written.
     """
     frames_path = run / FRAMES_FILE
     index = index_frames(frames_path) if frames_path.exists() else FrameIndex()
     frames = unique_frames(index.frames)
-    rows = write_requests(run / REQUESTS_FILE, (batch for _, batch in placed_batches(frames)))
-    if not index.tears:
+    told = (run / MANIFEST_FILE).exists()
+    bad: list[BadFrame] = []
+    batches = (batch for _, batch in placed_batches(frames, bad if told else None))
+    rows = write_requests(run / REQUESTS_FILE, batches)
+    if not index.tears and not bad:
         frames_path.unlink(missing_ok=True)
-    elif (run / MANIFEST_FILE).exists():
-        _tell_tears(run, frames, index.tears)
+    elif told:
+        _tell_tears(run, without(frames, bad), index.tears, bad)
     return rows
 
 
-def _tell_tears(run: Path, frames: Sequence[FrameRef], tears: Sequence[Tear]) -> None:
+def _tell_tears(
+    run: Path, frames: Sequence[FrameRef], tears: Sequence[Tear], bad: Sequence[BadFrame]
+) -> None:
     manifest = account([read_manifest(run)], {}, holdings(f.header for f in frames))
+    torn = [bad_text(each, FRAMES_FILE) for each in bad]
     if not all_here(manifest):
-        manifest = replace(manifest, torn=[tear_text(tear, FRAMES_FILE) for tear in tears])
-    write_manifest(run, manifest)
+        torn += [tear_text(tear, FRAMES_FILE) for tear in tears]
+    write_manifest(run, replace(manifest, torn=torn))
 
 
 def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:

@@ -1,0 +1,147 @@
+"""Arrow IPC streams of unknown origin into tables that can be used.
+
+Arrow takes a stream's word for much: a buffer says itself how large it is unpacked, and an index, an
+offset or a length that points outside of its data is found by a full validation only, else by a crash.
+So here what would be unpacked is added up first, and each table is validated before anything uses it.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+#: Most bytes of one stream, unpacked. A worker's batch of 3 s has a few MB.
+MAX_UNPACKED_BYTES = 256 << 20
+
+# Fields of the flatbuffers tables in Arrow's format/Message.fbs, by their place.
+_HEADER_TYPE, _HEADER = 1, 2
+_DICTIONARY_DATA = 1
+_BUFFERS, _COMPRESSION = 2, 3
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+
+_NOT_PACKED = -1  # stands for its unpacked length in front of a buffer that is stored as it is
+
+
+class StreamError(ValueError):
+    """Bytes that are no stream that can be used; the text says why."""
+
+
+def read_stream(data: bytes, schema: pa.Schema, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> pa.Table:
+    """The table of a whole stream, every value of which can be used.
+
+    Args:
+        schema: columns of these names must have these types, and no nulls where they must not be null;
+            others are let pass.
+
+    Raises:
+        StreamError: not a whole stream, too large when it is unpacked, or damaged inside.
+    """
+    try:
+        size = sum(_unpacked_bytes(message) for message in _messages(data))
+        if size > max_unpacked_bytes:
+            raise StreamError(f"it unpacks to {size:,} bytes, allowed is {max_unpacked_bytes:,}")
+        with pa.ipc.open_stream(data) as reader:
+            _check_types(reader.schema, schema)
+            table = reader.read_all()
+        table.validate(full=True)
+        _check_nulls(table, schema)
+    except StreamError:
+        raise
+    except (pa.ArrowException, OSError, EOFError, LookupError, ValueError, struct.error, MemoryError) as e:
+        raise StreamError(f"not a whole Arrow stream: {next(iter(str(e).splitlines()), repr(e))}") from e
+    return table
+
+
+def _messages(data: bytes) -> Iterator[pa.ipc.Message]:
+    reader = pa.ipc.MessageReader.open_stream(data)
+    while True:
+        try:
+            yield reader.read_next_message()
+        except StopIteration:
+            return
+
+
+def _unpacked_bytes(message: pa.ipc.Message) -> int:
+    """What the buffers of a message say that they have when they are unpacked."""
+    if message.body is None:
+        return 0
+    flat = bytes(message.metadata)
+    root = _u32(flat, 0)
+    kind = _field(flat, root, _HEADER_TYPE)
+    header = _field(flat, root, _HEADER)
+    if kind is None or header is None or flat[kind] not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return 0
+    batch = header + _u32(flat, header)
+    if flat[kind] == _DICTIONARY_BATCH:
+        data = _field(flat, batch, _DICTIONARY_DATA)
+        if data is None:
+            return 0
+        batch = data + _u32(flat, data)
+    buffers = _field(flat, batch, _BUFFERS)
+    if buffers is None:
+        return 0
+    packed = _field(flat, batch, _COMPRESSION) is not None
+    return sum(_buffer_bytes(message.body, *place, packed=packed) for place in _places(flat, buffers))
+
+
+def _places(flat: bytes, field: int) -> Iterator[tuple[int, int]]:
+    """Offset and length of each buffer in the body."""
+    vector = field + _u32(flat, field)
+    for number in range(_u32(flat, vector)):
+        yield struct.unpack_from("<qq", flat, vector + 4 + 16 * number)
+
+
+def _buffer_bytes(body: pa.Buffer, offset: int, length: int, *, packed: bool) -> int:
+    if length == 0:
+        return 0
+    if not 0 <= offset <= offset + length <= body.size:
+        raise StreamError(f"a buffer of {length} bytes at {offset} does not lie in its {body.size} bytes")
+    if not packed:
+        return length
+    if length < 8:
+        raise StreamError(f"a packed buffer of {length} bytes does not say what it has unpacked")
+    unpacked = int.from_bytes(bytes(body[offset : offset + 8]), "little", signed=True)
+    if unpacked < _NOT_PACKED:
+        raise StreamError(f"a packed buffer says that it has {unpacked} bytes unpacked")
+    return length - 8 if unpacked == _NOT_PACKED else unpacked
+
+
+def _field(flat: bytes, table: int, number: int) -> int | None:
+    """Where a field of a flatbuffers table is; None where the table does not have it."""
+    vtable = table - struct.unpack_from("<i", flat, table)[0]
+    if vtable < 0:
+        raise StreamError("the metadata of a message points outside of itself")
+    entry = 4 + 2 * number
+    if entry + 2 > struct.unpack_from("<H", flat, vtable)[0]:
+        return None
+    (offset,) = struct.unpack_from("<H", flat, vtable + entry)
+    return table + offset if offset else None
+
+
+def _u32(flat: bytes, at: int) -> int:
+    (value,) = struct.unpack_from("<I", flat, at)
+    return int(value)
+
+
+def _check_types(found: pa.Schema, schema: pa.Schema) -> None:
+    if len(set(found.names)) != len(found.names):
+        raise StreamError("a column is there twice")
+    for field in found:
+        if field.name in schema.names and field.type != schema.field(field.name).type:
+            wanted = schema.field(field.name).type
+            raise StreamError(f"column {field.name!r} is of type {field.type}, not {wanted}")
+
+
+def _check_nulls(table: pa.Table, schema: pa.Schema) -> None:
+    for name in table.column_names:
+        if name not in schema.names:
+            continue
+        field, column = schema.field(name), table.column(name)
+        nulls = 0 if field.nullable else column.null_count
+        for chunk in column.chunks:
+            if pa.types.is_dictionary(field.type):
+                nulls += chunk.dictionary.null_count
+            elif pa.types.is_list(field.type):
+                nulls += chunk.flatten().null_count
+        if nulls:
+            raise StreamError(f"column {name!r} has {nulls} nulls, where none may be")
