@@ -174,7 +174,7 @@ def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, A
     stats = summary["latency_ms"][latency]
     bound = stats["at_least"].get(statistic)
     if bound is None:
-        return {"passed": False, "reason": f"no samples: no request that ended ok has a {latency}"}
+        return {"passed": False, "reason": f"no samples: the run has no value of {gate.metric}"}
     cut = f"{stats['censored']} requests were given up before their end"
     least = f"at least {_shown(gate, bound)}"
     limit = f"{gate.op} {_shown(gate, gate.limit)}"
