@@ -90,7 +90,7 @@ def test_each_target_is_scraped_a_last_time_when_asked_to_stop() -> None:
 
 def test_pages_of_one_port_are_told_apart_by_their_paths() -> None:
     with serving(PAGE) as port:
-        paths = ("/metrics", "/gpu/metrics?key=s3cret", "/r0/metrics")
+        paths = ("/metrics", "/gpu/metrics?module=a", "/r0/metrics")
         endpoints = [Endpoint.parse(f"http://127.0.0.1:{port}{path}") for path in paths]
         scraper = Scraper(Plan(endpoints=endpoints, interval_s=30.0), print)
         scraper.start()

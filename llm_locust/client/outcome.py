@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.errors import (
@@ -16,14 +17,12 @@ from llm_locust.client.exchange import Exchange
 from llm_locust.record import Outcome
 from llm_locust.wire.names import CONTROL
 from llm_locust.wire.reply import Reply
+from llm_locust.wire.secrecy import blanked, blanked_name
 
 _TEXT_LIMIT = 300
 
 #: No more of a body than this is looked at for an error text.
 _BODY_LIMIT = 16_384
-
-#: So much of a secret's start is as good as the secret: an excerpt may have cut off the rest.
-_SECRET_START = 8
 
 Verdict = tuple[Outcome, str | None]
 
@@ -90,16 +89,14 @@ def error_text(text: str | None, secrets: Sequence[str]) -> str | None:
     """An error text fit for files and pages: one line, bounded, without secrets."""
     if text is None:
         return None
-    for secret in secrets:
-        text = _blanked(text, secret)
-    text = CONTROL.sub("\ufffd", re.sub(r"\s+", " ", text).strip())
+    text = CONTROL.sub("\ufffd", re.sub(r"\s+", " ", blanked(text, secrets)).strip())
     return text if len(text) <= _TEXT_LIMIT else text[: _TEXT_LIMIT - 1] + "…"
 
 
-def _blanked(text: str, secret: str) -> str:
-    """The text with asterisks for the secret, and for what an excerpt has left of it."""
-    start, begin = secret[:_SECRET_START], 0
-    while (at := text.find(start, begin)) >= 0:
-        end = at + next(n for n in range(len(secret), 0, -1) if text.startswith(secret[:n], at))
-        text, begin = f"{text[:at]}***{text[end:]}", at + 3
-    return text
+def hushed(reply: Reply, secrets: Sequence[str]) -> Reply:
+    """The answer without secrets in what it calls its model and the reason for its end."""
+    model = None if reply.model is None else blanked_name(reply.model, secrets)
+    reason = None if reply.finish_reason is None else blanked_name(reply.finish_reason, secrets)
+    if (model, reason) == (reply.model, reply.finish_reason):
+        return reply
+    return replace(reply, model=model, finish_reason=reason)

@@ -11,6 +11,7 @@ from llm_locust.client.timing import Timeline
 from llm_locust.record import RequestRecord, TokenSource
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.reply import Endpoint, Reply
+from llm_locust.wire.secrecy import blanked_name
 
 #: Response headers that name the replica, asked in this order after the user's own.
 REPLICA_HEADERS = (
@@ -189,8 +190,10 @@ def _output_tokens(reply: Reply, count_tokens: CountTokens | None) -> tuple[int,
     return count_tokens("".join((reply.reasoning, reply.text, reply.refusal, *calls))), TokenSource.TOKENIZER
 
 
-def replica_of(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | None:
-    """The value of the first of these headers (lower-case names) that the response has.
+def replica_of(
+    headers: Mapping[bytes, bytes], names: Sequence[bytes], secrets: Sequence[str] = ()
+) -> str | None:
+    """The value of the first of these headers (lower-case names) that the response has, without secrets.
 
     Of several addresses the last: nginx's ``$upstream_addr`` lists those that it tried in turn, and the last
     one answered. A list of names stays as it is: whose they are is not known.
@@ -198,6 +201,7 @@ def replica_of(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> str | 
     value = next((headers[name].decode("latin-1") for name in names if name in headers), None)
     if value is None:
         return None
+    value = blanked_name(value, secrets)
     if len(value) <= _MAX_TRIED_CHARS and _TRIED.fullmatch(value):
         value = _BETWEEN.split(value)[-1]
     return clean_name(value)

@@ -15,7 +15,7 @@ from llm_locust.client.errors import ClientError, ConnectionBrokenError
 from llm_locust.client.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.head import Head, call_fields, make_head
 from llm_locust.client.names import Names
-from llm_locust.client.outcome import error_text, judge
+from llm_locust.client.outcome import error_text, hushed, judge
 from llm_locust.client.patience import Patience
 from llm_locust.client.pool import Pool, Target
 from llm_locust.client.recording import (
@@ -54,7 +54,7 @@ class LlmClient:
             :mod:`llm_locust.wire.headers`.
         worker: this process's name, for such templates.
         sink: gets the answer of every call, cancelled ones included, once.
-        secrets: texts that are blanked out of every error text that a server sends back.
+        secrets: texts that are blanked out of every name and error text that a server sends back.
         max_answer_bytes: most bytes of one answer, framing included; more makes it ``invalid``.
         admit: called before each call begins; what it raises keeps the call from being sent.
         count_tokens: counts answers whose length the server does not tell.
@@ -344,7 +344,7 @@ class LiveCall:
             sent, peer, rtt_ns = connection.sent, connection.peer, connection.rtt_ns()
             if connection.finish():
                 self._route.pool.release(connection)
-        reply = self._decoder.finish()
+        reply = hushed(self._decoder.finish(), client.secrets)
         exchange.release()
         outcome, error = judge(
             exchange, None if left else self._error, reply, self._decoder, cancelled=cancelled or left
@@ -361,7 +361,9 @@ class LiveCall:
                 reused=self._reused,
                 retries=self._retries,
                 rtt_ns=rtt_ns,
-                replica=self._route.replica(replica_of(exchange.headers, client.replica_headers)),
+                replica=self._route.replica(
+                    replica_of(exchange.headers, client.replica_headers, client.secrets)
+                ),
             ),
             client.count_tokens,
         )
@@ -371,7 +373,10 @@ class LiveCall:
         self._answer = Answer(record, reply)
         try:
             if self._call.check is not None:
-                self._answer = Answer(self._call.check(self._answer), reply)
+                checked = self._call.check(self._answer)
+                if checked.error is not record.error:  # a user's own check may quote the answer
+                    checked = replace(checked, error=error_text(checked.error, client.secrets))
+                self._answer = Answer(checked, reply)
         finally:  # whatever becomes of the check, the call has its record
             client.sink(self._answer)
             if self._traced is not None:

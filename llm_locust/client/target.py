@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from re import fullmatch, search
 from urllib.parse import SplitResult, quote, urlsplit
 
+from llm_locust.wire.secrecy import public_url
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -72,10 +74,9 @@ class Target:
 def _split(url: str) -> tuple[SplitResult, int | None]:
     """The URL's parts and port. What may be a key is in no error text."""
     if "@" in url or "?" in url or "#" in url:
-        shown = url.split("@")[-1].split("?")[0].split("#")[0]
         raise TargetError(
-            f"host {shown!r}: leave user, query and fragment out of the URL; give keys by --api-key-env or "
-            "--header"
+            f"host {public_url(url)!r}: leave user, query and fragment out of the URL; give keys by "
+            "--api-key-env or --header"
         )
     if search(r"[\s\x00-\x1f\x7f]", url):
         raise TargetError(f"host {url!r} holds a space or a control character")

@@ -5,6 +5,8 @@ import socket
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
+from llm_locust.wire.secrecy import public_url, url_secret
+
 _SCHEMES = {"http": 80, "https": 443}
 _DNS = "dns+"
 _K8S = "k8s:"
@@ -64,17 +66,22 @@ class Endpoint:
         Without a path it is ``/metrics``.
 
         Raises:
-            EndpointError: not such a URL, or one with a user, which may be a secret.
+            EndpointError: not such a URL, or one with what may be a key in it.
         """
         text = url.strip()
         if text.startswith(_K8S):
             return cls("http", text, 0, "", every=True, pods=_pods(text))
+        if found := ("a user name or a password" if "@" in text else url_secret(text)):
+            raise EndpointError(
+                f"metrics URL {public_url(url)!r} has {found} in it: leave it out, and give a bearer token "
+                "by --metrics-api-key-env"
+            )
         every = text.startswith(_DNS)
         text = text.removeprefix(_DNS)
         parts, port = _split(text if "://" in text else f"http://{text}", url)
         if parts.scheme not in _SCHEMES or not parts.hostname or port == 0:
             raise EndpointError(
-                f"metrics URL {_shown(url)!r} is not one such as http://10.0.0.7:8000/metrics or "
+                f"metrics URL {public_url(url)!r} is not one such as http://10.0.0.7:8000/metrics or "
                 "dns+http://service:8000/metrics"
             )
         path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
@@ -134,15 +141,7 @@ def _split(text: str, url: str) -> tuple[SplitResult, int | None]:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as e:
-        raise EndpointError(f"metrics URL {_shown(url)!r}: {e}") from e
-    if parts.username is not None or parts.password is not None:
-        raise EndpointError(f"metrics URL {_shown(url)!r}: leave user and password out of it")
+        raise EndpointError(f"metrics URL {public_url(url)!r}: {e}") from e
     if not text.isascii() or any(c.isspace() or not c.isprintable() for c in text):
-        raise EndpointError(f"metrics URL {_shown(url)!r} holds a character that no URL has")
+        raise EndpointError(f"metrics URL {public_url(url)!r} holds a character that no URL has")
     return parts, port
-
-
-def _shown(url: str) -> str:
-    """Without what may be a secret."""
-    scheme, found, rest = url.partition("://")
-    return f"{scheme}{found}{rest.rpartition('@')[2]}" if found else url.rpartition("@")[2]

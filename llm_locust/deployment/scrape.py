@@ -19,6 +19,8 @@ from llm_locust.deployment.endpoints import Endpoint, Target
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, Rule, readings
 from llm_locust.deployment.fetch import FetchError, fetch
 from llm_locust.deployment.samples_file import Sample
+from llm_locust.wire.headers import secret_texts
+from llm_locust.wire.secrecy import blanked
 
 #: Names of samples that each scrape gives beside what the target says: whether there was a page, and how
 #: long it took.
@@ -48,6 +50,11 @@ class Plan:
     tls: ssl.SSLContext | None = None
     now_ns: Callable[[], int] = time.time_ns
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that no page may bring into a file or a log."""
+        return secret_texts({name: value.replace("{", "{{") for name, value in self.headers.items()})
+
 
 def scrape(target: Target, plan: Plan) -> tuple[list[Sample], str | None]:
     """The samples of one scrape, and why there is no page where there is none.
@@ -60,9 +67,12 @@ def scrape(target: Target, plan: Plan) -> tuple[list[Sample], str | None]:
         page = fetch(target, plan.timeout_s, plan.headers, plan.tls)
         found, seconds = readings(page.text, plan.rules), page.seconds
     except (FetchError, ExpositionError) as e:
-        reason = str(e)
+        reason = blanked(str(e), plan.secrets)
     at_ns = (began_ns + plan.now_ns()) // 2
-    samples = [Sample(at_ns, target.name, r.name, _text(r.labels), float(r.value)) for r in found]
+    samples = [
+        Sample(at_ns, target.name, r.name, blanked(_text(r.labels), plan.secrets), float(r.value))
+        for r in found
+    ]
     samples.append(Sample(at_ns, target.name, UP, _NO_LABELS, float(reason is None)))
     if not math.isnan(seconds):
         samples.append(Sample(at_ns, target.name, SCRAPE_S, _NO_LABELS, seconds))

@@ -26,6 +26,7 @@ from llm_locust.deployment.exposition import KNOWN, MappingError, parse_mapping
 from llm_locust.deployment.samples_file import Sample, SamplesError, SampleWriter, compact_samples
 from llm_locust.deployment.scrape import LAST_S, Plan, Scraper
 from llm_locust.metrics.server_now import Newest, ServerNow
+from llm_locust.wire.secrecy import shown_variable
 
 #: Below the load on the same cores.
 _NICENESS = 5
@@ -164,7 +165,8 @@ def _plan(args: argparse.Namespace) -> Plan:
     key = os.environ.get(args.api_key_env, "") if args.api_key_env else ""
     if args.api_key_env and not key:
         raise ValueError(
-            f"the variable {args.api_key_env}, which shall hold the metrics endpoints' token, is not set"
+            f"the environment variable {shown_variable(args.api_key_env)}, which shall hold the metrics "
+            "endpoints' token, is not set"
         )
     ahead_ns = args.monotonic_ahead_ns
     return Plan(

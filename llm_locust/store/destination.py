@@ -12,6 +12,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from llm_locust.wire.secrecy import blanked, public_url, url_secret
+
 #: Bounds of one request to an object store: another one may then be tried.
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
@@ -111,10 +113,7 @@ class Destination:
         text = " ".join(str(error).split()) or type(error).__name__
         if found := _GOOGLE.search(text):
             text = f"GCS error {found[1]}: {'no access token: ' if found[2] else ''}{found[3]}"
-        for name in _SECRETS:
-            if secret := os.environ.get(name):
-                text = text.replace(secret, "***")
-        return text
+        return blanked(text, filter(None, map(os.environ.get, _SECRETS)))
 
     def _info(self, name: str) -> fs.FileInfo:
         return self.filesystem.get_file_info(f"{self.path}/{name}")
@@ -126,28 +125,53 @@ def open_destination(text: str) -> Destination:
     Raises:
         UploadError: not an address of a known kind, or one with credentials in it.
     """
-    address = urlsplit(text)
-    if "@" in address.netloc:
-        raise UploadError(
-            f"an address of {address.scheme}:// with credentials in it: the environment has to have them"
-        )
+    address = check_address(text)
     if address.scheme in ("", "file"):
         return _local(text, address)
-    if address.scheme not in ("s3", "gs"):
-        raise UploadError(f"{text!r} is of no known kind; allowed is {_FORMS}")
-    if not address.netloc:
-        raise UploadError(f"{text!r} names no bucket; allowed is {_FORMS}")
-    known = _S3_SETTINGS if address.scheme == "s3" else _GS_SETTINGS
     settings = dict(parse_qsl(address.query))
-    if unknown := sorted(settings.keys() - set(known)):
-        raise UploadError(
-            f"{unknown[0]!r} is no setting of {address.scheme}://; allowed is {', '.join(known)}"
-        )
     try:
         filesystem = (_s3 if address.scheme == "s3" else _gs)(settings)
     except (pa.ArrowException, OSError) as e:
         raise UploadError(f"{text!r}: {e}") from e
     return Destination(text, filesystem, address.netloc + address.path.rstrip("/"))
+
+
+def check_address(text: str) -> SplitResult:
+    """The parts of an address that :func:`open_destination` takes, without a client of its store.
+
+    Raises:
+        UploadError: as there.
+    """
+    try:
+        address = urlsplit(text)
+    except ValueError as e:
+        raise UploadError(f"{public_url(text)!r} is not an address; allowed is {_FORMS}") from e
+    if address.scheme and "://" in text:
+        # A bucket's name has no colon; the secret behind it may have a slash, and so end the name.
+        if "@" in address.netloc or ":" in address.netloc:
+            found: str | None = "credentials"
+        else:
+            found = url_secret(text) or next(
+                filter(None, (url_secret(value) for _, value in parse_qsl(address.query))), None
+            )
+        if found:
+            raise UploadError(
+                f"an address of {address.scheme}:// with {found} in it: the environment has to have them"
+            )
+    if address.scheme == "file" and (address.query or address.fragment):
+        raise UploadError(f"{public_url(text)!r}: file:// takes no settings")
+    if address.scheme in ("", "file"):
+        return address
+    if address.scheme not in ("s3", "gs"):
+        raise UploadError(f"{public_url(text)!r} is of no known kind; allowed is {_FORMS}")
+    if not address.netloc:
+        raise UploadError(f"{public_url(text)!r} names no bucket; allowed is {_FORMS}")
+    known = _S3_SETTINGS if address.scheme == "s3" else _GS_SETTINGS
+    if unknown := sorted(dict(parse_qsl(address.query, keep_blank_values=True)).keys() - set(known)):
+        raise UploadError(
+            f"{unknown[0]!r} is no setting of {address.scheme}://; allowed is {', '.join(known)}"
+        )
+    return address
 
 
 def _local(text: str, address: SplitResult) -> Destination:

@@ -9,6 +9,7 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from llm_locust.manifest import NodeHealth
 from llm_locust.swarm.bounds import keep_bounded
+from llm_locust.swarm.hush import attach_hush
 from llm_locust.swarm.live import attach
 from llm_locust.swarm.local import LocalSide
 from llm_locust.swarm.master import MasterSide
@@ -39,6 +40,7 @@ def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
 
 def _on_init(environment: Environment, **_: object) -> None:
     interrupt_main_only()
+    attach_hush(environment)
     runner = environment.runner
     side: WorkerSide | MasterSide | LocalSide
     if isinstance(runner, WorkerRunner):

@@ -12,12 +12,13 @@ from llm_locust.client.errors import ClientError
 from llm_locust.client.pool import Target, TargetError
 from llm_locust.client.request import get
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
-from llm_locust.store.destination import UploadError, open_destination
+from llm_locust.store.destination import UploadError, check_address, open_destination
 from llm_locust.swarm.deployment_options import DNS, metrics_words
 from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.wire import reply as wire
 from llm_locust.wire.headers import HeaderError, header_templates
+from llm_locust.wire.secrecy import blanked, blanked_name, public_url, url_secret
 from llm_locust.workload.scenario import sole_class
 from llm_locust.workload.validators import ValidatorError, checks_of
 
@@ -68,6 +69,17 @@ def host_of(environment: "Environment", settings: Settings) -> str:
     if len(hosts) > 1:
         raise UsageError(f"the users have {len(hosts)} hosts, give one by -H: {', '.join(map(repr, hosts))}")
     return next(iter(hosts))
+
+
+def check_hosts(environment: "Environment") -> None:
+    """See that no host has a key in it: the web UI and Locust's reports show them (raises UsageError)."""
+    named = {"-H": environment.host, **{f"{c.__name__}.host": c.host for c in environment.user_classes}}
+    for where, host in named.items():
+        if host and (found := url_secret(host)):
+            raise UsageError(
+                f"{where}: {public_url(host)!r} has {found} in it: leave user, query and fragment out of the "
+                "URL; give keys by --api-key-env or --header"
+            )
 
 
 def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> None:
@@ -131,7 +143,8 @@ def check_target(host: str, settings: Settings) -> Endpoint:
     except TargetError as e:
         raise UsageError(str(e)) from e
     except ClientError as e:
-        raise UsageError(f"host {host!r} cannot be reached: {e}") from e
+        reason = blanked(str(e), settings.secrets)
+        raise UsageError(f"host {host!r} cannot be reached: {reason}") from e
     return Endpoint(base, _choose(settings.model, models, host))
 
 
@@ -154,7 +167,8 @@ def _list_models(target: Target, settings: Settings) -> tuple[str, list[str] | N
                 )
             if status == 200:
                 try:
-                    return base, [m.id for m in msgspec.json.decode(body, type=_Models).data]
+                    listed = msgspec.json.decode(body, type=_Models).data
+                    return base, [blanked_name(m.id, settings.secrets) for m in listed]
                 except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
                     continue
     finally:
@@ -211,10 +225,13 @@ def check_run_dir(settings: Settings) -> None:
 
 def check_upload(settings: Settings) -> None:
     """See that ``--upload`` names a place that there can be (raises UsageError)."""
-    if settings.upload is None or settings.upload.startswith(("s3://", "gs://")):
-        return  # an object store's client starts threads: it is opened in the process that uploads
+    if settings.upload is None:
+        return
     try:
-        open_destination(settings.upload)
+        check_address(settings.upload)
+        if not settings.upload.startswith(("s3://", "gs://")):
+            open_destination(settings.upload)
+        # An object store's client starts threads: it is opened in the process that uploads.
     except UploadError as e:
         raise UsageError(f"--upload: {e}") from e
 

@@ -31,6 +31,7 @@ from llm_locust.swarm.preflight import RefusedError, check_target
 from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.secrecy import blanked
 from llm_locust.workload.body import LIMIT_FIELDS, body_template, path_of
 from llm_locust.workload.prompts import Prompt
 
@@ -127,7 +128,7 @@ class _Probe:
             if self._refusal is not None:
                 raise _RefusedError(self._refusal) from None
             raise
-        return replica_of(answer.headers, self._replica_headers)
+        return replica_of(answer.headers, self._replica_headers, self._settings.secrets)
 
     def _health(self, url: str) -> int:
         return self._ask(Target.parse(url), "GET", _beside("/health", url)).status
@@ -166,7 +167,7 @@ class _Probe:
         try:
             return ask(pool, method, path, self._headers, self._timeout_s, body)
         except ClientError as e:
-            raise ValueError(str(e)) from e
+            raise ValueError(blanked(str(e), self._settings.secrets)) from e
         finally:
             pool.close()
 
@@ -186,7 +187,7 @@ def post_to(settings: Settings, timeout_s: float) -> Callable[[str], int]:
         try:
             return ask(pool, "POST", _path_of(url), request_headers(settings), timeout_s).status
         except ClientError as e:
-            raise ValueError(str(e)) from e
+            raise ValueError(blanked(str(e), settings.secrets)) from e
         finally:
             pool.close()
 

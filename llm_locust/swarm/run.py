@@ -33,6 +33,7 @@ from llm_locust.swarm.scraping import Scraping
 from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.upkeep import upload_elsewhere
+from llm_locust.wire.secrecy import blanked
 
 logger = logging.getLogger(__name__)
 
@@ -235,7 +236,5 @@ def _command(settings: Settings) -> list[str]:
         elif word.startswith("--header="):
             word = "=".join(word.split("=")[:2]) + "=***"
         hide = word == "--header"
-        for secret in settings.secrets:
-            word = word.replace(secret, "***")
-        words.append(word)
+        words.append(blanked(word, settings.secrets))
     return words

@@ -29,6 +29,7 @@ from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.collector import Collector
 from llm_locust.swarm.dropped import Dropped
 from llm_locust.swarm.health import Health
+from llm_locust.swarm.hush import hush
 from llm_locust.swarm.leaving import EXIT_USAGE, leave
 from llm_locust.swarm.live import store_of
 from llm_locust.swarm.loops import spawn_loop
@@ -37,6 +38,7 @@ from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.options import OWN_SPOOL
 from llm_locust.swarm.preflight import (
     CHECK_TIMEOUT_S,
+    check_hosts,
     check_metrics,
     check_run_dir,
     check_target,
@@ -109,6 +111,7 @@ class RunSide:
         """
         at_once = self.headless or self._options.autostart
         try:
+            check_hosts(self.environment)
             settings = self._settings()
             checked_trace(settings.load)
             check_run_dir(settings)
@@ -250,6 +253,7 @@ class RunSide:
 
     def _settings(self) -> Settings:
         settings = with_roofline(parse_settings(self._options))
+        hush(self.environment, settings.secrets)
         check_workload(settings, self.environment.user_classes)
         check_load(settings, self.environment.user_classes)
         return settings

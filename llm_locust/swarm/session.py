@@ -23,6 +23,7 @@ from llm_locust.metrics.error_text import ErrorKinds
 from llm_locust.record import Outcome, RequestRecord
 from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events
+from llm_locust.swarm.hush import hush
 from llm_locust.swarm.judging import Judge
 from llm_locust.swarm.kinds import Kind
 from llm_locust.swarm.limits import Quota, share
@@ -96,6 +97,7 @@ class Session:
         total = settings.load.num_requests
         self._quota = None if total is None else Quota(share(total, worker_index, run["starters"]))
         self._environment = environment
+        hush(environment, settings.secrets)
         self._failures = ErrorKinds()
         self.worker_index = worker_index
         self._place = (worker_index, max(worker_count, worker_index + 1))
@@ -194,6 +196,7 @@ class Session:
     def _heads(self, kind: Kind) -> Heads:
         own = dict(kind.headers)
         self.client.secrets += secret_texts(own)
+        hush(self._environment, self.client.secrets)
         return self.client.make_heads({**request_headers(self.settings, kind.endpoint), **own})
 
     def judge(

@@ -25,6 +25,7 @@ from llm_locust.swarm.option_types import (
 )
 from llm_locust.swarm.scenario_options import scenario_of
 from llm_locust.wire.headers import secret_texts
+from llm_locust.wire.secrecy import shown_variable
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.dataset import load_dataset
 from llm_locust.workload.lengths import parse_lengths
@@ -216,7 +217,9 @@ def _api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
         return None
     key = environ.get(name, "").strip()
     if not key:
-        raise UsageError(f"--api-key-env: the environment variable {name!r} is not set, or empty")
+        raise UsageError(
+            f"--api-key-env: the environment variable {shown_variable(name)} is not set, or empty"
+        )
     if not _fits_a_header(key):
         raise UsageError(
             f"--api-key-env: the value of {name!r} holds a line break or a character that no header can hold"

@@ -23,6 +23,7 @@ from locust.web import WebUI
 from llm_locust.client.target import Target, TargetError
 from llm_locust.report.text import clean, short
 from llm_locust.swarm.deployment_options import DNS
+from llm_locust.wire.secrecy import public_url
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ class Forms:
             return  # those of the user classes, which are known
         if not self._places.intersection(places_of([host])) or "<" in host or ">" in host:
             raise FormError(
-                f"host {_shown(host)} is not one that this process was started with; "
+                f"host {_shown(public_url(host))} is not one that this process was started with; "
                 "load and keys go to no other: start it with --allow-host URL"
             )
 

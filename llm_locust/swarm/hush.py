@@ -1,0 +1,72 @@
+"""Keys that others echo, kept out of this process's log and of Locust's table of exceptions.
+
+What a server says goes through the record, which has none. But a library of the user's, such as the openai
+SDK, may quote a server's answer in an exception, and Locust logs and shows exceptions as they are.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from locust.env import Environment
+
+from llm_locust.wire.secrecy import blanked
+
+#: Where an environment keeps its filter. Locust's environments are the only state that outlives a call.
+_ATTRIBUTE = "llm_locust_hush"
+
+#: Those that Locust gives handlers of their own.
+_LOGGERS = ("", "locust", "locust.stats_logger")
+
+_FORMATTER = logging.Formatter()
+
+
+class Hush(logging.Filter):
+    """A filter of log handlers that blanks secrets; it lets every line through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._secrets: tuple[str, ...] = ()
+
+    def add(self, secrets: Iterable[str]) -> None:
+        self._secrets = tuple(dict.fromkeys((*self._secrets, *secrets)))
+
+    def blank(self, text: str) -> str:
+        return blanked(text, self._secrets)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self._secrets:
+            message = record.getMessage()
+            if (shown := self.blank(message)) != message:
+                record.msg, record.args = shown, ()
+            if record.exc_info and not record.exc_text:
+                record.exc_text = self.blank(_FORMATTER.formatException(record.exc_info))
+        return True
+
+
+def attach_hush(environment: Environment) -> None:
+    """Keep secrets out of the log and the table of exceptions, from when :func:`hush` names them."""
+    found = Hush()
+    vars(environment)[_ATTRIBUTE] = found
+    for name in _LOGGERS:
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(found)
+    handlers = environment.events.user_error._handlers
+    handlers[:] = [_hushed(handler, found) for handler in handlers]
+
+
+def hush(environment: Environment, secrets: Iterable[str]) -> None:
+    """Texts that must stand in no log from here on."""
+    found: Hush | None = vars(environment).get(_ATTRIBUTE)
+    if found is not None:
+        found.add(secrets)
+
+
+def _hushed(handler: Callable[..., Any], found: Hush) -> Callable[..., Any]:
+    def handle(user_instance: Any, exception: BaseException, tb: Any, **more: Any) -> None:
+        text = str(exception)
+        shown = found.blank(text)
+        told = exception if shown == text else Exception(f"{type(exception).__name__}: {shown}")
+        handler(user_instance=user_instance, exception=told, tb=tb, **more)
+
+    return handle
