@@ -64,7 +64,7 @@ def test_an_empty_text_takes_a_limit_away(tmp_path: Path) -> None:
 
 
 def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
-    made = [*records(), *records(bad=0)]
+    made = [*records(user=1), *records(bad=0, user=2)]
     assert (
         build_report(write_run(tmp_path, made), window="steady")
         .summary["window"]["rule"]

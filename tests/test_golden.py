@@ -96,6 +96,7 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
             "end": at(run.STOP_S),
             "seconds": seconds,
             "rule": "run: first scheduled request + 20 s warm-up to the stop",
+            "left_out": None,
         },
         **whole,
         "tokens": by_pandas.tokens(df),

@@ -93,6 +93,7 @@ def seen() -> frozenset[tuple[Path_, bool]]:
     summaries = [
         summarise(golden_run.batch(records), golden_run.manifest(records)),
         summarise(batch(*some), manifest(), server=_servers(), roof=plain_roof(), live=live_end(live.store)),
+        summarise(batch(*some), manifest(), window="steady"),
         summarise(batch(*some), manifest(), server=series(rows("a", "power_w", [9] * 3, UUID="g"))),
         summarise(
             batch(*some), manifest(options={"gpu_hour_cost": "1"}), roof=plain_roof(), rows_of_run=len(some)

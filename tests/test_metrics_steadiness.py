@@ -10,6 +10,7 @@ from metrics_cases import batch, manifest, ns, request
 
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.steadiness import steadiness
+from llm_locust.metrics.steady import Load
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
 
@@ -18,7 +19,8 @@ SECONDS = 120.0
 
 def told(c: Columns, warmup_s: float = 0.0, start: float = 0.0) -> dict[str, Any]:
     window = Window(ns(start), ns(SECONDS), "")
-    return steadiness(c, window, everybody(c, window).ok, warmup_s)
+    load = Load("requests/s", due_s=np.sort(c.scheduled_s))
+    return steadiness(c, window, everybody(c, window).ok, warmup_s, load)
 
 
 def arrivals(seed: int = 1, per_s: float = 20.0) -> Floats:
@@ -35,8 +37,8 @@ def test_a_run_that_is_alike_from_its_beginning_needs_no_warm_up() -> None:
     c = run_of(at, noisy(at), last_s=0.0)
     found = told(c)
     assert (found["settled"], found["warmup_like"], found["warmup_s_suggested"]) == (True, False, None)
-    assert found["plateau"] == pytest.approx(4.0, rel=0.05)
-    assert found["steady_share"] > 0.5
+    assert (found["plateau"], found["unit"]) == (pytest.approx(20.0, rel=0.05), "requests/s")
+    assert found["steady_share"] == 1.0
     assert found["reason"] == "concurrency and median TTFT of the first 3 s are like those of the last third"
 
 
@@ -62,7 +64,6 @@ def test_users_that_come_one_after_the_other_are_a_warm_up() -> None:
     found = told(run_of(begun, 0.1, last_s=1.9))
     assert found["warmup_like"] is True
     assert 18 <= found["warmup_s_suggested"] <= 24
-    assert found["plateau"] == pytest.approx(20.0)
     assert "concurrency" in found["reason"]
     assert "TTFT" not in found["reason"]
 
@@ -117,10 +118,11 @@ def test_too_few_requests_tell_no_warm_up_but_a_plateau() -> None:
 
 def test_a_run_without_requests_has_no_plateau() -> None:
     c = run_of(np.empty(0), 0.1)
-    assert steadiness(c, span(10.0), everybody(c, span(10.0)).ok, 0.0) == {
+    assert steadiness(c, span(10.0), everybody(c, span(10.0)).ok, 0.0, None) == {
         "settled": None,
         "warmup_like": None,
         "warmup_s_suggested": None,
+        "unit": None,
         "plateau": None,
         "steady_share": None,
         "reason": "no request was under way",

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from metrics_cases import ORIGIN_NS, columns, failed, manifest, ns, request
+from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
 
-from llm_locust.metrics.window import Population, Window, run_window, steady_window
-from llm_locust.record import Outcome
+from llm_locust.metrics.steady import asked_load, steady_window
+from llm_locust.metrics.window import Population, Window, run_window
+from llm_locust.record import Outcome, RequestRecord
 
 
 def test_the_run_is_from_the_first_scheduled_request_after_warm_up_to_the_stop() -> None:
@@ -65,25 +66,26 @@ def test_the_population_is_what_was_scheduled_inside_whenever_it_ended() -> None
     assert population.all.tolist() == [1, 2, 3, 4]
 
 
+def steady(*records: RequestRecord, seconds: float = 100.0) -> Window:
+    load = asked_load(batch(*records), manifest(seconds), ns(0.0))
+    return steady_window(load, columns(*records), Window(ns(0.0), ns(seconds), "run"))
+
+
 def test_steady_takes_the_plateau_without_ramp_and_drain() -> None:
-    """Ten users join a second apart, stay until 90, and leave a second apart."""
-    c = columns(*(request(float(i), (90.0,), ended=90.0 + i) for i in range(11)))
-    run = Window(ns(0.0), ns(100.0), "run")
-    window = steady_window(c, run)
+    """Eleven users join a second apart, stay until 90, and leave a second apart."""
+    window = steady(*(request(float(i), (90.0,), ended=90.0 + i, user=i) for i in range(11)))
     assert window.start_ns == ns(9.0)  # ten of eleven are within 10 %
     assert window.end_ns == ns(91.0)
-    assert window.rule.startswith("steady: concurrency within 10% of 11")
+    assert window.rule == "steady: load within 10% of 11 users"
 
 
 def test_steady_is_not_broken_by_the_instant_between_two_requests() -> None:
-    one_user = [request(float(i), (0.98,)) for i in range(100)]
-    window = steady_window(columns(*one_user), Window(ns(0.0), ns(100.0), "run"))
+    window = steady(*(request(float(i), (0.98,), user=7) for i in range(100)))
     assert window.seconds == pytest.approx(100.0)
 
 
-def test_steady_without_any_concurrency_is_the_run() -> None:
-    run = Window(ns(0.0), ns(100.0), "run")
-    window = steady_window(columns(), run)
-    assert (window.start_ns, window.end_ns) == (run.start_ns, run.end_ns)
-    assert "no steady span" in window.rule
-    assert steady_window(columns(request()), Window(ns(1.0), ns(1.0), "run")).seconds == 0.0
+def test_steady_without_any_request_is_the_run() -> None:
+    window = steady()
+    assert (window.start_ns, window.end_ns) == (ns(0.0), ns(100.0))
+    assert window.rule == "run (no steady span: nothing was sent)"
+    assert steady(request(user=1), seconds=0.0).seconds == 0.0

@@ -13,10 +13,11 @@ from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.pace import on_time_ratio
 from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.steady import asked_load, steady_window
 from llm_locust.metrics.throughput import Credits
 from llm_locust.metrics.tokens import with_estimates
 from llm_locust.metrics.whole import Whole
-from llm_locust.metrics.window import Population, Window, run_window, steady_window
+from llm_locust.metrics.window import Population, Window, run_window
 
 #: Both limits that say when each token is in time.
 _PACE = {"ttft", "tpot"}
@@ -123,14 +124,16 @@ def _origin_ns(requests: Requests, manifest: Manifest) -> int:
 
 
 def find_window(requests: Requests, manifest: Manifest, window: str, warmup_s: float) -> Window:
-    """The ``run`` or the ``steady`` window, by the times alone."""
+    """The ``run`` or the ``steady`` window, by the times and the load that was asked for."""
     origin_ns = _origin_ns(requests, manifest)
     whole = Whole(Times, len(requests))
     for batch in requests.parts(TIME_COLUMNS):
         whole.add(Times.of(batch, origin_ns), len(batch))
     times = whole.value()
     span = run_window(times, manifest, warmup_s)
-    return steady_window(times, span) if window == "steady" else span
+    if window != "steady":
+        return span
+    return steady_window(asked_load(requests, manifest, origin_ns), times, span)
 
 
 def measured_from(manifest: Manifest) -> MeasuredFrom:

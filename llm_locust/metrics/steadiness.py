@@ -16,8 +16,9 @@ from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.latency import ttft
 from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.steady import STEADY_TOLERANCE, Load, plateau
 from llm_locust.metrics.trend import Level, level_of
-from llm_locust.metrics.window import STEADY_TOLERANCE, Window, plateau
+from llm_locust.metrics.window import Window
 
 #: Parts of the window where there are :data:`_MANY` requests, and where there are at least :data:`_FEWEST`.
 PARTS_OF_MANY, PARTS_OF_FEW = 40, 20
@@ -50,11 +51,11 @@ class _Beginning:
         return f"{max(0.0, value):.3g}"
 
 
-def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float) -> dict[str, Any]:
+def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float, load: Load | None) -> dict[str, Any]:
     """The ``steadiness`` of a summary.
 
-    ``plateau`` is the concurrency that most of the run had, ``steady_share`` the share of the run of the
-    longest span that stays within 10 % of it (what ``--window steady`` takes). ``settled`` says whether the
+    ``plateau`` is the load asked for that most of the run had, in ``unit``, ``steady_share`` the share of the
+    run of the longest span that stays on it (what ``--window steady`` takes). ``settled`` says whether the
     run was like its last third by its middle, ``warmup_like`` whether its beginning was not,
     ``warmup_s_suggested`` the whole ``--warmup`` that would leave that out, ``reason`` why, in a sentence.
 
@@ -62,11 +63,14 @@ def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float) -> dict[str, 
         run: the window of the run, see :func:`~llm_locust.metrics.window.run_window`.
         ok: the requests that ended ok and were scheduled in it.
         warmup_s: what was left out before it.
+        load: what was asked for, None where that is not known.
     """
-    level = plateau(c, run)
-    if level is None:
+    if not len(c) or run.seconds <= 0:
         return untold("no request was under way")
-    found = {"plateau": level.concurrency, "steady_share": level.share}
+    level = None if load is None else plateau(load, c, run)
+    found: dict[str, Any] = {}
+    if load is not None and level is not None:
+        found = {"unit": load.unit, "plateau": level.level, "steady_share": level.share}
     if len(ok) < _FEWEST:
         few = f"too few ok requests to tell a warm-up: {len(ok)}, and {_FEWEST} are needed"
         return untold(few) | found
@@ -78,7 +82,7 @@ def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float) -> dict[str, 
 
 def untold(reason: str) -> dict[str, Any]:
     """A ``steadiness`` of which nothing is known, and why."""
-    keys = ("settled", "warmup_like", "warmup_s_suggested", "plateau", "steady_share")
+    keys = ("settled", "warmup_like", "warmup_s_suggested", "unit", "plateau", "steady_share")
     return {**dict.fromkeys(keys), "reason": reason}
 
 

@@ -33,6 +33,7 @@ from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.sessions import sessions
 from llm_locust.metrics.slo import Slo, parse_slo
 from llm_locust.metrics.steadiness import steadiness, untold
+from llm_locust.metrics.steady import asked_load, left_out
 from llm_locust.metrics.tokens import delivery, tokens
 from llm_locust.metrics.utilisation import utilisation
 from llm_locust.metrics.validity import Scale, client_validity
@@ -101,12 +102,12 @@ def summarise(
     summary = {
         "schema": SUMMARY_SCHEMA,
         "run": _run(manifest),
-        "window": _window(m.window),
+        "window": _window(m, manifest, window, warmup_s),
         **found,
         "tokens": _tokens(m, population.ok, found["latency_ms"]),
         "client": _client(m, population, manifest, found["latency_ms"]),
         "completeness": completeness(manifest, rows),
-        "steadiness": _steadiness(m, manifest, window, warmup_s),
+        "steadiness": _steadiness(requests, m, manifest, window, warmup_s),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
         **deployment(requests, m, direct=bool(manifest.targets)),
@@ -162,13 +163,15 @@ def _client(m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str
     return client_validity(m.c, p.judged, manifest, Scale.of(m.window.seconds, medians_ms, m.gaps))
 
 
-def _steadiness(m: Measured, manifest: Manifest, window: str | Window, warmup_s: float) -> dict[str, Any]:
+def _steadiness(
+    requests: Requests, m: Measured, manifest: Manifest, window: str | Window, warmup_s: float
+) -> dict[str, Any]:
     """Of the run, also where a part of it is judged."""
     if isinstance(window, Window):
         return untold("the window was given: steadiness is that of a run as a whole")
     run = run_window(m.c, manifest, warmup_s)
     ok = Population.of(m.c, run.scheduled(m.c), np.arange(len(m.c))).ok
-    return steadiness(m.c, run, ok, warmup_s)
+    return steadiness(m.c, run, ok, warmup_s, asked_load(requests, manifest, m.c.origin_ns))
 
 
 def _roofline(requests: Requests, m: Measured, roof: Roof | None, selection: bool) -> dict[str, Any]:
@@ -193,10 +196,14 @@ def _run(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _window(window: Window) -> dict[str, Any]:
+def _window(m: Measured, manifest: Manifest, asked: str | Window, warmup_s: float) -> dict[str, Any]:
+    steady = asked == "steady"
     return {
-        "start": iso(window.start_ns),
-        "end": iso(window.end_ns),
-        "seconds": window.seconds,
-        "rule": window.rule,
+        "start": iso(m.window.start_ns),
+        "end": iso(m.window.end_ns),
+        "seconds": m.window.seconds,
+        "rule": m.window.rule,
+        "left_out": left_out(m.c, run_window(m.c, manifest, warmup_s), m.window, m.judgement)
+        if steady
+        else None,
     }

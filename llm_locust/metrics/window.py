@@ -8,12 +8,6 @@ import numpy as np
 
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
-from llm_locust.metrics.concurrency import Spans
-
-#: Concurrency is compared with its plateau as the mean over this many equal parts of the run:
-#: the instant between one request of a user and the next is no change of the load.
-STEADY_PARTS = 100
-STEADY_TOLERANCE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,65 +140,3 @@ def run_window(c: Times, manifest: Manifest, warmup_s: float) -> Window:
         end_ns, end = start_ns, "the start: nothing was sent"
     warmup = f" + {warmup_s:g} s warm-up" if warmup_s else ""
     return Window(start_ns, max(start_ns, end_ns), f"run: first scheduled request{warmup} to {end}")
-
-
-@dataclass(frozen=True, slots=True)
-class Plateau:
-    """Where most of a window is: at this ``concurrency``, and within 10 % of it for a ``share`` of the
-    window in one piece, from its part ``first`` to before ``last`` of :data:`STEADY_PARTS`."""
-
-    concurrency: float
-    first: int
-    last: int
-
-    @property
-    def share(self) -> float:
-        return (self.last - self.first) / STEADY_PARTS
-
-
-def plateau(c: Times, run: Window) -> Plateau | None:
-    """The plateau of ``run``, and the longest span that stays on it; None without any concurrency.
-
-    Concurrency is its mean over each of :data:`STEADY_PARTS` equal parts of ``run``. The plateau is
-    where most parts crowd: the median of the largest group within 10 % of one of its own. The span
-    is the longest sequence of parts within 10 % of it.
-    """
-    parts = np.linspace(run.start_s(c), run.end_s(c), STEADY_PARTS + 1)
-    levels = Spans.of(c).means(parts) if run.seconds > 0 else np.zeros(STEADY_PARTS)
-    if not (levels > 0).any():
-        return None
-    # Sums of floats differ in their last digits from one machine to another, and what is told must not.
-    near = float(f"{_plateau(levels):.10g}")
-    return Plateau(near, *_longest(np.abs(levels - near) <= STEADY_TOLERANCE * near))
-
-
-def steady_window(c: Times, run: Window) -> Window:
-    """The longest span of ``run`` in which concurrency stays within 10 % of its :func:`plateau`.
-
-    Without any concurrency it is ``run`` itself.
-    """
-    found = plateau(c, run)
-    if found is None:
-        return Window(run.start_ns, run.end_ns, f"{run.rule} (no concurrency, so no steady span)")
-    ns = run.end_ns - run.start_ns
-    return Window(
-        run.start_ns + ns * found.first // STEADY_PARTS,
-        run.start_ns + ns * found.last // STEADY_PARTS,
-        f"steady: concurrency within {STEADY_TOLERANCE:.0%} of {found.concurrency:.4g}",
-    )
-
-
-def _plateau(levels: Floats) -> float:
-    ascending = np.sort(levels[levels > 0])
-    first = np.searchsorted(ascending, ascending * (1 - STEADY_TOLERANCE), side="left")
-    last = np.searchsorted(ascending, ascending * (1 + STEADY_TOLERANCE), side="right")
-    crowd = int(np.argmax(last - first))
-    return float(np.median(ascending[first[crowd] : last[crowd]]))
-
-
-def _longest(mask: Mask) -> tuple[int, int]:
-    """The longest sequence of True, as [first, last); the earliest of equals."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
-    starts, ends = edges[::2], edges[1::2]
-    longest = int(np.argmax(ends - starts))
-    return int(starts[longest]), int(ends[longest])

@@ -12,7 +12,7 @@ from llm_locust.report.nodes import nodes
 from llm_locust.report.quality import quality
 from llm_locust.report.roofline import roofline
 from llm_locust.report.section import Line, Section, Tone
-from llm_locust.report.text import clean, count, moment, seconds, sentence
+from llm_locust.report.text import clean, count, moment, number, percent, seconds, sentence
 from llm_locust.report.uncertainty import explained_once
 
 Part = Mapping[str, Any]
@@ -35,11 +35,26 @@ def heading(summary: Part) -> Section:
         Line(target, verbatim=True),
         Line(facts, Tone.FAINT),
         Line(judged, Tone.FAINT),
+        *_left_out(window.get("left_out") or {}),
         Line(stopped, Tone.WARN),
         *_asked(summary.get("analysis") or {}),
     )
     title = clean(run.get("name") or run.get("id") or "run")
     return Section(title, tuple(line for line in lines if line.text))
+
+
+def _left_out(part: Part) -> Iterator[Line]:
+    """What a steady window does not have, and what that changes."""
+    if not part.get("requests"):
+        return
+    good, of_all = part.get("goodput_ratio"), part.get("goodput_ratio_run")
+    facts = [
+        f"left out {seconds(part.get('seconds'))} with {count(part.get('requests'))} requests",
+        f"p99 TTFT {number(part.get('ttft_p99_ms'))} ms there, "
+        f"{number(part.get('ttft_p99_ms_run'))} ms of the whole run",
+        "" if good is None else f"goodput {percent(good)} there, {percent(of_all)} of the whole run",
+    ]
+    yield Line(sentence(facts), Tone.WARN)
 
 
 def _where(summary: Part) -> str:

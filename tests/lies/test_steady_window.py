@@ -1,0 +1,136 @@
+"""A steady window that chose by outcome.
+
+- A server that stalled for 9 s of a minute had another concurrency meanwhile. ``--window steady`` took the
+  longest span of equal concurrency, so that a stall excluded itself: p99 TTFT 100 ms for a true 6,929 ms. Now
+  the span is chosen by the load that was asked for (users, or the rate of requests that were due), which no
+  server changes, and the stall stays inside.
+- Nothing said what a steady window left out. Now `window.left_out` does, with what the run's figures are.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from metrics_cases import batch, columns, manifest, ns, request
+
+from llm_locust.metrics.steady import asked_load, steady_window
+from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.window import Window
+from llm_locust.record import RequestRecord
+from llm_locust.report.console import print_report
+
+SECONDS = 60.0
+STALL = 30.0, 39.0
+
+
+def answered(at: float, user: int | None, ttft: float = 0.1, last: float = 1.0) -> RequestRecord:
+    """A request that the stall makes wait for its first token until it is over."""
+    begun = max(at + ttft, STALL[1]) if STALL[0] <= at + ttft < STALL[1] else at + ttft
+    return request(at, (begun - at, begun - at + last), user=user)
+
+
+def closed(users: int = 10, ramp_s: float = 0.0) -> list[RequestRecord]:
+    """Each user sends its next request when it has the answer, until the stop."""
+    made = []
+    for user in range(users):
+        at = user * (ramp_s / users) + user * 0.01
+        while at < SECONDS:
+            made.append(answered(at, user))
+            at = (made[-1].ended_ns - ns(0)) / 1e9 + 0.05
+    return made
+
+
+def opened(rate: float = 100.0, seed: int = 3) -> list[RequestRecord]:
+    """Poisson arrivals: during the stall requests pile up."""
+    at = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, round(1.5 * rate * SECONDS)))
+    return [answered(float(each), None, last=0.5) for each in at if each < SECONDS]
+
+
+def report(records: list[RequestRecord], window: str = "steady", **facts: Any) -> dict[str, Any]:
+    return summarise(batch(*records), manifest(SECONDS, slo="ttft=1s", **facts), window=window)
+
+
+@pytest.mark.parametrize("open_loop", [False, True], ids=["closed", "open"])
+def test_a_stall_stays_in_the_steady_window(open_loop: bool) -> None:
+    records = opened() if open_loop else closed()
+    run, steady = (report(records, w, open_loop=open_loop) for w in ("run", "steady"))
+    assert steady["window"]["seconds"] > 0.9 * SECONDS
+    assert steady["latency_ms"]["ttft"]["p99"] > 5000
+    assert steady["latency_ms"]["ttft"]["p99"] == pytest.approx(run["latency_ms"]["ttft"]["p99"], rel=0.05)
+    assert steady["window"]["rule"].startswith("steady: load within ")
+
+
+def test_what_the_steady_window_left_out_is_said() -> None:
+    """Users come one after the other for 12 s, and the first seconds are slow."""
+    records = [
+        r if r.scheduled_ns >= ns(8.0) else answered((r.scheduled_ns - ns(0)) / 1e9, r.user, ttft=3.0)
+        for r in closed(users=20, ramp_s=12.0)
+    ]
+    found = report(records)
+    left = found["window"]["left_out"]
+    assert left["seconds"] == pytest.approx(SECONDS - found["window"]["seconds"])
+    assert left["seconds"] > 5
+    in_window = found["requests"]["scheduled"]
+    assert left["requests"] + in_window == left["requests_run"] == len(records)
+    assert left["ttft_p99_ms"] > 2000
+    assert left["goodput_ratio"] < found["goodput"]["ratio"]
+    assert left["goodput_ratio_run"] == pytest.approx(report(records, "run")["goodput"]["ratio"])
+    assert report(records, "run")["window"]["left_out"] is None
+
+
+def test_a_report_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    import sys
+
+    print_report(report(closed(users=20, ramp_s=12.0)), None, sys.stdout, width=200)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "left out" in line.lower()]
+    assert "p99 TTFT" in line
+    assert "goodput" in line
+
+
+def test_a_span_shorter_than_half_of_the_run_is_not_taken() -> None:
+    """Three levels of users, each for a third."""
+    records = [
+        r for user in range(30) for r in closed_user(user, 20.0 * (user // 10), 60.0)
+    ]  # 10, 20, 30 users
+    found = report(records)
+    assert found["window"]["seconds"] == pytest.approx(SECONDS, rel=0.01)
+    assert "(no steady span: the longest at " in found["window"]["rule"]
+    assert "% of the run)" in found["window"]["rule"]
+
+
+def closed_user(user: int, from_s: float, to_s: float) -> list[RequestRecord]:
+    return [request(at, (0.1, 0.4), user=user) for at in np.arange(from_s, to_s - 0.4, 0.5)]
+
+
+def test_without_users_in_the_records_the_run_is_judged_and_that_is_said() -> None:
+    records = [request(at, (0.1, 0.4)) for at in np.arange(0, SECONDS - 0.5, 0.1)]
+    found = report(records)
+    assert found["window"]["seconds"] == pytest.approx(SECONDS)
+    assert found["window"]["rule"].endswith("(no steady span: the load asked for is not known)")
+    assert found["window"]["left_out"]["requests"] == 0
+
+
+def test_users_of_two_workers_with_the_same_number_are_two() -> None:
+    one, two = closed_user(0, 0.0, 60.0), closed_user(0, 20.0, 60.0)
+    rows = type(batch()).concat([batch(*one, worker="w1"), batch(*two, worker="w2")])
+    load = asked_load(rows, manifest(SECONDS), ns(0))
+    assert load is not None
+    assert load.levels(np.array([0.0, 10.0, 30.0, 40.0])).tolist() == pytest.approx([1.0, 1.5, 2.0], rel=0.01)
+
+
+def test_a_rate_that_chance_alone_moves_is_steady() -> None:
+    for seed in range(20):
+        records = opened(rate=80.0, seed=seed)
+        load = asked_load(batch(*records), manifest(SECONDS, open_loop=True), ns(0))
+        window = steady_window(load, columns(*records), Window(ns(0), ns(SECONDS), "run"))
+        assert window.seconds == pytest.approx(SECONDS), (seed, window.rule)
+
+
+def test_a_rate_that_was_changed_is_not_one_plateau() -> None:
+    half, whole = opened(rate=40.0), opened(rate=160.0)
+    records = [r for r in half if r.scheduled_ns < ns(20)] + [r for r in whole if r.scheduled_ns >= ns(20)]
+    load = asked_load(batch(*records), manifest(SECONDS, open_loop=True), ns(0))
+    window = steady_window(load, columns(*records), Window(ns(0), ns(SECONDS), "run"))
+    assert ns(18) <= window.start_ns <= ns(26)
+    assert window.end_ns == ns(SECONDS)
+    assert "of 1" in window.rule, "about 160 requests/s"
