@@ -14,7 +14,7 @@ from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
 from llm_locust.deployment.exposition import readings
 from llm_locust.sim.jobs import ModelLimits
-from llm_locust.wire.draft import Usage
+from llm_locust.wire.draft import Reply, Usage
 from llm_locust.wire.reply import Endpoint, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
 
@@ -225,17 +225,42 @@ ASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def usage_of(path: str, seen: Seen, stream: bool) -> Usage:
+def reply_of(path: str, seen: Seen, stream: bool) -> Reply:
     """As this project's own decoders read it."""
     spoken = Endpoint(path.removeprefix("/").partition("/")[0])
     if not stream:
-        reply = read_body(spoken, seen.body)
-    else:
-        reader = reply_reader(spoken)
-        reader.feed(SseDecoder().feed(seen.body))
-        reply = reader.finish()
-    assert reply.usage is not None
-    return reply.usage
+        return read_body(spoken, seen.body)
+    reader = reply_reader(spoken)
+    reader.feed(SseDecoder().feed(seen.body))
+    return reader.finish()
+
+
+def usage_of(path: str, seen: Seen, stream: bool) -> Usage:
+    usage = reply_of(path, seen, stream).usage
+    assert usage is not None
+    return usage
+
+
+@pytest.mark.parametrize("path", ASKS)
+def test_an_answer_that_ends_by_itself_has_an_end_that_is_counted_and_has_no_text(
+    tmp_path: Path, path: str
+) -> None:
+    async def test() -> None:
+        bound = {"max_tokens": 90, "max_output_tokens": 90, "min_tokens": 9}
+        ask = ASKS[path] | bound | {"stream": True, "stream_options": {"include_usage": True}}
+        limits = ModelLimits(mean_output_tokens=0)
+        async with deployment(tmp_path, limits=limits) as sim:
+            seen = await sim.post(path, ask, x_request_id="id", anthropic_version="2023-06-01")
+            entry = (await sim.entries(1))["id"]
+        reply = reply_of(path, seen, stream=True)
+        assert reply.usage is not None
+        assert (reply.usage.output_tokens, len(reply.token_ends), reply.done) == (10, 9, True)
+        assert reply.finish_reason in ("stop", "end_turn", "completed")
+        assert reply.finish_end is not None
+        assert (entry["output_tokens"], len(entry["token_ns"])) == (10, 9)
+        assert entry["eos_ns"] > entry["token_ns"][-1]
+
+    run(test())
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from llm_locust.sim.jobs import Endpoint, Job, ModelLimits, RequestError, resolv
 LIMITS = ModelLimits(models=("sim", "other"), max_model_len=1_000, mean_output_tokens=50)
 
 
-def job(endpoint: Endpoint = Endpoint.CHAT, seed: int = 0, **body: Any) -> Job:
+def job(endpoint: Endpoint = Endpoint.CHAT, seed: int = 0, limits: ModelLimits = LIMITS, **body: Any) -> Job:
     if endpoint is Endpoint.CHAT:
         body.setdefault("messages", [{"role": "user", "content": "hello"}])
-    return resolve(endpoint, json.dumps(body).encode(), "id", LIMITS, random.Random(seed))
+    return resolve(endpoint, json.dumps(body).encode(), "id", limits, random.Random(seed))
 
 
 def test_ignore_eos_gives_exactly_the_tokens_asked_for() -> None:
@@ -28,11 +29,23 @@ def test_max_completion_tokens_comes_before_max_tokens() -> None:
 
 def test_natural_lengths_have_their_mean_their_bound_and_their_finish_reason() -> None:
     jobs = [job(seed=seed, max_tokens=900) for seed in range(2_000)]
-    mean = sum(j.output_tokens for j in jobs) / len(jobs)
+    mean = sum(j.text_tokens for j in jobs) / len(jobs)
     assert mean == pytest.approx(50, rel=0.12)  # 5 standard errors
     bounded = [job(seed=seed, max_tokens=20) for seed in range(100)]
-    assert {(j.finish_reason, j.output_tokens == 20) for j in bounded} == {("stop", False), ("length", True)}
-    assert min(j.output_tokens for j in jobs) >= 1
+    assert {j.output_tokens == 20 for j in bounded if j.finish_reason == "length"} == {True}
+    assert {j.finish_reason for j in bounded} == {"stop", "length"}
+    assert min(j.text_tokens for j in jobs) >= 1
+
+
+def test_an_answer_that_ends_by_itself_ends_with_a_token_without_text() -> None:
+    for seed in range(200):
+        made, without = (
+            job(seed=seed, max_tokens=20, limits=replace(LIMITS, eos=eos)) for eos in (True, False)
+        )
+        assert made.eos == (made.finish_reason == "stop")
+        assert made.text_tokens == min(without.output_tokens, 20 if not made.eos else 19)
+        assert not without.eos
+        assert not job(seed=seed, max_tokens=20, ignore_eos=True).eos
 
 
 def test_min_tokens_is_a_lower_bound() -> None:

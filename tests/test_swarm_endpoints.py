@@ -85,7 +85,7 @@ def test_what_is_recorded_is_what_the_server_did(endpoint: str, form: str, runs:
         assert (row["input_tokens"], row["output_tokens"]) == (entry["input_tokens"], entry["output_tokens"])
         assert row["token_source"] == "usage"
         assert row["streamed"] == (form == "")
-        assert len(row["arrivals_ns"]) == (entry["output_tokens"] if form == "" else 1)
+        assert len(row["arrivals_ns"]) == (len(entry["token_ns"]) if form == "" else 1)
 
 
 @pytest.mark.parametrize("endpoint", [*PATHS, "sdk"])

@@ -35,7 +35,7 @@ def stream_template(job: Job) -> StreamTemplate:
 
 def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
     """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
-    text = job.text.whole(job.output_tokens)
+    text = job.text.whole(job.text_tokens)
     chat = job.endpoint is Endpoint.CHAT
     content = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
     choice = {"index": 0, **content, "logprobs": None, "finish_reason": job.finish_reason}

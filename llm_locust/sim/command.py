@@ -70,6 +70,7 @@ def settings_from(args: argparse.Namespace) -> SimSettings:
         limits=ModelLimits(
             models=tuple(args.model or ("sim",)),
             mean_output_tokens=args.mean_output_tokens,
+            eos=args.eos,
             **{name: value for name, value in longest.items() if value},
         ),
         gpu=profile.gpu if profile else GpuKind(),

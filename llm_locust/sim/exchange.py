@@ -58,7 +58,7 @@ class Exchange:
         if status is not None:
             return await self.send_error(status, "SimulatedFault", FAULT_MESSAGE)
         if fault == "empty":
-            job = replace(job, output_tokens=0, finish_reason="stop")
+            job = replace(job, output_tokens=0, finish_reason="stop", eos=False)
         if job.stream:
             return await self._stream(job, replica)
         return await self._whole(job, replica)
@@ -90,7 +90,8 @@ class Exchange:
             self.hung_up = stream.hung_up
             self.entry.token_ns = stream.token_ns
             self.entry.first_token_ns = stream.token_ns[0] if stream.token_ns else None
-            self.entry.output_tokens = len(stream.token_ns)
+            self.entry.eos_ns = stream.eos_ns
+            self.entry.output_tokens = len(stream.token_ns) + (stream.eos_ns is not None)
         if not stream.hung_up:
             await response.write_eof(stream.tail(sequence.cached_tokens))
             self.entry.complete = stream.complete

@@ -86,17 +86,22 @@ class _MessagesBody(_Body, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
-    """Which models are served, and how long their sequences can be."""
+    """Which models are served, and how long their sequences can be.
+
+    ``eos``: an answer that ends by itself ends with one more token, which is counted and has no text.
+    """
 
     models: tuple[str, ...] = ("sim",)
     max_model_len: int = 32_768
-    mean_output_tokens: float = 200.0  # of an answer that ends by itself
+    mean_output_tokens: float = 200.0  # of an answer that ends by itself, without its end
+    eos: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One request, resolved: everything that its answer's bytes depend on.
 
+    ``eos``: the last of ``output_tokens`` is the answer's end and has no text.
     ``block_hashes`` are the prefix cache's keys of the prompt's full blocks. They are of its texts in their
     order, without the roles and the marks that a chat template would put between them.
     """
@@ -113,6 +118,12 @@ class Job:
     finish_reason: str  # stop: ended by itself; length: stopped by max_tokens
     text: TokenText
     block_hashes: tuple[int, ...] = ()
+    eos: bool = False
+
+    @property
+    def text_tokens(self) -> int:
+        """The output tokens that have text."""
+        return self.output_tokens - self.eos
 
 
 def resolve(
@@ -148,8 +159,10 @@ def resolve(
         )
     bound = max_tokens or room
     natural = bound
+    ends = limits.eos and not asked.ignore_eos
     if not asked.ignore_eos:
-        natural = max(asked.min_tokens or 0, _geometric(limits.mean_output_tokens, source))
+        natural = max(asked.min_tokens or 0, _geometric(limits.mean_output_tokens, source)) + ends
+    eos = ends and natural <= bound
     options = asked.stream_options or _StreamOptions()
     return Job(
         endpoint=endpoint,
@@ -161,9 +174,10 @@ def resolve(
         continuous_usage=bool(options.continuous_usage_stats),
         prompt_tokens=prompt_tokens,
         output_tokens=min(natural, bound),
-        finish_reason="stop" if natural < bound else "length",
+        finish_reason="stop" if natural < bound or eos else "length",
         text=TokenText.drawn(source),
         block_hashes=block_hashes(tokens, block_tokens),
+        eos=eos,
     )
 
 

@@ -34,6 +34,7 @@ def stream_template(job: Job) -> StreamTemplate:
         before=before,
         after=after,
         last_after=after,
+        silent_end=True,
         error=lambda _: _event("error", error={"type": "overloaded_error", "message": FAULT_MESSAGE}),
         closing=lambda cached_tokens: _closing(job, cached_tokens),
     )
@@ -41,7 +42,7 @@ def stream_template(job: Job) -> StreamTemplate:
 
 def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
     """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
-    text = {"type": "text", "text": job.text.whole(job.output_tokens)}
+    text = {"type": "text", "text": job.text.whole(job.text_tokens)}
     usage = _usage(job, job.output_tokens, cached_tokens)
     return _message(job, [text], _STOP_REASONS[job.finish_reason], usage)
 

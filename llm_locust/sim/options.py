@@ -122,7 +122,14 @@ def _add_engine_arguments(engine: argparse._ArgumentGroup) -> None:
         "--mean-output-tokens",
         type=_not_negative,
         default=200.0,
-        help="mean length of an answer that ends by itself (%(default)s)",
+        help="mean length of an answer that ends by itself, without its end (%(default)s)",
+    )
+    engine.add_argument(
+        "--eos",
+        type=_switch,
+        default="on",
+        help="on: an answer that ends by itself ends with one more token, which usage counts and which comes "
+        "as an empty event with the finish reason, as vLLM does it; off: its last word is its end",
     )
     engine.add_argument(
         "--early-role",

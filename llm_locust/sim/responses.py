@@ -21,15 +21,16 @@ def stream_template(job: Job) -> StreamTemplate:
         before=before,
         after=after,
         last_after=after,
+        silent_end=True,
         counts=(len(opening) - 1,),
         error=lambda tokens: _error(len(opening) + tokens),
-        closing=lambda cached_tokens: _closing(job, len(opening) + job.output_tokens, cached_tokens),
+        closing=lambda cached_tokens: _closing(job, len(opening) + job.text_tokens, cached_tokens),
     )
 
 
 def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
     """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
-    message = _message(job, _status(job), job.text.whole(job.output_tokens))
+    message = _message(job, _status(job), job.text.whole(job.text_tokens))
     return _response(job, _status(job), [message], _usage(job, cached_tokens))
 
 
@@ -45,7 +46,7 @@ def _opening(job: Job) -> tuple[bytes, ...]:
 
 
 def _closing(job: Job, number: int, cached_tokens: int | None) -> bytes:
-    text = job.text.whole(job.output_tokens)
+    text = job.text.whole(job.text_tokens)
     item = _message(job, _status(job), text)
     done = _response(job, _status(job), [item], _usage(job, cached_tokens))
     return b"".join(

@@ -43,6 +43,7 @@ class TokenStream:
     ) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.token_ns: list[int] = []
+        self.eos_ns: int | None = None
         self.complete = False
         self.hung_up = False
         self._error = b""
@@ -53,7 +54,7 @@ class TokenStream:
         self._strike_at = min(strike_at, job.output_tokens - 1) if fault in MIDWAY else -1
         self._stall_s = stall_s
         self._tokens = 0  # generated; those of a stalled stream are held back
-        self._held: list[bytes] | None = None
+        self._held: list[bytes | None] | None = None  # None: the end without text
         self._opened = False
 
     def open(self) -> None:
@@ -76,8 +77,12 @@ class TokenStream:
                 return
         if job.output_tokens:  # an answer without tokens ends where its first one would stand
             self._tokens += 1
-            text = job.text.escaped(self._tokens - 1)
-            self._send(_chunk(self._template.token(text, self._tokens, self._tokens == job.output_tokens)))
+            if self._tokens > job.text_tokens:
+                self._send(None)
+            else:
+                text = job.text.escaped(self._tokens - 1)
+                last = self._tokens == job.output_tokens
+                self._send(_chunk(self._template.token(text, self._tokens, last)))
         if self._tokens == job.output_tokens and self._held is None:
             self._finish()
 
@@ -85,9 +90,15 @@ class TokenStream:
         """What follows the last token; its usage tells so many of the prompt's from the prefix cache."""
         return self._template.closing(cached_tokens) if self.complete else self._error
 
-    def _send(self, chunk: bytes) -> None:
+    def _send(self, chunk: bytes | None) -> None:
+        """A token's event, or that of the end without text."""
         if self._held is not None:
             self._held.append(chunk)
+            return
+        if chunk is None:
+            self.eos_ns = time.time_ns()
+            if end := self._template.end(self._job.output_tokens):
+                self._transport.write(_chunk(end))
             return
         self.token_ns.append(time.time_ns())
         self._transport.write(chunk)

@@ -20,7 +20,8 @@ _TEXT_SLOT = rb"\u0000text"
 class StreamTemplate:
     """All events of one streamed answer, each as its SSE bytes.
 
-    A token's event is ``before + escaped text + after``; ``last_after`` has the finish reason.
+    A token's event is ``before + escaped text + after``; ``last_after`` has the finish reason. An end
+    without text has such an event too, unless ``silent_end``.
     Where ``counts`` is not empty, both are printf templates for the token's number, from 1,
     plus each of ``counts``. ``closing`` takes the prompt tokens that came from the prefix cache, as the
     usage tells them, None where it tells none.
@@ -31,6 +32,7 @@ class StreamTemplate:
     after: bytes
     last_after: bytes
     counts: tuple[int, ...] = ()
+    silent_end: bool = False
     error: Callable[[int], bytes]  # an error object after that many tokens, and the end of the stream
     closing: Callable[[int | None], bytes]  # what follows the last token, to the end of the stream
 
@@ -40,6 +42,10 @@ class StreamTemplate:
         if self.counts:
             after = after % tuple(number + count for count in self.counts)
         return self.before + escaped + after
+
+    def end(self, number: int) -> bytes:
+        """The event of an end without text, the ``number``-th token; empty where nothing is sent for it."""
+        return b"" if self.silent_end else self.token(b"", number, last=True)
 
 
 def error_object(status: int, kind: str, message: str) -> dict[str, Any]:

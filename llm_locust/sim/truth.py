@@ -15,7 +15,8 @@ class TruthEntry:
 
     Times are CLOCK_REALTIME nanoseconds. ``token_ns`` are the moments just before each token's
     bytes were handed to the socket, so a client cannot have seen one earlier; an answer that is
-    not streamed has none. ``output_tokens`` are those that were sent. ``status`` is None where
+    not streamed has none. ``eos_ns`` is that of an end without text. ``output_tokens`` are those that were
+    sent, such an end among them. ``status`` is None where
     no status line was sent. ``complete``: the whole answer was handed to the socket as asked.
     ``disconnected``: the client left before that.
     ``scheduled_ns`` is when the engine's first step with a part of its prompt began, by the engine's own
@@ -31,6 +32,7 @@ class TruthEntry:
     received_ns: int
     first_token_ns: int | None = None
     token_ns: list[int] = field(default_factory=list)
+    eos_ns: int | None = None
     ended_ns: int | None = None
     input_tokens: int | None = None
     output_tokens: int = 0
