@@ -148,6 +148,11 @@ def test_the_users_bound_stands_alone_or_not_at_all(text: str) -> None:
     assert {k: v for k, v in sent.items() if k in LIMIT_FIELDS} == {k: v for k, v in asked.items() if v}
 
 
+def test_one_choice_may_be_asked_for_by_name() -> None:
+    asked = parse_body('{"n": 1, "best_of": null}')
+    assert body(HELLO, extra_body=asked)["n"] == 1
+
+
 def test_stream_options_are_merged() -> None:
     asked = parse_body('{"stream_options": {"continuous_usage_stats": true}}')
     assert body(HELLO, extra_body=asked)["stream_options"] == {
@@ -210,6 +215,8 @@ def test_a_picture_cannot_go_to_completions() -> None:
         ('"a"', "is a text"),
         ('{"messages": []}', "'messages' is what the workload fills"),
         ('{"stream_options": 1}', "'stream_options' is not an object"),
+        ('{"n": 2}', "'n' asks for 2 answers in one"),
+        ('{"best_of": 4}', "leave it out and send more requests"),
         ("[" * 100_000, "recursion"),
     ],
 )

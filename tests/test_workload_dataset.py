@@ -109,6 +109,7 @@ def test_line_separators_that_json_allows_inside_a_text_do_not_end_a_line(tmp_pa
         (b'{"messages": [{"role": "user", "content": [{"text": "a"}]}]}', "$.messages[0].content[0]"),
         (b'{"prompt": "a", "output_tokens": 0}', "$.output_tokens"),
         (b'{"prompt": "a", "class": 3}', "$.class"),
+        (b'{"prompt": "a", "n": 2}', "'n' asks for 2 answers in one"),
         (b'{"prompt": "caf\xe9"}', "not UTF-8 at byte 16 (0xe9)"),
         (b'{"prompt": "\\ud800"}', "data.jsonl:2"),
         (b"[" * 100_000, "nested too deep"),

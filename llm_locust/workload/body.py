@@ -80,9 +80,25 @@ def parse_body(text: str) -> dict[str, Any]:
     for name in _CONTENT_FIELDS:
         if name in fields:
             raise BodyError(f"body {_short(text)}: {name!r} is what the workload fills; use a dataset for it")
+    check_choices(fields, f"body {_short(text)}")
     if not isinstance(fields.get("stream_options") or {}, dict):
         raise BodyError(f"body {_short(text)}: 'stream_options' is not an object")
     return fields
+
+
+def check_choices(fields: Mapping[str, Any], where: str) -> None:
+    """Refuse fields that ask for several answers in one.
+
+    Raises:
+        BodyError: one does; ``where`` says where they are from.
+    """
+    for name in ("n", "best_of"):
+        value = fields.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+            raise BodyError(
+                f"{where}: {name!r} asks for {value} answers in one, whose tokens cannot be told apart in "
+                "time; leave it out and send more requests"
+            )
 
 
 _KINDS = {

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from llm_locust.workload.body import output_limit
+from llm_locust.workload.body import check_choices, output_limit
 from llm_locust.workload.datasets.sharegpt import prompt_of_conversation
 from llm_locust.workload.expected import expected_answer
 from llm_locust.workload.prompts import Message, Prompt
@@ -88,6 +88,7 @@ def _of_object(value: Any, number: int) -> Row:
     if isinstance(line.expected, dict):
         expected_answer(line.expected)
     extra = {key: item for key, item in value.items() if key not in _UNDERSTOOD}
+    check_choices(extra, "the body's fields")
     messages: tuple[Message, ...] | None = None if line.messages is None else tuple(value["messages"])
     prompt = Prompt(
         text=line.prompt,
