@@ -68,7 +68,10 @@ class WorkerFacts:
     heard_ns: int | None = None  # the last word or sign of life
     held_back: int = 0  # requests that --max-in-flight made wait
     longest_held_ns: int = 0  # the longest wait among them
-    unsent: int = 0  # requests that were due and still waited when the load ended
+    unsent: int = 0  # requests that were due when the load ended, and had not begun
+    unsent_warmup: int = 0  # of these, due before the measured phase
+    unsent_by_class: dict[str, int] = field(default_factory=dict)  # of the others, by their class
+    cut: int = 0  # requests under way when the drain ended
     received_seqs: str = ""  # of the batches, as ranges: 0-17 19 21-30
     faults: list[str] = field(default_factory=list)
     clock: ClockFacts | None = None
@@ -130,6 +133,8 @@ class Manifest:
     name: str
     started_ns: int
     stopped_ns: int | None = None
+    drain_s: float | None = None
+    drained_ns: int | None = None
     ended_ns: int | None = None
     host: str | None = None
     targets: list[str] = field(default_factory=list)

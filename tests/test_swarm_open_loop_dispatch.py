@@ -39,6 +39,9 @@ class FakeSender:
         self.prepared.append((arrival.k, self._now_s()))
         return arrival.k
 
+    def slo_class(self, arrival: Arrival | TraceEntry) -> str:
+        return ""
+
     def send(self, arrival: Arrival | TraceEntry, prepared: int, due_s: float) -> None:
         assert prepared == arrival.k
         self.sent.append((arrival.k, due_s, self._now_s()))

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import msgspec
 import pytest
 
 from llm_locust.arrivals import Arrival, Process, Schedule, TraceFile, constant
+from llm_locust.manifest import Manifest
 from llm_locust.swarm.arrivals_dispatch import ScheduleClock
 from llm_locust.swarm.arrivals_load import OpenLoad, open_loop_class, timetable
 from llm_locust.swarm.arrivals_options import LoadSettings
@@ -52,6 +54,9 @@ class Noting:
 
     def prepare(self, arrival: Arrival) -> str:
         return "ready"
+
+    def slo_class(self, arrival: Arrival) -> str:
+        return "even" if arrival.k % 2 == 0 else "odd"
 
     def send(self, arrival: Arrival, prepared: str, due_s: float) -> None:
         assert self.clock is not None
@@ -109,12 +114,35 @@ def test_what_is_held_back_is_told() -> None:
     sender = Noting(lasts_s=5.0)
     part = loaded(sender, LoadSettings(max_in_flight=3), starters=2, rate=2000.0)
     gevent.sleep(0.3)
-    counts = part.counts(ok=4, failed=1)
+    counts = part.counts()
     assert len(sender.sent) == 2, "three of two workers: the first has two"
-    assert counts.ok == 4
     assert counts.waiting == counts.held_back > 50
     assert counts.longest_held_ns > 100_000_000
-    assert not counts.spent
+    assert not part.spent
+    part.drain(0.0)
+
+
+def test_what_was_due_and_never_sent_is_counted_by_class_and_apart_for_the_warm_up() -> None:
+    sender = Noting(lasts_s=5.0)
+    origin_ns = time.time_ns()
+    manifest = Manifest(id="r", name="r", started_ns=origin_ns - 50_000_000)
+    info = run_info(
+        starters=1, rate=1000.0, origin_ns=origin_ns, manifest=msgspec.json.encode(manifest).decode()
+    )
+    load = LoadSettings(arrival=Process(0.0), max_in_flight=1)
+    part = OpenLoad(load, info, 0, sender.follow, lambda: (0, 1), lambda _: None, warmup_s=0.15)
+    part.start()
+    gevent.sleep(0.3)
+    part.stop()
+    counts = part.counts()
+    gevent.sleep(0.1)
+    assert part.counts() == counts, "the load has ended"
+    assert len(sender.sent) == 1
+    # Due are 0 ms, 1 ms ... of the schedule. The measured phase begins at 100 ms of it.
+    assert counts.unsent_warmup == 99
+    assert counts.unsent == 99 + sum(counts.unsent_by_class.values())
+    assert 180 < counts.unsent < 500
+    assert abs(counts.unsent_by_class["even"] - counts.unsent_by_class["odd"]) <= 1
     part.drain(0.0)
 
 

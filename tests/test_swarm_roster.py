@@ -34,7 +34,7 @@ def counts(finished: int, in_flight: int = 0, run: str = RUN, dropped: int = 0) 
         in_flight=in_flight,
         unsent=0,
         dropped=dropped,
-        load=LoadCounts(ok=finished, failed=0, waiting=0, held_back=0, longest_held_ns=0, spent=False),
+        load=LoadCounts(ok=finished),
         clock=ClockFacts(offset_ns=5, error_ns=2, least_offset_ns=4, most_offset_ns=6, exchanges=8),
         health=NodeHealth(hub_lag_ms_p99=0.5, hub_lag_ms_max=4.0, cpu_percent_max=30.0, rss_mib_max=99.0),
     )

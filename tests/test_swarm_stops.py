@@ -26,7 +26,7 @@ from llm_locust.store import FRAMES_FILE, index_frames
 #: Answers of about 0.2 s each.
 USUAL = (
     *("--headless", "-u", "8", "-r", "100", "--out", "run", "--body", '{"ignore_eos": true}'),
-    *("--input-tokens", "10", "--output-tokens", "40"),
+    *("--input-tokens", "10", "--output-tokens", "40", "--drain", "0"),
 )
 
 
@@ -148,7 +148,7 @@ def _one_worker_killed(*options: str) -> Callable[[Path], Ended]:
 def _in_the_ramp(folder: Path) -> Ended:
     """The run's time is over while users are still being spawned, and those that are there may finish."""
     with simulation(folder) as sim:
-        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--stop-timeout", "20", "--output-tokens", "300"]
+        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", "20s", "--output-tokens", "300"]
         with locust(folder, *USUAL, *ramp, *forked(2), "-H", sim.url) as master:
             master.wait_for("limit reached")
             return _ended(master, sim, folder)
@@ -156,19 +156,19 @@ def _in_the_ramp(folder: Path) -> Ended:
 
 def _in_the_ramp_alone(folder: Path) -> Ended:
     with simulation(folder) as sim:
-        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--stop-timeout", "20", "--output-tokens", "300"]
+        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", "20s", "--output-tokens", "300"]
         with locust(folder, *USUAL, *ramp, "-H", sim.url) as process:
             process.wait_for("limit reached")
             return _ended(process, sim, folder)
 
 
 def _signalled_in_the_drain(number: signal.Signals, *of: str) -> Callable[[Path], Ended]:
-    """A signal comes while users finish what they began before the run's end."""
+    """A signal comes while requests that began before the run's end are waited for."""
 
     def run(folder: Path) -> Ended:
-        drain = ["-t", "1s", "--stop-timeout", "20", "--output-tokens", "500"]
+        drain = ["-t", "4s", "--drain", "20s", "--output-tokens", "200"]
         with simulation(folder) as sim, locust(folder, *USUAL, *drain, *of, "-H", sim.url) as process:
-            process.wait_for("limit reached")
+            process.wait_for(r"draining (\d+|the) requests.*, at most 20 s; Ctrl-C cuts them")
             process.signal(number)
             return _ended(process, sim, folder)
 
@@ -179,7 +179,8 @@ def _shape(folder: Path) -> Ended:
     with simulation(folder) as sim:
         locustfile = folder / "shape.py"
         locustfile.write_text(SHAPE.replace("{url}", sim.url))
-        options = ["--headless", "--out", "run", "--output-tokens", "40", "--body", '{"ignore_eos": true}']
+        options = ["--headless", "--out", "run", "--output-tokens", "40", "--drain", "0"]
+        options += ["--body", '{"ignore_eos": true}']
         with locust(folder, *options, *forked(2), locustfile=locustfile) as master:
             master.wait_for("Shape test stopping")
             return _ended(master, sim, folder)
@@ -242,6 +243,7 @@ SCENARIOS: dict[str, Callable[[Path], Ended]] = {
     "end in the ramp": _in_the_ramp,
     "end in the ramp, alone": _in_the_ramp_alone,
     "Ctrl-C in the drain": _signalled_in_the_drain(signal.SIGINT, *forked(2)),
+    "Ctrl-C in the drain, alone": _signalled_in_the_drain(signal.SIGINT),
     "SIGTERM in the drain": _signalled_in_the_drain(signal.SIGTERM, *forked(2)),
     "SIGTERM in the drain, alone": _signalled_in_the_drain(signal.SIGTERM),
     "a worker that joins late": _joined_late,
@@ -250,7 +252,7 @@ SCENARIOS: dict[str, Callable[[Path], Ended]] = {
 
 KILLED = [name for name in SCENARIOS if "killed" in name]
 WHOLE = [name for name in SCENARIOS if name not in KILLED]
-DRAINED = [name for name in SCENARIOS if "drain" in name or "ramp" in name]
+DRAINED = [name for name in SCENARIOS if "SIGTERM in the drain" in name or "ramp" in name]
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +291,7 @@ def test_nothing_is_left_running_and_nothing_went_wrong_unseen(name: str, runs: 
 
 
 @pytest.mark.parametrize("name", [name for name in WHOLE if name not in DRAINED])
-def test_without_a_stop_timeout_what_is_under_way_is_cancelled_and_recorded(
+def test_without_a_drain_and_after_a_ctrl_c_in_it_what_is_under_way_is_cancelled_and_recorded(
     name: str, runs: dict[str, Ended]
 ) -> None:
     run = runs[name]
@@ -297,10 +299,14 @@ def test_without_a_stop_timeout_what_is_under_way_is_cancelled_and_recorded(
     assert run.outcomes == {"ok", "cancelled"}
     left = {entry["request_id"] for entry in run.truth if entry["disconnected"]}
     assert {rows[request_id]["outcome"] for request_id in left} == {"cancelled"}
+    cut = sum(worker.cut for worker in run.result.manifest.workers)
+    cancelled = sum(row["outcome"] == "cancelled" for row in rows.values())
+    # A worker that joins takes users from the other one, whose requests end then.
+    assert cut == cancelled if "joins late" not in name else 0 < cut <= cancelled
 
 
 @pytest.mark.parametrize("name", DRAINED)
-def test_with_a_stop_timeout_requests_finish_and_none_is_cancelled(name: str, runs: dict[str, Ended]) -> None:
+def test_in_the_drain_requests_finish_and_none_is_cancelled(name: str, runs: dict[str, Ended]) -> None:
     run = runs[name]
     assert run.outcomes == {"ok"}
     stopped_ns = run.result.manifest.stopped_ns

@@ -175,7 +175,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
         tmp_path_factory.mktemp("users"),
         {
             "kinds": lambda folder: _run(folder, KINDS, "-u", "6", *forked(1)),
-            "ends": lambda folder: _run(folder, ENDS, "-u", "5"),
+            "ends": lambda folder: _run(folder, ENDS, "-u", "5", "--drain", "1s"),
         },
     )
 

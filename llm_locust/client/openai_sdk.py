@@ -6,6 +6,7 @@ The SDK's HTTP layer (httpx2) is given :class:`MeasuredTransport`; each request 
 
 from collections.abc import Callable, Iterator
 
+import gevent
 import httpx2
 import msgspec
 
@@ -81,6 +82,8 @@ class MeasuredTransport(httpx2.BaseTransport):
         try:
             live.open(keep_body=True)
         except ClientError as e:
+            if live.cut:
+                raise gevent.GreenletExit from e
             live.conclude()
             raise _as_httpx(e, request) from e
         except BaseException:
@@ -111,6 +114,8 @@ class MeasuredStream(httpx2.SyncByteStream):
             while piece := self._live.read():
                 yield piece
         except ClientError as e:
+            if self._live.cut:
+                raise gevent.GreenletExit from e
             raise _as_httpx(e, self._request) from e
         finally:
             self.close()

@@ -102,10 +102,18 @@ class LlmClient:
         """Calls under way."""
         return len(self.live)
 
-    def abandon_calls(self) -> None:
-        """Break off every call under way: each is recorded as cancelled now, whoever waits for it."""
-        for live in list(self.live):
-            live.abandon()
+    @property
+    def unanswered(self) -> int:
+        """Calls under way whose response is not whole yet, and may still become so."""
+        return sum(not live.ended for live in self.live)
+
+    def abandon_calls(self) -> int:
+        """Break off every call under way, whoever waits for it; gives how many are recorded as cancelled.
+
+        Each ends at the moment when it is broken off, with the bytes that had come by then.
+        """
+        answers = [live.abandon() for live in list(self.live)]
+        return sum(answer.record.outcome is Outcome.CANCELLED for answer in answers)
 
     def new_request_id(self) -> str:
         """An id that no other request has, of this process or another."""
@@ -128,7 +136,8 @@ class LlmClient:
 
         What the network or the server does is told by the record, never raised. An exception thrown
         into the calling greenlet (the run's end kills its users) passes through; the call is then
-        recorded as cancelled.
+        recorded as cancelled. So it is where :meth:`abandon_calls` breaks it off, which ends the caller
+        by a ``GreenletExit``.
 
         Args:
             patience_s: the call is broken off, and its record ``cancelled`` and ``abandoned``, when the
@@ -142,6 +151,8 @@ class LlmClient:
         except BaseException:
             live.conclude(cancelled=True)
             raise
+        if live.cut:
+            raise gevent.GreenletExit
         return live.conclude()
 
     def request(self, route: Route, path: str, body: bytes, call: Call, heads: Heads | None = None) -> bytes:
@@ -170,6 +181,8 @@ class LlmClient:
 class LiveCall:
     """One call under way. Its first :meth:`conclude` makes its record; another one gives the same again.
 
+    ``cut`` says that :meth:`abandon` ended it, under the feet of who waits for it.
+
     A pooled connection that turns out to be stale (it breaks before any byte of a response came) is
     replaced once, by a new one.
 
@@ -196,6 +209,7 @@ class LiveCall:
         "_started",
         "_timeouts",
         "_traced",
+        "cut",
     )
 
     def __init__(
@@ -228,6 +242,7 @@ class LiveCall:
         self._decoder = decoder = BodyDecoder(self._exchange, call.endpoint, streamed=call.streamed)
         self._patience = None if patience_s is None else Patience(patience_s, lambda: decoder.has_token)
         self._error: ClientError | None = None
+        self.cut = False
 
     # -- under way ------------------------------------------------------------------------
 
@@ -392,8 +407,14 @@ class LiveCall:
     def _given_up(self) -> bool:
         return self._answer is not None or self._left
 
-    def abandon(self) -> None:
-        """Break the call off, whoever waits for it, and record it as cancelled."""
+    def abandon(self) -> Answer:
+        """Break the call off, whoever waits for it, and record it as cancelled, unless it is whole by now."""
+        if self._answer is not None:
+            return self._answer
         if self._connection is not None:
-            self._connection.close()
-        self.conclude(cancelled=True)
+            self._connection.poll()  # what lies in the socket has come
+            if not self._exchange.complete:
+                self._connection.close()
+        answer = self.conclude(cancelled=True)
+        self.cut = answer.record.outcome is Outcome.CANCELLED
+        return answer

@@ -77,13 +77,15 @@ MISSING, GONE = "missing", "gone"
 class Observation:
     """The load at a moment. ``users`` run, ``target`` is how many there shall be.
 
-    ``rate`` is an open loop's requests per second, of all workers together.
+    ``rate`` is an open loop's requests per second, of all workers together. ``draining``: the load has
+    ended, and requests under way are waited for.
     """
 
     users: int
     target: int
     rate: float | None = None
     workers: tuple[WorkerState, ...] = ()
+    draining: bool = False
 
     @property
     def in_flight(self) -> int | None:

@@ -105,10 +105,10 @@ class LiveStore:
         self.content = _Content(self.clock_s())
         self._mark("reset", "counted anew from here")
 
-    def stop(self) -> None:
-        """The load was told to stop: rates are of the time until now. Reports are still taken."""
+    def stop(self, ago_s: float = 0.0) -> None:
+        """The load has ended ``ago_s`` ago: rates are of the time until then. Reports are still taken."""
         if self.content.stopped_s is None:
-            self.content.stopped_s = self.clock_s()
+            self.content.stopped_s = max(self.content.started_s, self.clock_s() - ago_s)
 
     def take(self, worker: str, data: bytes) -> Taken:
         """Merge a worker's report.

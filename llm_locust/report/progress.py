@@ -105,7 +105,9 @@ def _clock(seconds: float) -> str:
 def _load(progress: Progress) -> list[str]:
     seen = progress.whole.observation
     here = sum(w.here for w in seen.workers)
-    if seen.rate is not None:
+    if seen.draining:
+        load = "draining"
+    elif seen.rate is not None:
         load = f"{number(seen.rate)} requests/s asked for"
     elif progress.run.open_loop:
         load = "open loop"

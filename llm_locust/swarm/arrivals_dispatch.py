@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -19,7 +20,7 @@ from llm_locust.client.clock import ClockPair, read_clocks
 from llm_locust.swarm.alarm import Alarm
 from llm_locust.swarm.arrivals_greenlets import Greenlets
 from llm_locust.swarm.arrivals_turns import Turns
-from llm_locust.workload.traces import TraceEntry
+from llm_locust.workload.traces import TraceEntry, TraceError
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,10 @@ class Sender(Protocol[T_contra, P]):
         """Send the request and wait for its end; in a greenlet of its own."""
         ...
 
+    def slo_class(self, arrival: T_contra) -> str:
+        """The class of the arrival's request, before it is prepared."""
+        ...
+
 
 class _Slot(NamedTuple, Generic[T]):
     """An arrival whose request has not begun. Ordered by when it is due; no two have the same k."""
@@ -127,7 +132,8 @@ class Dispatcher(Generic[T, P]):
         self._waiting: deque[_Slot[T]] = deque()  # held back, in the order of their times
         self._longest_wait_s = 0.0
         self._asked_until_s = float("-inf")
-        self._stopped = False
+        self._stopped_s: float | None = None
+        self._missed: list[_Slot[T]] = []  # could not be made ready, or the load ended just then
         self._wake = Event()
         self._greenlets = Greenlets(self._perform)
 
@@ -137,11 +143,23 @@ class Dispatcher(Generic[T, P]):
         return len(self._waiting)
 
     @property
+    def unsent(self) -> list[T]:
+        """What was due when the load ended, or is now, and was not begun.
+
+        A turn of a conversation or trace that waits for the one before it is not due.
+        """
+        slots = [*self._missed, *self._waiting]
+        if self._stopped_s is not None:
+            slots += [s for heap in (self._ready, self._coming) for s in heap if s.due_s <= self._stopped_s]
+        return [slot.arrival for slot in slots]
+
+    @property
     def longest_wait_s(self) -> float:
-        """The longest that one was held back, those that still are among them."""
+        """The longest that one was held back, those that still are, or were at the end, among them."""
         if not self._waiting:
             return self._longest_wait_s
-        return max(self._longest_wait_s, self._now_s() - self._waiting[0].due_s)
+        until_s = self._now_s() if self._stopped_s is None else self._stopped_s
+        return max(self._longest_wait_s, until_s - self._waiting[0].due_s)
 
     @property
     def spent(self) -> bool:
@@ -175,9 +193,17 @@ class Dispatcher(Generic[T, P]):
         self._wake.wait()
         self._wake.clear()
 
+    @property
+    def _stopped(self) -> bool:
+        return self._stopped_s is not None
+
     def stop(self) -> None:
-        """Start nothing more. What is under way goes on."""
-        self._stopped = True
+        """The load ends: start nothing more. What is under way goes on."""
+        if self._stopped_s is None:
+            now_s = self._now_s()
+            with suppress(TraceError):  # then the rest of the trace is not known
+                self._ask(now_s)
+            self._stopped_s = now_s
         self._wake.set()
 
     def wake(self) -> None:
@@ -229,6 +255,8 @@ class Dispatcher(Generic[T, P]):
 
     def _make_ready(self, now_s: float) -> None:
         """Prepare the next requests, if it is time to, until one is due; none while others are held back."""
+        if self._stopped:
+            return
         coming, ready = self._coming, self._ready
         stop_s = now_s + TURN_S
         while coming and coming[0].due_s <= now_s + AHEAD_S and len(ready) < MOST_READY and not self._waiting:
@@ -241,6 +269,7 @@ class Dispatcher(Generic[T, P]):
         try:
             prepared = self._sender.prepare(slot.arrival)
         except Exception as e:
+            self._missed.append(slot)
             self._on_error(e)
             self._free_followers(slot)
         else:
@@ -262,6 +291,9 @@ class Dispatcher(Generic[T, P]):
     def _perform(self, slot: _Slot[T]) -> None:
         sender = self._sender
         try:
+            if self._stopped:
+                self._missed.append(slot)
+                return
             prepared = sender.prepare(slot.arrival) if slot.prepared is None else slot.prepared
             sender.send(slot.arrival, prepared, slot.due_s)
         except Exception as e:

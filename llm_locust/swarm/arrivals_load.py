@@ -2,10 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import gevent
+import msgspec
 
 from llm_locust.arrivals import (
     Arrival,
@@ -17,11 +20,12 @@ from llm_locust.arrivals import (
     Timetable,
     constant,
 )
+from llm_locust.manifest import Manifest
 from llm_locust.swarm.arrivals_dispatch import Dispatcher, ScheduleClock, Sender
 from llm_locust.swarm.arrivals_options import DEFAULT_PROCESS, LoadSettings
 from llm_locust.swarm.arrivals_turns import Turns
 from llm_locust.swarm.limits import share
-from llm_locust.swarm.messages import LoadCounts, RunInfo
+from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.recorder import Offset
 from llm_locust.swarm.waiting import wait_until
 from llm_locust.workload.traces import TraceEntry, TraceError
@@ -93,6 +97,7 @@ class OpenLoad:
         make_sender: what sends them.
         clock: this process's clock against the run's time; None while it is not known.
         refuse: told why the schedule cannot be followed to its end.
+        warmup_s: what is due so soon after the run's start is left out of the measured window.
 
     Raises:
         TraceError: the trace cannot be read here.
@@ -106,7 +111,11 @@ class OpenLoad:
         make_sender: MakeSender,
         clock: Callable[[], Offset],
         refuse: Callable[[str], None],
+        *,
+        warmup_s: float = 0.0,
     ) -> None:
+        self._warmup_s = warmup_s
+        self._sender: Sender[Any, Any] | None = None
         self._load = load
         self._run_info = run
         self._index = index
@@ -141,7 +150,7 @@ class OpenLoad:
             self._dispatcher.stop()
 
     def drain(self, patience_s: float) -> None:
-        """Wait for the requests under way, as long as that is from :meth:`stop`; then end their greenlets."""
+        """Wait for the greenlets of requests, as long as that is from :meth:`stop`; then end them."""
         self.stop()
         dispatcher = self._dispatcher
         if dispatcher is None:
@@ -151,17 +160,34 @@ class OpenLoad:
         wait_until(lambda: not dispatcher.in_flight, max(0.0, left_s), poll_s=0.01)
         dispatcher.kill()
 
-    def counts(self, ok: int, failed: int) -> LoadCounts:
-        """The load so far, beside how its requests ended."""
+    def counts(self) -> LoadCounts:
+        """The load so far; how its requests ended is not known here."""
         found = self._dispatcher
+        if found is None:
+            return NO_LOAD
+        unsent = found.unsent
+        warmup, by_class = self._unsent_parts(unsent)
         return LoadCounts(
-            ok=ok,
-            failed=failed,
-            waiting=0 if found is None else found.waiting,
-            held_back=0 if found is None else found.held_back,
-            longest_held_ns=0 if found is None else round(found.longest_wait_s * 1e9),
-            spent=self.spent,
+            waiting=found.waiting,
+            held_back=found.held_back,
+            longest_held_ns=round(found.longest_wait_s * 1e9),
+            unsent=len(unsent),
+            unsent_warmup=warmup,
+            unsent_by_class=by_class,
         )
+
+    def _unsent_parts(self, unsent: Sequence[Item]) -> tuple[int, dict[str, int]]:
+        """How many were due before the measured phase, and how many of each class in it; once it is known."""
+        if not unsent or self._stopped_s is None or self._sender is None:
+            return 0, {}
+        measured = [item for item in unsent if item.at_s >= self._measured_from_s]
+        return len(unsent) - len(measured), dict(Counter(map(self._sender.slo_class, measured)))
+
+    @cached_property
+    def _measured_from_s(self) -> float:
+        """When the measured window begins, in the schedule's time."""
+        started_ns = msgspec.json.decode(self._run_info["manifest"].encode(), type=Manifest).started_ns
+        return self._warmup_s - (self._run_info["origin_ns"] - started_ns) * 1e-9
 
     def _run(self) -> None:
         if not wait_until(lambda: self._clock() is not None, OFFSET_PATIENCE_S, poll_s=0.01):
@@ -171,9 +197,10 @@ class OpenLoad:
         if self._stopped_s is not None:
             return
         limit = self._load.max_in_flight
+        self._sender = self._make_sender(clock)
         self._dispatcher = dispatcher = Dispatcher(
             self._timetable,
-            self._make_sender(clock),
+            self._sender,
             clock.now_s,
             max_in_flight=None if limit is None else share(limit, self._index, self._run_info["starters"]),
             turns=None if self._load.trace is None else Turns(),

@@ -64,18 +64,20 @@ def attach(
     environment: Environment,
     session: Callable[[], Session | None] = lambda: None,
     health: Callable[[], NodeHealth] = NodeHealth,
+    stopped_ago_s: Callable[[], float | None] = lambda: None,
 ) -> LiveStore | None:
     """Let this process take part in the live numbers, once. To be called when its side is there.
 
     Args:
         session: the session of a process that is all in one; a worker's report tells its own.
         health: how such a process fares.
+        stopped_ago_s: the time since the present run's load has ended; None before.
 
     Returns:
         The store, where there is one: not on a worker.
     """
     if _ATTRIBUTE not in vars(environment):
-        vars(environment)[_ATTRIBUTE] = _part(environment, session, health)
+        vars(environment)[_ATTRIBUTE] = _part(environment, session, health, stopped_ago_s)
     return store_of(environment)
 
 
@@ -86,15 +88,18 @@ def store_of(environment: Environment) -> LiveStore | None:
 
 
 def _part(
-    environment: Environment, session: Callable[[], Session | None], health: Callable[[], NodeHealth]
+    environment: Environment,
+    session: Callable[[], Session | None],
+    health: Callable[[], NodeHealth],
+    stopped_ago_s: Callable[[], float | None],
 ) -> "_Worker | _Master | _Local":
     runner = environment.runner
     if isinstance(runner, WorkerRunner):
         return _Worker(environment, runner)
     if isinstance(runner, MasterRunner):
-        return _Master(environment, runner)
+        return _Master(environment, runner, stopped_ago_s)
     assert isinstance(runner, LocalRunner)
-    return _Local(environment, runner, session, health)
+    return _Local(environment, runner, session, health, stopped_ago_s)
 
 
 class _Counting:
@@ -160,9 +165,11 @@ class _Worker:
 class _Master:
     """Locust's master: the counts come from the workers."""
 
-    def __init__(self, environment: Environment, runner: MasterRunner) -> None:
+    def __init__(
+        self, environment: Environment, runner: MasterRunner, stopped_ago_s: Callable[[], float | None]
+    ) -> None:
         self._runner = runner
-        self._watch = Watch(environment, MASTER_SETTLE_S, self._workers, self._tell_all)
+        self._watch = Watch(environment, MASTER_SETTLE_S, self._workers, self._tell_all, stopped_ago_s)
         self._told: dict[str, CountsMessage] = {}  # by each worker that is listed
         self._may_say = Throttle()
         environment.events.worker_report.add_listener(self._on_worker_report)
@@ -237,11 +244,12 @@ class _Local:
         runner: LocalRunner,
         session: Callable[[], Session | None],
         health: Callable[[], NodeHealth],
+        stopped_ago_s: Callable[[], float | None],
     ) -> None:
         self._runner = runner
         self._session = session
         self._health = health
-        self._watch = Watch(environment, LOCAL_SETTLE_S, self._workers, self._on_reset)
+        self._watch = Watch(environment, LOCAL_SETTLE_S, self._workers, self._on_reset, stopped_ago_s)
         self._counting = _Counting(environment)
         environment.events.test_stop.add_listener(lambda **_: self._report())
         every(COUNT_INTERVAL_S, self._report, "the live numbers' report")

@@ -35,6 +35,8 @@ class Watch:
         settle_s: how long after a request's end its report may come.
         workers: gives the workers as they are now, by name.
         on_reset: called when all is counted anew.
+        stopped_ago_s: the time since the load has ended; None before. Rates are of the time until then,
+            though requests under way are still waited for.
     """
 
     def __init__(
@@ -43,16 +45,18 @@ class Watch:
         settle_s: float,
         workers: Callable[[], Mapping[str, WorkerState]],
         on_reset: Callable[[], None],
+        stopped_ago_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.store = LiveStore(_wall_clock(), settle_s)
         self._environment = environment
         self._workers = workers
         self._on_reset = on_reset
+        self._stopped_ago_s = stopped_ago_s
         self._load = LoadSettings()
         self._listed: dict[str, WorkerState] = {}
         events = environment.events
         events.test_start.add_listener(lambda **_: self._begin())
-        events.test_stopping.add_listener(lambda **_: self.store.stop())
+        events.test_stopping.add_listener(lambda **_: self._stop())
         events.reset_stats.add_listener(lambda **_: self.reset())
         events.spawning_complete.add_listener(self._on_spawning_complete)
         every(LOOK_INTERVAL_S, self._look, "the live numbers' look at the load")
@@ -63,6 +67,9 @@ class Watch:
             self.store.reset()
             self._tell_epoch()
             self._on_reset()
+
+    def _stop(self) -> None:
+        self.store.stop(self._stopped_ago_s() or 0.0)
 
     def _begin(self) -> None:
         run = live_run(self._environment)
@@ -84,7 +91,8 @@ class Watch:
         runner: Any = self._environment.runner
         if not self.store.run.id or self.store.content.stopped_s is not None:
             return
-        if runner.state in _ENDING:  # said before the listeners of test_stopping are all through
+        # The state is said before the listeners of test_stopping are all through: one of them drains.
+        if runner.state in _ENDING and self._stopped_ago_s() is None:
             self.store.stop()
         else:
             self.store.observe(self._observation())
@@ -99,6 +107,7 @@ class Watch:
             target=runner.target_user_count,
             rate=self._rate(runner.target_user_count),
             workers=tuple(self._listed.values()),
+            draining=self._stopped_ago_s() is not None,
         )
 
     def _rate(self, users: int) -> float | None:

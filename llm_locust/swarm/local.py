@@ -8,7 +8,7 @@ from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.messages import BatchMessage
 from llm_locust.swarm.recorder import Offset
 from llm_locust.swarm.run import Run
-from llm_locust.swarm.run_side import RunSide
+from llm_locust.swarm.run_side import CUT_HINT, RunSide
 from llm_locust.swarm.session import Session
 from llm_locust.swarm.settings import UsageError
 from llm_locust.swarm.shipping import Shipper
@@ -42,6 +42,7 @@ class LocalSide:
             self._offset,
             self._runs.axis.facts,
             self._runs.refuse,
+            hint=CUT_HINT,
         )
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
@@ -55,6 +56,11 @@ class LocalSide:
     @property
     def session(self) -> Session | None:
         return self._users.session
+
+    @property
+    def stopped_ago_s(self) -> float | None:
+        """The time since the run's load has ended; None before."""
+        return self._runs.stopped_ago_s
 
     @property
     def health(self) -> NodeHealth:
@@ -91,8 +97,16 @@ class LocalSide:
 
     def _on_test_stopping(self, **_: object) -> None:
         self._users.admit_no_more()
-        if self._runs.run is not None:
-            self._runs.run.stopped()
+        run = self._runs.run
+        if run is not None:
+            run.stopped()
+            self._users.drain()
+            self._look(run)
+            run.drained()
+
+    def on_interrupt(self, _: int) -> bool:
+        """Ctrl-C; gives whether all is done that is to be done."""
+        return self._users.cut_short() or self._runs.keeps_report()
 
     def _on_test_stop(self, **_: object) -> None:
         run = self._runs.run

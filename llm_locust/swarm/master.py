@@ -31,7 +31,7 @@ from llm_locust.swarm.messages import (
     version_conflict,
 )
 from llm_locust.swarm.run import Run
-from llm_locust.swarm.run_side import RunSide
+from llm_locust.swarm.run_side import CUT_HINT, RunSide
 from llm_locust.swarm.waiting import wait_until
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -53,6 +53,7 @@ class MasterSide:
         assert isinstance(runner, MasterRunner)
         self._environment = environment
         self._runner = runner
+        self._cutting = False
         self._runs = RunSide(environment, self._acknowledge, self._tell_rate, present=self._present)
         self._conflicts: dict[str, str] = {}  # why a worker that is connected cannot be worked with
         self._listen(messages.HELLO, HelloMessage, self._on_hello)
@@ -70,6 +71,11 @@ class MasterSide:
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
         events.quit.add_listener(lambda **_: self._runs.print_once())
         self._runs.check()
+
+    @property
+    def stopped_ago_s(self) -> float | None:
+        """The time since the run's load has ended; None before."""
+        return self._runs.stopped_ago_s
 
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
@@ -198,9 +204,17 @@ class MasterSide:
         self._tell_desertion(run)
         # No ramp or shape may spawn users from here on; Locust sets the same state right after.
         self._runner.update_state(STATE_STOPPING)
+        if run.settings.drain_s:
+            # The workers' last reports may be seconds old: only they know how many it is.
+            logger.info("draining the requests under way, at most %g s%s", run.settings.drain_s, CUT_HINT)
+        self._cutting = False
         for client in self._runner.clients.all:
             self._flush(run, client.id)
-        patience_s = float(self._environment.stop_timeout or 0) + run.patience_s
+        self._await_last_words(run)
+        run.drained()
+
+    def _await_last_words(self, run: Run) -> None:
+        patience_s = self._runs.end_patience_s(run)
         deadline = time.monotonic() + patience_s
         while not wait_until(lambda: not self._awaited(run), min(FLUSH_AGAIN_S, deadline - time.monotonic())):
             awaited = self._awaited(run)
@@ -209,6 +223,18 @@ class MasterSide:
                 return
             for worker in awaited:
                 self._flush(run, worker)
+                if self._cutting:
+                    self._cut(run, worker)
+
+    def on_interrupt(self, _: int) -> bool:
+        """Ctrl-C; gives whether all is done that is to be done."""
+        run = self._runs.run
+        if run is None or run.stopped_ns is None or run.drained_ns is not None or self._cutting:
+            return self._runs.keeps_report()
+        self._cutting = True
+        for worker in self._awaited(run):
+            self._cut(run, worker)
+        return True
 
     def _tell_desertion(self, run: Run) -> None:
         """Locust ends a run whose last worker is gone, as if somebody had asked for it."""
@@ -225,6 +251,9 @@ class MasterSide:
 
     def _flush(self, run: Run, worker: str) -> None:
         self._send(messages.FLUSH, RunMessage(run=run.info["id"]), worker)
+
+    def _cut(self, run: Run, worker: str) -> None:
+        self._send(messages.CUT, RunMessage(run=run.info["id"]), worker)
 
     def _awaited(self, run: Run) -> list[str]:
         """Workers whose last word on the run is still to come."""

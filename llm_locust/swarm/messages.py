@@ -20,7 +20,8 @@ PACKAGE = version("llm-locust")
 HELLO = "llm_hello"  # worker to master: which version it is
 BATCH = "llm_batch"  # worker to master: one closed batch
 ACK = "llm_ack"  # master to worker: the batch is in the master's file
-FLUSH = "llm_flush"  # master to worker: stop your users, send what you have
+FLUSH = "llm_flush"  # master to worker: end your load, drain, send what you have
+CUT = "llm_cut"  # master to worker: wait no longer for the requests under way
 DONE = "llm_done"  # worker to master: nothing more will come of this run
 REFUSED = "llm_refused"  # worker to master: this run cannot be done here
 OVER = "llm_over"  # master to worker: the run has ended, its batches are taken no more
@@ -84,7 +85,7 @@ class AckMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """FLUSH and OVER."""
+    """FLUSH, CUT and OVER."""
 
     run: Name
 
@@ -112,6 +113,13 @@ class LoadCounts(msgspec.Struct, frozen=True, kw_only=True):
     held_back: Count = 0  # and since the run's start
     longest_held_ns: Count = 0
     spent: bool = False  # as SPENT says
+    unsent: Count = 0  # due and not begun when the load ended, or now,
+    unsent_warmup: Count = 0  # of these before the measured phase,
+    unsent_by_class: Annotated[dict[Annotated[str, Meta(max_length=256)], Count], Meta(max_length=1000)] = (
+        msgspec.field(default_factory=dict)
+    )
+    cut: Count = 0  # under way when the drain ended
+    drained_ns: Count | None = None  # from the load's end to the drain's
 
 
 #: Of a worker that has no part in a run.

@@ -63,6 +63,9 @@ class ScheduledSender:
     def prepare(self, arrival: Item) -> Prepared:
         return self._speaker.prepared(self._speaker.bounded(self._prompt_of(arrival)))
 
+    def slo_class(self, arrival: Item) -> str:
+        return self._speaker.traffic.kind.slo_class
+
     def send(self, arrival: Item, prepared: Prepared, due_s: float) -> None:
         send_scheduled(self._speaker, self._clock, arrival, prepared, due_s)
 

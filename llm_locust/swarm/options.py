@@ -30,6 +30,7 @@ from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.ordering import ORDERS
 from llm_locust.workload.shared_prefix import parse_shared_prefix
+from llm_locust.workload.times import DEFAULT_DRAIN, parse_drain
 
 ENV_PREFIX = "LLM_LOCUST_"
 
@@ -193,6 +194,15 @@ def _add_options(parser: LocustArgumentParser) -> None:
         default="64MiB",
         metavar="SIZE",
         help="most bytes of one answer; a larger one is broken off, and invalid (default 64MiB)",
+    )
+    add(
+        "--drain",
+        ui=True,
+        type=checked(parse_drain),
+        default=DEFAULT_DRAIN,
+        metavar="TIME",
+        help="how long requests under way are waited for once the load has ended; 0 cuts them at once "
+        "(default 60s)",
     )
     add(
         "--flush-timeout",

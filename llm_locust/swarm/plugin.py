@@ -15,7 +15,7 @@ from llm_locust.swarm.local import LocalSide
 from llm_locust.swarm.master import MasterSide
 from llm_locust.swarm.options import add_arguments
 from llm_locust.swarm.progress import show_progress
-from llm_locust.swarm.signals import interrupt_main_only, leave_once, look_at_the_stack
+from llm_locust.swarm.signals import Interrupts, leave_once, look_at_the_stack
 from llm_locust.swarm.tracing import attach_tracing
 from llm_locust.swarm.web.extension import extend
 from llm_locust.swarm.worker import WorkerSide
@@ -39,7 +39,7 @@ def _on_parser(parser: LocustArgumentParser, **_: object) -> None:
 
 
 def _on_init(environment: Environment, **_: object) -> None:
-    interrupt_main_only()
+    interrupts = Interrupts()
     attach_hush(environment)
     runner = environment.runner
     side: WorkerSide | MasterSide | LocalSide
@@ -50,12 +50,14 @@ def _on_init(environment: Environment, **_: object) -> None:
     else:
         side = LocalSide(environment)
     setattr(environment, _ATTRIBUTE, side)
+    interrupts.take = side.on_interrupt
     attach_tracing(environment)
     # After the side, whose listeners come first: it begins and ends the run that is looked at.
     store = attach(
         environment,
         session=lambda: side.session if isinstance(side, LocalSide) else None,
         health=lambda: side.health if isinstance(side, LocalSide) else NodeHealth(),
+        stopped_ago_s=lambda: None if isinstance(side, WorkerSide) else side.stopped_ago_s,
     )
     show_progress(environment, store, getattr(environment.parsed_options, "progress", None) or "auto")
     extend(environment, store)

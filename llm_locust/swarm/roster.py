@@ -117,6 +117,12 @@ class Roster:
             if not participant.done and (present(worker) or participant.heard_ns > recently_ns)
         ]
 
+    @property
+    def drained_ns(self) -> int | None:
+        """The longest time from a worker's load's end to the end of its drain; None before the first."""
+        told = (p.counts.load.drained_ns for p in self._participants.values() if p.counts is not None)
+        return max((ns for ns in told if ns is not None), default=None)
+
     def facts(self, inboxes: Mapping[str, Inbox]) -> list[WorkerFacts]:
         """What the manifest says of each worker, by index; without a last word it counts as lost."""
         order = {key: index for index, key in enumerate(self.places)}
@@ -153,7 +159,10 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         in_flight=in_flight,
         held_back=0 if counts is None else counts.load.held_back,
         longest_held_ns=0 if counts is None else counts.load.longest_held_ns,
-        unsent=0 if counts is None else counts.load.waiting,
+        unsent=0 if counts is None else counts.load.unsent,
+        unsent_warmup=0 if counts is None else counts.load.unsent_warmup,
+        unsent_by_class={} if counts is None else counts.load.unsent_by_class,
+        cut=0 if counts is None else counts.load.cut,
         late=p.late,
         lost=not p.done,
         left=p.left,

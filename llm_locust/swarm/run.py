@@ -63,6 +63,7 @@ class Run:
     live: LiveStore | None = None
     open_loop: bool = False
     stopped_ns: int | None = None
+    drained_ns: int | None = None
     stop_reason: str = ""  # the rule, or the fault, that ended the load
     cut_short: bool = False  # it was a fault
     ended_ns: int | None = None
@@ -99,9 +100,20 @@ class Run:
         self.info["origin_ns"] += self.axis.now_ns() - begun_ns  # a schedule begins when all this is done
 
     def stopped(self) -> None:
-        """The load was told to stop; the measured window ends here."""
+        """The load has ended: no request begins any more. The measured window ends here."""
         if self.stopped_ns is None:
             self.stopped_ns = self.axis.now_ns()
+
+    def drained(self) -> None:
+        """No request is under way any more, or none is waited for."""
+        if self.stopped_ns is not None and self.drained_ns is None:
+            took_ns = self.roster.drained_ns
+            self.drained_ns = self.axis.now_ns() if took_ns is None else self.stopped_ns + took_ns
+
+    @property
+    def stopped_ago_s(self) -> float | None:
+        """The time since the load has ended; None before."""
+        return None if self.stopped_ns is None else (self.axis.now_ns() - self.stopped_ns) * 1e-9
 
     def manifest(self) -> Manifest:
         """The facts so far."""
@@ -111,6 +123,8 @@ class Run:
             name=self.name,
             started_ns=self.started_ns,
             stopped_ns=self.stopped_ns,
+            drain_s=self.settings.drain_s,
+            drained_ns=self.drained_ns,
             ended_ns=self.ended_ns,
             host=self.info["host"],
             targets=self.info["targets"],

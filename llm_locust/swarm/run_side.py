@@ -57,6 +57,9 @@ from llm_locust.swarm.waiting import wait_until
 
 logger = logging.getLogger(__name__)
 
+#: Said where a drain begins that a person at this process's terminal can end.
+CUT_HINT = "; Ctrl-C cuts them"
+
 
 class RunSide:
     """Begins runs, ends them, sets the exit code.
@@ -91,6 +94,7 @@ class RunSide:
         self._finishing: gevent.Greenlet[[Run], None] | None = None
         self._runs = 0
         self._printed: Run | None = None
+        self._kept: Run | None = None  # whose report a Ctrl-C did not end
         assert environment.parsed_options is not None
         self._options = environment.parsed_options
         # Every worker looks for it in the options that it gets: its absence would say that the
@@ -204,6 +208,20 @@ class RunSide:
             run.finishing = True
             self._finishing = gevent.spawn(self._finish, run)
 
+    @property
+    def stopped_ago_s(self) -> float | None:
+        """The time since the present run's load has ended; None before."""
+        return None if self.run is None else self.run.stopped_ago_s
+
+    def keeps_report(self) -> bool:
+        """Ctrl-C while a report is being made: say so, once, and give True; the next one ends the process."""
+        run = self.run
+        if run is None or run.stopped_ns is None or run.report is not None or run is self._kept:
+            return False
+        self._kept = run
+        logger.info("the report is being made; Ctrl-C again leaves without it")
+        return True
+
     def on_quitting(self, stop_load: Callable[[], None]) -> None:
         """The process ends: stop what still runs, wait for the report, set the exit code.
 
@@ -213,13 +231,16 @@ class RunSide:
         run = self.run
         if run is not None and run.stopped_ns is None:
             stop_load()
-        elif run is not None:  # another greenlet is stopping it: with --stop-timeout that takes time
-            stop_timeout_s = float(self.environment.stop_timeout or 0)
-            wait_until(lambda: run.finishing, stop_timeout_s + run.patience_s)
+        elif run is not None:  # another greenlet is stopping it: to drain takes time
+            wait_until(lambda: run.finishing, self.end_patience_s(run))
         self.finish()
         self._join_finishing()
         if self.environment.process_exit_code is None:
             self.environment.process_exit_code = self._exit_code()
+
+    def end_patience_s(self, run: Run) -> float:
+        """How long a run's end may take until all its records are in."""
+        return run.settings.drain_s + float(self.environment.stop_timeout or 0) + run.patience_s
 
     def print_once(self) -> None:
         """The report on the terminal; after Locust's own tables in a headless run."""

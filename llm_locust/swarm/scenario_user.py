@@ -117,6 +117,9 @@ class MixedSender:
         talk = self._classes.talk(speaker, self._classes.session.is_warm_up(arrival.at_s))
         return speaker, talk.opening(), talk
 
+    def slo_class(self, arrival: Item) -> str:
+        return self._classes.of_arrival(arrival).traffic.kind.slo_class
+
     def send(self, arrival: Item, prepared: tuple[Speaker, Prepared, Talk | None], due_s: float) -> None:
         speaker, ready, talk = prepared
         if talk is None:

@@ -1,15 +1,20 @@
 """What the users of one process share during one run: connections, prompts, the recorder."""
 
+import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Protocol
 from weakref import WeakSet
 
+import gevent
+import msgspec
 from gevent.threadpool import ThreadPoolExecutor
+from greenlet import getcurrent, greenlet
 from locust.env import Environment
 from locust.exception import StopUser
 
@@ -27,11 +32,12 @@ from llm_locust.swarm.hush import hush
 from llm_locust.swarm.judging import Judge
 from llm_locust.swarm.kinds import Kind
 from llm_locust.swarm.limits import Quota, share
-from llm_locust.swarm.messages import LoadCounts, RunInfo
+from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.recorder import Deliver, Offset, Recorder
 from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.tracing import tracer_of
 from llm_locust.swarm.traffic import Traffic
+from llm_locust.swarm.waiting import wait_until
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.plan import Workload
@@ -58,8 +64,10 @@ class Session:
     """One run in one process.
 
     Attributes:
-        stopping: the run is being stopped: users that are at it may finish, no new one joins.
-        closed: no request may be sent any more.
+        stopping: the load has ended: no request begins, those under way go on.
+        cut: requests that were under way when the drain ended; None before.
+        drained_s: how long it took from the load's end to the drain's; None before.
+        closed: the last record is in.
         event_gap_s: the usual time between two reads of one call; NaN before the first.
         load: the schedule that requests follow; None in a closed loop.
         ok, failed: requests that ended so.
@@ -89,7 +97,12 @@ class Session:
         self.settings = settings
         self.recorder = Recorder(run["id"], worker, deliver, lambda: self.client.in_flight, clock)
         self.stopping = False
+        self.cut: int | None = None
+        self.drained_s: float | None = None
         self.closed = False
+        self._stopped_s = math.nan
+        self._cutting = False
+        self._leaving: set[greenlet] = set()
         self.event_gap_s = math.nan
         self.answers: WeakSet[Closable] = WeakSet()
         self.load: OpenLoad | None = None
@@ -146,10 +159,34 @@ class Session:
         return next(self._users)
 
     def enter(self) -> "Session":
-        """This session, where one more request may begin (StopUser where not)."""
-        if self.closed or self.exhausted:
+        """This session, where one more request may begin.
+
+        Raises:
+            StopUser: this worker's share of ``--num-requests`` is begun.
+            gevent.GreenletExit: the load has ended, and this is no user that takes leave. No ``except
+                Exception`` of a user's, or the SDK's, goes on after it: a user that tried again and again
+                would hold the event loop.
+        """
+        if self._over:
+            raise gevent.GreenletExit
+        if self.exhausted:
             raise StopUser
         return self
+
+    @contextmanager
+    def taking_leave(self) -> Iterator[None]:
+        """The ``on_stop`` of a user, whose greenlet this is: its requests are sent after the load's end."""
+        me = getcurrent()
+        self._leaving.add(me)
+        try:
+            yield
+        finally:
+            self._leaving.discard(me)
+
+    @property
+    def _over(self) -> bool:
+        """No request may begin here any more."""
+        return self.stopping and (self.closed or getcurrent() not in self._leaving)
 
     @property
     def warming_up(self) -> bool:
@@ -234,10 +271,13 @@ class Session:
 
     def counts(self) -> LoadCounts:
         """How the load goes."""
-        if self.load is not None:
-            return self.load.counts(self.ok, self.failed)
-        return LoadCounts(
-            ok=self.ok, failed=self.failed, waiting=0, held_back=0, longest_held_ns=0, spent=self.spent
+        return msgspec.structs.replace(
+            NO_LOAD if self.load is None else self.load.counts(),
+            ok=self.ok,
+            failed=self.failed,
+            spent=self.spent,
+            cut=self.cut or 0,
+            drained_ns=None if self.drained_s is None else round(self.drained_s * 1e9),
         )
 
     @property
@@ -249,12 +289,41 @@ class Session:
         client = self.client
         return 0.0 if client.routes.dialling else pause_s(client.in_flight, self.event_gap_s)
 
+    def stop(self) -> None:
+        """No request begins from here on."""
+        if not self.stopping:
+            self.stopping = True
+            self._stopped_s = time.monotonic()
+            # Streams that users dropped are open until the collector finds them; nobody will read them.
+            gc.collect()
+
+    def drain(self) -> None:
+        """Wait for the requests under way, at most ``--drain`` after :meth:`stop`; then cut them.
+
+        Another call while one waits, from another greenlet, waits as well.
+        """
+        self.stop()
+        left_s = self._stopped_s + self.settings.drain_s - time.monotonic()
+        wait_until(lambda: self._cutting or not self.client.unanswered, left_s, poll_s=0.02)
+        if self.cut is None:
+            self.drained_s = time.monotonic() - self._stopped_s
+            self.cut = self.client.abandon_calls() if self.client.unanswered else 0
+
+    @property
+    def draining(self) -> bool:
+        """The load has ended, and requests under way are waited for."""
+        return self.stopping and self.drained_s is None and not self._cutting
+
+    def cut_short(self) -> None:
+        """End the drain now, and any that is still to begin."""
+        self._cutting = True
+
     def close(self) -> None:
-        """No more requests: those under way are recorded as cancelled, the open batch is delivered."""
-        self.stopping = True
+        """The end: what is still under way is recorded as cancelled, the open batch is delivered."""
+        self.stop()
         for answer in list(self.answers):
             answer.close()
-        self.client.abandon_calls()
+        self.cut = (self.cut or 0) + self.client.abandon_calls()
         self.closed = True
         self.recorder.close_batch()
         self.client.routes.close()
@@ -275,7 +344,9 @@ class Session:
         events.llm_request.fire(record=record)
 
     def _admit(self) -> None:
-        """One more request begins (StopUser where this worker has none left)."""
+        """One more request begins; raises as :meth:`enter`."""
+        if self._over:
+            raise gevent.GreenletExit
         if self.load is None and self._quota is not None and not self._quota.take():
             raise StopUser
 

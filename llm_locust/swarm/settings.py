@@ -32,6 +32,7 @@ from llm_locust.workload.lengths import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.scenario import DatasetSource, Scenario, sole_class
 from llm_locust.workload.shared_prefix import parse_shared_prefix
+from llm_locust.workload.times import DEFAULT_DRAIN, parse_drain
 from llm_locust.workload.tokenizer import load_tokenizer
 
 #: What a report of costs needs.
@@ -41,7 +42,7 @@ PRICE_OPTIONS = ("gpu_hour_cost", "gpus", "input_token_price", "output_token_pri
 RECORDED_OPTIONS = (
     "scenario", "model", "input_tokens", "output_tokens", "dataset", "dataset_order", "tokenizer",
     "shared_prefix", "unique_head", "calibrate", "body", "slo", "slo_from", "gate", "warmup", "out", "spool",
-    "seed", "timeouts", "max_answer", "flush_timeout", "replica_header", "api_key_env", "ca_cert",
+    "seed", "timeouts", "max_answer", "drain", "flush_timeout", "replica_header", "api_key_env", "ca_cert",
     "client_cert", "require_valid", "allow_incomplete", "host", "num_users", "spawn_rate", "run_time",
     "stop_timeout", "processes", "expect_workers", "upload", "gpu_type", "model_shape",
     *PRICE_OPTIONS, *LOAD_OPTIONS, *DEPLOYMENT_OPTIONS,
@@ -72,6 +73,7 @@ class Settings:
     seed: int | None
     timeouts: Timeouts
     max_answer_bytes: int
+    drain_s: float
     flush_timeout_s: float
     replica_headers: tuple[str, ...]
     headers: dict[str, str] = field(repr=False)
@@ -154,6 +156,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         seed=_seed(options.seed),
         timeouts=_parsed(parse_timeouts, options.timeouts, "--timeouts"),
         max_answer_bytes=_parsed(parse_size, options.max_answer, "--max-answer"),
+        drain_s=_parsed(parse_drain, options.drain or DEFAULT_DRAIN, "--drain"),
         flush_timeout_s=_parsed(parse_time, options.flush_timeout, "--flush-timeout"),
         replica_headers=tuple(options.replica_header or ()),
         headers=dict(header_pairs),

@@ -2,20 +2,34 @@
 
 import inspect
 import signal
+from collections.abc import Callable
 
 import gevent
 from greenlet import greenlet
 from locust.env import Environment
 
 
-def interrupt_main_only() -> None:
-    """Let Ctrl-C raise where Locust expects it, in the main greenlet.
+class Interrupts:
+    """Takes Ctrl-C and raises it where Locust expects it, in the main greenlet.
 
     Python's own handler raises in whatever greenlet is running: the one that stops the load, for one,
     which then never ends it. A handler that the user has installed stays.
+
+    Attributes:
+        take: called with the number of interrupts so far, this one included; gives whether that was all to
+            be done. Else KeyboardInterrupt is raised.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        gevent.signal_handler(signal.SIGINT, _interrupt_main)
+
+    def __init__(self) -> None:
+        self.take: Callable[[int], bool] = lambda _: False
+        self._count = 0
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            gevent.signal_handler(signal.SIGINT, self._on_interrupt)
+
+    def _on_interrupt(self) -> None:
+        self._count += 1
+        if not self.take(self._count):
+            gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
 
 
 def leave_once(environment: Environment) -> None:
@@ -43,7 +57,3 @@ def look_at_the_stack() -> None:
     reads the paths of some 2,000 modules: 100 ms, in which the streams that end then would wait.
     """
     inspect.stack()
-
-
-def _interrupt_main() -> None:
-    gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())

@@ -1,7 +1,9 @@
 """Locust users that speak to a language model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import wraps
 from types import MappingProxyType
 from typing import Any
 
@@ -45,6 +47,11 @@ class LlmUser(User):
     expected: str | None = None
     consistency: bool = False
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "on_stop" in vars(cls):
+            cls.on_stop = _taking_leave(cls.on_stop)  # type: ignore[method-assign]
+
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self._session = session_of(environment)
@@ -70,6 +77,17 @@ class LlmUser(User):
         """What this user's answers are held against."""
         kind = type(self)
         return self.session.judge(kind, kind.validators, kind.expected, consistency=kind.consistency)
+
+
+def _taking_leave(on_stop: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A user's ``on_stop``, whose requests are sent though the load has ended."""
+
+    @wraps(on_stop)
+    def leave(user: LlmUser) -> None:
+        with nullcontext() if user._session is None else user._session.taking_leave():
+            on_stop(user)
+
+    return leave
 
 
 class PromptUser(LlmUser):

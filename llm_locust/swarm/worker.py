@@ -90,6 +90,7 @@ class UserSide:
         clock: gives this process's clock against the run's time, and
         clock_facts: what is known of it.
         refuse: told why the run that is under way cannot be done here.
+        hint: said with the first word of the drain.
     """
 
     def __init__(
@@ -102,9 +103,11 @@ class UserSide:
         clock: Callable[[], Offset],
         clock_facts: Callable[[], ClockFacts | None],
         refuse: Callable[[str], None],
+        hint: str = "",
     ) -> None:
         self.environment = environment
         self.worker = worker
+        self._hint = hint
         self.session: Session | None = None
         self._place = place
         self._deliver = deliver
@@ -162,6 +165,7 @@ class UserSide:
             lambda clock: user_class(self.environment).follow(clock),
             self._clock,
             self._refuse,
+            warmup_s=session.settings.warmup_s,
         )
 
     def change_rate(self, change: RateMessage) -> None:
@@ -188,11 +192,32 @@ class UserSide:
         )
 
     def admit_no_more(self) -> None:
-        """The run is being stopped: a user that is spawned from here on does nothing."""
+        """The load has ended: no request begins, and a user that is spawned from here on does nothing."""
         if self.session is not None:
-            self.session.stopping = True
+            self.session.stop()
             if self.session.load is not None:
                 self.session.load.stop()
+
+    def drain(self) -> None:
+        """The load has ended: wait for the requests under way, at most ``--drain``, then cut them."""
+        self.admit_no_more()
+        session = self.session
+        if session is None or session.closed:
+            return
+        under_way, bound_s = session.client.unanswered, session.settings.drain_s
+        if under_way and bound_s and session.draining:
+            logger.info("draining %d requests, at most %g s%s", under_way, bound_s, self._hint)
+        session.drain()
+        if session.cut:
+            logger.info("%d requests were cut: they were under way when the drain ended", session.cut)
+
+    def cut_short(self) -> bool:
+        """End the drain that is under way; gives whether there was one."""
+        session = self.session
+        if session is None or not session.draining:
+            return False
+        session.cut_short()
+        return True
 
     def close(self) -> None:
         """End the session; its users must have stopped."""
@@ -230,7 +255,7 @@ class WorkerSide:
         )
         self._over: set[str] = set()  # runs that must not begin here (again)
         self._last_word: CountsMessage | None = None  # of the run that was flushed last
-        self._flushing: str | None = None
+        self._ending: str | None = None  # the run whose end is under way here
         self._told_spent: str | None = None
         self._may_say_dropped = Throttle()
         self._listen(messages.ACK, AckMessage, self._on_ack)
@@ -238,9 +263,10 @@ class WorkerSide:
         self._listen(messages.OVER, RunMessage, self._on_over, concurrent=True)
         self._listen(messages.RATE, RateMessage, self._users.change_rate)
         self._listen(messages.FLUSH, RunMessage, self._on_flush, concurrent=True)
+        self._listen(messages.CUT, RunMessage, self._on_cut)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
-        events.test_stopping.add_listener(lambda **_: self._users.admit_no_more())
+        events.test_stopping.add_listener(lambda **_: self._users.drain())
         events.test_stop.add_listener(lambda **_: self._users.close())
         events.report_to_master.add_listener(self._on_report)
         events.quitting.add_listener(self._on_quitting)
@@ -351,27 +377,37 @@ class WorkerSide:
         session = self.session
         if session is not None and session.run["id"] == run and run not in self._over:
             logger.warning("run %s has ended without this worker: its load ends too", run)
-            self._over.add(run)
-            self._runner.stop()
-            self._flush(session)
+            self._end(session)
+
+    def _on_cut(self, cut: RunMessage) -> None:
+        """The master waits no longer for requests under way."""
+        session = self.session
+        if session is not None and session.run["id"] == cut.run:
+            session.cut_short()
 
     def _on_flush(self, flush: RunMessage) -> None:
         run = flush.run
-        self._over.add(run)
         session, last = self.session, self._last_word
-        if self._flushing == run:
+        if self._ending == run:
             return  # its last word will come
         if last is not None and last.run == run:
             self._send(messages.DONE, last)  # said before, and lost on its way
         elif session is not None and session.run["id"] == run:
-            self._runner.stop()  # the users end as --stop-timeout says
-            self._flush(session)
+            self._end(session)
         else:  # this worker had no part in it
+            self._over.add(run)
             self._send(messages.DONE, CountsMessage(run=run, finished=0, in_flight=0))
+
+    def _end(self, session: Session) -> None:
+        """End this worker's part of the run: drain, stop the users, send what there is."""
+        self._ending = run = session.run["id"]
+        self._over.add(run)
+        self._runner.stop()  # drains, then the users end as --stop-timeout says
+        self._flush(session)
 
     def _flush(self, session: Session) -> None:
         """Send all of the run and say that it was all; the master waits for this word."""
-        self._flushing = run = session.run["id"]
+        run = session.run["id"]
         self._users.close()
         counts = self._counts()
         assert counts is not None
@@ -383,7 +419,7 @@ class WorkerSide:
             logger.error("batches of run %s were not acknowledged within %g s", run, timeout_s)
         counts = self._counts()
         assert counts is not None
-        self._last_word, self._flushing = counts, None
+        self._last_word, self._ending = counts, None
         self._send(messages.DONE, counts)
         self._shipper.finish(run, self._facts(counts))
 
@@ -403,7 +439,10 @@ class WorkerSide:
             in_flight=counts.in_flight,
             held_back=counts.load.held_back,
             longest_held_ns=counts.load.longest_held_ns,
-            unsent=counts.load.waiting,
+            unsent=counts.load.unsent,
+            unsent_warmup=counts.load.unsent_warmup,
+            unsent_by_class=counts.load.unsent_by_class,
+            cut=counts.load.cut,
             clock=self._clock.facts(),
             health=counts.health,
         )
@@ -412,6 +451,15 @@ class WorkerSide:
         counts = self._counts()
         if counts is not None:
             data["llm"] = plain(counts)
+
+    def on_interrupt(self, number: int) -> bool:
+        """Ctrl-C, for the ``number``-th time; gives whether all is done that is to be done.
+
+        The first one may be that which the master has heard as well, and has told of: it cuts nothing.
+        """
+        if number == 1 or self._ending is None:
+            return False
+        return self._users.cut_short() or number == 2
 
     def _on_quitting(self, **_: object) -> None:
         """This worker is told to end (SIGTERM, Ctrl-C, the master's word): no record stays behind.
@@ -422,9 +470,10 @@ class WorkerSide:
         if session is None:
             return
         run, last = session.run["id"], self._last_word
-        if self._flushing == run:
-            wait_until(lambda: self._flushing is None, session.settings.flush_timeout_s)
+        if self._ending == run:
+            settings = session.settings
+            stop_timeout_s = float(self._environment.stop_timeout or 0)
+            patience_s = settings.drain_s + stop_timeout_s + settings.flush_timeout_s
+            wait_until(lambda: self._ending is None, patience_s)
         elif last is None or last.run != run:
-            self._over.add(run)
-            self._runner.stop()
-            self._flush(session)
+            self._end(session)

@@ -29,6 +29,25 @@ LONGEST_S = 86_400.0
 
 _MOST_SIGMA = 10.0
 
+
+#: How long requests under way are waited for where nobody says otherwise.
+DEFAULT_DRAIN = "60s"
+
+
+def parse_drain(text: str) -> float:
+    """The value of ``--drain`` in seconds: a duration, or a plain ``0``.
+
+    Raises:
+        ValueError: it is neither; the text names it.
+    """
+    if text.strip() == "0":
+        return 0.0
+    try:
+        return parse_duration(text)
+    except ValueError as e:
+        raise ValueError(f"{text!r}: {e}") from e
+
+
 Law = Callable[[np.random.Generator], float]
 
 

@@ -17,6 +17,7 @@ from llm_locust.workload.scenario import values
 from llm_locust.workload.scenario.parts import FORMATS
 from llm_locust.workload.scenario.tree import Fields, Items, Node, ScenarioError, plain
 from llm_locust.workload.scenario.values import Context, Reader, checked
+from llm_locust.workload.times import parse_drain
 
 _RUN_TIME = re.compile(r"[0-9]{1,9}s?|(?=.)(?:[0-9]{1,6}h)?(?:[0-9]{1,6}m)?(?:[0-9]{1,9}s)?")
 
@@ -42,6 +43,12 @@ def _seconds(shown: str, text: str) -> float:
         return parse_duration(text)
     except ValueError as e:
         raise ValueError(f"{shown!r}: {e}") from e
+
+
+def drain(node: Node, name: str, context: Context) -> str:
+    found = values.text(node, name, "a time such as 60s, or 0")
+    checked(parse_drain, name, found, node.place)
+    return found
 
 
 def lengths(node: Node, name: str, context: Context) -> str:
@@ -167,6 +174,7 @@ OPTIONS: Mapping[str, Reader] = {
     "seed": partial(whole, least=0),
     "timeouts": timeouts,
     "max_answer": text,
+    "drain": drain,
     "flush_timeout": duration,
     "out": text,
     "spool": text,
