@@ -18,12 +18,37 @@ def reliability(df: Frame, seconds: float) -> dict[str, Any]:
         "good_share": _served(df.ended[df.good] - start, int(seconds)),
         "longest_without_ok": _longest_wait(df.ended[df.ok] - start, seconds),
         "longest_without_good": _longest_wait(df.ended[df.good] - start, seconds),
+        "standstill": _standstill(df, seconds),
         "retries": {
             "requests": int((judged.retries > 0).sum()),
             "total": int(judged.retries.sum()),
             "max": int(judged.retries.max()),
         },
     }
+
+
+def _standstill(df: Frame, seconds: float) -> dict[str, Any]:
+    """Moment by moment: whether anything is under way, and whether anything comes."""
+    ok, start = population(df)[0], run.STOP_S - seconds
+    least = max(max(run.SLO["ttft"], run.SLOW["ttft"]), 10 * ok.ttft.median())
+    limit = max(1.0, min(10 * ok.e2el.median(), least))
+    last = df.arrivals.map(lambda a: a[-1] if len(a) else np.nan)
+    gap = (last - df.first_event) / (df.events - 1).clip(lower=1)
+    usual = (df.events > 0) & ~(gap > 3 * gap[df.ok & (df.events > 1)].median())
+    spans = [*zip((df.sent + df.first_event)[usual], (df.sent + last)[usual], strict=True)]
+    spans += [(t, t) for t in df.ended[~df.outcome.isin(["timeout", "connect_error", "cancelled"])]]
+    begun = df.sent.fillna(df.started)
+    found, until = [], start
+    for begin, end in [*sorted(spans), (df.ended.max(), df.ended.max())]:
+        if begin - until > limit:
+            inside = df[(begun < begin) & (df.ended > until)]
+            from_, to = begun[inside.index].clip(until), df.ended[inside.index].clip(upper=begin)
+            edges = pairwise(sorted({until, begin, *from_, *to}))
+            busy = sum(b - a for a, b in edges if ((begun <= a) & (df.ended >= b) & (df.ended > begun)).any())
+            if busy > limit:
+                found.append(busy)
+        until = max(until, end)
+    return {"limit_s": limit, "n": len(found), "seconds": sum(found), "spans": []}
 
 
 def _served(after: pd.Series, whole: int) -> float:

@@ -18,6 +18,7 @@ from server_cases import Row, rows, series
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.summary import summarise
+from llm_locust.record import Outcome
 
 DOCS = Path(__file__).parent.parent / "docs" / "metrics.md"
 HEADING = "## Every key of summary.json"
@@ -86,6 +87,7 @@ def seen() -> frozenset[tuple[Path_, bool]]:
     """The keys of the golden run's summary, and of small ones that have what it has not."""
     records = golden_run.records()
     some = [*(request(at=i * 0.1) for i in range(90)), failed(at=1.0)]
+    hung = request(at=9.0, arrivals=(), ended=30.0, outcome=Outcome.CANCELLED)
     live = Run()
     live.ended(some, "w0")
     live.clock.tick()
@@ -94,6 +96,7 @@ def seen() -> frozenset[tuple[Path_, bool]]:
         summarise(golden_run.batch(records), golden_run.manifest(records)),
         summarise(batch(*some), manifest(), server=_servers(), roof=plain_roof(), live=live_end(live.store)),
         summarise(batch(*some), manifest(), window="steady"),
+        summarise(batch(*some, hung), manifest()),
         summarise(batch(*some), manifest(), server=series(rows("a", "power_w", [9] * 3, UUID="g"))),
         summarise(
             batch(*some), manifest(options={"gpu_hour_cost": "1"}), roof=plain_roof(), rows_of_run=len(some)

@@ -48,7 +48,7 @@ _FILES = (REPORT_HTML_FILE, SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE, REQUE
 _MAYBE = (SERVER_METRICS_FILE, LIVE_FILE)
 
 #: For an output whose encoding has not got them.
-_PLAIN_SIGNS = str.maketrans({"–": "-", "·": "|", "≤": "<=", "…": "...", "∞": "inf"})
+_PLAIN_SIGNS = str.maketrans({"–": "-", "·": "|", "≤": "<=", "†": "^", "…": "...", "∞": "inf"})
 
 
 def render(summary: Mapping[str, Any], *, run_dir: Path | None) -> RenderableType:

@@ -79,6 +79,7 @@ def sections(summary: Part) -> list[Section]:
     """Every section that has something to say, alarms as the others at their place."""
     found = [
         verdicts.client(summary),
+        course.standstill(summary),
         completeness(summary),
         measures.requests(summary),
         course.warmup(summary),

@@ -42,6 +42,31 @@ def reliability(summary: Part) -> Section | None:
     return Section("Reliability", tuple(lines)) if lines else None
 
 
+def standstill(summary: Part) -> Section | None:
+    """When nothing came though requests were under way; None where that was not so."""
+    part = (summary.get("reliability") or {}).get("standstill") or {}
+    spans = part.get("spans") or ()
+    if not spans:
+        return None
+    longest = max(spans, key=lambda span: span["seconds"])
+    headline = Line(f"STOOD STILL: {_stood(longest)}", Tone.BAD)
+    others = [span for span in spans if span is not longest]
+    total = f"{plural(part['n'], 'time')}, {seconds(part['seconds'])} in all"
+    more = Line(f"{total}; also {sentence([_stood(span) for span in others[:_MOST_STOOD]], '; ')}")
+    meaning = f"no answer ended and none was streamed for longer than {seconds(part.get('limit_s'))}"
+    return Section(
+        "Standstill", (headline, *([more] if others else []), Line(meaning, Tone.FAINT)), alarm=True
+    )
+
+
+def _stood(span: Part) -> str:
+    under_way = plural(span["in_flight"], "request")
+    return (
+        f"no answer for {seconds(span['seconds'])} from {seconds(span['start_s'])} on, "
+        f"with {under_way} under way"
+    )
+
+
 def _shares(part: Part) -> Iterator[Line]:
     if part.get("ok_share") is not None:
         good = f", {percent(part['good_share'])} a good one" if part.get("good_share") is not None else ""
@@ -76,6 +101,9 @@ def _retries(retries: Part) -> Iterator[Line]:
             Tone.WARN,
         )
 
+
+#: Standstills that are told beside the longest one.
+_MOST_STOOD = 3
 
 #: Of a process's name in a table.
 _NODE_LENGTH = 20

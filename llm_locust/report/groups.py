@@ -5,7 +5,7 @@ from typing import Any
 
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, short
-from llm_locust.report.uncertainty import estimate, meaning_in
+from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 
 Part = Mapping[str, Any]
 
@@ -90,17 +90,18 @@ def _group_columns(head: str) -> tuple[Column, ...]:
 def _group_row(label: str, part: Part) -> Row:
     requests, throughput = part.get("requests") or {}, part.get("throughput") or {}
     ttft, tpot, e2el = (_latency(part, key) for key in ("ttft", "tpot", "e2el"))
+    cut = is_cut(requests)
     return Row(
         (
             _shown(label),
             count(requests.get("population")),
             percent(requests.get("error_rate")),
-            estimate(ttft, "p50"),
-            estimate(ttft, "p99"),
-            estimate(tpot, "p50"),
-            estimate(tpot, "p99"),
-            estimate(e2el, "p50"),
-            estimate(e2el, "p99"),
+            estimate(ttft, "p50", cut=cut),
+            estimate(ttft, "p99", cut=cut),
+            estimate(tpot, "p50", cut=cut),
+            estimate(tpot, "p99", cut=cut),
+            estimate(e2el, "p50", cut=cut),
+            estimate(e2el, "p99", cut=cut),
             number(throughput.get("output_tokens_per_s")),
             percent((part.get("goodput") or {}).get("ratio")),
         )
@@ -137,18 +138,19 @@ def replicas(summary: Part) -> Section | None:
 
 
 def _replica_row(replica: Part) -> Row:
+    cut = is_cut(replica)
     return Row(
         (
             _shown(replica.get("name")),
             count(replica.get("requests")),
             percent(replica.get("share")),
             percent(replica.get("error_rate")),
-            estimate(replica, "ttft_p50_ms"),
-            estimate(replica, "ttft_p99_ms"),
-            estimate(replica, "tpot_p50_ms"),
-            estimate(replica, "tpot_p99_ms"),
-            estimate(replica, "e2el_p50_ms"),
-            estimate(replica, "e2el_p99_ms"),
+            estimate(replica, "ttft_p50_ms", cut=cut),
+            estimate(replica, "ttft_p99_ms", cut=cut),
+            estimate(replica, "tpot_p50_ms", cut=cut),
+            estimate(replica, "tpot_p99_ms", cut=cut),
+            estimate(replica, "e2el_p50_ms", cut=cut),
+            estimate(replica, "e2el_p99_ms", cut=cut),
             number(replica.get("concurrency_mean")),
             number(replica.get("output_tokens_per_s")),
             percent(replica.get("goodput_ratio")),

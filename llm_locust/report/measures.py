@@ -5,8 +5,8 @@ from typing import Any
 
 from llm_locust.report.live_check import live_check
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
-from llm_locust.report.text import UNDEFINED, count, number, percent, sentence
-from llm_locust.report.uncertainty import bounds, estimate, mark, meaning, meaning_in
+from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
+from llm_locust.report.uncertainty import bounds, estimate, is_cut, mark, meaning, meaning_in
 
 Part = Mapping[str, Any]
 
@@ -45,7 +45,7 @@ def is_open_loop(summary: Part) -> bool:
 def requests(summary: Part) -> Section:
     """How many requests there were, and how they ended."""
     part = summary.get("requests") or {}
-    failed, cancelled, lost = (part.get(key) for key in ("failed", "cancelled", "lost"))
+    failed, cancelled, lost, unsent = (part.get(key) for key in ("failed", "cancelled", "lost", "unsent"))
     rate = f" ({percent(part['error_rate'])})" if part.get("error_rate") else ""
     scheduled, sent = part.get("scheduled"), part.get("sent")
     text = sentence(
@@ -56,9 +56,23 @@ def requests(summary: Part) -> Section:
             f"{count(failed)} failed{rate}",
             f"{count(cancelled)} cancelled" if cancelled else "",
             f"{count(lost)} lost" if lost else "",
+            f"{count(unsent)} never sent" if unsent else "",
         ]
     )
-    return Section("Requests", (Line(text, Tone.WARN if failed or lost else Tone.PLAIN),))
+    lines = [Line(text, Tone.WARN if failed or lost or unsent else Tone.PLAIN), *_given_up(part)]
+    return Section("Requests", tuple(lines))
+
+
+def _given_up(part: Part) -> Iterator[Line]:
+    """Who was cancelled, and by whom."""
+    cut, broken, left = (part.get(key) for key in ("cut", "cut_broken", "abandoned"))
+    judged = f", of them {count(broken)} had broken a limit" if broken is not None else ""
+    share = f" ({percent(part.get('cut_share'))})" if cut else ""
+    text = sentence(
+        [f"cut: {count(cut)}{share}{judged}" if cut else "", f"left: {plural(left, 'user')}" if left else ""]
+    )
+    if text:
+        yield Line(text, Tone.WARN if is_cut(part) else Tone.PLAIN)
 
 
 def latency(summary: Part) -> Section:
@@ -71,7 +85,8 @@ def latency(summary: Part) -> Section:
         *(Column(head, wide=wide) for _, head, wide in statistics),
         Column("n"),
     )
-    rows = tuple(_statistics_row(label, stats, statistics) for label, stats in shown)
+    cut = is_cut(summary.get("requests") or {})
+    rows = tuple(_statistics_row(label, stats, statistics, cut=cut) for label, stats in shown)
     table = Table(columns, rows)
     notes = [
         *_buffered(summary),
@@ -118,8 +133,8 @@ def _latency_keys(summary: Part) -> Iterator[tuple[str, str]]:
         yield from _FROM_SCHEDULED
 
 
-def _statistics_row(label: str, stats: Part, statistics: tuple[_Statistic, ...]) -> Row:
-    cells = (estimate(stats, key) for key, *_ in statistics)
+def _statistics_row(label: str, stats: Part, statistics: tuple[_Statistic, ...], *, cut: bool) -> Row:
+    cells = (estimate(stats, key, cut=cut) for key, *_ in statistics)
     return Row((label, *cells, count(stats.get("n"))))
 
 

@@ -1,4 +1,5 @@
-"""How sure a percentile is: its 95 % interval, or a mark where there are too few samples for one."""
+"""How sure a percentile is: its 95 % interval, a mark where there are too few samples for one, and another
+where many of the requests were cut."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -13,6 +14,20 @@ MARK = "~"
 _MEANING = f"{MARK} too few samples for a 95 % interval (p50 needs 6, p99 368, p99.9 3,688)"
 
 
+#: Behind latencies of which more than this share of the requests was cut by the run's end.
+CUT_MARK = "†"
+NOTABLE_CUT = 0.01
+_CUT_MEANING = (
+    f"{CUT_MARK} the end of the run cut more than 1 % of the requests: these are estimates that count them "
+    "in, > is a lower bound"
+)
+
+
+def is_cut(requests: Part) -> bool:
+    """Whether the run's end cut so many of these requests that their latencies are marked."""
+    return (requests.get("cut_share") or 0.0) > NOTABLE_CUT
+
+
 def has_too_few(stats: Part, key: str) -> bool:
     """Whether a percentile stands without its interval: its n cannot bound it."""
     intervals = stats.get("ci95") or {}
@@ -24,12 +39,17 @@ def mark(stats: Part, key: str) -> str:
     return MARK if has_too_few(stats, key) else ""
 
 
-def estimate(stats: Part, key: str) -> str:
-    """A percentile with its mark; ``> 28,200`` where cut requests leave it open but for its lower bound."""
-    bound = (stats.get("at_least") or {}).get(key)
-    if stats.get(key) is None and bound is not None:
-        return f"> {number(bound)}"
-    return mark(stats, key) + number(stats.get(key))
+def estimate(stats: Part, key: str, *, cut: bool = False) -> str:
+    """A percentile with its marks; ``> 28,200`` where cut requests leave it open but for its lower bound.
+
+    Args:
+        cut: whether it is marked as one of requests of which many were cut.
+    """
+    bound, value = (stats.get("at_least") or {}).get(key), stats.get(key)
+    behind = CUT_MARK if cut and (value is not None or bound is not None) else ""
+    if value is None and bound is not None:
+        return f"> {number(bound)}{behind}"
+    return f"{mark(stats, key)}{number(value)}{behind}"
 
 
 def bounds(stats: Part, key: str) -> str:
@@ -54,6 +74,8 @@ def meaning_in(table: Table) -> Iterator[Line]:
     ]
     if marked:
         yield Line(_MEANING, Tone.FAINT, wide=all(marked))
+    if any(cell.endswith(CUT_MARK) for row in table.rows for cell in row.cells):
+        yield Line(_CUT_MEANING, Tone.WARN)
 
 
 def explained_once(sections: list[Section]) -> list[Section]:

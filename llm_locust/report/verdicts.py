@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_locust.metrics.gates import Gate, GateError, Kind, parse_gates
-from llm_locust.metrics.goodput import LOST, OUTCOME
+from llm_locust.metrics.goodput import ABANDONED, LOST, OUTCOME, UNSENT
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import mark, meaning, meaning_in
@@ -119,12 +119,16 @@ def goodput(summary: Part) -> Section:
     if part.get("ratio") is None and not _limits_ms(part):
         return Section("Goodput", (Line("not judged: no SLO was given", Tone.FAINT),))
     requests = summary.get("requests") or {}
-    population, lost = requests.get("population"), requests.get("lost") or 0
-    asked_for = None if population is None else population + lost
+    missing = [
+        f"{count(requests[key])} of them {word}"
+        for key, word in (("lost", "lost"), ("unsent", "never sent"))
+        if requests.get(key)
+    ]
     text = sentence(
         [
-            f"{percent(part.get('ratio'))} of {plural(asked_for, 'request')}"
-            + (f", {count(lost)} of them lost" if lost else ""),
+            sentence(
+                [f"{percent(part.get('ratio'))} of {plural(part.get('judged'), 'request')}", *missing], ", "
+            ),
             f"{number(part.get('requests_per_s'))} requests/s",
             f"{number(part.get('output_tokens_per_s'))} output tokens/s",
         ]
@@ -158,6 +162,15 @@ def _smoothness(part: Part) -> Iterator[Line]:
     yield from meaning(*low)
 
 
+#: What a request failed by beside a limit.
+_OTHER_CAUSES = {
+    OUTCOME: "(failed)",
+    ABANDONED: "(the user left, after a limit)",
+    LOST: "(lost)",
+    UNSENT: "(never sent)",
+}
+
+
 def _limits_ms(part: Part) -> dict[str, tuple[float, float]]:
     """Metric -> the tightest and the widest limit that a class has."""
     slos = (part.get("slo_by_class") or {}).values() or [part.get("slo") or {}]
@@ -175,7 +188,6 @@ def _limit_rows(part: Part) -> Iterator[Row]:
         if least_ms != most_ms:
             limit = f"{metric} ≤ {least_ms:,g} … {most_ms:,g} ms by class"
         yield Row((clean(limit), percent(held.get(metric)), count(first.get(metric))))
-    if first.get(OUTCOME):
-        yield Row(("(did not end ok)", "", count(first[OUTCOME])))
-    if first.get(LOST):
-        yield Row(("(lost)", "", count(first[LOST])))
+    for cause, label in _OTHER_CAUSES.items():
+        if first.get(cause):
+            yield Row((label, "", count(first[cause])))

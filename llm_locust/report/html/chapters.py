@@ -40,6 +40,10 @@ _CHAPTERS = {
 _ELSEWHERE = ("Client", "Records", "Requests", "Errors")
 
 
+#: Stand above the first screen's tiles, whole.
+_ON_TOP = ("Standstill",)
+
+
 @dataclass(frozen=True, slots=True)
 class Chapter:
     """``charts`` stand before ``sections``. ``lead`` is a sentence on the whole of it."""
@@ -101,6 +105,8 @@ def _placed(sections: Sequence[Section]) -> dict[str, list[Section]]:
     """Chapter -> its sections, what alarms first."""
     placed: dict[str, list[Section]] = {chapter: [] for chapter in (*_CHAPTERS, "further")}
     for section in sections:
+        if section.title in _ON_TOP:
+            continue
         if section.alarm or section.title not in _ELSEWHERE:
             placed[_chapter_of(section)].append(section)
     return {chapter: sorted(found, key=_rank) for chapter, found in placed.items()}

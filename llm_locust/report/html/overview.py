@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_locust.report import measures, verdicts
+from llm_locust.report import course, measures, verdicts
 from llm_locust.report.completeness import completeness
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
-from llm_locust.report.uncertainty import estimate
+from llm_locust.report.uncertainty import CUT_MARK, estimate, is_cut
 
 Part = Mapping[str, Any]
 
@@ -52,6 +52,12 @@ class Fact:
     value: str
     unit: str = ""
     tone: Tone = Tone.PLAIN
+
+
+def alarms(summary: Part) -> list[Section]:
+    """What has no tile of its own, and has to be read before any number."""
+    found = (course.standstill(summary),)
+    return [section for section in found if section is not None]
 
 
 def tiles(summary: Part) -> list[Tile]:
@@ -129,6 +135,7 @@ def latencies(summary: Part, measured_from: str) -> list[Latency]:
     part = summary.get("latency_ms") or {}
     good = summary.get("goodput") or {}
     slo = {} if good.get("slo_by_class") else good.get("slo") or {}
+    cut = is_cut(summary.get("requests") or {})
     shown = [("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL")]
     if measured_from == "scheduled":
         slo = {_SCHEDULED.get(metric, metric): limit_ms for metric, limit_ms in slo.items()}
@@ -137,7 +144,7 @@ def latencies(summary: Part, measured_from: str) -> list[Latency]:
     return [
         Latency(
             name,
-            tuple(_figure(part.get(key) or {}, place) for place, _ in PLACES),
+            tuple(_figure(part.get(key) or {}, place, cut=cut) for place, _ in PLACES),
             f"{slo[key]:,g}" if key in slo else "",
             count((part.get(key) or {}).get("n")),
         )
@@ -145,12 +152,12 @@ def latencies(summary: Part, measured_from: str) -> list[Latency]:
     ]
 
 
-def _figure(stats: Part, place: str) -> Figure:
+def _figure(stats: Part, place: str, *, cut: bool) -> Figure:
     if stats.get(place) is None:
-        return Figure(estimate(stats, place), "")
+        return Figure(estimate(stats, place, cut=cut), "")
     ends = (stats.get("ci95") or {}).get(place)
     interval = "too few samples" if ends is None else f"{_end(ends[0])} .. {_end(ends[1])}"
-    return Figure(number(stats[place]), interval)
+    return Figure(f"{number(stats[place])}{CUT_MARK if cut else ''}", interval)
 
 
 def _end(value: float | None) -> str:
@@ -183,6 +190,17 @@ def facts(summary: Part) -> list[Fact]:
 
 
 def _missing(requests: Part) -> Iterator[Fact]:
-    for key, label, tone in (("cancelled", "Cancelled", Tone.PLAIN), ("lost", "Lost", Tone.BAD)):
+    if cut := requests.get("cut"):
+        broken = requests.get("cut_broken")
+        judged = "" if broken is None else f", {count(broken)} of them over a limit"
+        tone = Tone.BAD if is_cut(requests) else Tone.PLAIN
+        yield Fact(
+            "Cut by the end", f"{count(cut)} ({percent(requests.get('cut_share'))}){judged}", tone=tone
+        )
+    for key, label, tone in (
+        ("abandoned", "Users left", Tone.WARN),
+        ("lost", "Lost", Tone.BAD),
+        ("unsent", "Never sent", Tone.BAD),
+    ):
         if requests.get(key):
             yield Fact(label, count(requests[key]), tone=tone)

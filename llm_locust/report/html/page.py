@@ -51,6 +51,7 @@ def html_report(
         .get_template("page.html.j2")
         .render(
             head=heading(summary),
+            alarms=overview.alarms(summary),
             tiles=overview.tiles(summary),
             slo_line=overview.slo_line(summary, run.measured_from),
             latencies=overview.latencies(summary, run.measured_from),

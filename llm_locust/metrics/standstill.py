@@ -1,0 +1,141 @@
+"""When nothing came though requests were under way: a deployment that hung, or stood still for a while."""
+
+from typing import Any
+
+import numpy as np
+
+from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Rows
+from llm_locust.metrics.concurrency import Spans
+from llm_locust.metrics.latency import e2el, ttft
+from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.window import Population, Window
+from llm_locust.record import Outcome
+
+#: A standstill lasts longer than this, and than so many medians.
+LEAST_S = 1.0
+MEDIANS = 10.0
+
+#: A stream of gaps this many times the median one is no sign that the deployment works.
+USUAL_PACE = 3.0
+
+#: Standstills that are listed, the longest ones.
+MOST = 20
+
+#: Ends that are the client's doing: no answer of the deployment.
+_NO_ANSWER = tuple(map(OUTCOMES.index, (Outcome.TIMEOUT, Outcome.CONNECT_ERROR, Outcome.CANCELLED)))
+
+
+def standstill(
+    c: Columns, population: Population, window: Window, ttft_limit_s: float | None
+) -> dict[str, Any]:
+    """The ``reliability.standstill`` of a summary.
+
+    A standstill is a time in which requests were under way, no answer ended (of whatever outcome, but for
+    those that the client gave up) and none was streamed at a usual pace, for longer than ``limit_s``. That is
+    10 times the median E2EL; or, where there is a TTFT limit and this is less, that limit or 10 times the
+    median TTFT, whichever is longer. It is 1 s at least, and 1 s where no request of the population ended ok.
+
+    ``spans`` are from the window's start to the last end, after the stop too. Of each, ``seconds`` is the
+    time in which requests were under way, ``start_s`` is after the window's start and ``in_flight`` is the
+    most of them at one time.
+
+    Args:
+        population: whose medians are taken; every request of ``c`` is looked at.
+        ttft_limit_s: the widest of the run's classes.
+    """
+    limit_s = _limit_s(c, population.ok, ttft_limit_s)
+    begins_s, ends_s = _under_way(c)
+    found = []
+    for span in window.spans:
+        last = span.end_ns == window.end_ns and len(ends_s)
+        edges = span.start_s(c), max(span.end_s(c), float(ends_s.max()) if last else -np.inf)
+        found += _standstills(_quiet(*_alive(c), edges), begins_s, ends_s, limit_s)
+    found.sort(key=lambda each: -each["seconds"])
+    listed = sorted(found[:MOST], key=lambda each: each["start_s"])
+    start_s = window.start_s(c)
+    return {
+        "limit_s": limit_s,
+        "n": len(found),
+        "seconds": sum(each["seconds"] for each in found),
+        "spans": [each | {"start_s": each["start_s"] - start_s} for each in listed],
+    }
+
+
+def _limit_s(c: Columns, ok: Rows, ttft_limit_s: float | None) -> float:
+    ended, begun = (percentile(ordered(of(c)[ok]), 50.0) for of in (e2el, ttft))
+    limits = [MEDIANS * ended]
+    if ttft_limit_s is not None:
+        limits.append(max(ttft_limit_s, MEDIANS * begun))
+    known = [limit for limit in limits if not np.isnan(limit)]
+    return max(LEAST_S, min(known, default=LEAST_S))
+
+
+def _under_way(c: Columns) -> tuple[Floats, Floats]:
+    """When each request began, connecting where it was never sent, and when it ended; each sorted."""
+    begun_s = np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
+    lasts = c.ended_s > begun_s
+    return np.sort(begun_s[lasts]), np.sort(c.ended_s[lasts])
+
+
+def _alive(c: Columns) -> tuple[Floats, Floats]:
+    """The ends of answers, and the streams of a usual pace from their first to their last event."""
+    answered = c.ended_s[~np.isin(c.outcome, _NO_ANSWER)]
+    streamed = _usual(c)
+    begins = c.sent_s[streamed] + c.first_event_s[streamed]
+    ends = c.sent_s[streamed] + c.last_event_s[streamed]
+    return np.concatenate([answered, begins]), np.concatenate([answered, ends])
+
+
+def _usual(c: Columns) -> Mask:
+    gap_s = (c.last_event_s - c.first_event_s) / np.maximum(c.events - 1, 1)
+    median = percentile(ordered(gap_s[c.ok & (c.events > 1)]), 50.0)
+    slow = gap_s > USUAL_PACE * median  # False where there is no median
+    return (c.events > 0) & ~np.isnan(c.sent_s) & ~slow
+
+
+def _quiet(begins: Floats, ends: Floats, edges: tuple[float, float]) -> tuple[Floats, Floats]:
+    """The times between the edges that are in none of the spans [begin, end]."""
+    order = np.argsort(begins, kind="stable")
+    since = np.concatenate([[edges[0]], np.maximum.accumulate(ends[order])])
+    until = np.concatenate([begins[order], [edges[1]]])
+    since, until = np.maximum(since, edges[0]), np.minimum(until, edges[1])
+    return since[until > since], until[until > since]
+
+
+def _standstills(
+    quiet: tuple[Floats, Floats], begins_s: Floats, ends_s: Floats, limit_s: float
+) -> list[dict[str, Any]]:
+    since, until = quiet
+    busy_from, busy_to = _merged(begins_s, ends_s)
+    busy = _covered(busy_from, busy_to, until) - _covered(busy_from, busy_to, since)
+    found = []
+    for i in np.flatnonzero(busy > limit_s).tolist():
+        # Where nothing was under way it begins with the next request.
+        at = int(np.searchsorted(busy_to, since[i], side="right"))
+        found.append(
+            {
+                "start_s": max(float(since[i]), float(busy_from[at])),
+                "seconds": float(busy[i]),
+                "in_flight": Spans(begins_s, ends_s).peak(float(since[i]), float(until[i])),
+            }
+        )
+    return found
+
+
+def _merged(begins_s: Floats, ends_s: Floats) -> tuple[Floats, Floats]:
+    """The spans in which anything is under way; begins and ends are sorted, each on its own."""
+    # One begins where everything that began before has ended.
+    if not len(begins_s):
+        return begins_s, ends_s
+    first = np.flatnonzero(np.concatenate([[True], ends_s[:-1] < begins_s[1:]]))
+    return begins_s[first], ends_s[np.append(first[1:], len(ends_s)) - 1]
+
+
+def _covered(begins_s: Floats, ends_s: Floats, times_s: Floats) -> Floats:
+    """How much of the time before each of ``times_s`` lies in the spans, which are apart and ascending."""
+    if not len(begins_s):
+        return np.zeros(len(times_s))
+    total = np.concatenate([[0.0], np.cumsum(ends_s - begins_s)])
+    begun = np.searchsorted(begins_s, times_s)
+    last = np.maximum(begun - 1, 0)
+    return np.where(begun > 0, total[last] + np.minimum(times_s, ends_s[last]) - begins_s[last], 0.0)
