@@ -1,6 +1,7 @@
 """What the tests of the client share: calls, usual answers, and kernel stamps turned on."""
 
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scripted import Script, chat_chunk, chunk, last_chunk, response_head, sse, write
 
+from llm_locust.client.connection import Connection
 from llm_locust.client.pool import Pool, Target
 from llm_locust.client.stream import Answer, Call, LlmClient
 from llm_locust.record import RequestRecord
@@ -55,6 +57,24 @@ class Caller:
 
     def call(self, **of: Any) -> Call:
         return Call(request_id=self.client.new_request_id(), name="test", scheduled_ns=1, **of)
+
+
+def ask_on_a_stale_connection(ask: Caller, script: Script, **of: Any) -> RequestRecord:
+    """A call whose pooled connection was alive when it was looked at, and which the server then closes.
+
+    To be called within 0.1 s of an answer whose script ends with a step ``at_ms=100`` that closes.
+    """
+    pool = ask.client.pool
+    acquire = pool.acquire
+
+    def acquire_and_be_late() -> Connection:
+        pool.acquire = acquire  # type: ignore[method-assign]
+        connection = acquire()
+        time.sleep(0.3)  # the event loop is held: nothing of the close is heard
+        return connection
+
+    pool.acquire = acquire_and_be_late  # type: ignore[method-assign]
+    return ask.ask(script, **of).record
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 import gevent.server
 import numpy as np
 import pytest
-from calls import Caller, caller
+from calls import Caller, ask_on_a_stale_connection, caller
 from scripted import (
     ScriptedServer,
     Step,
@@ -102,12 +102,20 @@ def test_a_reset_midway_keeps_the_tokens(ask: Caller) -> None:
     assert "Connection reset by peer" in (record.error or "")
 
 
-@pytest.mark.parametrize("fate", [Step(close_next=True), Step(reset_next=True)])
+@pytest.mark.parametrize("fate", [Step(at_ms=100, close=True), Step(at_ms=100, reset=True)])
 def test_a_stale_connection_is_replaced(tls_server: ScriptedServer, ask: Caller, fate: Step) -> None:
     ask.ask([GOOD, fate])
-    tls_server.wait_ended(1)
-    record = ask.ask([GOOD]).record
+    record = ask_on_a_stale_connection(ask, [GOOD])
     assert (record.outcome, record.retries) == (Outcome.OK, 1)
+
+
+@pytest.mark.parametrize("fate", [Step(close_next=True), Step(reset_next=True)])
+def test_a_server_that_ends_the_connection_on_a_request_has_failed(
+    tls_server: ScriptedServer, ask: Caller, fate: Step
+) -> None:
+    ask.ask([GOOD, fate])
+    record = ask.ask([GOOD]).record
+    assert (record.outcome, record.retries) == (Outcome.CONNECT_ERROR, 0)
 
 
 def test_an_idle_connection_that_the_server_closed_is_not_used(

@@ -108,8 +108,8 @@ def test_records_are_the_requests_that_the_server_saw_one_to_one(run: Finished) 
     seen = Counter(entry["request_id"] for entry in run.truth)
     rows = run.result.rows()
     assert seen.keys() == rows.keys()
-    # A pooled connection that was closed on it is replaced once: the server sees that request twice.
-    assert seen == {request_id: 1 + row["retries"] for request_id, row in rows.items()}
+    # A server that closes the connection on a request has failed: it is not asked again.
+    assert set(seen.values()) == {1}
 
 
 def test_each_injected_fault_is_found_with_its_outcome(run: Finished) -> None:

@@ -41,14 +41,22 @@ _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
 # struct tcp_info: eight single bytes, then 32-bit fields; tcpi_rtt (µs, smoothed) is the 16th of them.
 _TCP_INFO_RTT = slice(68, 72)
 
+# 64-bit fields follow at 104: two pacing rates, then tcpi_bytes_acked (Linux 4.1).
+_TCP_INFO_ACKED = slice(120, 128)
+
+#: A connection that was stale when a request was sent is found to be so within this, or two round trips.
+STALE_WITHIN_S = 0.05
+
 
 class Connection:
     """An open connection: one exchange at a time."""
 
     __slots__ = (
+        "_acked",
         "_exchange",
         "_failure",
         "_half_sent",
+        "_handed",
         "_hub",
         "_last_event_ns",
         "_pause",
@@ -68,6 +76,7 @@ class Connection:
         "on_closed",
         "peer",
         "sent",
+        "stale",
     )
 
     def __init__(self, sock: _socket.socket, tls: Tls | None, peer: str) -> None:
@@ -77,6 +86,9 @@ class Connection:
         self.closed = False
         self.on_closed: Callable[[Connection], None] | None = None
         self.sent: ClockPair | None = None  # when the last exchange began
+        self.stale = False  # it broke because the peer had closed it before the last exchange began
+        self._handed = 0  # bytes of the last request that the socket took
+        self._acked: int | None = None  # bytes that the peer had acknowledged before it
         self._sock = sock
         self._tls = tls
         self._hub = gevent.get_hub()
@@ -125,6 +137,8 @@ class Connection:
         except ssl.SSLError as e:
             self._break(tls_reason(e))
             return
+        if self.carried > 1:
+            self._handed, self._acked = 0, self._bytes_acked()
         self.sent = read_clocks()
         self._arm(timeouts.slack_s(0.0, None, heard=False))
         done = self._try_send(wire)
@@ -177,14 +191,21 @@ class Connection:
 
     def rtt_ns(self) -> int | None:
         """The kernel's smoothed round-trip time of this connection, None where it does not tell."""
+        micros = self._tcp_info(_TCP_INFO_RTT)
+        return None if micros is None else micros * 1000 or None
+
+    def _bytes_acked(self) -> int | None:
+        """Bytes that the peer's kernel has acknowledged, None where this one does not tell."""
+        return self._tcp_info(_TCP_INFO_ACKED)
+
+    def _tcp_info(self, field: slice) -> int | None:
         if _TCP_INFO is None or self.closed:
             return None
         try:
-            info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TCP_INFO_RTT.stop)
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, field.stop)
         except OSError:
             return None
-        micros = int.from_bytes(info[_TCP_INFO_RTT], sys.byteorder)
-        return micros * 1000 or None
+        return int.from_bytes(info[field], sys.byteorder) if len(info) == field.stop else None
 
     def close(self) -> None:
         """Close the socket; an exchange that is under way fails."""
@@ -258,7 +279,7 @@ class Connection:
         if exchange.complete or self._wake_on_read:
             self._wake()
         if ended and not exchange.complete:
-            self._break("closed by the peer")
+            self._break("closed by the peer", by_end=True)
         return not ended
 
     def _decode_slice(self) -> None:
@@ -312,11 +333,29 @@ class Connection:
         self._wake()
         self.close()
 
-    def _break(self, reason: str) -> None:
+    def _break(self, reason: str, *, by_end: bool = False) -> None:
+        """The connection broke: by the peer's end of it (FIN), or by an error."""
         if self._exchange is None:
             self.close()
             return
+        self.stale = self._was_stale(by_end)
         self._fail(ConnectionBrokenError(f"connection to {self.peer} broke: {reason}"))
+
+    def _was_stale(self, by_end: bool) -> bool:
+        """Whether the last request was certainly not worked on, and the connection broke soon.
+
+        So it is where the socket took none of its bytes, and where the peer's FIN acknowledges none: a peer
+        acknowledges what it has received with its FIN, which it therefore sent before the request came. A
+        reset tells nothing: a peer that aborts after its work may not have acknowledged anything either.
+        """
+        if self.carried < 2 or self.sent is None:
+            return False
+        rtt_ns = self.rtt_ns() or 0
+        if time.monotonic_ns() - self.sent.monotonic_ns > max(STALE_WITHIN_S * 1e9, 2 * rtt_ns):
+            return False
+        if not self._handed:
+            return True
+        return by_end and self._acked is not None and self._bytes_acked() == self._acked
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -359,7 +398,9 @@ class Connection:
     def _try_send(self, data: bytes | memoryview) -> int:
         """How many bytes the socket took. A peer that hung up may have answered before: that is read."""
         try:
-            return self._sock.send(data)
+            taken = self._sock.send(data)
+            self._handed += taken
+            return taken
         except BlockingIOError:
             return 0
         except OSError as e:

@@ -185,8 +185,9 @@ class LiveCall:
 
     ``cut`` says that :meth:`abandon` ended it, under the feet of who waits for it.
 
-    A pooled connection that turns out to be stale (it breaks before any byte of a response came) is
-    replaced once, by a new one.
+    A pooled connection that turns out to be stale (the peer had closed it before the request came, see
+    :attr:`Connection.stale`) is replaced once, by a new one. A request that may have been worked on is not
+    sent again: a server that crashes on it is a failure.
 
     Args:
         route: where it goes.
@@ -317,7 +318,7 @@ class LiveCall:
                 self._send(connection)
                 until(connection)
             except ConnectionBrokenError:
-                if not self._reused or self._exchange.read_count or self._given_up:
+                if not connection.stale or self._exchange.read_count or self._given_up:
                     raise
                 connection.finish()
                 self._retries, self._reused = 1, False
