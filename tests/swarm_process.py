@@ -198,11 +198,14 @@ def locust(
     environ: Mapping[str, str] | None = None,
     stdout: str = "stdout",
     largest_file_kib: int | None = None,
+    most_open_files: int | None = None,
 ) -> Iterator[Process]:
     """One ``locust`` command, ended with the block. A limited size of files stands for a full disk."""
     command = [sys.executable, "-m", "locust", "-f", str(locustfile), *options]
     if largest_file_kib is not None:
         command = ["bash", "-c", f'ulimit -f {largest_file_kib}; exec "$@"', "bash", *command]
+    if most_open_files is not None:
+        command = ["bash", "-c", f'ulimit -n {most_open_files}; exec "$@"', "bash", *command]
     process = Process(command, folder, environ, stdout)
     try:
         yield process
@@ -241,6 +244,7 @@ def swarm(
     dialled = [*worker_ports, *[port] * (workers - len(worker_ports))]
     with ExitStack() as stack:
         as_master = ["--master", "--expect-workers", str(workers), "--master-bind-port", str(port)]
+        as_master += ["--master-bind-host", "127.0.0.1"]
         master = stack.enter_context(locust(folder, *as_master, *options, locustfile=locustfile))
         each = [
             stack.enter_context(

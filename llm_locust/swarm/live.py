@@ -26,8 +26,8 @@ from llm_locust.swarm.hooks import events
 from llm_locust.swarm.live_watch import EPOCH_OPTION, Watch, live_run
 from llm_locust.swarm.loops import every
 from llm_locust.swarm.messages import Count, CountsMessage, MessageError, Name, Received, plain, read
+from llm_locust.swarm.securing import guard_of
 from llm_locust.swarm.session import Session
-from llm_locust.swarm.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ class _Master:
         self._runner = runner
         self._watch = Watch(environment, MASTER_SETTLE_S, self._workers, self._tell_all, stopped_ago_s)
         self._told: dict[str, CountsMessage] = {}  # by each worker that is listed
-        self._may_say = Throttle()
+        self._dropped = guard_of(environment).dropped
         environment.events.worker_report.add_listener(self._on_worker_report)
         runner.register_message(LIVE, self._on_last)
 
@@ -193,12 +193,12 @@ class _Master:
 
     def _take(self, worker: str, message: object) -> None:
         if worker not in self._runner.clients:  # a stranger; or one that is gone, whose records say it all
+            self._dropped.note(worker, LIVE, "its sender is no worker of this master")
             return
         try:
             taken = self.store.take(worker, read(message, LastMessage).report)
         except (ReportError, MessageError) as e:
-            if self._may_say():
-                logger.error("worker %s: %s; does it run another version of llm_locust?", worker, e)
+            self._dropped.note(worker, LIVE, f"{e}; does it run another version of llm_locust?")
             return
         if taken == "stale":
             self._tell(worker)

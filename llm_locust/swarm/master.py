@@ -9,6 +9,7 @@ import gevent
 import msgspec
 from locust.env import Environment
 from locust.exception import RPCError
+from locust.rpc import Message
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
 from llm_locust.store import frame_header
@@ -32,6 +33,7 @@ from llm_locust.swarm.messages import (
 )
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.run_side import CUT_HINT, RunSide
+from llm_locust.swarm.securing import guard_of, warn_of_strangers
 from llm_locust.swarm.waiting import wait_until
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -54,7 +56,14 @@ class MasterSide:
         self._environment = environment
         self._runner = runner
         self._cutting = False
-        self._runs = RunSide(environment, self._acknowledge, self._tell_rate, present=self._present)
+        guard = guard_of(environment)
+        guard.custom = runner.custom_messages
+        warn_of_strangers(environment, guard)
+        self._handle = runner.handle_message
+        vars(runner)["handle_message"] = self._handle_message
+        self._runs = RunSide(
+            environment, self._acknowledge, self._tell_rate, present=self._present, dropped=guard.dropped
+        )
         self._conflicts: dict[str, str] = {}  # why a worker that is connected cannot be worked with
         self._listen(messages.HELLO, HelloMessage, self._on_hello)
         self._listen(messages.BATCH, BatchMessage, self._on_batch)
@@ -85,6 +94,13 @@ class MasterSide:
             self._runs.refuse(conflict)
             raise gevent.GreenletExit
         self._runs.begin(ready, getattr(options, "expect_workers", 1))
+
+    def _handle_message(self, client_id: str, msg: Message) -> None:
+        """Locust's own handling; an exception of it would end its listener, and the run with it."""
+        try:
+            self._handle(client_id, msg)
+        except Exception as e:
+            self._runs.dropped.note(client_id, msg.type, f"Locust could not take it: {type(e).__name__}: {e}")
 
     def _listen(self, kind: str, struct: type[M], act: Callable[[str, M], None]) -> None:
         """Let ``act`` have each message of this kind that fits, with its sender; others are dropped."""

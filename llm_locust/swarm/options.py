@@ -182,6 +182,13 @@ def _add_options(parser: LocustArgumentParser) -> None:
         "--seed", type=int, metavar="N", help="reproducible lengths and prompts (default: drawn and recorded)"
     )
     add(
+        "--swarm-secret-env",
+        metavar="NAME",
+        help="environment variable of master and workers that holds the run's secret, 16 characters or more: "
+        "who does not know it takes no part in the run, and is sent none of its options (default: none; "
+        "--processes makes its own)",
+    )
+    add(
         "--timeouts",
         type=checked(parse_timeouts),
         default="first=60s gap=30s total=600s",

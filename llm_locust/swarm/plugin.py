@@ -15,6 +15,7 @@ from llm_locust.swarm.local import LocalSide
 from llm_locust.swarm.master import MasterSide
 from llm_locust.swarm.options import add_arguments
 from llm_locust.swarm.progress import show_progress
+from llm_locust.swarm.securing import end_with_parent, guard_channels
 from llm_locust.swarm.signals import Interrupts, leave_once, look_at_the_stack
 from llm_locust.swarm.tracing import attach_tracing
 from llm_locust.swarm.web.extension import extend
@@ -45,6 +46,7 @@ def _on_init(environment: Environment, **_: object) -> None:
     side: WorkerSide | MasterSide | LocalSide
     if isinstance(runner, WorkerRunner):
         side = WorkerSide(environment)
+        end_with_parent()
     elif isinstance(runner, MasterRunner):
         side = MasterSide(environment)
     else:
@@ -66,5 +68,6 @@ def _on_init(environment: Environment, **_: object) -> None:
     leave_once(environment)
 
 
+guard_channels()
 locust.events.init_command_line_parser.add_listener(_on_parser)
 locust.events.init.add_listener(_on_init)

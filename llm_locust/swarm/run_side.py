@@ -70,6 +70,7 @@ class RunSide:
         look: called before a run's counts are looked at, where they do not come by themselves.
         present: whether a worker is there.
         on_clock_step: called when this machine's clock was stepped.
+        dropped: counts the messages that were not taken.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class RunSide:
         look: Callable[[Run], None] = lambda _: None,
         present: Callable[[str], bool] = lambda _: True,
         on_clock_step: Callable[[], None] = lambda: None,
+        dropped: Dropped | None = None,
     ) -> None:
         self.environment = environment
         self.axis = Axis(on_clock_step)
@@ -101,7 +103,7 @@ class RunSide:
         # master does not load this package.
         self._options.llm_run = None
         vars(self._options).pop(OWN_SPOOL, None)  # what a worker has of its own stands
-        self.dropped = Dropped()
+        self.dropped = Dropped() if dropped is None else dropped
         spawn_loop(self.axis.watch, "the watch on the clock")
 
     @property

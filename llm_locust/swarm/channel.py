@@ -1,0 +1,231 @@
+"""Locust's channel between workers and master, made safe against what comes from strangers.
+
+The master's end drops what is no message, names another sender than its connection, or would end
+Locust's listener. With a secret both ends take only what was sealed with it (:mod:`.proof`), Locust's
+own messages included: options, with the values of headers in them, go to workers that have proved it
+and to nobody else. The seal is a second part of the ZeroMQ message.
+"""
+
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+from secrets import token_bytes
+
+import gevent
+import zmq.green as zmq
+from locust.exception import RPCError, RPCSendError
+from locust.rpc import Message, zmqrpc
+from zmq.error import ZMQError
+
+from llm_locust.swarm.dropped import Dropped, printable
+from llm_locust.swarm.locust_messages import KINDS, check, unpacked
+from llm_locust.swarm.messages import MOST_FRAME_BYTES, MessageError
+from llm_locust.swarm.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
+from llm_locust.swarm.throttle import Throttle
+
+logger = logging.getLogger(__name__)
+
+#: ZeroMQ closes a connection that sends a larger message, before it is in memory.
+MOST_BYTES = MOST_FRAME_BYTES + (1 << 20)
+
+#: Workers that have said hello and nothing else yet.
+_MOST_WELCOMED = 10_000
+
+#: Messages of a worker that wait for the master's welcome, and how often it says hello until then.
+_MOST_WAITING = 100
+_HELLO_INTERVAL_S = 1.0
+
+#: A worker that was not welcomed by then says so.
+_SAY_AFTER_S = 10.0
+
+#: What a message is counted as whose own kind is not known, or not believed.
+UNREADABLE = "unreadable"
+UNPROVEN = "unproven"
+UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Guard:
+    """What the master's end of the channel shares with the rest of the process.
+
+    Attributes:
+        custom: kinds of messages beside Locust's own that somebody listens to.
+    """
+
+    secret: bytes | None = None
+    dropped: Dropped = field(default_factory=Dropped)
+    custom: Container[str] = frozenset()
+
+
+class GuardedServer(zmqrpc.Server):
+    """The master's end. What is dropped is counted by the guard."""
+
+    def __init__(self, host: str, port: int, guard: Guard) -> None:
+        self._guard = guard
+        self._sessions: dict[str, Session] = {}
+        self._welcomed: OrderedDict[str, Session] = OrderedDict()
+        # As Locust's own, but for the bound, which has to be set before the socket is bound.
+        zmqrpc.BaseSocket.__init__(self, zmq.ROUTER, self.ipv4_only(host, port))
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
+        try:
+            if port == 0:
+                self.port = self.socket.bind_to_random_port(f"tcp://{host}")
+            else:
+                self.socket.bind(f"tcp://{host}:{port}")
+                self.port = port
+        except ZMQError as e:
+            raise RPCError(f"Socket bind failure: {e}") from e
+
+    def recv_from_client(self) -> tuple[str, Message]:
+        """The next message that Locust can take, and its sender (raises RPCError)."""
+        while True:
+            try:
+                parts = self.socket.recv_multipart()
+            except ZMQError as e:
+                raise RPCError("ZMQ network broken") from e
+            sender = parts[0].decode(errors="replace")
+            kind = UNREADABLE
+            try:
+                if not self._prove(sender, parts):
+                    continue
+                message = unpacked(parts[1] if len(parts) > 1 else b"")
+                known = message.type in KINDS or message.type in self._guard.custom
+                kind = message.type if known else UNKNOWN
+                self._check(sender, message, kind)
+            except ProofError as e:
+                self._guard.dropped.note(sender, UNPROVEN, str(e))
+            except MessageError as e:
+                self._guard.dropped.note(sender, kind, str(e))
+            else:
+                return sender, message
+            gevent.sleep(0)  # a flood of them must not keep others from their turn
+
+    def send_to_client(self, msg: Message) -> None:
+        """As Locust's; with a secret, to nobody who has not proved it."""
+        if self._guard.secret is None:
+            super().send_to_client(msg)
+            return
+        session = self._sessions.get(msg.node_id)
+        if session is None:
+            logger.debug("worker %s has no session: nothing is sent to it", printable(msg.node_id))
+            return
+        payload: bytes = msg.serialize()
+        self._send(msg.node_id, payload, session.seal(payload))
+
+    def _check(self, sender: str, message: Message, kind: str) -> None:
+        if message.node_id != sender:
+            raise MessageError(f"it says to come from {printable(message.node_id)}")
+        if kind == UNKNOWN:
+            raise MessageError(f"nobody listens to {printable(message.type)!r}")
+        if kind in KINDS:
+            check(message)
+
+    def _prove(self, sender: str, parts: list[bytes]) -> bool:
+        """Whether there is a message to take; False after a hello (raises ProofError)."""
+        secret = self._guard.secret
+        if secret is None:
+            if len(parts) > 2:
+                raise ProofError("it has a secret and this master has none: give both --swarm-secret-env")
+            return True
+        payload, seal = (parts[1], parts[2]) if len(parts) == 3 else (b"", b"")
+        if not payload:
+            welcome, session = answer(secret, sender.encode(), seal)
+            self._welcomed[sender] = session
+            if len(self._welcomed) > _MOST_WELCOMED:
+                self._welcomed.popitem(last=False)
+            self._send(sender, b"", welcome)
+            return False
+        if sender in self._welcomed:
+            try:
+                self._welcomed[sender].check(payload, seal)
+            except ProofError:
+                if sender not in self._sessions:
+                    raise
+            else:  # the worker has heard the welcome: its new session replaces the one before
+                self._sessions[sender] = self._welcomed.pop(sender)
+                return True
+        if sender not in self._sessions:
+            raise ProofError("it has not said hello to this master")
+        self._sessions[sender].check(payload, seal)
+        return True
+
+    def _send(self, name: str, payload: bytes, seal: bytes) -> None:
+        try:
+            self.socket.send_multipart([name.encode(), payload, seal])
+        except ZMQError as e:
+            raise RPCSendError("ZMQ sent failure") from e
+
+
+class GuardedClient(zmqrpc.Client):
+    """A worker's end, with a secret."""
+
+    def __init__(
+        self, host: str, port: int, identity: str, secret: bytes, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._name = identity.encode()
+        self._secret = secret
+        self._clock = clock
+        self._nonce = token_bytes(NONCE_BYTES)
+        self._session: Session | None = None
+        self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING)
+        self._began_s = clock()
+        self._hello_due_s = self._began_s
+        self._may_say = Throttle()
+        super().__init__(host, port, identity)  # type: ignore[no-untyped-call]
+
+    def send(self, msg: Message) -> None:
+        """As Locust's; until the master has proved that it knows the secret, messages wait."""
+        payload: bytes = msg.serialize()
+        if self._session is None:
+            self._waiting.append(payload)
+            self._say_hello()
+        else:
+            self._send(payload, self._session.seal(payload))
+
+    def recv(self) -> Message:
+        """The next message of a master that knows the secret (raises RPCError)."""
+        while True:
+            try:
+                payload, *rest = self.socket.recv_multipart()
+            except ZMQError as e:
+                raise RPCError("ZMQ network broken") from e
+            seal = rest[0] if rest else b""
+            try:
+                if not payload:
+                    self._on_welcome(seal)
+                elif self._session is None:
+                    raise ProofError("the master has not proved that it knows the run's secret")
+                else:
+                    self._session.check(payload, seal)
+                    return unpacked(payload)
+            except (ProofError, MessageError) as e:
+                if self._may_say():
+                    logger.warning("a message of the master was dropped: %s", e)
+                gevent.sleep(0)
+
+    def _on_welcome(self, welcome: bytes) -> None:
+        if self._session is not None:  # of a hello that was said twice
+            return
+        self._session = welcomed(self._secret, self._name, self._nonce, welcome)
+        while self._waiting:
+            payload = self._waiting.popleft()
+            self._send(payload, self._session.seal(payload))
+
+    def _say_hello(self) -> None:
+        now_s = self._clock()
+        if now_s >= self._hello_due_s:
+            self._hello_due_s = now_s + _HELLO_INTERVAL_S
+            self._send(b"", hello(self._secret, self._name, self._nonce))
+        if now_s - self._began_s > _SAY_AFTER_S and self._may_say():
+            logger.warning(
+                "the master does not answer, or does not know this worker's secret: give it the same by "
+                "--swarm-secret-env"
+            )
+
+    def _send(self, payload: bytes, seal: bytes) -> None:
+        try:
+            self.socket.send_multipart([payload, seal], zmq.NOBLOCK)
+        except ZMQError as e:
+            raise RPCSendError("ZMQ sent failure") from e

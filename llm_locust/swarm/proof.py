@@ -1,0 +1,147 @@
+"""Proof that a message comes from a process that knows the run's secret, and comes for the first time.
+
+Worker and master each draw a nonce; the key of their session is made of both, of the secret and of the
+worker's name, so that nothing of an earlier session, or for another worker, can be sent again. Within a
+session each direction counts its messages, and the receiver takes ascending numbers only.
+
+    hello     worker to master   worker's nonce | HMAC(secret, "hello", name, worker's nonce)
+    welcome   master to worker   both nonces    | HMAC(session key, "welcome")
+    seal      beside a message   number         | HMAC(session key, direction, number, message)
+
+HMAC is HMAC-SHA256 (RFC 2104, FIPS 198-1). Nothing is encrypted.
+"""
+
+import hmac
+import os
+import secrets
+import struct
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from llm_locust.swarm.settings import UsageError
+
+NONCE_BYTES: Final = 32
+MAC_BYTES: Final = 32
+
+#: A shorter secret could be guessed from one message that was overheard.
+LEAST_SECRET = 16
+
+_NUMBER = struct.Struct(">Q")
+
+Direction = Literal[b"to master", b"to worker"]
+TO_MASTER: Final = b"to master"
+TO_WORKER: Final = b"to worker"
+
+_HELLO_BYTES = NONCE_BYTES + MAC_BYTES
+_WELCOME_BYTES = 2 * NONCE_BYTES + MAC_BYTES
+_SEAL_BYTES = _NUMBER.size + MAC_BYTES
+
+
+class ProofError(ValueError):
+    """A message without proof; the text says what is wrong with it."""
+
+
+def mac(key: bytes, *parts: bytes) -> bytes:
+    """HMAC-SHA256 of the parts, each with its length before it, so that none can run into the next."""
+    made = hmac.new(key, digestmod="sha256")
+    for part in parts:
+        made.update(_NUMBER.pack(len(part)))
+        made.update(part)
+    return made.digest()
+
+
+class Session:
+    """What two processes that know the secret have in common, as one of them sees it.
+
+    Args:
+        key: of :func:`session_key`.
+        sends: the direction of this process's messages.
+    """
+
+    __slots__ = ("_heard", "_hears", "_key", "_said", "_sends")
+
+    def __init__(self, key: bytes, sends: Direction) -> None:
+        self._key = key
+        self._sends = sends
+        self._hears = TO_WORKER if sends == TO_MASTER else TO_MASTER
+        self._said = 0
+        self._heard = 0
+
+    def seal(self, message: bytes) -> bytes:
+        """What is sent beside a message of this process."""
+        self._said += 1
+        number = _NUMBER.pack(self._said)
+        return number + mac(self._key, self._sends, number, message)
+
+    def check(self, message: bytes, seal: bytes) -> None:
+        """Take a message of the other process.
+
+        Raises:
+            ProofError: the seal is not of this message, or the message came before.
+        """
+        if len(seal) != _SEAL_BYTES:
+            raise ProofError("it is not signed")
+        number, claimed = seal[: _NUMBER.size], seal[_NUMBER.size :]
+        if not hmac.compare_digest(claimed, mac(self._key, self._hears, number, message)):
+            raise ProofError("its signature is wrong")
+        (counted,) = _NUMBER.unpack(number)
+        if counted <= self._heard:
+            raise ProofError("it was sent before")
+        self._heard = counted
+
+
+def session_key(secret: bytes, name: bytes, worker_nonce: bytes, master_nonce: bytes) -> bytes:
+    return mac(secret, b"session", name, worker_nonce, master_nonce)
+
+
+def hello(secret: bytes, name: bytes, nonce: bytes) -> bytes:
+    """A worker's first word."""
+    return nonce + mac(secret, b"hello", name, nonce)
+
+
+def answer(secret: bytes, name: bytes, word: bytes) -> tuple[bytes, Session]:
+    """The master's welcome to a worker's hello, and the session that it begins.
+
+    Raises:
+        ProofError: the hello was not made with this secret.
+    """
+    if len(word) != _HELLO_BYTES:
+        raise ProofError("it does not know the run's secret")
+    nonce = word[:NONCE_BYTES]
+    if not hmac.compare_digest(word, hello(secret, name, nonce)):
+        raise ProofError("it has another secret than this master")
+    own = secrets.token_bytes(NONCE_BYTES)
+    key = session_key(secret, name, nonce, own)
+    return nonce + own + mac(key, b"welcome"), Session(key, TO_WORKER)
+
+
+def welcomed(secret: bytes, name: bytes, nonce: bytes, welcome: bytes) -> Session:
+    """The session that a master's welcome begins, for the worker that said hello with this nonce.
+
+    Raises:
+        ProofError: the welcome was not made with this secret, or answers another hello.
+    """
+    own = welcome[NONCE_BYTES : 2 * NONCE_BYTES]
+    key = session_key(secret, name, nonce, own)
+    if len(welcome) != _WELCOME_BYTES or welcome[:NONCE_BYTES] != nonce:
+        raise ProofError("the master's answer is none to this worker")
+    if not hmac.compare_digest(welcome[2 * NONCE_BYTES :], mac(key, b"welcome")):
+        raise ProofError("the master has another secret than this worker")
+    return Session(key, TO_MASTER)
+
+
+def secret_of(name: str, environ: Mapping[str, str] = os.environ) -> bytes:
+    """The secret in an environment variable.
+
+    Raises:
+        UsageError: it is not set, or too short.
+    """
+    value = environ.get(name, "").strip()
+    if not value:
+        raise UsageError(f"--swarm-secret-env: the environment variable {name!r} is not set, or empty")
+    if len(value) < LEAST_SECRET:
+        raise UsageError(
+            f"--swarm-secret-env: the value of {name!r} has {len(value)} characters; give it at least "
+            f"{LEAST_SECRET}, for example of `openssl rand -hex 32`"
+        )
+    return value.encode()

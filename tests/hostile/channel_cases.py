@@ -1,0 +1,208 @@
+"""Both ends of the guarded channel over ZeroMQ; run by test_hostile_proof.py in a process of its own."""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import gevent
+import msgpack  # type: ignore[import-untyped]
+import pytest
+import zmq.green as zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from locust.rpc import Message
+
+from llm_locust.swarm import securing
+from llm_locust.swarm.channel import UNPROVEN, Guard, GuardedClient, GuardedServer
+from llm_locust.swarm.locust_messages import check, unpacked
+from llm_locust.swarm.messages import MessageError
+from llm_locust.swarm.proof import NONCE_BYTES, Session, answer, hello, welcomed
+
+SECRET = b"sixteen bytes at least"
+NONCE = b"n" * NONCE_BYTES
+
+#: What ends a wait for a message that must not come.
+QUIET = TimeoutError()
+
+
+def options(**given: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"swarm_secret_env": None, "processes": None, "worker": False, **given})
+
+
+def test_processes_share_a_secret_of_their_own_unless_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S", SECRET.decode())
+    family = securing.channel_secret(options(processes=2))
+    assert family is not None
+    assert len(family) == 32
+    assert securing.channel_secret(options(processes=2, swarm_secret_env="S")) == SECRET
+    assert securing.channel_secret(options()) is None
+    assert securing.channel_secret(options(worker=True)) is None
+    # As in a forked child: of a master, and of a process that was itself given --worker.
+    monkeypatch.setattr(securing, "_PARENT", 1)
+    child = options(processes=2, worker=True)
+    monkeypatch.setattr(securing, "_is_worker_by_command", lambda: False)
+    assert securing.channel_secret(child) == family
+    monkeypatch.setattr(securing, "_is_worker_by_command", lambda: True)
+    assert securing.channel_secret(child) is None
+
+
+# -- the two ends over ZeroMQ -----------------------------------------------------------------
+
+
+@contextmanager
+def master(secret: bytes | None = None) -> Iterator[tuple[GuardedServer, Guard]]:
+    guard = Guard(secret, custom={"llm_batch"})
+    server = GuardedServer("127.0.0.1", 0, guard)
+    try:
+        yield server, guard
+    finally:
+        server.socket.close(linger=0)
+
+
+def raw(port: int, name: bytes) -> Any:
+    socket: Any = zmq.Context.instance().socket(zmq.DEALER)
+    socket.setsockopt(zmq.IDENTITY, name)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(f"tcp://127.0.0.1:{port}")
+    return socket
+
+
+def ready(name: str = "w") -> Message:
+    return Message("client_ready", "2.47.0", name)
+
+
+GARBAGE: list[list[bytes]] = [
+    [b""],
+    [b"\xc1"],
+    [b"\xff\xff\xff"],
+    [b"garbage"],
+    [b"", b"garbage"],
+    [b"x"] * 50,
+    [msgpack.dumps(("heartbeat", {}, "w"))],
+    [msgpack.dumps(("heartbeat", None, "w"))],
+    [msgpack.dumps(("heartbeat", {"state": "odd", "current_cpu_usage": 1}, "w"))],
+    [msgpack.dumps(("heartbeat", {"state": "running", "current_cpu_usage": "x"}, "w"))],
+    [msgpack.dumps(("stats", {}, "w"))],
+    [msgpack.dumps(("stats", {"user_classes_count": {"C": -1}}, "w"))],
+    [msgpack.dumps(("spawning_complete", 3, "w"))],
+    [msgpack.dumps(("exception", "x", "w"))],
+    [msgpack.dumps(("logs", {"worker_id": "v", "logs": []}, "w"))],
+    [msgpack.dumps(("locustfile", {}, "w"))],
+    [msgpack.dumps(("client_ready", 7, "w"))],
+    [msgpack.dumps(("quit", None, "v"))],
+    [msgpack.dumps(([], None, "w"))],
+    [msgpack.dumps(("heartbeat", None, []))],
+    [msgpack.dumps(("x" * 1000, None, "w"))],
+    [msgpack.dumps(("nobody_listens", None, "w"))],
+    [msgpack.dumps(1)],
+    [msgpack.dumps({"__datetime__": 1, "as_str": "yesterday"})],
+    [msgpack.dumps(("a", "b", "c", "d"))],
+]
+
+
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["open", "with a secret"])
+def test_garbage_at_the_masters_port_is_dropped_and_the_next_message_is_taken(secret: bytes | None) -> None:
+    with master(secret) as (server, guard):
+        attacker = raw(server.port, b"w")
+        for parts in GARBAGE:
+            attacker.send_multipart(parts)
+        if secret is None:
+            attacker.send(msgpack.dumps(("client_ready", "2.47.0", "w")))
+            worker = None
+        else:
+            worker = GuardedClient("127.0.0.1", server.port, "good", secret)
+            gevent.spawn(worker.recv)
+            worker.send(ready("good"))
+        with gevent.Timeout(10):
+            sender, message = server.recv_from_client()
+        assert (sender, message.type) == ("w" if secret is None else "good", "client_ready")
+        assert guard.dropped.total >= len(GARBAGE) - 1
+        attacker.close()
+        if worker is not None:
+            worker.socket.close(linger=0)
+
+
+def test_a_worker_that_knows_the_secret_is_heard_and_answered() -> None:
+    with master(SECRET) as (server, guard):
+        worker = GuardedClient("127.0.0.1", server.port, "w", SECRET)
+        heard = gevent.spawn(worker.recv)
+        worker.send(ready())
+        with gevent.Timeout(10):
+            assert server.recv_from_client()[0] == "w"
+            worker.send(Message("llm_batch", {"frame": b"\0\xff"}, "w"))
+            assert server.recv_from_client()[1].data == {"frame": b"\0\xff"}
+            server.send_to_client(Message("spawn", {"header": "secret"}, "w"))
+            assert heard.get().data == {"header": "secret"}
+        assert guard.dropped.total == 0
+        worker.socket.close(linger=0)
+
+
+@pytest.mark.parametrize("theirs", [None, b"another secret, long enough"], ids=["none", "another"])
+def test_a_worker_without_the_masters_secret_is_neither_heard_nor_told_anything(theirs: bytes | None) -> None:
+    with master(SECRET) as (server, guard):
+        stranger = raw(server.port, b"w")
+        if theirs is None:
+            stranger.send(msgpack.dumps(("client_ready", "2.47.0", "w")))
+        else:
+            stranger.send_multipart([b"", hello(theirs, b"w", NONCE)])
+        with gevent.Timeout(0.5, QUIET), suppress(TimeoutError):
+            server.recv_from_client()
+        server.send_to_client(Message("spawn", {"header": "secret"}, "w"))
+        gevent.sleep(0.1)
+        assert not stranger.poll(100)
+        assert guard.dropped.by_sender["w"] == {UNPROVEN: 1}
+        stranger.close()
+
+
+def test_what_was_overheard_cannot_be_sent_again_by_another_connection() -> None:
+    with master(SECRET) as (server, guard):
+        overheard = [b"", hello(SECRET, b"w", NONCE)]
+        welcome, _ = answer(SECRET, b"w", hello(SECRET, b"w", NONCE))
+        worker: Session = welcomed(SECRET, b"w", NONCE, welcome)
+        stranger = raw(server.port, b"w")
+        stranger.send_multipart(overheard)  # answered, but the answer's key is not to be had from it
+        payload = msgpack.dumps(("client_ready", "2.47.0", "w"))
+        stranger.send_multipart([payload, worker.seal(payload)])
+        with gevent.Timeout(0.5, QUIET), suppress(TimeoutError):
+            server.recv_from_client()
+            raise AssertionError("a message was taken again")
+        assert guard.dropped.by_sender["w"] == {UNPROVEN: 1}
+        stranger.close()
+
+
+def test_a_worker_does_not_obey_a_master_without_the_secret() -> None:
+    socket: Any = zmq.Context.instance().socket(zmq.ROUTER)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    worker = GuardedClient("127.0.0.1", port, "w", SECRET)
+    heard = gevent.spawn(worker.recv)
+    worker.send(ready())
+    with gevent.Timeout(10):
+        name, payload, _ = socket.recv_multipart()
+    assert (name, payload) == (b"w", b"")
+    socket.send_multipart([name, msgpack.dumps(("spawn", {}, "w"))])
+    socket.send_multipart([name, b"", b"\0" * 96])
+    gevent.sleep(0.2)
+    assert not heard.ready()
+    heard.kill()
+    worker.socket.close(linger=0)
+    socket.close(linger=0)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=12,
+)
+kinds = st.sampled_from(
+    ["heartbeat", "stats", "logs", "exception", "spawning_complete", "client_ready", "quit"]
+)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=100) | st.tuples(kinds, anything, st.text()).map(msgpack.dumps))
+def test_no_bytes_raise_anything_but_a_message_error(data: bytes) -> None:
+    try:
+        check(unpacked(data))
+    except MessageError:
+        return
