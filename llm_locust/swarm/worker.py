@@ -23,6 +23,7 @@ from llm_locust.store import Spool
 from llm_locust.swarm import messages
 from llm_locust.swarm.arrivals_load import OpenLoad, open_loop_class
 from llm_locust.swarm.clocks import ClockWatch
+from llm_locust.swarm.descriptors import ensure_descriptors
 from llm_locust.swarm.health import Health
 from llm_locust.swarm.loops import every, spawn_loop
 from llm_locust.swarm.messages import (
@@ -148,6 +149,12 @@ class UserSide:
                 clock=self._clock,
             )
             self.session.load = self._open_load(self.session)
+            ensure_descriptors(
+                run,
+                max(1, run["starters"]),
+                self.session.settings.load.max_in_flight,
+                open_loop=self.session.load is not None,
+            )
         except (TargetError, ValueError) as e:
             raise UsageError(str(e)) from e
         if self.session.load is not None:
@@ -184,7 +191,6 @@ class UserSide:
             number=self._counts_made,
             finished=session.recorder.finished,
             in_flight=session.in_flight,
-            in_flight_ns=session.client.occupancy.total_ns,
             unsent=unsent,
             dropped=dropped,
             load=session.counts(),
