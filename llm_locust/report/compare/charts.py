@@ -1,7 +1,5 @@
 """The charts of a comparison: distributions on top of each other, and figures over time."""
 
-from html import escape
-
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.comparable import METRICS
 from llm_locust.metrics.comparison import CONFIDENCE, FigureOverTime, figures_over_time
@@ -49,8 +47,7 @@ def _distribution(outcome: Outcome, metric: str, name: str) -> Chart | None:
     if not any(value is not None for head in heads for value in columns[head]):
         return None
     series = tuple(
-        # plotly reads names as a kind of HTML: what is escaped stays text.
-        Series(escape(label), head, _SHARE, _COLOURS[i % len(_COLOURS)], _kind(i))
+        Series(label, head, _SHARE, _COLOURS[i % len(_COLOURS)], _kind(i))
         for i, (head, (label, _)) in enumerate(zip(heads, curves, strict=True))
     )
     return Chart(

@@ -18,6 +18,13 @@
 
   const column = (chart, series, head) => chart.data[series.table].columns[head];
 
+  // plotly reads tags and entities in its texts: what came from a server or a user shall be neither.
+  const plain = (value) =>
+    typeof value === "string"
+      ? value.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;")
+      : value;
+  const texts = (chart, series, head) => column(chart, series, head).map(plain);
+
   function heatTrace(chart, series) {
     const columns = chart.data[series.table].columns;
     const cells = Object.values(columns).slice(1);
@@ -30,15 +37,16 @@
     return {
       type: "heatmap", x: column(chart, series, series.x), y: levels, z: shown, customdata: cells, ...scale,
       colorscale: [[0, colour("heat-low")], [0.5, colour("heat-mid")], [1, colour("heat-high")]],
-      hovertemplate: `${chart.x.title} %{x}<br>${chart.y.title} %{y}<br>${title} %{customdata}<extra></extra>`,
-      colorbar: { thickness: 10, outlinewidth: 0, title: { text: title, side: "right" }, ...bar },
+      hovertemplate: `${plain(chart.x.title)} %{x}<br>${plain(chart.y.title)} %{y}<br>${plain(title)} %{customdata}<extra></extra>`,
+      colorbar: { thickness: 10, outlinewidth: 0, title: { text: plain(title), side: "right" }, ...bar },
     };
   }
 
   function trace(chart, series) {
     if (series.kind === "heat") return heatTrace(chart, series);
     const ink = colour(series.colour);
-    const common = { name: series.name, x: column(chart, series, series.x), y: column(chart, series, series.y) };
+    const [x, y] = [series.x, series.y].map((head) => texts(chart, series, head));
+    const common = { name: plain(series.name), x, y };
     switch (series.kind) {
       case "points":
         return { ...common, type: "scatter", mode: "markers", marker: { color: ink, size: 4, opacity: 0.35 } };
@@ -73,7 +81,7 @@
   function axis(spec, isLog, values, isNarrow, more) {
     const range = spec.most ? { range: [0, spec.most * 1.02] } : { rangemode: isLog ? "normal" : "tozero" };
     return {
-      title: { text: spec.title, standoff: 6 }, type: isLog ? "log" : undefined, gridcolor: colour("grid"),
+      title: { text: plain(spec.title), standoff: 6 }, type: isLog ? "log" : undefined, gridcolor: colour("grid"),
       linecolor: colour("rule"), zeroline: false, tickformat: isLog ? "~g" : ",~g", automargin: true,
       ...(isLog ? { exponentformat: "none", ...logTicks(values(), isNarrow) } : {}), ...range, ...more,
     };
@@ -100,7 +108,7 @@
 
   function annotations(chart) {
     return chart.marks.map(({ axis: across, at, text }, i) => ({
-      text, showarrow: false, font: { color: colour("bad"), size: 11 }, bgcolor: colour("page"), opacity: 0.85,
+      text: plain(text), showarrow: false, font: { color: colour("bad"), size: 11 }, bgcolor: colour("page"), opacity: 0.85,
       ...(across === "x"
         ? {
             xref: "x", yref: "paper", x: chart.x.log ? Math.log10(at) : at, y: 1 - 0.09 * i,
