@@ -61,6 +61,7 @@ class WorkerFacts:
     resent: int = 0  # batches that came more than once
     dropped: int = 0  # records that neither the worker's disk nor its memory could hold
     in_flight: int = 0  # requests under way when the worker was last heard
+    in_flight_ns: int | None = None  # the sum of their times by the worker's own counter, to its last word
     late: bool = False
     lost: bool = False
     left: bool = False

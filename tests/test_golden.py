@@ -101,6 +101,7 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
         **whole,
         "tokens": by_pandas.tokens(df),
         "client": by_pandas.client(df),
+        "littles_law": by_pandas.littles_law(df, seconds),
         "completeness": _completeness(),
         "steadiness": time.steadiness(df, seconds),
         "drift": time.drift(df, seconds),

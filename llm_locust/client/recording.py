@@ -1,9 +1,10 @@
 """A finished call as a record."""
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from llm_locust.client.exchange import Exchange
 from llm_locust.client.outcome import Verdict
@@ -156,9 +157,8 @@ def _came_ns(ends: Sequence[int | None], exchange: Exchange, times: Timeline) ->
     """When the events that end there came, after ``sent``; None where there is no such event."""
     if not any(ends):
         return iter([None] * len(ends))
-    reads, at_ns = exchange.read_ends().tolist(), times.reads.at_ns
-    sent_ns = times.sent_ns or 0
-    return (None if end is None else int(at_ns[bisect_left(reads, end)]) - sent_ns for end in ends)
+    read_ends, at_ns, sent_ns = exchange.read_ends(), times.reads.at_ns, times.sent_ns or 0
+    return (None if end is None else int(at_ns[np.searchsorted(read_ends, end)]) - sent_ns for end in ends)
 
 
 def _hidden_tokens(reply: Reply, output_tokens: int, source: TokenSource) -> int | None:

@@ -15,6 +15,7 @@ from llm_locust.client.errors import ClientError, ConnectionBrokenError
 from llm_locust.client.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.head import Head, call_fields, make_head
 from llm_locust.client.names import Names
+from llm_locust.client.occupancy import Occupancy
 from llm_locust.client.outcome import error_text, hushed, judge
 from llm_locust.client.patience import Patience
 from llm_locust.client.pool import Pool, Target
@@ -91,6 +92,7 @@ class LlmClient:
         self._id_prefix = random_secrets.token_hex(6)
         self._ids = count()
         self.live: set[LiveCall] = set()  # begun and not concluded
+        self.occupancy = Occupancy()
 
     @property
     def pool(self) -> Pool:
@@ -227,6 +229,7 @@ class LiveCall:
         if client.trace is not None:
             request, self._traced = client.trace(call, route.pool.target, request)
         client.live.add(self)
+        client.occupancy.change(1)
         client.routes.began(route)
         self._client = client
         self._route = route
@@ -351,6 +354,7 @@ class LiveCall:
         ended = read_clocks()
         client, exchange, connection = self._client, self._exchange, self._connection
         client.live.discard(self)
+        client.occupancy.change(-1)
         client.routes.ended(self._route)
         sent, peer, rtt_ns = None, None, None
         left = self._left

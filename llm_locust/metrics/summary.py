@@ -23,6 +23,7 @@ from llm_locust.metrics.fairness import deployment
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
 from llm_locust.metrics.goodput import Missing
 from llm_locust.metrics.interventions import interventions
+from llm_locust.metrics.littles_law import littles_law
 from llm_locust.metrics.live_check import LiveEnd, live_check
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
@@ -98,6 +99,7 @@ def summarise(
     missing = Missing(requests_lost(manifest, rows), requests_unsent(manifest))
     found = whole_and_parts(m, answers, percentiles, missing, of_selection=selection)
     found["sessions"] = sessions(requests, c, m.window)
+    law = littles_law(m.c, m.window, requests, manifest, of_selection=selection)
     scraped = None if selection else server
     summary = {
         "schema": SUMMARY_SCHEMA,
@@ -105,7 +107,8 @@ def summarise(
         "window": _window(m, manifest, window, warmup_s),
         **found,
         "tokens": _tokens(m, population.ok, found["latency_ms"]),
-        "client": _client(m, population, manifest, found["latency_ms"]),
+        "client": _client(m, population, manifest, found["latency_ms"], law),
+        "littles_law": law,
         "completeness": completeness(manifest, rows),
         "steadiness": _steadiness(requests, m, manifest, window, warmup_s),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
@@ -158,9 +161,11 @@ def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]
     return counted | {"delivery": came}
 
 
-def _client(m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str, Any]) -> dict[str, Any]:
+def _client(
+    m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str, Any], law: dict[str, Any]
+) -> dict[str, Any]:
     medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
-    return client_validity(m.c, p.judged, manifest, Scale.of(m.window.seconds, medians_ms, m.gaps))
+    return client_validity(m.c, p.judged, manifest, Scale.of(m.window.seconds, medians_ms, m.gaps), law)
 
 
 def _steadiness(

@@ -137,6 +137,13 @@ CLOCK_ERROR = Threshold(
     None,
     "so much of a worker's load may be on the wrong side of the window's edges",
 )
+LITTLES_LAW = Threshold(
+    "`littles_law.difference`, and `littles_law.workers_difference` beyond what client lag explains",
+    "",
+    0.02,
+    None,
+    "records are missing, doubled, or have wrong times",
+)
 
 #: In the order of the table.
 THRESHOLDS = (
@@ -152,6 +159,7 @@ THRESHOLDS = (
     COALESCED,
     CLOCK_STEPS,
     CLOCK_ERROR,
+    LITTLES_LAW,
 )
 
 

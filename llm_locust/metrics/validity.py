@@ -5,7 +5,7 @@ are in good part the client's own. The thresholds are those of :mod:`llm_locust.
 Delays under 1 ms are never held against a client.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.completeness import known, largest
 from llm_locust.metrics.gaps import PooledGaps
 from llm_locust.metrics.latency import client_lag, first_token_wide, schedule_delay
+from llm_locust.metrics.littles_law import law_text
 from llm_locust.metrics.percentiles import ordered, percentile
 from llm_locust.metrics.thresholds import (
     CLOCK_ERROR,
@@ -63,7 +64,9 @@ class Scale:
         return cls(window_s=window_s, gaps=gaps.known, gaps_unknown=gaps.unknown, **of_metric)
 
 
-def client_validity(c: Columns, judged: Rows, manifest: Manifest, scale: Scale) -> dict[str, Any]:
+def client_validity(
+    c: Columns, judged: Rows, manifest: Manifest, scale: Scale, law: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The verdict on the client, with its reasons (worst first) and the evidence.
 
     Lag, delay and stamps are those of the population ``judged``, failures too. ``timestamps`` is
@@ -91,6 +94,7 @@ def client_validity(c: Columns, judged: Rows, manifest: Manifest, scale: Scale) 
         *_stepped(stepped, len(judged)),
         *_clocks_set(manifest),
         *_clock_error(manifest, scale.window_s),
+        *_littles_law(law),
         *_blind(lag_ms, nodes["hub_lag_ms_p99"], cpu, kernel),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
@@ -249,6 +253,14 @@ def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
 def _coalesced(ratio: float | None, lag_ms: float | None) -> Iterator[Finding]:
     if found := coalesced_severity(ratio, lag_ms):
         yield found, f"{ratio:.1%} of the reads found several events: the gaps between those are not known"
+
+
+def _littles_law(law: Mapping[str, Any] | None) -> Iterator[Finding]:
+    if law is not None and law["holds"] is False:
+        yield (
+            "suspect",
+            f"Little's law does not hold: {law_text(law)}; records are missing, or their times are wrong",
+        )
 
 
 def _stepped(stepped: int, n: int) -> Iterator[Finding]:

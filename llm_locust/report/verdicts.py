@@ -32,11 +32,27 @@ def client(summary: Part) -> Section:
             f"coalesced {percent(part.get('coalesced_ratio'))}",
         ]
     )
+    law = tuple(_littles_law(summary.get("littles_law") or {}))
     if verdict == "ok":
-        return Section("Client", (Line(f"ok: {evidence}", Tone.GOOD), *map(Line, reasons)))
+        return Section("Client", (Line(f"ok: {evidence}", Tone.GOOD), *map(Line, reasons), *law))
     tone = _VERDICT_TONES.get(verdict, Tone.WARN)
     headline = Line(sentence([verdict.upper(), _VERDICT_MEANINGS.get(verdict, "")], ": "), tone)
-    return Section("Client", (headline, *map(Line, reasons), Line(evidence, Tone.FAINT)), alarm=True)
+    return Section("Client", (headline, *map(Line, reasons), Line(evidence, Tone.FAINT), *law), alarm=True)
+
+
+def _littles_law(law: Part) -> Iterator[Line]:
+    """Requests in flight, by their number and by their rate and time; and how near the workers' count is."""
+    if law.get("in_flight_mean") is None:
+        return
+    rate, time_s = law["sent_per_s"], law["time_s"]
+    sides = (
+        f"Little's law {'holds' if law.get('holds') else 'FAILS'}: "
+        f"{number(law['in_flight_mean'])} in flight, "
+        f"{number(rate)}/s × {number(time_s)} s = {number(rate * time_s)}"
+    )
+    off = law.get("workers_difference")
+    counted = "" if off is None else f"the records have {percent(1 + off)} of what the workers counted"
+    yield Line(sentence([sides, counted]), Tone.FAINT if law.get("holds") else Tone.WARN)
 
 
 def _rests_on_the_hub(part: Part) -> bool:

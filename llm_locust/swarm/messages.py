@@ -137,6 +137,7 @@ class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
     number: Count = 0
     finished: Count
     in_flight: Count
+    in_flight_ns: Count | None = None  # the sum of the times that calls have been under way
     unsent: Count = 0  # batches without an acknowledgement
     dropped: Count = 0  # records that neither disk nor memory could hold
     load: LoadCounts = NO_LOAD

@@ -157,6 +157,7 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         resent=inbox.resent,
         dropped=0 if counts is None else counts.dropped,
         in_flight=in_flight,
+        in_flight_ns=None if counts is None else counts.in_flight_ns,
         held_back=0 if counts is None else counts.load.held_back,
         longest_held_ns=0 if counts is None else counts.load.longest_held_ns,
         unsent=0 if counts is None else counts.load.unsent,

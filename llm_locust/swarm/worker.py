@@ -191,6 +191,7 @@ class UserSide:
             number=self._counts_made,
             finished=session.recorder.finished,
             in_flight=session.in_flight,
+            in_flight_ns=session.client.occupancy.total_ns,
             unsent=unsent,
             dropped=dropped,
             load=session.counts(),

@@ -93,6 +93,13 @@ def test_a_held_client_does_not_blame_the_path(run: tuple[int, Result]) -> None:
     assert run[1].summary["tokens"]["delivery"] == "tokens"
 
 
+def test_littles_law_holds_where_nothing_is_missing(run: tuple[int, Result]) -> None:
+    """The worker counts a call until it notices its end, and is known to be late."""
+    law = run[1].summary["littles_law"]
+    assert law["workers_in_flight_s"] > 5
+    assert law["holds"] is True
+
+
 @pytest.fixture
 def ask(server: ScriptedServer, kernel_stamping: None) -> Iterator[Caller]:
     with caller(server.url) as made:
