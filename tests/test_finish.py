@@ -91,7 +91,7 @@ def test_the_command_says_the_exit_code_of_the_report(tmp_path: Path) -> None:
 
 
 def test_the_command_says_what_is_wrong_in_one_line_and_without_a_traceback(tmp_path: Path) -> None:
-    (write_frames(tmp_path / "run") / (REQUESTS_FILE + ".part")).mkdir()
+    (write_frames(tmp_path / "run") / REQUESTS_FILE).mkdir()
     done = command("run", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     error = answer(done).error or ""

@@ -12,6 +12,7 @@ LEVELS: dict[str, int] = {
     "wire": 0,
     "record": 0,
     "arrow_stream": 0,
+    "replacing": 0,
     "manifest": 0,
     "roofline": 0,
     "batch": 1,

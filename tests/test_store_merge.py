@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -503,10 +504,12 @@ def test_a_frame_without_a_batch_is_left_out_named_and_missing(tmp_path: Path) -
     assert said.startswith("batch 2 of worker w0 in '")
 
 
-def test_a_merge_that_fails_leaves_no_half_run(tmp_path: Path) -> None:
+def test_a_merge_that_fails_leaves_no_half_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError("No space left on device")
+
     log = write_log(tmp_path / "other", batches(2), manifest(2))
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / f"{MANIFEST_FILE}.part").mkdir()
-    with pytest.raises(OSError, match="Is a directory"):
+    monkeypatch.setattr(sys.modules[merge.__module__], "write_manifest", full_disk)
+    with pytest.raises(OSError, match="No space left"):
         merge([log], tmp_path / "out")
     assert not (tmp_path / "out" / REQUESTS_FILE).exists()

@@ -6,7 +6,6 @@ number. :func:`compact_samples` makes the Parquet file of all of them, when the 
 killed, later by whoever wants to read. Memory is bounded by a row group.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from llm_locust.replacing import replacing
 
 SERVER_METRICS_FILE = "server_metrics.parquet"
 
@@ -102,16 +103,11 @@ def compact_samples(path: Path) -> int | None:
     segments = _segments(path)
     if not segments:
         return _rows(path) if path.exists() else None
-    temporary, rows = path.with_name(path.name + ".part"), 0
-    try:
-        with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer:
-            for table in read_samples(path):
-                writer.write_table(table.cast(SCHEMA).unify_dictionaries(), row_group_size=_ROWS_A_GROUP)
-                rows += len(table)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    rows = 0
+    with replacing(path) as file, pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+        for table in read_samples(path):
+            writer.write_table(table.cast(SCHEMA).unify_dictionaries(), row_group_size=_ROWS_A_GROUP)
+            rows += len(table)
     for segment in segments:
         segment.unlink(missing_ok=True)
     return rows

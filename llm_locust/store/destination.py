@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from llm_locust.replacing import replacing
 from llm_locust.wire.secrecy import blanked, public_url, url_secret
 
 #: Bounds of one request to an object store: another one may then be tried.
@@ -84,22 +85,22 @@ class Destination:
             OSError: it was not written, or is of another size than what was sent.
         """
         target = f"{self.path}/{name}"
-        local = isinstance(self.filesystem, fs.LocalFileSystem)
-        if local:
-            self.filesystem.create_dir(os.path.dirname(target))
-        place = f"{target}.part" if local else target
         size = 0
-        try:
-            with self.filesystem.open_output_stream(place) as stream:
+        if isinstance(self.filesystem, fs.LocalFileSystem):
+            Path(target).parent.mkdir(parents=True, exist_ok=True)
+            with replacing(Path(target)) as file:
                 for chunk in chunks:
-                    stream.write(chunk)
-                    size += len(chunk)
-        except BaseException:
-            with suppress(OSError):  # what was cut while it was read here has been made all the same
-                self.filesystem.delete_file(place)
-            raise
-        if local:
-            self.filesystem.move(place, target)
+                    size += file.write(chunk)
+        else:
+            try:
+                with self.filesystem.open_output_stream(target) as stream:
+                    for chunk in chunks:
+                        stream.write(chunk)
+                        size += len(chunk)
+            except BaseException:
+                with suppress(OSError):  # what was cut while it was read here has been made all the same
+                    self.filesystem.delete_file(target)
+                raise
         if (found := self._info(name).size) != size:
             raise OSError(f"{name}: {size} bytes were sent, {found} are there")
         return size

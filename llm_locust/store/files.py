@@ -1,12 +1,14 @@
 """The run directory's files: where they are, and how JSON and text are written into them."""
 
-import os
+import re
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import msgspec
 
 from llm_locust.manifest import MANIFEST_SCHEMA, Manifest
+from llm_locust.replacing import replacing
 
 MANIFEST_FILE = "manifest.json"
 REQUESTS_FILE = "requests.parquet"
@@ -15,6 +17,8 @@ REPORT_MD_FILE = "report.md"
 REPORT_HTML_FILE = "report.html"
 TIMESERIES_FILE = "timeseries.csv"
 FRAMES_FILE = "batches.frames"
+
+_FOLDER_NAME = re.compile(r"\w[\w.@+:-]{0,199}", re.ASCII)
 
 
 class StoreError(ValueError):
@@ -29,9 +33,8 @@ def create_run_dir(path: Path) -> Path:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".write-probe"
-        probe.touch()
-        probe.unlink()
+        with TemporaryFile(dir=path):
+            pass
     except OSError as e:
         raise StoreError(f"the run directory {str(path)!r} cannot be written: {e.strerror or e}") from e
     return path
@@ -72,18 +75,22 @@ def write_json(path: Path, value: object) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """A text file, atomically."""
-    temporary = part_of(path)
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
-def part_of(path: Path) -> Path:
-    """Where a file is written before it is whole: beside it, so that renaming is atomic."""
-    return path.with_name(path.name + ".part")
+def check_folder_name(text: str, what: str) -> str:
+    """An id that is used as the name of a folder; gives it back.
+
+    Raises:
+        StoreError: it could name another place, such as ``../x``; ``what`` says whose id it is.
+    """
+    if not _FOLDER_NAME.fullmatch(text):
+        raise StoreError(
+            f"{what} {text[:200]!r} is no name for a folder: it may have 200 letters, digits and any of "
+            "._@+:- and begin with a letter, a digit or _"
+        )
+    return text
 
 
 def existing_file(run: Path, name: str) -> Path:

@@ -1,6 +1,5 @@
 """The requests of a run as one Parquet file: written from batches, read part by part."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_locust.batch import PART_ROWS, SCHEMA, SCHEMA_VERSION, BatchError, RecordBatch
+from llm_locust.replacing import replacing
 from llm_locust.store.facts import account, all_here, bad_text, holdings, tear_text
 from llm_locust.store.files import (
     FRAMES_FILE,
@@ -17,7 +17,6 @@ from llm_locust.store.files import (
     REQUESTS_FILE,
     StoreError,
     existing_file,
-    part_of,
     read_manifest,
     write_manifest,
 )
@@ -80,23 +79,20 @@ def _tell_tears(
 
 def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
     """Write batches as one Parquet file, atomically; gives the number of rows."""
-    temporary = part_of(path)
     rows = 0
-    try:
-        with pq.ParquetWriter(
-            temporary,
+    with (
+        replacing(path) as file,
+        pq.ParquetWriter(
+            file,
             SCHEMA,
             compression="zstd",
             use_dictionary=[f.name for f in SCHEMA if pa.types.is_dictionary(f.type)],
             column_encoding=dict.fromkeys(_PACKED_COLUMNS, "DELTA_BINARY_PACKED"),
-        ) as writer:
-            for group in _groups(batches):
-                writer.write_table(group.table, row_group_size=max(1, len(group)))
-                rows += len(group)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        ) as writer,
+    ):
+        for group in _groups(batches):
+            writer.write_table(group.table, row_group_size=max(1, len(group)))
+            rows += len(group)
     return rows
 
 

@@ -28,7 +28,7 @@ class Spool:
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
-        if root not in folder.parents:
+        if root not in folder.parents or ".." in folder.relative_to(root).parts:
             raise ValueError(f"the spool {str(folder)!r} does not lie under {str(root)!r}")
         self.folder = folder
         self._root = root

@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from llm_locust.store.destination import Destination, UploadError, open_destination
-from llm_locust.store.files import MANIFEST_FILE, read_manifest
+from llm_locust.store.files import MANIFEST_FILE, check_folder_name, read_manifest
 from llm_locust.store.upload_files import Part, Stored, parts_of
 
 #: At the destination: name -> size and SHA-256 of each file that is there.
@@ -103,9 +103,9 @@ def upload_run(run: Path, to: str, patience: Patience | None = None) -> Uploaded
     Raises:
         UploadError: in one line why not everything is there; the files here are as they were, and another
             upload goes on where this one ended.
-        StoreError: ``run`` is no run directory.
+        StoreError: ``run`` is no run directory, or its id cannot be the name of a folder.
     """
-    run_id = read_manifest(run).id
+    run_id = check_folder_name(read_manifest(run).id, f"{str(run)!r} cannot be uploaded: its run's id")
     destination = open_destination(to)
     try:
         with _alone(run):

@@ -20,6 +20,7 @@ from llm_locust.client.polling import PollLimiter
 from llm_locust.client.pool import TargetError
 from llm_locust.manifest import ClockFacts, WorkerFacts
 from llm_locust.store import Spool
+from llm_locust.store.files import check_folder_name
 from llm_locust.swarm import messages
 from llm_locust.swarm.arrivals_load import OpenLoad, open_loop_class
 from llm_locust.swarm.clocks import ClockWatch
@@ -306,8 +307,14 @@ class WorkerSide:
         if chosen == "off":
             return None
         root = Path(chosen) if chosen else Path(run["path"]).parent
-        folder = root / run["id"] if chosen else Path(run["path"]) / "spool"
-        return Spool(folder / self._runner.client_id, root)
+        try:
+            name = check_folder_name(self._runner.client_id, "this worker's id")
+            of_run = check_folder_name(run["id"], "the run's id")
+            folder = root / of_run if chosen else Path(run["path"]) / "spool"
+            return Spool(folder / name, root)
+        except ValueError as e:
+            logger.error("batches are kept in memory, not in a spool: %s", e)
+            return None
 
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
