@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo system-packages test audit test-e2e test-k8s bench bench-report bench-compare bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test audit test-e2e test-k8s fuzz bench bench-report bench-compare bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -32,6 +32,11 @@ test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real
 test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; the demo's pods on podman where there is one
 	$(BIN)/pytest tests/test_k8s_*.py
 	tests/k8s/pods.sh $(BIN)/pytest tests/k8s
+
+FUZZ_EXAMPLES ?= 20000
+fuzz: $(VENV)/.test  ## the fuzzers of streams, chunks and batches, with many examples each
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/pytest -x --hypothesis-profile=fuzz \
+		tests/hostile/test_hostile_fuzz.py tests/hostile/test_hostile_batches.py
 
 bench: $(VENV)/.test  ## CPU per token and truth of the client, beside others, in one run
 	$(BIN)/python bench/run.py

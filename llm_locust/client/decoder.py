@@ -5,8 +5,8 @@ from llm_locust.wire.payload import MAX_DOCUMENT_BYTES, excess
 from llm_locust.wire.reply import Endpoint, Reply, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseError
 
-#: Most events of one answer: twice the tokens of the longest answers that models give today.
-MAX_EVENTS = 1 << 18
+#: Most events of one answer: more than the tokens of the longest answers that models give today.
+MAX_EVENTS = 200_000
 
 #: An event that comes to less is decoded in no time, whatever it holds.
 _SMALL_EVENT_BYTES = 256 << 10

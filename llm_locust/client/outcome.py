@@ -68,7 +68,7 @@ def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, dec
         if decoder.asked_stream:
             content_type = exchange.headers.get(b"content-type", b"without a type").decode("latin-1")
             return Outcome.INVALID, f"a stream was asked for, the answer is {content_type}"
-        if not decoder.body():
+        if decoder.fault is None and not decoder.body():
             return Outcome.INVALID, "the answer has no body"
     if decoder.fault is not None or reply.invalid is not None:
         return Outcome.INVALID, decoder.fault or reply.invalid

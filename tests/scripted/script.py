@@ -16,6 +16,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
     A step has one of:
         send, send_b64: raw bytes for the wire, as text or as bytes (base64 in JSON).
+        repeat: with either of them, so many times the bytes, in one write.
         close: close the connection (FIN; under TLS after close_notify unless ``close_notify`` is false).
         reset: abort it (RST).
         stall: do nothing more, for ever.
@@ -25,6 +26,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     at_ms: float | None = None
     send: str | None = None
     send_b64: bytes | None = None
+    repeat: int = 1
     close: bool = False
     close_notify: bool = True
     reset: bool = False
@@ -40,7 +42,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     @property
     def data(self) -> bytes | None:
         """The bytes to write, ``None`` where the step is no write."""
-        return self.send.encode() if self.send is not None else self.send_b64
+        once = self.send.encode() if self.send is not None else self.send_b64
+        return None if once is None else once * self.repeat
 
 
 Script = Sequence[Step]
