@@ -190,3 +190,12 @@ def test_equal_durations_are_no_trend() -> None:
     """Answers of exactly 20 s: the run's end cuts the last ones at any age."""
     at = np.arange(0.0, 600.0, 1.0)
     assert not later_is_longer(np.full(580, 20.0), 600 - at[580:], at[:580], at[580:])
+
+
+def test_a_trend_is_found_in_a_sample_of_many_requests_too() -> None:
+    at = np.arange(0.0, 6000.0, 0.01)  # of a regular pattern the sample is none
+    took = np.random.default_rng(5).exponential(1.0, len(at))
+    for slower, found in ((0.0, False), (0.2, True)):
+        lasts = took * (1 + slower * at / 6000)
+        seen = at + lasts <= 6000
+        assert later_is_longer(lasts[seen], 6000 - at[~seen], at[seen], at[~seen]) == found

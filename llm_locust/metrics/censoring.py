@@ -9,11 +9,12 @@ are sent late take no longer than those that were sent early; where they do, see
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.columns import Floats, Mask, Rows
 from llm_locust.metrics.percentiles import (
     PERCENTILES,
     Ascending,
@@ -26,6 +27,9 @@ from llm_locust.metrics.percentiles import (
 
 #: Standard errors of the score from which on later requests last longer: by chance in one case of 740.
 TREND_ERRORS = 3.0
+
+#: Of more requests a random sample is tested for a trend: a second would be spent on a million.
+MOST_TESTED = 200_000
 
 #: A figure is told in spite of such a trend where no ending of the cut requests moves it by more than this.
 CLOSE = 0.05
@@ -49,21 +53,26 @@ def positions(observed: Floats, censored: Floats, infinite: int = 0) -> Floats:
     total = len(observed) + len(censored) + infinite
     if total < 2 or not len(observed):
         return np.zeros(len(observed))
-    return (1 - _lasting(observed, censored, infinite)[0]) * (total / (total - 1))
+    first, weights, watched = _blocks(observed, censored, infinite)
+    lengths = np.diff(np.append(first, len(observed)))
+    lasting = np.repeat(weights * (watched + first), lengths)
+    lasting -= np.repeat(weights, lengths) * np.arange(len(observed))
+    return (1 - lasting) * (total / (total - 1))
 
 
-def _lasting(observed: Floats, censored: Floats, infinite: int) -> tuple[Floats, Floats]:
-    """The share of all that lasts until each observed duration, and how many are then still watched."""
-    total = len(observed) + len(censored) + infinite
-    gone = np.searchsorted(censored, observed, side="left")
-    watched = (total - np.arange(len(observed)) - gone).astype(np.float64)
-    # Between two cuts the factors (w - 1)/w of the product telescope: one quotient for each such block.
-    first = np.flatnonzero(np.diff(gone, prepend=-1))
-    last = np.append(first[1:], len(observed)) - 1
-    before = np.cumprod((watched[last] - 1) / watched[first])
-    begins = np.concatenate([np.ones(min(1, len(first))), before[:-1]])
-    block = np.searchsorted(first, np.arange(len(observed)), side="right") - 1
-    return begins[block] * watched / watched[first][block], watched
+def _blocks(observed: Floats, censored: Floats, infinite: int) -> tuple[Rows, Floats, Floats]:
+    """The observed durations in blocks between which something was cut: the index of the first of each, the
+    weight that each duration of it has in the estimate, and how many were still watched at its first.
+
+    Within a block the factors (w - 1)/w of the product limit telescope, so that all have one weight.
+    """
+    after = np.searchsorted(observed, censored, side="right")  # what was cut is gone from there on
+    first = np.unique(np.concatenate([np.zeros(1, np.int64), after[after < len(observed)]]))
+    gone = np.searchsorted(after, first, side="right")
+    watched = (len(observed) + len(censored) + infinite - first - gone).astype(np.float64)
+    lengths = np.diff(np.append(first, len(observed)))
+    lasting = np.cumprod(np.append(1.0, (watched - lengths) / watched))
+    return first, lasting[:-1] / watched, watched
 
 
 def quantile(observed: Floats, censored: Floats, share: float, infinite: int = 0) -> float:
@@ -100,41 +109,51 @@ def _at(observed: Floats, censored: Floats, places: Floats, share: float, infini
     return math.inf if share * (last_finite + infinite) > last_finite * (1 + _SAME) else math.nan
 
 
-def later_is_longer(
-    observed: Floats, censored: Floats, observed_order: Floats, censored_order: Floats
-) -> bool:
+def later_is_longer(observed: Floats, censored: Floats, observed_at: Floats, censored_at: Floats) -> bool:
     """Whether requests that were scheduled later last longer, beyond chance; False without a way to tell.
 
-    The score test of the proportional hazards model (Cox 1972) of the rank in which they were scheduled.
+    The score test of the proportional hazards model (Cox 1972) of the time at which they were scheduled.
     Where it finds this, the end of the run cuts the long ones: the product limit is too low then.
 
     Args:
         observed, censored: durations, in any order.
-        observed_order, censored_order: when each was scheduled.
+        observed_at, censored_at: when each was scheduled.
     """
     if not len(observed) or not len(censored):
         return False
-    lasted = np.concatenate([observed, censored])
-    when = np.concatenate([observed_order, censored_order])
-    rank = np.searchsorted(np.sort(when), when) / len(when)
-    by_length = np.argsort(lasted, kind="stable")
-    lasted, rank = lasted[by_length], rank[by_length]
+    every = 1 + (len(observed) + len(censored)) // MOST_TESTED
+    seen, cut = _sampled(observed_at, every), _sampled(censored_at, every)
+    observed = observed[seen]
+    lasted = np.concatenate([observed, censored[cut]])
+    when = np.concatenate([observed_at[seen], censored_at[cut]])
+    when -= np.mean(when) if len(when) else 0.0
+    by_length = np.argsort(lasted)
+    lasted, when = lasted[by_length], when[by_length]
     # Sums over all that last as long as each observed one or longer.
     ended = np.flatnonzero(by_length < len(observed))
     at = np.searchsorted(lasted, lasted[ended], side="left")
     watched = len(lasted) - at
-    mean = _sums_from(rank)[at] / watched
-    square = _sums_from(rank * rank)[at] / watched
-    score = float(np.sum(rank[ended] - mean))
+    mean = _sums_from(when)[at] / watched
+    square = _sums_from(when * when)[at] / watched
+    score = float(np.sum(when[ended] - mean))
     variance = float(np.sum(np.maximum(0.0, square - mean * mean)))
     return variance > 0 and score < -TREND_ERRORS * math.sqrt(variance)
+
+
+def _sampled(times_s: Floats, every: int) -> Mask:
+    """One of ``every`` requests, by the hash of when it was scheduled: in whatever order they came."""
+    if every == 1:
+        return np.ones(len(times_s), np.bool_)
+    ns = np.rint(times_s * 1e9).astype(np.int64).view(np.uint64)
+    mask: Mask = (ns * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)) % np.uint64(every) == 0
+    return mask
 
 
 def _sums_from(values: Floats) -> Floats:
     return np.cumsum(values[::-1])[::-1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Durations:
     """Durations in seconds, ascending: ``observed`` ones, those ``censored`` when they had lasted so long,
     and ``infinite`` ones that are known to have no end.
@@ -166,19 +185,25 @@ class Durations:
         if self.trend and not self._is_close(share):
             least = self.at_least(share)
             return least if math.isinf(least) else math.nan
-        return quantile(self.observed, self.censored, share, self.infinite)
+        return _at(self.observed, self.censored, self._positions, share, self.infinite)
+
+    @cached_property
+    def _positions(self) -> Floats:
+        assert isinstance(self.observed, np.ndarray)
+        return positions(self.observed, self.censored, self.infinite)
 
     def at_least(self, share: float) -> float:
         """The value at a share if each censored duration had ended when it was cut: it is no less."""
-        return percentile(self._as_if_ended(), share * 100, self.infinite)
+        return percentile(self._as_if_ended, share * 100, self.infinite)
 
     def _is_close(self, share: float) -> bool:
         most = percentile(self.observed, share * 100, self.infinite + len(self.censored))
         return most <= (1 + CLOSE) * self.at_least(share)
 
+    @cached_property
     def _as_if_ended(self) -> Floats:
         assert isinstance(self.observed, np.ndarray)
-        return np.sort(np.concatenate([self.observed, self.censored]))
+        return np.insert(self.observed, np.searchsorted(self.observed, self.censored), self.censored)
 
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation (ddof 0) by the product limit; NaN where the longest duration was
@@ -187,10 +212,9 @@ class Durations:
         is_open = not len(self.observed) or self.censored[-1] >= self.observed[-1]
         if self.infinite or self.trend or is_open:
             return math.nan, math.nan
-        lasting, watched = _lasting(self.observed, self.censored, 0)
-        weights = lasting / watched
-        mean = float(weights @ self.observed)
-        return mean, math.sqrt(float(weights @ (self.observed - mean) ** 2))
+        first, weights, _ = _blocks(self.observed, self.censored, 0)
+        mean = float(np.add.reduceat(self.observed, first) @ weights)
+        return mean, math.sqrt(float(np.add.reduceat((self.observed - mean) ** 2, first) @ weights))
 
 
 def summarise(d: Durations, scale: float = 1.0, places: Mapping[str, float] = PERCENTILES) -> dict[str, Any]:
@@ -209,7 +233,7 @@ def summarise(d: Durations, scale: float = 1.0, places: Mapping[str, float] = PE
     found = {"min": percentile(d.observed, 0.0, d.infinite)} | found
     mean, std = d.moments()
     if math.isnan(mean) and not d.infinite:
-        bounds = {"mean": float(np.mean(d._as_if_ended()))} | bounds
+        bounds = {"mean": float(np.mean(d._as_if_ended))} | bounds
     return {
         "n": len(d.observed) + d.infinite,
         **{key: _scaled(value, scale) for key, value in {"mean": mean, "std": std, **found}.items()},

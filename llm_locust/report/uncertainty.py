@@ -28,6 +28,11 @@ def is_cut(requests: Part) -> bool:
     return (requests.get("cut_share") or 0.0) > NOTABLE_CUT
 
 
+def cut_note(requests: Part) -> Line | None:
+    """What the mark of latencies of cut requests means, where these have it."""
+    return Line(_CUT_MEANING, Tone.WARN) if is_cut(requests) else None
+
+
 def has_too_few(stats: Part, key: str) -> bool:
     """Whether a percentile stands without its interval: its n cannot bound it."""
     intervals = stats.get("ci95") or {}
@@ -55,7 +60,7 @@ def estimate(stats: Part, key: str, *, cut: bool = False) -> str:
 def bounds(stats: Part, key: str) -> str:
     """The interval of a percentile: ``53.9–54.6``."""
     ends = (stats.get("ci95") or {}).get(key)
-    return UNDEFINED if ends is None else "–".join(map(number, ends))
+    return UNDEFINED if ends is None else "–".join("∞" if end is None else number(end) for end in ends)
 
 
 def meaning(*marked: str) -> Iterator[Line]:

@@ -20,6 +20,7 @@ from llm_locust.report.html.chart import Chart
 from llm_locust.report.html.shell import environment, own, policy, script_json
 from llm_locust.report.scraped import Scraped
 from llm_locust.report.text import clean, count, seconds
+from llm_locust.report.uncertainty import cut_note
 
 
 def html_report(
@@ -57,6 +58,7 @@ def html_report(
             latencies=overview.latencies(summary, run.measured_from),
             places=[head for _, head in overview.PLACES],
             facts=overview.facts(summary),
+            cut_note=cut_note(summary.get("requests") or {}),
             chapters=contents,
             made_of=_made_of(run, contents),
             version=clean(manifest.versions.get("llm-locust", "")),
