@@ -115,7 +115,7 @@ def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
 def test_there_is_time_to_stop_flush_and_report(rendered: Rendered, overlay: str) -> None:
     text = rendered(overlay)
     options = found(text, "ConfigMap", "llm-locust-options")["data"]
-    stop_and_flush_s = float(options["LOCUST_STOP_TIMEOUT"]) + 30 + 5
+    stop_and_flush_s = 60 + float(options["LOCUST_STOP_TIMEOUT"]) + 30 + 5  # the drain first
     grace_s = {name: pod.get("terminationGracePeriodSeconds", 30) for name, pod in pods(text)}
     assert grace_s["llm-locust-master"] >= stop_and_flush_s + 60
     assert grace_s["llm-locust-worker"] >= stop_and_flush_s

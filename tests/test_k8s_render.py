@@ -175,15 +175,21 @@ def test_files_that_the_scenario_names_come_along_to_the_same_paths(render: Rend
 
 def test_a_long_flush_has_time_and_results_have_a_place(render: Render) -> None:
     made = render("users: 5\nflush_timeout: 10m\nout: results/nightly\n", *TARGET)
-    assert made.pod("master")["terminationGracePeriodSeconds"] == 750
-    assert made.pod("worker")["terminationGracePeriodSeconds"] == 660
+    assert made.pod("master")["terminationGracePeriodSeconds"] == 810
+    assert made.pod("worker")["terminationGracePeriodSeconds"] == 720
     assert made.options["LLM_LOCUST_OUT"] == "/runs/nightly"
+
+
+def test_a_drain_of_ones_own_has_its_time_and_no_more(render: Render) -> None:
+    for drain, worker_s in (("5m", 390), ("0", 90)):
+        made = render(f"users: 5\ndrain: {drain}\n", *TARGET)
+        assert made.pod("worker")["terminationGracePeriodSeconds"] == worker_s
 
 
 def test_the_usual_grace_is_that_of_the_base(render: Render) -> None:
     made = render("users: 5\n", *TARGET)
-    assert made.pod("master")["terminationGracePeriodSeconds"] == 180
-    assert made.pod("worker")["terminationGracePeriodSeconds"] == 90
+    assert made.pod("master")["terminationGracePeriodSeconds"] == 240
+    assert made.pod("worker")["terminationGracePeriodSeconds"] == 150
 
 
 def test_a_locustfile_of_ones_own_takes_the_others_place(render: Render, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from llm_locust.k8s.scenario_files import RenderError, files_of
 from llm_locust.k8s.target import Target
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.workload.scenario import Scenario
+from llm_locust.workload.times import DEFAULT_DRAIN, parse_drain
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -22,7 +23,7 @@ OVERLAYS: Mapping[str, str] = {"headless": "Job", "demo": "Job", "soak": "Deploy
 _IMAGE = "llm-locust"
 _KEY_VARIABLE = "API_KEY"
 
-#: Beside --flush-timeout: --stop-timeout of the base, 5 s, and what the report may take.
+#: Beside --drain and --flush-timeout: --stop-timeout of the base, 5 s, and what the report may take.
 _MASTER_GRACE_S = 150
 _WORKER_GRACE_S = 60
 _FLUSH_TIMEOUT_S = 30
@@ -152,11 +153,13 @@ def _roles(plan: Plan, files: list[str]) -> list[dict[str, Any]]:
     """What changes in master and workers, as JSON patches."""
     kind = OVERLAYS[plan.overlay]
     amount = ("replicas",) if kind == "Deployment" else ("completions", "parallelism")
-    flush_s = parse_duration(str(plan.scenario.options.get("flush_timeout", f"{_FLUSH_TIMEOUT_S}s")))
+    options = plan.scenario.options
+    flush_s = parse_duration(str(options.get("flush_timeout", f"{_FLUSH_TIMEOUT_S}s")))
+    end_s = parse_drain(str(options.get("drain", DEFAULT_DRAIN))) + flush_s
     both = [*_items(files), *_secret(plan)]
     patches = {
-        "master": [_grace(_MASTER_GRACE_S + flush_s), *both],
-        "worker": [_grace(_WORKER_GRACE_S + flush_s), *both]
+        "master": [_grace(_MASTER_GRACE_S + end_s), *both],
+        "worker": [_grace(_WORKER_GRACE_S + end_s), *both]
         + [_change("replace", f"/spec/{name}", plan.workers) for name in amount],
     }
     if plan.upload_secret is not None:
