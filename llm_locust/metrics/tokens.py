@@ -82,10 +82,12 @@ def source_shares(c: Columns, credited: Floats) -> dict[str, float | None]:
     """
     uncounted = _BY_EVENTS if _counted_per_event(c) is None else len(SOURCES)
     source = np.where(_uncounted(c), uncounted, c.source)
-    sums = np.bincount(source, weights=np.nan_to_num(credited), minlength=len(SOURCES) + 1)
-    total = float(sums.sum())
+    known = ~np.isnan(credited)
+    # Sorted: the order of workers is no input.
+    sums = [float(np.sort(credited[known & (source == code)]).sum()) for code in range(len(SOURCES) + 1)]
+    total = sum(sums)
     keys = (*(source.value for source in SOURCES), ESTIMATE)
-    return {key: float(part) / total if total else None for key, part in zip(keys, sums, strict=True)}
+    return {key: part / total if total else None for key, part in zip(keys, sums, strict=True)}
 
 
 def _hidden(c: Columns, ok: Rows) -> dict[str, Any]:
