@@ -101,7 +101,10 @@ CONTRACT: dict[str, set[str]] = {
     "reliability": {
         *("seconds", "ok_share", "good_share", "longest_without_ok", "longest_without_good", "retries"),
     },
-    **{key: set() for key in ("schema", "replicas", "errors", "gates", "cost", "energy", "server")},
+    **{
+        key: set()
+        for key in ("schema", "littles_law", "replicas", "errors", "gates", "cost", "energy", "server")
+    },
     "live_check": set(),
     "fairness": {"requests", "output_tokens", "in_flight", "ttft", "gini", "cv", "chance", "causes"},
     **{key: set() for key in ("by_name", "by_class", "sessions")},

@@ -54,9 +54,9 @@ def _over_window(c: Columns, window: Window) -> dict[str, Any]:
     sent_s, ended_s = c.sent_s[sent], c.ended_s[sent]
     inside = (sent_s >= start_s) & (sent_s < end_s)
     before = (sent_s < start_s) & (ended_s > start_s)
-    times_s = ended_s[inside] - sent_s[inside]
-    came_in = float((np.minimum(ended_s[before], end_s) - start_s).sum())
-    went_out = float(np.maximum(ended_s[inside] - end_s, 0.0).sum())
+    times_s = np.sort(ended_s[inside] - sent_s[inside])  # the order of workers is no input to a sum
+    came_in = float(np.sort(np.minimum(ended_s[before], end_s) - start_s).sum())
+    went_out = float(np.sort(np.maximum(ended_s[inside] - end_s, 0.0)).sum())
     edges = (came_in - went_out) / window.seconds
     mean = float(Spans.of(c).means(np.array([start_s, end_s]))[0])
     rate, time_s = int(inside.sum()) / window.seconds, float(times_s.mean()) if inside.any() else 0.0
