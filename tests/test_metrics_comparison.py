@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import golden_run
 import numpy as np
 import pytest
 from compare_cases import SECONDS, TOKENS, compared, facts, lognormal, made_batch, made_run
@@ -225,6 +226,21 @@ def test_every_figure_is_the_one_of_the_summary(name: str) -> None:
         assert estimate.value == pytest.approx(expected, rel=1e-12)
         low, high = estimate.ends(0.95)
         assert low <= estimate.value <= high
+
+
+def test_every_figure_is_the_one_of_the_summary_where_requests_were_cut_lost_and_never_sent() -> None:
+    made = golden_run.records()
+    rows, known = golden_run.batch(made), golden_run.manifest(made)
+    run, found = (
+        measure_for_comparison(rows, known, parse_slo(known.slo), "run", 20.0),
+        summarise(rows, known),
+    )
+    figures = {name: of_summary(found, name) for name in METRICS}
+    assert figures["p99_ttft"] is None
+    for name, expected in figures.items():
+        estimate = run.estimate(METRICS[name], Resampler(0))
+        assert (estimate is None) == (expected is None), name
+        assert estimate is None or estimate.value == pytest.approx(expected, rel=1e-9), name
 
 
 def test_the_cells_of_a_rate_add_up_to_it() -> None:

@@ -12,6 +12,7 @@ from llm_locust.metrics.cells import Arrivals, order_cells, sum_arrivals, time_c
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.comparable import Metric
 from llm_locust.metrics.completeness import requests_lost, requests_unsent
+from llm_locust.metrics.cut import Samples
 from llm_locust.metrics.estimates import Average, Estimate, Percentile, Share
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.goodput import good_rates
@@ -88,14 +89,20 @@ def measure_for_comparison(
 
 
 def _latency(run: Compared, metric: Metric, resampler: Resampler) -> Estimate | None:
+    """The figure of the summary; None, too, where cut requests leave it open."""
+    durations = Samples.of(run.c, run.measured.values, metric.latency).durations(run.population)
     values = run.measured.values[metric.latency][run.population.ok]
     ascending, cells = ordered(values), order_cells(run.c, run.population.ok)
     if not len(ascending):
         return None
     known = cells.sums((~np.isnan(values)).astype(np.float64))
     if metric.statistic == "mean":
-        return Average(moments(ascending)[0], resampler.standard_error(cells.sums(values), known))
-    value = percentile(ascending, PERCENTILES[metric.statistic])
+        mean = durations.moments()[0] if len(durations.censored) else moments(ascending)[0]
+        error = resampler.standard_error(cells.sums(values), known)
+        return None if np.isnan(mean) else Average(mean, error)
+    value = durations.quantile(PERCENTILES[metric.statistic] / 100)
+    if np.isnan(value):
+        return None
     with_it = cells.sums((values <= value).astype(np.float64))
     return _percentile(metric, value, ascending, resampler, with_it, known)
 
@@ -158,8 +165,12 @@ def _denominator(run: Compared, metric: Metric) -> Rows:
     if metric.name == "error_rate" or judgement is None:
         return run.population.judged
     scheduled = run.population.all
-    mask = judgement.judged if metric.name == "goodput" else judgement.limited.get(metric.limit)
-    return scheduled if mask is None else scheduled[mask[scheduled]]
+    if metric.name == "goodput":
+        return scheduled[judgement.judged[scheduled]]
+    if metric.limit not in judgement.limited:
+        return scheduled
+    mask = judgement.limited[metric.limit] & ~judgement.unjudged[metric.limit]
+    return scheduled[mask[scheduled]]
 
 
 def _hits(run: Compared, metric: Metric) -> Mask | None:
