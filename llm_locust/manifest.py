@@ -29,16 +29,37 @@ class ClockFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HealthCell:
+    """What a process was like for some ``seconds``, which ended ``at_s`` after the epoch by its own clock.
+
+    ``cpu_percent`` is the largest mean of an interval of it; the others are of all of it. ``steal_percent``
+    is of the CPU time that the machine wanted, ``throttled_percent`` of the periods of its CPU limit.
+    """
+
+    at_s: float
+    seconds: float
+    cpu_percent: float
+    hub_lag_ms_p99: float | None = None
+    hub_lag_ms_max: float | None = None
+    steal_percent: float | None = None
+    throttled_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHealth:
     """What the run cost a process, and whether it was late: the hub's lag is how much later than asked
     a timer of its event loop ran. ``None`` is what was not measured. ``rss_mib`` is its memory over time, as
-    pairs of seconds after it took the run up and MiB: few, however long the run is."""
+    pairs of seconds after it took the run up and MiB: few, however long the run is. ``cells`` are the same
+    figures in the course of the run, and few too."""
 
     hub_lag_ms_p99: float | None = None
     hub_lag_ms_max: float | None = None
     cpu_percent_max: float | None = None
     rss_mib_max: float | None = None
     rss_mib: list[list[float]] = field(default_factory=list)
+    steal_percent: float | None = None
+    throttled_percent: float | None = None
+    cells: list[HealthCell] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

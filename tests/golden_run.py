@@ -6,7 +6,7 @@ import numpy as np
 from metrics_cases import ORIGIN_NS
 
 from llm_locust.batch import RecordBatch
-from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, ServerCall, WorkerFacts
+from llm_locust.manifest import ClockFacts, HealthCell, Manifest, NodeHealth, ServerCall, WorkerFacts
 from llm_locust.record import Outcome, RequestRecord, TokenSource
 
 REQUESTS = 5000
@@ -61,7 +61,11 @@ def batch(made: list[RequestRecord]) -> RecordBatch:
 
 def manifest(made: list[RequestRecord]) -> Manifest:
     """Of a run whose second worker died: 3 of its records did not come, 2 requests were under way."""
-    health = NodeHealth(hub_lag_ms_p99=0.7, hub_lag_ms_max=9.0, cpu_percent_max=41.5, rss_mib_max=120.5)
+    health = NodeHealth(
+        hub_lag_ms_p99=0.7, hub_lag_ms_max=9.0, cpu_percent_max=41.5, rss_mib_max=120.5,
+        steal_percent=1.5, throttled_percent=0.75,
+        cells=[_cell(15.0, 99.0, 50.0), _cell(500.0, 40.5, 0.6), _cell(600.0, 30.5, 0.2)],
+    )  # fmt: skip
     clock = ClockFacts(
         offset_ns=2_000_000, error_ns=150_000, least_offset_ns=0, most_offset_ns=1, exchanges=9
     )
@@ -108,6 +112,14 @@ def manifest(made: list[RequestRecord]) -> Manifest:
         master=NodeHealth(hub_lag_ms_max=4.5, cpu_percent_max=12.0),
         torn=["batches.frames: bytes 10 to 20 are no frame"],
         messages_dropped={"w2": {"llm_batch": 2, "llm_done": 1}, "stranger": {"llm_ping": 4}},
+    )  # fmt: skip
+
+
+def _cell(at_s: float, cpu_percent: float, lag_ms: float) -> HealthCell:
+    """Of 10 s, which ended at this time by a clock that is 2 ms behind the run's."""
+    return HealthCell(
+        at_s=ORIGIN_NS / 1e9 + at_s - 0.002, seconds=10.0, cpu_percent=cpu_percent, hub_lag_ms_p99=lag_ms,
+        hub_lag_ms_max=10 * lag_ms, steal_percent=cpu_percent / 100, throttled_percent=lag_ms / 10,
     )  # fmt: skip
 
 

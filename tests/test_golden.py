@@ -20,6 +20,8 @@ from llm_locust.metrics.measured import measure
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.metrics.summary import summarise
 
+_TAKEN = ("steal_percent", "throttled_percent")
+
 
 @pytest.fixture(scope="module")
 def made() -> Any:
@@ -162,7 +164,7 @@ def _gates(whole: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _completeness() -> dict[str, Any]:
-    health = ("hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max")
+    health = ("hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max", *_TAKEN)
     clock = ("clock_offset_ms", "clock_error_ms", "clock_steps")
     shared = {"announced": 2500, "received": 2500, "missing": 0, "in_flight": 0, "unrecorded": 0}
     return {
@@ -205,7 +207,7 @@ def _completeness() -> dict[str, Any]:
                 "held_back": 5,
                 "unsent": 4,
                 **dict(zip(clock, (2.0, 0.15, 0), strict=True)),
-                **dict(zip(health, (0.7, 9.0, 41.5, 120.5), strict=True)),
+                **dict(zip(health, (0.7, 9.0, 41.5, 120.5, 1.5, 0.75), strict=True)),
             },
             {
                 "id": "w2",
@@ -228,7 +230,7 @@ def _completeness() -> dict[str, Any]:
                 **dict.fromkeys((*clock, *health)),
             },
         ],
-        "master": {"clock_steps": 0, **dict(zip(health, (None, 4.5, 12.0, None), strict=True))},
+        "master": {"clock_steps": 0, **dict(zip(health, (None, 4.5, 12.0, None, None, None), strict=True))},
     }
 
 

@@ -73,6 +73,8 @@ def test_everything_known_of_a_worker_is_there_in_seconds_and_milliseconds() -> 
             "hub_lag_ms_max": 9.0,
             "cpu_percent_max": 40.0,
             "rss_mib_max": 120.0,
+            "steal_percent": None,
+            "throttled_percent": None,
         }
     ]
 
@@ -84,6 +86,7 @@ def test_what_is_not_known_of_a_worker_is_none_and_never_0() -> None:
     unknown = {"joined_s", "heard_s", "announced", "batches_received"}
     unknown |= {"clock_offset_ms", "clock_error_ms", "clock_steps"}
     unknown |= {"hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max"}
+    unknown |= {"steal_percent", "throttled_percent"}
     assert {key for key, value in facts.items() if value is None} == unknown
 
 
@@ -170,6 +173,8 @@ def test_the_masters_health_stands_beside_the_workers() -> None:
         "hub_lag_ms_max": 12.0,
         "cpu_percent_max": None,
         "rss_mib_max": 90.0,
+        "steal_percent": None,
+        "throttled_percent": None,
     }
 
 

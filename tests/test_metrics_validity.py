@@ -5,11 +5,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metrics_cases import columns, failed, manifest, request
+from metrics_cases import columns, failed, manifest, ns, request
 
-from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
+from llm_locust.manifest import ClockFacts, HealthCell, NodeHealth, WorkerFacts
+from llm_locust.metrics.node_health import nodes
 from llm_locust.metrics.thresholds import markdown_rows
 from llm_locust.metrics.validity import Scale, client_validity
+from llm_locust.metrics.window import Window
 from llm_locust.record import RequestRecord
 
 
@@ -70,6 +72,8 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "cpu_percent_max": 10.0,
         "coalesced_ratio": 0.0,
         "clock_steps": 0,
+        "steal_percent_max": None,
+        "throttled_percent_max": None,
         "hub_lag_ms_p99": None,
         "hub_lag_ms_max": None,
         "hub_lag_master_ms_max": None,
@@ -269,3 +273,55 @@ def test_a_clock_that_is_not_known_well_enough_for_the_windows_edges_is_suspect(
 def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
     docs = (Path(__file__).parent.parent / "docs" / "metrics.md").read_text()
     assert "\n".join(markdown_rows()) in docs
+
+
+def taken(**health: Any) -> dict[str, Any]:
+    worker = WorkerFacts(id="w", index=0, announced=0, received=0, health=NodeHealth(**health))
+    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    return client_validity(columns(request()), np.array([0]), manifest(workers=[worker]), scale)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0.5, "ok"), (3, "suspect"), (11, "invalid")])
+def test_cpu_time_that_a_client_did_not_get_is_held_against_it(percent: float, expected: str) -> None:
+    stolen, throttled = taken(steal_percent=percent), taken(throttled_percent=percent)
+    assert (stolen["verdict"], stolen["steal_percent_max"]) == (expected, percent)
+    assert (throttled["verdict"], throttled["throttled_percent_max"]) == (expected, percent)
+    if expected != "ok":
+        assert "hypervisor" in stolen["reasons"][0]
+        assert "CPU limit" in throttled["reasons"][0]
+
+
+def cell(at: float, **of: float) -> HealthCell:
+    return HealthCell(at_s=ns(at) / 1e9, seconds=2.0, **({"cpu_percent": 10.0} | of))
+
+
+def test_cpu_and_lag_are_those_of_the_window() -> None:
+    """A worker was busy before the window and after it, and its clock is 100 s behind."""
+    cells = [
+        cell(-98.0, cpu_percent=99.0, throttled_percent=50.0),
+        cell(-94.0, cpu_percent=20.0, throttled_percent=0.0, hub_lag_ms_p99=1.0),
+        cell(-92.0, cpu_percent=30.0, throttled_percent=0.5, hub_lag_ms_p99=2.0),
+        cell(-80.0, cpu_percent=98.0),
+    ]
+    health = NodeHealth(cpu_percent_max=99.0, throttled_percent=20.0, cells=cells)
+    behind = ClockFacts(offset_ns=100 * 10**9, error_ns=1, least_offset_ns=0, most_offset_ns=0, exchanges=8)
+    worker = WorkerFacts(id="w", index=0, announced=0, received=0, health=health, clock=behind)
+    made = manifest(workers=[worker])
+    found = nodes(made, Window(ns(4.0), ns(9.0), ""))
+    assert (found["cpu_percent_max"], found["throttled_percent_max"]) == (30.0, 0.25)
+    assert (found["hub_lag_ms_p99"], found["steal_percent_max"]) == (2.0, None)
+    for other in (None, Window(ns(100.0), ns(101.0), "")):
+        assert nodes(made, other)["cpu_percent_max"] == 99.0
+
+
+def test_a_worker_whose_clock_was_never_measured_is_told_where_there_are_several() -> None:
+    workers = [
+        WorkerFacts(id="w0", index=0, announced=5, received=5, clock=clock()),
+        WorkerFacts(id="w1", index=1, announced=5, received=5),
+    ]
+    c, scale = columns(request()), Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    result = client_validity(c, np.array([0]), manifest(workers=workers), scale)
+    assert result["verdict"] == "suspect"
+    assert result["reasons"][0].startswith("the clock of w1 was never measured")
+    alone = client_validity(c, np.array([0]), manifest(workers=workers[1:]), scale)
+    assert alone["verdict"] == "ok"

@@ -259,6 +259,9 @@ def test_a_round_on_a_busy_channel_leaves_the_estimate_with_the_drift_in_its_err
     world.measure()
     assert world.miss_ns == 0
     assert world.watch.error_ns == MS + drift_ns(world.now_ns - before_ns)
+    facts = world.watch.facts()
+    assert facts is not None
+    assert facts.error_ns == 75 * MS, "what was dropped said so, and may have been right"
     world.measure()
     assert world.watch.error_ns == MS
 

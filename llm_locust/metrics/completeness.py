@@ -127,4 +127,6 @@ def _health(health: NodeHealth) -> dict[str, float | None]:
         "hub_lag_ms_max": known(health.hub_lag_ms_max),
         "cpu_percent_max": known(health.cpu_percent_max),
         "rss_mib_max": known(health.rss_mib_max),
+        "steal_percent": known(health.steal_percent),
+        "throttled_percent": known(health.throttled_percent),
     }

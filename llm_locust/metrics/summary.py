@@ -165,7 +165,7 @@ def _client(
     m: Measured, p: Population, manifest: Manifest, latency_ms: dict[str, Any], law: dict[str, Any]
 ) -> dict[str, Any]:
     medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
-    return client_validity(m.c, p.judged, manifest, Scale.of(m.window.seconds, medians_ms, m.gaps), law)
+    return client_validity(m.c, p.judged, manifest, Scale.of(m.window, medians_ms, m.gaps), law)
 
 
 def _steadiness(

@@ -114,6 +114,24 @@ CPU_PROGRAM = Threshold(
     "%",
     False,
 )
+STEAL = Threshold(
+    "`steal_percent_max`",
+    "",
+    2.0,
+    10.0,
+    "of the CPU time that a worker's machine wanted, its hypervisor gave so much to others: it stood still",
+    "%",
+    False,
+)
+THROTTLED = Threshold(
+    "`throttled_percent_max`",
+    "",
+    1.0,
+    10.0,
+    "in so many periods of its CPU limit a worker had used it up, and stood still until the next one",
+    "%",
+    False,
+)
 COALESCED = Threshold(
     "`coalesced_ratio`, where `lag_ms_p99` is 1 ms or more, or not known",
     "",
@@ -156,6 +174,8 @@ THRESHOLDS = (
     DELAY,
     CPU_KERNEL,
     CPU_PROGRAM,
+    STEAL,
+    THROTTLED,
     COALESCED,
     CLOCK_STEPS,
     CLOCK_ERROR,

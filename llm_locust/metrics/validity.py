@@ -13,10 +13,10 @@ import numpy as np
 
 from llm_locust.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.completeness import known, largest
 from llm_locust.metrics.gaps import PooledGaps
 from llm_locust.metrics.latency import client_lag, first_token_wide, schedule_delay
 from llm_locust.metrics.littles_law import law_text
+from llm_locust.metrics.node_health import nodes
 from llm_locust.metrics.percentiles import ordered, percentile
 from llm_locust.metrics.thresholds import (
     CLOCK_ERROR,
@@ -31,8 +31,11 @@ from llm_locust.metrics.thresholds import (
     LAG_FLOOR_MS,
     LAG_KERNEL,
     LAG_PROGRAM,
+    STEAL,
+    THROTTLED,
     Severity,
 )
+from llm_locust.metrics.window import Window
 
 Finding = tuple[Severity, str]
 
@@ -51,6 +54,7 @@ class Scale:
     """
 
     window_s: float
+    window: Window | None = None
     itl_ms: float | None
     ttft_ms: float | None
     e2el_ms: float | None
@@ -58,10 +62,12 @@ class Scale:
     gaps_unknown: int = 0
 
     @classmethod
-    def of(cls, window_s: float, medians_ms: dict[str, float | None], gaps: PooledGaps) -> "Scale":
+    def of(cls, window: Window, medians_ms: dict[str, float | None], gaps: PooledGaps) -> "Scale":
         """Of the medians of ``itl``, ``ttft`` and ``e2el``."""
         of_metric = {f"{metric}_ms": medians_ms[metric] for metric in ("itl", "ttft", "e2el")}
-        return cls(window_s=window_s, gaps=gaps.known, gaps_unknown=gaps.unknown, **of_metric)
+        return cls(
+            window=window, window_s=window.seconds, gaps=gaps.known, gaps_unknown=gaps.unknown, **of_metric
+        )
 
 
 def client_validity(
@@ -77,8 +83,8 @@ def client_validity(
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
     lag_p50_ms, lag_ms = (_ms(client_lag(c)[judged], percent) for percent in (50.0, 99.0))
     delay_ms = _ms(schedule_delay(c)[judged], 99.0) if manifest.open_loop else None
-    cpu = largest(w.health.cpu_percent_max for w in manifest.workers)
-    nodes = _nodes(manifest)
+    of_nodes = nodes(manifest, scale.window)
+    cpu = of_nodes["cpu_percent_max"]
     reads = int(c.reads[judged].sum())
     coalesced = int(c.coalesced_reads[judged].sum()) / reads if reads else None
     stepped = int(c.stepped[judged].sum())
@@ -87,15 +93,17 @@ def client_validity(
         *blurred_findings(blurred["first_tokens_wide"], blurred["gaps_unknown_share"]),
         *_lag(lag_ms, scale.itl_ms, kernel),
         *_lag_closed(lag_p50_ms, scale.e2el_ms, manifest),
-        *_hub_lag(nodes["hub_lag_ms_p99"], scale.itl_ms, kernel),
+        *_hub_lag(of_nodes["hub_lag_ms_p99"], scale.itl_ms, kernel),
         *_delay(delay_ms, scale.ttft_ms),
         *_cpu(cpu, kernel),
+        *_taken(of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]),
         *_coalesced(coalesced, lag_ms),
         *_stepped(stepped, len(judged)),
         *_clocks_set(manifest),
         *_clock_error(manifest, scale.window_s),
+        *_unmeasured(manifest),
         *_littles_law(law),
-        *_blind(lag_ms, nodes["hub_lag_ms_p99"], cpu, kernel),
+        *_blind(lag_ms, of_nodes["hub_lag_ms_p99"], cpu, kernel),
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
     return {
@@ -107,10 +115,9 @@ def client_validity(
         "lag_ms_p50": lag_p50_ms,
         "lag_ms_p99": lag_ms,
         "schedule_delay_ms_p99": delay_ms,
-        "cpu_percent_max": cpu,
         "coalesced_ratio": coalesced,
         "clock_steps": stepped,
-        **nodes,
+        **of_nodes,
     }
 
 
@@ -122,19 +129,6 @@ def _blurred(c: Columns, judged: Rows, scale: Scale) -> dict[str, Any]:
         "first_tokens_wide": float(np.mean(first_token_wide(c)[first])) if len(first) else None,
         "gaps_unknown": scale.gaps_unknown,
         "gaps_unknown_share": scale.gaps_unknown / gaps if gaps else None,
-    }
-
-
-def _nodes(manifest: Manifest) -> dict[str, float | None]:
-    """Event loops and clocks of the processes that took part."""
-    workers = manifest.workers
-    return {
-        "hub_lag_ms_p99": largest(w.health.hub_lag_ms_p99 for w in workers),
-        "hub_lag_ms_max": largest(w.health.hub_lag_ms_max for w in workers),
-        "hub_lag_master_ms_max": known(manifest.master.hub_lag_ms_max),
-        "worker_clock_steps": sum(w.clock.steps for w in workers if w.clock),
-        "master_clock_steps": manifest.clock_steps,
-        "clock_error_ms_max": largest(w.clock.error_ns * 1e-6 for w in workers if w.clock),
     }
 
 
@@ -250,9 +244,35 @@ def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
         yield found, text
 
 
+def _taken(steal: float | None, throttled: float | None) -> Iterator[Finding]:
+    if found := STEAL.severity(steal):
+        yield (
+            found,
+            f"a worker's machine got {steal:.3g} % less CPU time than it wanted: its hypervisor ran others. "
+            "Use a machine with CPUs of its own",
+        )
+    if found := THROTTLED.severity(throttled):
+        yield (
+            found,
+            f"a worker's CPU limit stopped it in {throttled:.3g} % of the limit's periods: "
+            "raise the limit of its container, or use more workers",
+        )
+
+
 def _coalesced(ratio: float | None, lag_ms: float | None) -> Iterator[Finding]:
     if found := coalesced_severity(ratio, lag_ms):
         yield found, f"{ratio:.1%} of the reads found several events: the gaps between those are not known"
+
+
+def _unmeasured(manifest: Manifest) -> Iterator[Finding]:
+    unknown = [w.id for w in manifest.workers if w.clock is None and w.received]
+    if unknown and len(manifest.workers) > 1:
+        named = ", ".join(unknown[:_MOST_NAMED])
+        yield (
+            "suspect",
+            f"the clock of {named} was never measured against the master's: "
+            "which of its requests are in the window is uncertain",
+        )
 
 
 def _littles_law(law: Mapping[str, Any] | None) -> Iterator[Finding]:

@@ -91,6 +91,7 @@ class ClockWatch:
         self._estimate: Estimate | None = None
         self._updated_ns = 0  # monotonic
         self._bounds_ns: tuple[int, int] | None = None  # least and most offset of this run
+        self._doubt_ns = 0
         self._reset_counters()
 
     @property
@@ -114,13 +115,16 @@ class ClockWatch:
         self._start_over(round(FIRST_WITHIN_NS * self._draw()))
 
     def facts(self) -> ClockFacts | None:
-        """Of this run so far; None while nothing is known. Bounds are of all offsets that held in it."""
+        """Of this run so far; None while nothing is known. Bounds are of all offsets that held in it.
+
+        The error is no less than the offset of any round that was dropped was off: it may have been right.
+        """
         if self._estimate is None or self._bounds_ns is None:
             return None
         least_ns, most_ns = self._bounds_ns
         return ClockFacts(
             offset_ns=self._estimate.offset_ns,
-            error_ns=self._estimate.error_ns,
+            error_ns=max(self._estimate.error_ns, self._doubt_ns),
             least_offset_ns=least_ns,
             most_offset_ns=most_ns,
             exchanges=self._exchanges,
@@ -199,6 +203,8 @@ class ClockWatch:
         now_ns = self._read().monotonic_ns
         new = best_of(round_.exchanges)
         known = update(self._estimate, new, now_ns - self._updated_ns)
+        if new is not None and known is not None and known != new:
+            self._doubt_ns = max(self._doubt_ns, abs(known.offset_ns - new.offset_ns))
         self._updated_ns = now_ns
         if known is not None:
             self._take(known)
@@ -229,6 +235,7 @@ class ClockWatch:
     def _reset_counters(self) -> None:
         self._exchanges = self._steps = self._step_ns = 0
         self._bounds_ns = None
+        self._doubt_ns = 0  # how far rounds that were dropped were off
         if self._estimate is not None:
             self._take(self._estimate)
 

@@ -6,9 +6,10 @@ import gevent
 import numpy as np
 import psutil
 
-from llm_locust.manifest import NodeHealth
+from llm_locust.manifest import HealthCell, NodeHealth
 from llm_locust.metrics.histogram import Histogram, count_durations, merge
 from llm_locust.metrics.percentiles import percentile
+from llm_locust.swarm.cpu_taken import CpuTaken, Taken
 
 #: How often the event loop is asked for a timer; each one tells the loop's lag once.
 LAG_INTERVAL_S = 0.05
@@ -20,6 +21,13 @@ COST_INTERVAL_S = 3.0
 MEMORY_INTERVAL_S = 30.0
 MOST_MEMORY_POINTS = 64
 
+#: A cell is so long at first, and twice as long each time that so many of them are there.
+CELL_S = 9.0
+MOST_CELLS = 32
+
+#: Most samples that one delay stands for.
+_MOST_HELD = 10_000
+
 _MIB = 1 << 20
 
 
@@ -27,25 +35,33 @@ class Health:
     """Samples this process's event loop, CPU and memory, of bounded size however long it lives.
 
     The loop's lag is how much later than asked a timer ran: all that holds the loop or stops the process
-    is in it, as is the pause of :class:`~llm_locust.client.polling.PollLimiter` (1 ms at most). Its
-    percentile is off by :data:`~llm_locust.metrics.histogram.RELATIVE_ERROR` at most, its maximum is exact.
-    CPU is that of all threads, in percent of one core.
+    is in it, as is the pause of :class:`~llm_locust.client.polling.PollLimiter` (1 ms at most). A delay also
+    stands for the timers that would have been due meanwhile, each late by what was left of it: a loop that
+    is held takes no samples. The percentile is off by
+    :data:`~llm_locust.metrics.histogram.RELATIVE_ERROR` at most, the maximum is exact. CPU is that of all
+    threads, in percent of one core.
     """
 
     def __init__(self) -> None:
         self._process = psutil.Process()
+        self._taken = CpuTaken()
         self._timer = gevent.get_hub().loop.timer(LAG_INTERVAL_S, LAG_INTERVAL_S, ref=False)
         self.begin()
 
     def begin(self) -> None:
         """A new run: what was sampled so far is forgotten."""
-        self._lag = merge([])
+        self._lag = self._cell_lag = merge([])
         self._new_lags_ns: list[int] = []  # since the last interval, not yet in the histogram
         self._cpu_percent_max: float | None = None
+        self._cell_cpu_percent: float | None = None
         self._rss_mib_max = 0.0
         self._rss_mib: list[list[float]] = []
         self._memory_interval_s = MEMORY_INTERVAL_S
         self._began_s = time.monotonic()
+        self._cells: list[HealthCell] = []
+        self._cell_s = CELL_S
+        self._taken_first = self._taken.read()
+        self._begin_cell()
         self._begin_interval()
         self._ask()
 
@@ -58,15 +74,17 @@ class Health:
         """The figures since :meth:`begin`; the CPU until the first interval is over is the mean so far."""
         self._count_lags()
         self._sample_memory()
-        p99_s, max_s = (percentile(self._lag, percent) for percent in (99.0, 100.0))
-        measured = len(self._lag) > 0
         cpu_percent = self._cpu_percent() if self._cpu_percent_max is None else self._cpu_percent_max
+        taken = self._taken.read()
         return NodeHealth(
-            hub_lag_ms_p99=round(p99_s * 1e3, 3) if measured else None,
-            hub_lag_ms_max=round(max_s * 1e3, 3) if measured else None,
+            hub_lag_ms_p99=_lag_ms(self._lag, 99.0),
+            hub_lag_ms_max=_lag_ms(self._lag, 100.0),
             cpu_percent_max=round(cpu_percent, 1),
             rss_mib_max=round(self._rss_mib_max, 1),
             rss_mib=list(self._rss_mib),
+            steal_percent=_rounded(taken.steal_percent(self._taken_first)),
+            throttled_percent=_rounded(taken.throttled_percent(self._taken_first)),
+            cells=[*self._cells, self._cell(taken)],
         )
 
     def _ask(self) -> None:
@@ -79,8 +97,11 @@ class Health:
         self._new_lags_ns.append(max(0, time.monotonic_ns() - self._due_ns))
         if time.monotonic() - self._interval_began_s >= COST_INTERVAL_S:
             self._cpu_percent_max = max(self._cpu_percent_max or 0.0, self._cpu_percent())
+            self._cell_cpu_percent = max(self._cell_cpu_percent or 0.0, self._cpu_percent())
             self._sample_memory()
             self._count_lags()
+            if time.monotonic() - self._cell_began_s >= self._cell_s:
+                self._end_cell()
             self._begin_interval()
         self._ask()
 
@@ -89,7 +110,7 @@ class Health:
 
     def _cpu_percent(self) -> float:
         """The CPU of this interval so far."""
-        elapsed_s = time.monotonic() - self._interval_began_s
+        elapsed_s = max(time.monotonic() - self._interval_began_s, 1e-6)
         return 100 * (time.process_time() - self._cpu_before_s) / elapsed_s
 
     def _sample_memory(self) -> None:
@@ -101,6 +122,66 @@ class Health:
                 self._rss_mib, self._memory_interval_s = self._rss_mib[1::2], 2 * self._memory_interval_s
 
     def _count_lags(self) -> None:
-        counted: Histogram = count_durations(np.array(self._new_lags_ns, dtype=np.int64))
+        interval_ns = round(LAG_INTERVAL_S * 1e9)
+        each = [np.arange(lag, -1, -interval_ns)[:_MOST_HELD] for lag in self._new_lags_ns]
+        counted: Histogram = count_durations(np.concatenate([np.empty(0, np.int64), *each]).astype(np.int64))
         self._lag = merge([self._lag, counted])
+        self._cell_lag = merge([self._cell_lag, counted])
         self._new_lags_ns.clear()
+
+    # -- the course of the run ------------------------------------------------------------
+
+    def _begin_cell(self) -> None:
+        self._cell_began_s = time.monotonic()
+        self._cell_lag = merge([])
+        self._cell_cpu_percent = None
+        self._cell_taken: Taken = self._taken.read()
+
+    def _cell(self, taken: Taken) -> HealthCell:
+        """The cell under way."""
+        cpu_percent = self._cpu_percent() if self._cell_cpu_percent is None else self._cell_cpu_percent
+        return HealthCell(
+            at_s=round(time.time(), 3),
+            seconds=round(time.monotonic() - self._cell_began_s, 3),
+            cpu_percent=round(cpu_percent, 1),
+            hub_lag_ms_p99=_lag_ms(self._cell_lag, 99.0),
+            hub_lag_ms_max=_lag_ms(self._cell_lag, 100.0),
+            steal_percent=_rounded(taken.steal_percent(self._cell_taken)),
+            throttled_percent=_rounded(taken.throttled_percent(self._cell_taken)),
+        )
+
+    def _end_cell(self) -> None:
+        self._cells.append(self._cell(self._taken.read()))
+        if len(self._cells) >= MOST_CELLS:
+            pairs = zip(self._cells[::2], self._cells[1::2], strict=True)
+            self._cells, self._cell_s = [_joined(*pair) for pair in pairs], 2 * self._cell_s
+        self._begin_cell()
+
+
+def _joined(first: HealthCell, second: HealthCell) -> HealthCell:
+    """Two cells, one after the other, as one."""
+    seconds = first.seconds + second.seconds
+
+    def mean(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else (a * first.seconds + b * second.seconds) / seconds
+
+    def most(a: float | None, b: float | None) -> float | None:
+        return max((v for v in (a, b) if v is not None), default=None)
+
+    return HealthCell(
+        at_s=second.at_s,
+        seconds=seconds,
+        cpu_percent=max(first.cpu_percent, second.cpu_percent),
+        hub_lag_ms_p99=most(first.hub_lag_ms_p99, second.hub_lag_ms_p99),
+        hub_lag_ms_max=most(first.hub_lag_ms_max, second.hub_lag_ms_max),
+        steal_percent=mean(first.steal_percent, second.steal_percent),
+        throttled_percent=mean(first.throttled_percent, second.throttled_percent),
+    )
+
+
+def _lag_ms(lag: Histogram, percent: float) -> float | None:
+    return round(percentile(lag, percent) * 1e3, 3) if len(lag) else None
+
+
+def _rounded(percent: float | None) -> float | None:
+    return None if percent is None else round(percent, 2)

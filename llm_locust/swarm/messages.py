@@ -153,6 +153,8 @@ class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
         points = self.health.rss_mib
         if len(points) > _MOST_POINTS or any(len(point) != 2 for point in points):
             raise ValueError("health.rss_mib is no short list of pairs")
+        if len(self.health.cells) > _MOST_POINTS:
+            raise ValueError("health.cells is no short list")
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):

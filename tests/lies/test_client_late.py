@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import gevent
 import numpy as np
 import pytest
-from calls import MS, Caller, arrived_ns, caller
+from calls import GOOD, MS, Caller, arrived_ns, caller
 from gevent.monkey import get_original
 from scripted import Script, ScriptedServer, chunk, last_chunk, stream_script, write
 from swarm_process import Result, locust, simulation
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(not ANCILLARY_BYTES, reason="this system does no
 
 HELD_S, FREE_S = 0.150, 0.030
 TTFT_MS, GAP_MS = 50, 20
+LATER_MS = 200  # of a first token that is to come while the loop is held, on a busy machine too
 
 LOCUSTFILE = f"""
 import gevent
@@ -108,9 +109,10 @@ def ask(server: ScriptedServer, kernel_stamping: None) -> Iterator[Caller]:
 
 def held(ask: Caller, script: Script) -> tuple[RequestRecord, np.ndarray]:
     """A call whose loop is held from just after its sending until all of the answer is there."""
+    ask.ask([GOOD])  # connecting would wait for the loop too
     job = ask.spawn(script)
     gevent.sleep(0.01)
-    get_original("time", "sleep")(0.4)
+    get_original("time", "sleep")(0.6)
     record = job.get(timeout=5).record
     return record, np.zeros(len(record.arrivals_ns), np.int64) if record.early_ns is None else record.early_ns
 
@@ -118,13 +120,13 @@ def held(ask: Caller, script: Script) -> tuple[RequestRecord, np.ndarray]:
 def test_the_true_time_of_each_event_lies_within_what_the_record_says(
     server: ScriptedServer, ask: Caller
 ) -> None:
-    record, early_ns = held(ask, stream_script(ttft_ms=TTFT_MS, gap_ms=GAP_MS, tokens=5))
-    (served,) = server.wait_ended(1)
+    record, early_ns = held(ask, stream_script(ttft_ms=LATER_MS, gap_ms=GAP_MS, tokens=5))
+    _, served = server.wait_ended(2)
     written = np.array(served.write_ns[1:6])  # the first write is the head
     came = arrived_ns(record)
     assert (came - early_ns <= written + MS).all()
     assert (written <= came).all()
-    assert early_ns[0] > 100 * MS, "the first token came 80 ms and more before the last packet of its read"
+    assert early_ns[0] > 50 * MS, "it came 80 ms before the last packet of its read"
 
 
 def test_events_of_one_packet_that_a_client_read_in_time_came_together(ask: Caller) -> None:
@@ -140,10 +142,11 @@ def test_events_of_one_packet_that_a_client_read_in_time_came_together(ask: Call
 def test_what_a_read_ends_with_is_exact_however_late_it_was(ask: Caller) -> None:
     """One packet: its stamp is the kernel's, and nothing came after it."""
     parts = [step.data or b"" for step in stream_script(tokens=1)]
-    script = [write(0, parts[0]), write(TTFT_MS, parts[1]), write(1000, chunk(parts[2]) + last_chunk())]
+    script = [write(0, parts[0]), write(LATER_MS, parts[1]), write(1500, chunk(parts[2]) + last_chunk())]
+    ask.ask([GOOD])  # connecting would wait for the loop too
     job = ask.spawn(script)
     gevent.sleep(0.01)
-    get_original("time", "sleep")(0.4)
+    get_original("time", "sleep")(0.6)
     record = job.get(timeout=5).record
     assert record.client_lag_ns is not None
     assert record.client_lag_ns > 100 * MS

@@ -1,0 +1,100 @@
+"""CPU time that this process was to have and did not get: stolen by the hypervisor, or throttled by a limit.
+
+Both are counters of the kernel. ``steal`` in ``/proc/stat`` is the time in which this machine had work and
+its hypervisor ran another one. ``nr_throttled`` in a cgroup's ``cpu.stat`` (versions 1 and 2) counts the
+periods, of ``nr_periods``, in which the group had used up its CPU limit and stood still.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_ROOTS = {1: ("cpu", "cpu,cpuacct"), 2: ("", "unified")}
+
+#: Fields of the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
+_IDLE, _STEAL = (3, 4), 7
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Counters at one moment; None where the system has none.
+
+    ``wanted`` is the time that the machine's CPUs worked or were to work, ``stolen`` of it was not given,
+    both in ticks. ``limits`` are the CPU limits, one above the other: the periods of each so far, and those
+    of them that it cut short.
+    """
+
+    wanted: int | None = None
+    stolen: int | None = None
+    limits: tuple[tuple[int, int], ...] | None = None
+
+    def steal_percent(self, before: "Taken") -> float | None:
+        """Of the CPU time that was wanted since ``before``; 0 where none was."""
+        if self.stolen is None or before.stolen is None or self.wanted is None or before.wanted is None:
+            return None
+        return _percent(self.stolen - before.stolen, self.wanted - before.wanted)
+
+    def throttled_percent(self, before: "Taken") -> float | None:
+        """Of the tightest limit's periods since ``before``; 0 where there was no limit."""
+        if self.limits is None or before.limits is None:
+            return None
+        pairs = zip(self.limits, before.limits, strict=True)
+        return max((_percent(now[1] - then[1], now[0] - then[0]) for now, then in pairs), default=0.0)
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * max(0, part) / whole if whole > 0 else 0.0
+
+
+class CpuTaken:
+    """Reads both counters; some 50 µs.
+
+    Args:
+        proc, cgroups: where the system shows them.
+    """
+
+    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._stat = proc / "stat"
+        self._limits = _limit_files(proc / "self" / "cgroup", cgroups)
+
+    def read(self) -> Taken:
+        """The counters now."""
+        limits = [_throttled(file) for file in self._limits]
+        whole = None if None in limits or not limits else tuple(each for each in limits if each is not None)
+        return Taken(*_steal(self._stat), whole)
+
+
+def _steal(stat: Path) -> tuple[int | None, int | None]:
+    try:
+        with stat.open() as file:
+            fields = [int(text) for text in file.readline().split()[1 : _STEAL + 2]]
+    except (OSError, ValueError):
+        return None, None
+    if len(fields) <= _STEAL:
+        return None, None
+    return sum(n for place, n in enumerate(fields) if place not in _IDLE), fields[_STEAL]
+
+
+def _throttled(file: Path) -> tuple[int, int] | None:
+    try:
+        counters = dict(line.split(maxsplit=1) for line in file.read_text().splitlines() if " " in line)
+        return int(counters["nr_periods"]), int(counters["nr_throttled"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _limit_files(own: Path, cgroups: Path) -> list[Path]:
+    """The ``cpu.stat`` of this process's group and of those above it, as far as they are seen from here."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return []
+    files = []
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version = 2 if number == "0" else 1 if "cpu" in controllers.split(",") else 0
+        for root in _ROOTS.get(version, ()):
+            group = (cgroups / root / path.lstrip("/")) if ".." not in path else cgroups / root
+            above = [group, *(parent for parent in group.parents if parent.is_relative_to(cgroups / root))]
+            files += [folder / "cpu.stat" for folder in above]
+    return [file for file in files if _throttled(file) is not None]
