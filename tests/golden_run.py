@@ -99,7 +99,7 @@ def manifest(made: list[RequestRecord]) -> Manifest:
             WorkerFacts(
                 id="w1", index=0, announced=first, received=first, batches=20, resent=1, received_seqs="0-19",
                 joined_ns=ORIGIN_NS - 10**9, heard_ns=ORIGIN_NS + 1500 * 10**9, clock=clock, health=health,
-                held_back=5, longest_held_ns=1_500_000_000, unsent=4,
+                held_back=5, longest_held_ns=1_500_000_000, unsent=4, unsent_warmup=1,
                 in_flight_ns=sum(r.ended_ns - r.started_ns for r in made[::2]) + IN_FLIGHT_UNSEEN_NS,
             ),
             WorkerFacts(

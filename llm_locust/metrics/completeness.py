@@ -20,8 +20,8 @@ def requests_lost(manifest: Manifest, rows: int) -> int:
 
 
 def requests_unsent(manifest: Manifest) -> int:
-    """Requests of a schedule that were due and were never sent, of the whole run."""
-    return sum(worker.unsent for worker in manifest.workers)
+    """Requests of a schedule that were due after the warm-up, and were never sent."""
+    return sum(worker.unsent - worker.unsent_warmup for worker in manifest.workers)
 
 
 def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
         "batches_resent": sum(w.resent for w in workers),
         "held_back": sum(w.held_back for w in workers),
         "held_back_s_max": max((w.longest_held_ns for w in workers), default=0) * 1e-9,
-        "unsent": requests_unsent(manifest),
+        "unsent": sum(w.unsent for w in workers),
         "in_flight_lost": sum(w.in_flight for w in workers if w.lost),
         "missing": {w.id: w.missing for w in sorted(workers, key=lambda w: w.id) if w.missing},
         "lost": sorted(w.id for w in workers if w.lost),
