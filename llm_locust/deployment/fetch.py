@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from llm_locust.deployment.endpoints import Target
+from llm_locust.wire.names import clean_name
 
 #: A page that is longer is none.
 MOST_BYTES = 8 * 1024 * 1024
@@ -110,4 +111,5 @@ class _Line:
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return clean_name(" ".join(text.split()))

@@ -18,6 +18,8 @@ from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.wire import reply as wire
 from llm_locust.wire.headers import HeaderError, header_templates
+from llm_locust.wire.names import clean_name
+from llm_locust.wire.payload import excess
 from llm_locust.wire.secrecy import blanked, blanked_name, public_url, url_secret
 from llm_locust.workload.scenario import sole_class
 from llm_locust.workload.validators import ValidatorError, checks_of
@@ -166,6 +168,8 @@ def _list_models(target: Target, settings: Settings) -> tuple[str, list[str] | N
                     "give a key by --api-key-env NAME or --header"
                 )
             if status == 200:
+                if excess(body) is not None:
+                    continue
                 try:
                     listed = msgspec.json.decode(body, type=_Models).data
                     return base, [blanked_name(m.id, settings.secrets) for m in listed]
@@ -181,9 +185,11 @@ def _choose(asked: str | None, models: list[str] | None, host: str) -> str:
         if asked is None:
             raise UsageError(f"{host!r} does not list its models: give --model NAME")
         return asked
-    shown = ", ".join(models[:_SHOWN_MODELS]) + (", …" if len(models) > _SHOWN_MODELS else "")
+    shown = ", ".join(map(clean_name, models[:_SHOWN_MODELS])) + (
+        ", …" if len(models) > _SHOWN_MODELS else ""
+    )
     if asked is None:
-        if len(models) == 1:
+        if len(models) == 1 and clean_name(models[0]) == models[0]:
             return models[0]
         raise UsageError(f"{host!r} has {len(models)} models, give --model NAME: {shown}")
     if asked not in models:

@@ -1,0 +1,57 @@
+"""The list of models is under the same bounds as the run's own answers, and fit to be shown."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted import Step, response_head, scripted_server, write
+
+ROOT = Path(__file__).parents[2]
+
+#: Locust patches the standard library when it is imported: in a process of its own.
+CHECK = """
+import sys
+from locust.argument_parser import LocustArgumentParser
+from llm_locust.swarm.options import add_arguments
+from llm_locust.swarm.preflight import check_target
+from llm_locust.swarm.settings import UsageError, parse_settings
+parser = LocustArgumentParser()
+add_arguments(parser)
+try:
+    print(check_target(sys.argv[1], parse_settings(parser.parse_args([]))))
+except UsageError as e:
+    print("refused:", e)
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "unit", "count", "end", "why"),
+    [
+        (b"", b"x", 8 << 20, b"", "cannot be reached: the answer has more than 4 MiB"),
+        (b'{"data":[{"id":"a"}', b',{"id":"a"}', 200_000, b"]}", "does not list its models: give --model"),
+        (
+            b'{"data":[{"id":"\\u001b[31m',
+            b"m",
+            5_000,
+            b'"}]}',
+            "has 1 models, give --model NAME: \ufffd[31m",
+        ),
+        (b'{"data":[{"id":"a', b"\\n", 1, b'b"}]}', "has 1 models, give --model NAME: a\ufffdb"),
+    ],
+)
+def test_a_list_of_models_is_bounded_and_fit_to_be_shown(
+    begin: bytes, unit: bytes, count: int, end: bytes, why: str
+) -> None:
+    head = response_head(content_type="application/json", chunked=False)
+    script = [write(0, head + begin), Step(send_b64=unit, repeat=count), write(None, end), Step(close=True)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    with scripted_server(routes={"*": script}) as server:
+        command = [sys.executable, "-c", CHECK, server.url]
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    said = done.stdout.decode().removesuffix("\n")
+    assert said.startswith("refused: "), done.stderr.decode()
+    assert why in said
+    assert said.isprintable()
+    assert len(said) < 500
