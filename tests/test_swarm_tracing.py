@@ -146,7 +146,22 @@ class Traced:
         return [(record, by_id[record["request_id"]]) for record in self.records]
 
 
-OPTIONS = ["--otel", "--headless", "-u", "9", "-r", "100", "-t", "5s", "--out", "run", "--output-tokens", "5"]
+OPTIONS = [
+    "--otel",
+    "--headless",
+    "-u",
+    "9",
+    "-r",
+    "100",
+    "-t",
+    "5s",
+    "--drain",
+    "0",
+    "--out",
+    "run",
+    "--output-tokens",
+    "5",
+]
 
 
 def swarm_of_three(folder: Path) -> Traced:
