@@ -134,7 +134,7 @@ def _give_up(df: Frame) -> None:
     for metric in ("ttft", "ttfo", "e2el"):
         came = df[metric].notna() if metric != "e2el" else pd.Series(False, df.index)
         still_open = given_up & ~came & (df.streamed if metric != "e2el" else True)
-        df[f"{metric}_longer_than"] = (df.ended - df.sent).where(still_open)
+        df[f"{metric}_longer_than"] = (df.ended - df.sent.fillna(df.started)).where(still_open)
         df[f"{metric}_scheduled_longer_than"] = (df.ended - df.scheduled).where(still_open)
         if metric == "ttft":
             df["ttft_started_longer_than"] = (df.ended - df.started).where(still_open)

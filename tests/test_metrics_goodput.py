@@ -281,11 +281,12 @@ def test_a_limit_that_a_cut_request_had_not_broken_is_not_held_against_it() -> N
     assert result["attainment"] == {"ttft": 1.0, "e2el": 0.5}
 
 
-def test_a_request_that_was_cut_before_it_was_sent_counts_from_scheduled_alone() -> None:
+def test_a_request_that_was_cut_before_it_was_sent_counts_from_started_in_place_of_sent() -> None:
     waiting = cut(5.0, sent=False)
     assert of(waiting, slo=Slo(ttft_s=1.0), measured_from="scheduled")["ratio"] == 0.0
     assert of(waiting, slo=Slo(ttft_scheduled_s=1.0))["ratio"] == 0.0
-    assert of(waiting, slo=Slo(ttft_s=1.0))["ratio"] is None
+    assert of(waiting, slo=Slo(ttft_s=1.0))["ratio"] == 0.0
+    assert of(waiting, slo=Slo(ttft_s=30.0))["ratio"] is None
 
 
 def test_who_leaves_after_a_limit_has_passed_is_bad_and_who_leaves_before_is_in_no_share() -> None:

@@ -244,14 +244,17 @@ class Part(Columns):
 
 
 def slices(c: Columns, size: int = 1 << 20) -> Iterator[Columns]:
-    """``c`` in parts of ``size`` rows, which share its memory: for what takes several arrays of each."""
+    """``c`` in parts of ``size`` rows, which share its memory: for what takes several arrays of each.
+
+    There is one part at least.
+    """
 
     def cut(value: Any, rows: slice) -> Any:
         if isinstance(value, Labels):
             return Labels(value.codes[rows], value.names)
         return value[rows] if isinstance(value, np.ndarray) else value
 
-    for first in range(0, len(c), size):
+    for first in range(0, max(1, len(c)), size):
         rows = slice(first, first + size)
         yield Columns(**{field.name: cut(getattr(c, field.name), rows) for field in fields(Columns)})
 

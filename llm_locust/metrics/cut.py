@@ -26,15 +26,16 @@ def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> F
     That is ttft or ttfo itself where that token had come. Otherwise it is the time until the request was
     given up, e2el's too: an answer that is not complete has its last token still to come. The tpot is at
     least (ended − sent − ttft) / (m − 1), m being the most tokens that the answer may have: those that were
-    asked for, or one more than have come where these are more or not known.
+    asked for, or one more than have come where these are more or not known. A request that was given up
+    before it was sent counts from started in place of sent: it waited for a server that took no connection.
 
     Args:
         metric: one that an SLO may have.
         measured_from: where ttft, ttfo and e2el begin.
 
     Returns:
-        NaN for requests that were not cancelled, and where nothing is known: from sent, of a request
-        that was never sent; of tpot, before the first token; of ttft and ttfo, where nothing is streamed.
+        NaN for requests that were not cancelled, and where nothing is known: of tpot, before the first
+        token; of ttft and ttfo, where nothing is streamed.
     """
     if metric == "tpot":
         bound = (c.ended_s - c.sent_s - c.paced_from_s) / most_gaps(c)
@@ -50,7 +51,8 @@ def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> F
 def _begun(c: Columns, metric: str, measured_from: MeasuredFrom) -> tuple[str, Floats]:
     """What a latency is without its beginning, and when that is for each request."""
     base, _, from_ = metric.partition("_")
-    begun = {"scheduled": c.scheduled_s, "started": c.started_s, "sent": c.sent_s}
+    sent_s = np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
+    begun = {"scheduled": c.scheduled_s, "started": c.started_s, "sent": sent_s}
     return base, begun[from_ or measured_from]
 
 

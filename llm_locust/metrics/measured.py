@@ -7,7 +7,17 @@ import numpy as np
 
 from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
-from llm_locust.metrics.columns import PART_COLUMNS, TIME_COLUMNS, Columns, Floats, Part, Rows, Times, groups
+from llm_locust.metrics.columns import (
+    PART_COLUMNS,
+    TIME_COLUMNS,
+    Columns,
+    Floats,
+    Part,
+    Rows,
+    Times,
+    groups,
+    slices,
+)
 from llm_locust.metrics.gaps import PooledGaps
 from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
 from llm_locust.metrics.latency import per_request
@@ -72,13 +82,14 @@ def measure(
         ok = Population.of(part, span.scheduled(part), np.arange(len(part))).ok
         columns.add(part, len(part))
         credits.add(Credits.of(part, span), len(part))
-        if limits:
-            judgements.add(judge(part, per_request(part), limits, from_), len(part))
         if _has_pace(limits):
             on_time.add(_OnTime.of(part, ok, limits), len(part))
         gaps.add(part, ok)
     c, credited = columns.value(), credits.value()
     c, output_tokens = with_estimates(c, credited.output_tokens)
+    if limits:  # by the estimates too: the pace of a cut answer is that of its tokens, not of its events
+        for some in slices(c):
+            judgements.add(judge(some, per_request(some), limits, from_), len(some))
     return Measured(
         c,
         replace(credited, output_tokens=output_tokens),

@@ -1,0 +1,66 @@
+"""What was given up is not absent: a hung server passes no gate, however its requests ended.
+
+- A server took no connection any more, and the run ended: requests that were never sent had no TTFT from
+  sent, so that goodput was 100 %, p99 TTFT that of the others, and all gates passed. Now they count from
+  started.
+- A request that was cut had three events of four tokens, and no count by the server: its pace was that of
+  events, four times too slow, and it was bad. Now it has the run's tokens per event.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from metrics_cases import batch, manifest, request
+
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.summary import exit_code, summarise
+from llm_locust.record import Outcome, RequestRecord, TokenSource
+
+ANSWER = (0.1, 0.2, 0.3, 0.4, 0.5)
+LATENCIES = "p99_ttft<1s p99_e2el<2s"
+
+
+def answered(**fields: Any) -> list[RequestRecord]:
+    """Eight users, answers of 0.5 s until 5 s."""
+    return [request(k * 0.5, ANSWER, user=u, **fields) for k in range(10) for u in range(8)]
+
+
+def cut(at: float, end: float, arrivals: tuple[float, ...] = (), **fields: Any) -> RequestRecord:
+    return request(at, arrivals, ended=end, outcome=Outcome.CANCELLED, **fields)
+
+
+def told(records: list[RequestRecord], run: Manifest) -> tuple[dict[str, Any], int | None]:
+    found = summarise(batch(*records), run)
+    return found, exit_code(found, run)
+
+
+def test_a_server_that_takes_no_connection_any_more_is_not_good() -> None:
+    run = manifest(stopped=14.0, slo="ttft=500ms", gates=f"goodput>=99% {LATENCIES}")
+    found, code = told([*answered(), *(cut(5.0, 14.0, sent=False) for _ in range(8))], run)
+    assert found["goodput"]["ratio"] == pytest.approx(80 / 88)  # printed 1.0
+    assert found["goodput"]["first_failed"]["ttft"] == found["requests"]["cut_broken"] == 8
+    assert found["latency_ms"]["ttft"]["p99"] is None  # printed 100
+    assert found["latency_ms"]["ttft"]["at_least"]["p99"] == pytest.approx(9_000)
+    assert [gate["passed"] for gate in found["gates"]] == [False, False, False]  # all passed
+    assert code == 1
+
+
+def test_requests_that_were_just_connecting_at_the_end_move_nothing() -> None:
+    run = manifest(stopped=5.0, slo="ttft=500ms", gates=f"goodput>=99% {LATENCIES}")
+    found, code = told([*answered(), *(cut(4.999, 5.0, sent=False) for _ in range(8))], run)
+    assert (found["goodput"]["ratio"], code) == (1.0, 0)
+    assert found["latency_ms"]["e2el"]["p99"] == pytest.approx(500)
+
+
+def test_the_pace_of_a_cut_answer_is_that_of_its_tokens() -> None:
+    """Twelve tokens in three events, of 0.4 s: 72 ms a token, not 400."""
+    uncounted = cut(5.0, 5.9, (0.1, 0.5, 0.9), output_tokens=None, token_source=TokenSource.EVENTS)
+    answers = answered(output_tokens=20)
+    run = manifest(stopped=6.0, slo="tpot=150ms")
+    found, _ = told([*answers, *(uncounted for _ in range(8))], run)
+    assert found["goodput"]["ratio"] == 1.0  # printed 0.91
+    assert found["requests"]["cut_broken"] == 0
+    slow = replace(uncounted, ended_ns=uncounted.ended_ns + 2_000_000_000)
+    found, _ = told([*answers, *(slow for _ in range(8))], run)
+    assert found["requests"]["cut_broken"] == 8  # 2.8 s for 12 gaps
