@@ -42,7 +42,7 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
             "by_outcome": inside.outcome.value_counts().reindex(OUTCOMES, fill_value=0).to_dict(),
         },
         "latency_ms": _latencies(inside, 0),
-        "latency_ms_adjusted": _latencies(inside, len(failed)),
+        "latency_ms_adjusted": _latencies(inside[inside.ok | inside.cancelled], len(failed)),
         "throughput": _throughput(df, seconds),
         "goodput": _goodput(df, seconds, lost, unsent),
     }
@@ -71,7 +71,7 @@ def censored(inside: Frame, metric: str) -> tuple[Any, Any, Any]:
     bound = inside[f"{metric}_longer_than"]
     ended = inside.ok & inside[metric].notna()
     if not metric.startswith("e2el"):
-        ended |= inside.cancelled & inside[metric].notna()
+        ended |= inside.given_up & inside[metric].notna()
     lasted = inside[metric].where(ended, bound)
     known = lasted.notna()
     return lasted[known] * 1e3, ended[known], inside.scheduled[known]

@@ -128,9 +128,9 @@ def _estimate(df: Frame) -> None:
 
 
 def _give_up(df: Frame) -> None:
-    """What is known of the cancelled requests: latencies that had come, and lower bounds of the others."""
+    """What is known of requests that did not get to their end: latencies that had come, and lower bounds."""
     df["cut"] = df.cancelled & ~df.abandoned
-    given_up = df.cancelled
+    given_up = df["given_up"] = df.cancelled | (df.outcome == "timeout")
     for metric in ("ttft", "ttfo", "e2el"):
         came = df[metric].notna() if metric != "e2el" else pd.Series(False, df.index)
         still_open = given_up & ~came & (df.streamed if metric != "e2el" else True)

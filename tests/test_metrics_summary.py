@@ -219,7 +219,7 @@ def a_run(n: int = 1500) -> list[RequestRecord]:
             late=float(random.gamma(1.0, 0.01)),
             name="long" if i % 3 else "chat",
         )
-        records.append(replace(record, outcome=Outcome.TIMEOUT) if i % 17 == 0 else record)
+        records.append(replace(record, outcome=Outcome.TRUNCATED) if i % 17 == 0 else record)
     first = request(0.0, (0.01,))
     return [first, *records]
 

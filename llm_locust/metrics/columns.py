@@ -148,6 +148,15 @@ class Columns(Times):
         return np.equal(self.outcome, OUTCOMES.index(Outcome.CANCELLED))
 
     @property
+    def timed_out(self) -> Mask:
+        return np.equal(self.outcome, OUTCOMES.index(Outcome.TIMEOUT))
+
+    @property
+    def given_up(self) -> Mask:
+        """The client ended them: they would have taken longer."""
+        return self.cancelled | self.timed_out
+
+    @property
     def paced_tokens(self) -> Floats:
         """The output tokens that could arrive: all but the hidden ones."""
         return self.output_tokens - self.hidden_tokens

@@ -1,17 +1,17 @@
 """What is known of a request that was given up before its end: how long it had already taken.
 
-The run's end cuts requests that are under way, and a user whose patience is over leaves. Either way the
-request would have taken longer: its durations are right-censored, neither known nor absent.
+The run's end cuts requests that are under way, a user whose patience is over leaves, and a time-out passes.
+Either way the request would have taken longer: its durations are right-censored, neither known nor absent.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from llm_locust.metrics.censoring import Durations, later_is_longer
-from llm_locust.metrics.columns import Columns, Floats, Mask
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.window import Population
 
 MeasuredFrom = Literal["scheduled", "sent"]
@@ -21,7 +21,7 @@ CENSORED = ("ttft", "ttfo", "e2el", "ttft_started", "ttft_scheduled", "e2el_sche
 
 
 def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> Floats:
-    """The least that a latency of each cancelled request can be, in seconds; shape (rows,).
+    """The least that a latency of each request that was given up can be, in seconds; shape (rows,).
 
     That is ttft or ttfo itself where that token had come. Otherwise it is the time until the request was
     given up, e2el's too: an answer that is not complete has its last token still to come. The tpot is at
@@ -34,18 +34,18 @@ def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> F
         measured_from: where ttft, ttfo and e2el begin.
 
     Returns:
-        NaN for requests that were not cancelled, and where nothing is known: of tpot, before the first
+        NaN for requests that were not given up, and where nothing is known: of tpot, before the first
         token; of ttft and ttfo, where nothing is streamed.
     """
     if metric == "tpot":
         bound = (c.ended_s - c.sent_s - c.paced_from_s) / most_gaps(c)
-        return np.where(c.cancelled, bound, np.nan)
+        return np.where(c.given_up, bound, np.nan)
     base, begun_s = _begun(c, metric, measured_from)
     bound = c.ended_s - begun_s
     if base != "e2el":
         came = _came(c, base) + (c.sent_s - begun_s)
         bound = np.where(c.streamed, np.where(np.isnan(came), bound, came), np.nan)
-    return np.where(c.cancelled, bound, np.nan)
+    return np.where(c.given_up, bound, np.nan)
 
 
 def _begun(c: Columns, metric: str, measured_from: MeasuredFrom) -> tuple[str, Floats]:
@@ -66,9 +66,9 @@ def most_gaps(c: Columns) -> Floats:
 
 
 def is_open(c: Columns, metric: str) -> Mask:
-    """The cancelled requests of which a latency of :data:`CENSORED` had not come to its end."""
+    """The requests that were given up when a latency of :data:`CENSORED` had not come to its end."""
     base = metric.partition("_")[0]
-    return c.cancelled if base == "e2el" else c.cancelled & c.streamed & np.isnan(_came(c, base))
+    return c.given_up if base == "e2el" else c.given_up & c.streamed & np.isnan(_came(c, base))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +86,27 @@ class Samples:
     @classmethod
     def of(cls, c: Columns, values: Mapping[str, Floats], metric: str) -> "Samples":
         """``values`` has the latencies as :func:`~llm_locust.metrics.latency.per_request` gives them."""
-        if metric not in CENSORED or not c.cancelled.any():
+        if metric not in CENSORED or not c.given_up.any():
             return cls(c, values[metric], None, None)
         return cls(c, values[metric], at_least(c, metric), is_open(c, metric))
 
-    def durations(self, population: Population, failed: int = 0) -> Durations:
-        """Those of a population.
+    def durations(self, population: Population) -> Durations:
+        """Those of a population: of its ok requests, and of those that were given up."""
+        return self._durations(population.ok, population.given_up(self.c))
+
+    def adjusted(self, population: Population, plain: Durations) -> Durations:
+        """The same with +∞ for each failed request, those that timed out among them.
 
         Args:
-            failed: requests that count as +∞.
+            plain: what :meth:`durations` gives for the population.
         """
-        ok, given_up = population.ok, population.cancelled
+        if self.c.timed_out[population.failed].any():
+            plain = self._durations(population.ok, population.cancelled)
+        return replace(plain, infinite=len(population.failed))
+
+    def _durations(self, ok: Rows, given_up: Rows) -> Durations:
         if self.bounds_s is None or self.open is None or not len(given_up):
-            return Durations.of(self.values_s[ok], failed=failed)
+            return Durations.of(self.values_s[ok])
         known = given_up[~np.isnan(self.bounds_s[given_up])]
         still_open = known[self.open[known]]
         observed = np.concatenate([ok, known[~self.open[known]]])
@@ -109,4 +117,4 @@ class Samples:
         trend = later_is_longer(
             observed_s, censored_s, self.c.scheduled_s[observed], self.c.scheduled_s[still_open]
         )
-        return Durations.of(observed_s, censored_s, failed=failed, trend=trend)
+        return Durations.of(observed_s, censored_s, trend=trend)

@@ -226,24 +226,24 @@ def latency_tables(
 ) -> list[Tables]:
     """Plain and adjusted figures of every metric, for each population.
 
-    The plain ones are of the requests that ended ok; of ttft, ttfo and e2el, from wherever, the cancelled
-    ones are censored samples, and observed ones where that token had come. The adjusted ones add +∞ for each
-    failed request: once, and in ``itl`` as often as an ok request has gaps on average. A failed request's own
-    times enter neither. ``places`` are the percentiles that a table has, key to percent.
+    The plain ones are of the requests that ended ok; of ttft, ttfo and e2el, from wherever, those that were
+    cancelled or timed out are censored samples, and observed ones where that token had come. The adjusted
+    ones have +∞ for each failed request in place of its times: once, and in ``itl`` as often as an ok request
+    has gaps on average. ``places`` are the percentiles that a table has, key to percent.
     """
     tables: list[Tables] = [({}, {}) for _ in populations]
     for metric in METRICS:
         # Metric by metric, so that the values of one at a time are there.
         samples = None if metric == "itl" else Samples.of(c, per_request(c), metric)
         for (plain, adjusted), each in zip(tables, populations, strict=True):
-            infinite = len(each.population.failed)
             if samples is None:
                 found = Durations(each.gaps())
-                infinite = _failed_gaps(each.population, len(found.observed))
+                beyond = replace(found, infinite=_failed_gaps(each.population, len(found.observed)))
             else:
                 found = samples.durations(each.population)
+                beyond = samples.adjusted(each.population, found)
             plain[metric] = summarise(found, 1e3, places)
-            adjusted[metric] = summarise(replace(found, infinite=infinite), 1e3, places)
+            adjusted[metric] = summarise(beyond, 1e3, places)
     return tables
 
 

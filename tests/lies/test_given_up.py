@@ -64,3 +64,28 @@ def test_the_pace_of_a_cut_answer_is_that_of_its_tokens() -> None:
     slow = replace(uncounted, ended_ns=uncounted.ended_ns + 2_000_000_000)
     found, _ = told([*answers, *(slow for _ in range(8))], run)
     assert found["requests"]["cut_broken"] == 8  # 2.8 s for 12 gaps
+
+
+def timed_out(at: float, within_s: float, arrivals: tuple[float, ...] = ()) -> RequestRecord:
+    return request(at, arrivals, ended=at + within_s, outcome=Outcome.TIMEOUT, error="no byte")
+
+
+def test_a_latency_is_no_better_for_a_shorter_time_out() -> None:
+    """Whether a hung request ends by its time-out or by the end of the run: it lasted longer than that."""
+    run = manifest(stopped=14.0, gates=LATENCIES)
+    found, code = told([*answered(), *(timed_out(5.0, 3.0) for _ in range(8))], run)
+    ttft = found["latency_ms"]["ttft"]
+    assert (ttft["n"], ttft["censored"], ttft["p99"]) == (80, 8, None)  # printed 100 ms
+    assert ttft["at_least"]["p99"] == pytest.approx(3_000)
+    assert "p99" in found["latency_ms_adjusted"]["ttft"]["beyond"]
+    assert [gate["passed"] for gate in found["gates"]] == [False, False]  # both passed
+    assert code == 1
+
+
+def test_of_a_stream_that_timed_out_between_two_tokens_the_first_is_observed() -> None:
+    found, _ = told([*answered(), *(timed_out(5.0, 3.0, (0.1, 0.2)) for _ in range(8))], manifest())
+    latencies = found["latency_ms"]
+    assert (latencies["ttft"]["n"], latencies["ttft"]["censored"]) == (88, 0)
+    assert (latencies["e2el"]["n"], latencies["e2el"]["censored"]) == (80, 8)
+    assert latencies["tpot"]["n"] == 80
+    assert found["latency_ms_adjusted"]["ttft"]["n"] == 88
