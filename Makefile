@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo system-packages test audit test-e2e test-k8s fuzz bench bench-report bench-compare bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test audit test-e2e test-k8s fuzz bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -46,6 +46,9 @@ bench-report: $(VENV)/.test  ## how long a report of many requests takes, and ho
 
 bench-compare: $(VENV)/.test  ## does compare find what changed between runs, and nothing else
 	$(BIN)/python bench/compare.py
+
+bench-coverage: $(VENV)/.test  ## how often 95 % intervals hold the truth
+	$(BIN)/python bench/coverage.py
 
 bench-master: $(VENV)/.test  ## does one master keep up with 500 workers and 50,000 requests/s
 	$(BIN)/python bench/master.py

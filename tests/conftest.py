@@ -23,7 +23,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 #: Whole runs, and the client's clock: what another test process takes from them changes what they see.
-_ALONE = ("test_swarm_", "test_client_", "test_scripted_", "test_arrival_process_", "test_prometheus_")
+_ALONE = (
+    *("test_swarm_", "test_client_", "test_scripted_", "test_arrival_process_", "test_prometheus_"),
+    "test_hostile_servers",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,7 +3,9 @@
 from typing import Any
 
 import golden_run as run
+import pandas as pd
 from golden_frame import Frame, population
+from golden_intervals import in_order, uncertainty
 from golden_stats import newcombe, share, some
 
 
@@ -25,8 +27,7 @@ def sessions(df: Frame) -> dict[str, Any]:
     cut = found.given_up | (found.done < found.planned)
     completed = ~found.failed & ~found.abandoned & ~cut
     ended = found[completed | found.failed | found.abandoned]
-    amounts, times = ("n", "mean", "p50", "max"), ("n", "mean", "p50", "p95", "p99", "ci95")
-    places = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
+    amounts = ("n", "mean", "p50", "max")
     entries = []
     inside = turns[turns.inside]
     for number, rows in inside.groupby(inside.turn.clip(upper=10)):
@@ -40,7 +41,7 @@ def sessions(df: Frame) -> dict[str, Any]:
                 "ok": len(ok),
                 "failed": len(failed),
                 "abandoned": int((rows.cancelled & rows.abandoned).sum()),
-                **{f"{m}_ms": some(ok[m] * 1e3, *times, percents=places) for m in ("ttft", "tpot", "e2el")},
+                **{f"{m}_ms": _times(ok[m] * 1e3, ok.scheduled) for m in ("ttft", "tpot", "e2el")},
                 "input_tokens": some(ok.input_tokens, *amounts),
                 "cached_share": both.cached_tokens.sum() / both.input_tokens.sum(),
             }
@@ -54,9 +55,15 @@ def sessions(df: Frame) -> dict[str, Any]:
         "cut": len(found) - len(ended),
         "turns": some(ended.done, *amounts),
         "output_tokens": some(ended.tokens.where(~ended.unknown), *amounts),
-        "duration_s": some(lasted, *times, percents=places),
+        "duration_s": _times(lasted, found.begun[completed]),
         "by_turn": entries,
     }
+
+
+def _times(values: Any, begun: Any) -> dict[str, Any]:
+    places = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
+    course = in_order(pd.DataFrame({"scheduled": begun, "sent": values, "ended": values}))
+    return some(values, "n", "mean", *places, percents=places) | uncertainty(values, course, places)
 
 
 def quality_of_part(df: Frame) -> dict[str, Any]:

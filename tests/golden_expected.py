@@ -6,6 +6,7 @@ import golden_run as run
 import numpy as np
 import pandas as pd
 from golden_frame import Frame, at, in_ms, population, slo_of
+from golden_intervals import Course, in_order, over_time, rate_ends, ratio, spread, sums, uncertainty
 from golden_stats import figures, some, survival
 
 from llm_locust.record import Outcome
@@ -41,29 +42,45 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
             "error_rate": len(failed) / len(judged),
             "by_outcome": inside.outcome.value_counts().reindex(OUTCOMES, fill_value=0).to_dict(),
         },
-        "latency_ms": _latencies(inside, 0),
-        "latency_ms_adjusted": _latencies(inside[inside.ok | inside.cancelled], len(failed)),
+        "latency_ms": _latencies(inside, inside.iloc[:0], seconds),
+        "latency_ms_adjusted": _latencies(inside, failed, seconds),
         "throughput": _throughput(df, seconds),
         "goodput": _goodput(df, seconds, lost, unsent),
     }
 
 
-def _latencies(inside: Frame, infinite: int) -> dict[str, Any]:
+def _latencies(inside: Frame, failed: Frame, seconds: float) -> dict[str, Any]:
     ok = inside[inside.ok]
     gaps = np.concatenate([*ok.gaps, np.empty(0)])
     # A failed request has as many gaps as an ok one has on average.
-    times = {"itl": round(infinite * len(gaps) / len(ok))} if len(gaps) else {}
-    tables = {
-        m: survival(*censored(inside, m), infinite)
-        if f"{m}_longer_than" in inside
-        else figures((gaps if m == "itl" else ok[m]) * 1e3, times.get(m, infinite))
-        | {"censored": 0, "at_least": {}}
-        for m in LATENCIES
-        if m != "tpot"
-    }
-    tables["tpot"] = figures(ok.tpot * 1e3, infinite) | {"censored": 0, "at_least": {}}
-    tables["itl"]["relative_error"] = 0.0
+    gaps_of_failed = round(len(failed) * len(gaps) / len(ok)) if len(gaps) else len(failed)
+    start = run.STOP_S - seconds
+    beside = sums(over_time(failed.scheduled, start, run.STOP_S), np.ones(len(failed)))
+    gap_cell = over_time(np.repeat(ok.scheduled, ok.gaps.map(len)), start, run.STOP_S).cell
+    of_gap = Course(gap_cell, 256, beside * gaps_of_failed / max(1, len(failed)), binned=True)
+    tables = {m: latency(inside, m, failed) for m in LATENCIES if m != "itl"}
+    tables["itl"] = figures(gaps * 1e3, gaps_of_failed) | {"censored": 0, "at_least": {}}
+    tables["itl"] |= uncertainty(gaps * 1e3, of_gap if len(gaps) else None) | {"relative_error": 0.0}
     return tables
+
+
+def latency(inside: Frame, metric: str, failed: Frame) -> dict[str, Any]:
+    """The figures of one latency, with +∞ for each failed request."""
+    failures = in_order(failed, inside)
+    beside = sums(failures, np.ones(len(failed)))
+    if metric == "tpot" or f"{metric}_longer_than" not in inside:
+        values = inside[inside.ok][metric] * 1e3
+        table = figures(values, len(failed)) | {"censored": 0, "at_least": {}}
+        cells = in_order(inside[inside.ok], inside)
+        return table | uncertainty(values, Course(cells.cell, cells.cells, beside))
+    # Failed requests stand for themselves: the bounds of those that timed out are not used beside them.
+    known = inside if failed.empty else inside[inside.ok | inside.cancelled]
+    lasted, ended, scheduled = censored(known, metric)
+    table = survival(lasted, ended, scheduled, len(failed))
+    cells = in_order(inside.loc[lasted.index], inside)
+    sure = uncertainty(lasted, Course(cells.cell, cells.cells, beside), ended=ended, table=table)
+    del table["quantile"]
+    return table | sure
 
 
 def censored(inside: Frame, metric: str) -> tuple[Any, Any, Any]:
@@ -87,7 +104,7 @@ def _throughput(df: Frame, seconds: float) -> dict[str, Any]:
     steps = pd.concat([pd.Series(1, np.maximum(inside.sent, start)), pd.Series(-1, inside.ended)])
     # At one instant, ends come first: one that ends does not meet one that is sent then.
     ordered = steps.rename_axis("at").reset_index(name="step").sort_values(["at", "step"])
-    return {
+    found = {
         "requests_per_s": (df.ok & df.ended_inside).sum() / seconds,
         "input_tokens_per_s": inputs,
         "output_tokens_per_s": outputs,
@@ -96,6 +113,23 @@ def _throughput(df: Frame, seconds: float) -> dict[str, Any]:
         "concurrency_mean": np.maximum(overlap, 0).sum() / seconds,
         "concurrency_peak": int(ordered.step.cumsum().max()),
     }
+    return found | {"ci95": _rate_intervals(df, found, seconds)}
+
+
+def _rate_intervals(df: Frame, rates: dict[str, Any], seconds: float) -> dict[str, Any]:
+    window = run.STOP_S - seconds, run.STOP_S
+    begun = (df.sent + df.first_event).where(df.events > 0, df.ended)
+    over = (df.sent + df.last_event).where(df.events > 0, df.ended)
+    inputs = sums(over_time(begun, *window), df.input_tokens * df.reads_prompt)
+    outputs, chars = (spread(begun, over, amount, *window) for amount in (df.n, df.chars))
+    amounts = {
+        "requests_per_s": sums(over_time(df.ended, *window), df.ok & df.ended_inside),
+        "input_tokens_per_s": inputs,
+        "output_tokens_per_s": outputs,
+        "total_tokens_per_s": inputs + outputs,
+        "output_chars_per_s": chars,
+    }
+    return {key: rate_ends(rates[key], amount, seconds) for key, amount in amounts.items() if key in rates}
 
 
 def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dict[str, Any]:
@@ -125,8 +159,21 @@ def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) ->
         "not_judged": {m: int(judged[f"unjudged_{m}"].sum()) for m in run.SLO},
         "first_failed": {c: int(first.get(c, 0)) for c in causes} | absent,
         "on_time_ratio": ok.on_time.mean() if ok.on_time.notna().any() else None,
-        "on_time": some(ok.on_time, "n", "mean", *low, "ci95", percents=low),
+        "on_time": some(ok.on_time, "n", "mean", *low, percents=low)
+        | uncertainty(ok.on_time, in_order(ok), low),
+        **_goodput_intervals(df, judged, seconds, missing),
     }
+
+
+def _goodput_intervals(df: Frame, judged: Frame, seconds: float, missing: int) -> dict[str, Any]:
+    good = df[df.good]
+    rates = {
+        "requests_per_s": good.ended_inside.sum() / seconds,
+        "output_tokens_per_s": (good.n * good.share).sum() / seconds,
+    }
+    found = ratio(judged, judged.good, missing, judged.e2el)
+    ends = {"ratio": found["ci95"], **_rate_intervals(good, rates, seconds)}
+    return {"ci95": ends, "n_effective": {"ratio": found["n_effective"]}}
 
 
 def tokens(df: Frame) -> dict[str, Any]:
@@ -138,7 +185,6 @@ def tokens(df: Frame) -> dict[str, Any]:
     spelled = known[known.chars.notna()]
     spent = ok.arrivals.map(lambda a: a[-1] - a[0] if len(a) else np.nan)
     pace = (ok.chars * (1 - 1 / ok.events.where(ok.events > 1)) / spent.where(spent > 0)).where(ok.streamed)
-    low = {"p1": 1.0, "p10": 10.0, "p50": 50.0}
     lengths = ("n", "mean", "p50", "p99", "max")
     return {
         "input": some(ok.input_tokens, *lengths) | {"error": _length_error(ok)},
@@ -150,11 +196,16 @@ def tokens(df: Frame) -> dict[str, Any]:
             "tokens": int(ok.hidden.sum()),
             "share": ok.hidden.sum() / ok.n.sum(),
         },
-        "user_tps": some(1 / ok.tpot.where(ok.tpot > 0), "n", "mean", *low, "ci95", percents=low),
-        "chars_per_s": some(pace, "n", "mean", *low, "ci95", percents=low),
+        "user_tps": _speeds(ok, 1 / ok.tpot.where(ok.tpot > 0)),
+        "chars_per_s": _speeds(ok, pace),
         "chars_per_token": spelled.chars.sum() / spelled.n.sum(),
         "delivery": "merged",  # between 1.05 and 2 tokens an event
     }
+
+
+def _speeds(ok: Frame, values: Any) -> dict[str, Any]:
+    low = {"p1": 1.0, "p10": 10.0, "p50": 50.0}
+    return some(values, "n", "mean", *low, percents=low) | uncertainty(values, in_order(ok), low)
 
 
 def _length_error(ok: Frame) -> dict[str, Any]:

@@ -7,9 +7,8 @@ from typing import Any
 import golden_run as run
 import numpy as np
 import pandas as pd
-from golden_expected import censored
+from golden_expected import latency
 from golden_frame import Frame, population
-from golden_stats import figures, survival
 
 from llm_locust.record import Outcome, RequestRecord
 
@@ -21,11 +20,10 @@ def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
     edges = np.linspace(run.STOP_S - seconds, run.STOP_S, PARTS + 1)
     entries = []
     for name, rows in df.groupby("replica"):
-        ok, failed, judged = population(rows)
+        _, failed, judged = population(rows)
         inside = rows[rows.inside]
         cut = int(inside.cut.sum())
-        of = {metric: survival(*censored(inside, metric), 0) for metric in ("ttft", "e2el")}
-        of["tpot"] = figures(ok.tpot * 1e3) | {"at_least": {}}
+        of = {metric: latency(inside, metric, inside.iloc[:0]) for metric in ("ttft", "tpot", "e2el")}
         places = [(metric, place) for metric in of for place in ("p50", "p99")]
         in_flight = [_overlap(rows, *part) for part in pairwise(edges)]
         entries.append(

@@ -12,20 +12,6 @@ PERCENTS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p9
 Z = NormalDist().inv_cdf(0.975)
 
 
-@cache
-def ranks(n: int, percent: float) -> tuple[int, int] | None:
-    """Order statistics (from 1) l and u with P(B < l) <= 2.5 % and P(B >= u) <= 2.5 %, B binomial(n, p)."""
-    if n == 0:
-        return None
-    p, k = percent / 100, np.arange(n + 1)
-    factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
-    log_pmf = factorial[n] - factorial[k] - factorial[n - k] + k * math.log(p) + (n - k) * math.log1p(-p)
-    pmf = np.exp(log_pmf)
-    lower = int((np.cumsum(pmf) <= 0.025).sum())
-    upper = n + 1 - int((np.cumsum(pmf[::-1]) <= 0.025).sum())
-    return (lower, upper) if lower >= 1 and upper <= n else None
-
-
 def percentile(ascending: np.ndarray[Any, Any], percent: float) -> float:
     """numpy's linear percentile, +∞ where it rests on an infinite value, NaN without any."""
     if not len(ascending):
@@ -37,22 +23,17 @@ def percentile(ascending: np.ndarray[Any, Any], percent: float) -> float:
 
 
 def figures(values: Any, infinite: int = 0, percents: dict[str, float] = PERCENTS) -> dict[str, Any]:
-    """n, mean, std, min, percentiles, max, ci95 and beyond of the defined values and so many of +∞."""
+    """n, mean, std, min, percentiles, max and beyond of the defined values and so many of +∞."""
     known = np.sort(pd.Series(values, dtype=float).dropna().to_numpy())
     samples = np.concatenate([known, np.full(infinite, np.inf)])
     places = {"min": 0.0, **percents, "max": 100.0}
     order = {key: percentile(samples, percent) for key, percent in places.items()}
-    intervals = {}
-    for key, percent in percents.items():
-        ends = ranks(len(samples), percent)
-        intervals[key] = None if ends is None else [_finite(float(samples[rank - 1])) for rank in ends]
     moments = not infinite and len(known) > 0
     return {
         "n": len(samples),
         "mean": known.mean() if moments else None,
         "std": known.std() if moments else None,
         **{key: _finite(value) for key, value in order.items()},
-        "ci95": intervals,
         "beyond": [key for key, value in order.items() if math.isinf(value)],
     }
 
@@ -65,7 +46,9 @@ def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int) -> dict[str
     seen = order.t[order.ended].to_numpy()
     open_ = order.t[~order.ended].to_numpy()
     if not len(open_):
-        return figures(seen, infinite) | {"censored": 0, "at_least": {}}
+        samples = np.concatenate([np.sort(seen), np.full(infinite, np.inf)])
+        plain = {"censored": 0, "at_least": {}, "quantile": lambda share: percentile(samples, share * 100)}
+        return figures(seen, infinite) | plain
     total, lasting, watched = len(order) + infinite, 1.0, len(order) + infinite
     places, weights = [], []
     for is_end in order.ended:
@@ -98,20 +81,16 @@ def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int) -> dict[str
         std = float(np.sqrt(np.average((seen - mean) ** 2, weights=weights)))
     elif not infinite:
         bounds["mean"] = as_if.mean()
-    ends = {key: ranks(total, percent) for key, percent in PERCENTS.items()}
     return {
         "n": len(seen) + infinite,
         "mean": mean,
         "std": std,
         "min": float(seen[0]) if len(seen) else None,
         **{key: _finite(value) for key, value in values.items()},
-        "ci95": {
-            key: None if pair is None or key in bounds else [_finite(at((r - 1) / (total - 1))) for r in pair]
-            for key, pair in ends.items()
-        },
         "beyond": [key for key, value in values.items() if math.isinf(value)],
         "censored": len(open_),
         "at_least": bounds,
+        "quantile": at,
     }
 
 
@@ -160,6 +139,7 @@ def serial_correlation(residuals: np.ndarray[Any, Any], fitted: int) -> float:
     return float(np.clip((raw * k + fitted) / (k - fitted - 2), 0, 0.95))
 
 
+@cache
 def student_t(degrees: float, confidence: float) -> float:
     """By numeric inversion of the distribution's integral."""
     x = np.linspace(0, 60, 600_001)

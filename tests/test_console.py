@@ -210,7 +210,7 @@ def test_a_run_without_an_slo_is_not_judged() -> None:
 def test_latencies_are_in_milliseconds_with_their_n() -> None:
     text = printed(summary())
     assert line_of(text, "Latency, ms").split()[2:] == ["mean", "p50", "p90", "p95", "p99", "n"]
-    assert line_of(text, "TTFT").split() == ["TTFT", "97.0", "97.0", "135", "139", "~143", "95"]
+    assert line_of(text, "TTFT").split() == ["TTFT", "~97.0", "~97.0", "~135", "~139", "~143", "95"]
     assert line_of(text, "ITL").split()[-1] == "380"
 
 
@@ -220,26 +220,34 @@ def alike(n: int) -> dict[str, Any]:
 
 
 def test_a_percentile_of_too_few_samples_is_marked_and_the_mark_explained() -> None:
-    few, enough = printed(alike(367)), printed(alike(368))
+    some = alike(100)
+    few = printed(some)
     assert "~" in line_of(few, "TTFT")
-    assert "~ too few samples" in few
-    assert "~" not in enough
-    assert "~ too few samples" in printed(alike(368), width=140)  # of p99.9
+    assert "~ too few independent samples" in few
+    for part in (some, *some["by_name"].values()):
+        for stats in part["latency_ms"].values():
+            stats["ci95"] = {key: None if key == "p99_9" else [1.0, 2.0] for key in stats["ci95"]}
+    for stats in (some["tokens"]["user_tps"], some["replicas"][0], some["goodput"]["on_time"]):
+        stats["ci95"] = {key: [1.0, 2.0] for key in stats["ci95"]}
+    assert "~" not in printed(some)
+    assert "~ too few independent samples" in printed(some, width=140)  # of p99.9
 
 
 def test_marks_stand_in_every_table_and_are_explained_below_the_first() -> None:
     text = printed(summary(gates="p99_ttft<1s p50_ttft<1s goodput>1% p99_connect<1s"), 140)
-    assert line_of(text, "chat").split()[4:6] == ["97.0", "~142"]
-    assert line_of(text, "replica-0").split()[6:8] == ["96.5", "~142"]
+    assert line_of(text, "chat").split()[4:6] == ["~97.0", "~142"]
+    assert line_of(text, "replica-0").split()[6:8] == ["~96.5", "~142"]
     assert "pass    p99_ttft<1s      ~143 ms" in text
-    assert "pass    p50_ttft<1s      97.0 ms" in text
+    assert "pass    p50_ttft<1s     ~97.0 ms" in text
     assert "p99_connect<1s     ~0 ms" in text
-    assert text.count("~ too few samples") == 1
-    assert text.index("~ too few samples") < text.index("\nGoodput")
+    assert text.count("~ too few independent samples") == 1
+    assert text.index("~ too few independent samples") < text.index("\nGoodput")
 
 
 def test_intervals_stand_below_the_latencies_where_there_are_any() -> None:
-    text = printed(summary())
+    some = summary()
+    some["latency_ms"]["ttft"]["ci95"] |= {"p50": [87.0, 107.0], "p90": [128.0, 141.0], "p95": [135.0, 144.0]}
+    text = printed(some)
     after = text[text.index("\n95 %, ms") :]
     assert line_of(text, "95 %, ms").split() == ["95", "%,", "ms", "p50", "p90", "p95", "p99"]
     assert line_of(after, "TTFT").split() == ["TTFT", "87.0–107", "128–141", "135–144", "–"]
@@ -257,11 +265,13 @@ def test_characters_stand_beside_tokens_where_they_are_known() -> None:
 
 def test_tokens_on_time_are_told_for_the_jerkiest_requests_too() -> None:
     text = " ".join(printed(summary()).split())
-    assert "90.7 % of tokens came on time (mean of the requests) · 100 % p50 · 80.0 % p5 · ~80.0 % p1" in text
+    assert (
+        "90.7 % of tokens came on time (mean of the requests) · ~100 % p50 · ~80.0 % p5 · ~80.0 % p1" in text
+    )
 
 
 def test_failures_stand_in_adjusted_percentiles_as_endless() -> None:
-    assert "failures as ∞: TTFT p50 99.5, p99 > max" in printed(summary())
+    assert "failures as ∞: TTFT p50 ~99.5, p99 > max" in printed(summary())
     assert "failures as ∞" not in printed(summary(records(bad=0)))
 
 

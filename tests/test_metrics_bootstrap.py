@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.metrics.bootstrap import CELLS, DRAWS, Resampler, StandardError, block_draws, block_length
+from llm_locust.metrics.bootstrap import CELLS, StandardError, block_length, longest_block, standard_error
 
 Floats = NDArray[np.float64]
 
@@ -27,28 +27,41 @@ def true_error(memory: float, n: int = CELLS) -> float:
 
 def errors(memory: float, runs: int = 60) -> Floats:
     """The standard errors of the mean that a bootstrap of many such series gives."""
-    found = [Resampler(seed).standard_error(noise(seed, memory), np.ones(CELLS)) for seed in range(runs)]
+    found = [standard_error(noise(seed, memory), np.ones(CELLS)) for seed in range(runs)]
     return np.array([error.value for error in found if error is not None])
 
 
-@given(st.integers(1, 60), st.integers(1, 60))
-def test_a_draw_is_as_long_as_the_run(cells: int, length: int) -> None:
-    draws = block_draws(np.random.default_rng(0), cells, min(length, cells))
-    assert draws.shape == (DRAWS, cells)
-    assert (draws.sum(axis=1) == cells).all()
-    assert (draws >= 0).all()
+def drawn_error(values: Floats, length: int, draws: int = 20_000) -> float:
+    """The standard deviation of the mean of a run put together of random blocks, by drawing them."""
+    rng, n = np.random.default_rng(0), len(values)
+    starts = rng.integers(0, n, (draws, n // length, 1))
+    means = values[(starts + np.arange(length)).reshape(draws, -1) % n].mean(axis=1)
+    blocks = n / length
+    return float(means.std()) * math.sqrt(blocks / (blocks - 1))
 
 
-def test_every_cell_is_drawn_as_often_as_any_other() -> None:
-    draws = block_draws(np.random.default_rng(0), 40, 7)
-    assert draws.mean(axis=0) == pytest.approx(np.ones(40), abs=5 / math.sqrt(DRAWS))
+@pytest.mark.parametrize("memory", [0.0, 0.8])
+def test_the_error_is_that_of_all_draws_of_blocks(memory: float) -> None:
+    values = noise(3, memory, 240)
+    found = standard_error(values, np.ones(240))
+    assert found is not None
+    length = block_length(values - values.mean())
+    if 240 % length:
+        length = next(d for d in range(length, 240) if 240 % d == 0)
+    assert found.value == pytest.approx(drawn_error(values, length), rel=0.08)
 
 
-def test_cells_of_a_block_are_neighbours_and_the_last_is_one_of_the_first() -> None:
-    (draw, *_) = block_draws(np.random.default_rng(3), 12, 6)
-    changes = np.count_nonzero(np.diff(np.append(draw, draw[0])))
-    assert changes <= 4  # two blocks have two ends each
-    assert (block_draws(np.random.default_rng(0), 12, 12) == 1).all()
+def test_blocks_that_do_not_fit_into_the_run_are_told() -> None:
+    short = standard_error(noise(1, 0.995), np.ones(CELLS))
+    apart = standard_error(noise(1, 0.0), np.ones(CELLS))
+    assert short is not None
+    assert apart is not None
+    assert not short.settled
+    assert apart.settled
+    assert longest_block(4) == 1
+    few = standard_error(np.arange(4.0), np.ones(4))
+    assert few is not None
+    assert not few.settled
 
 
 def test_the_error_of_independent_values_is_the_textbooks() -> None:
@@ -68,7 +81,7 @@ def test_the_interval_of_a_mean_holds_it_about_as_often_as_it_says(memory: float
     held = {0.95: 0, 0.998: 0}
     for seed in range(300):
         values = noise(seed, memory)
-        error = Resampler(seed).standard_error(values, np.ones(CELLS))
+        error = standard_error(values, np.ones(CELLS))
         assert error is not None
         for confidence in held:
             held[confidence] += abs(float(values.mean())) <= error.reach(confidence)
@@ -85,53 +98,43 @@ def test_blocks_are_as_long_as_the_memory_of_the_series() -> None:
 
 def test_a_series_without_any_difference_has_no_error_and_blocks_of_one() -> None:
     assert block_length(np.ones(CELLS)) == 1
-    error = Resampler(0).standard_error(np.full(CELLS, 3.0), np.ones(CELLS))
+    error = standard_error(np.full(CELLS, 3.0), np.ones(CELLS))
     assert error is not None
     assert error.value == pytest.approx(0, abs=1e-12)
 
 
 def test_a_single_cell_says_nothing_of_how_cells_differ() -> None:
     weights = np.zeros(CELLS)
-    assert Resampler(0).standard_error(weights, weights) is None
+    assert standard_error(weights, weights) is None
     weights[3] = 5
-    assert Resampler(0).standard_error(weights, weights) is None
+    assert standard_error(weights, weights) is None
 
 
 def test_a_ratio_of_sums_has_the_error_of_the_ratio() -> None:
     rng = np.random.default_rng(1)
     counts = rng.poisson(20, CELLS).astype(float)
     sums = 3 * counts + rng.normal(size=CELLS)
-    error = Resampler(0).standard_error(sums, counts)
+    error = standard_error(sums, counts)
     assert error is not None
     # The counts vary by far more than the ratio, which is 3 in every cell but for the noise added.
     assert error.value == pytest.approx(math.sqrt(CELLS) / counts.sum(), rel=0.25)
 
 
 def test_degrees_of_freedom_are_those_of_the_blocks() -> None:
-    even, uneven = (Resampler(0).standard_error(noise(1, m), np.ones(CELLS)) for m in (0.0, 0.9))
+    even, uneven = (standard_error(noise(1, m), np.ones(CELLS)) for m in (0.0, 0.9))
     assert even is not None
     assert uneven is not None
     assert even.degrees > 4 * uneven.degrees
     assert uneven.degrees >= 4
-    few = Resampler(0).standard_error(np.arange(4.0), np.ones(4))
+    few = standard_error(np.arange(4.0), np.ones(4))
     assert few is not None
     assert few.degrees == 3
-
-
-def test_the_same_seed_gives_the_same_error_and_another_one_a_like_one() -> None:
-    values, ones = noise(1, 0.5), np.ones(CELLS)
-    first, again, other = (Resampler(seed).standard_error(values, ones) for seed in (7, 7, 8))
-    assert first == again
-    assert first is not None
-    assert other is not None
-    assert first.value != other.value
-    assert first.value == pytest.approx(other.value, rel=0.15)
 
 
 @given(st.integers(0, 50), st.floats(0.001, 1000))
 def test_the_error_has_the_unit_of_its_figure(seed: int, scale: float) -> None:
     values, ones = noise(seed, 0.5, 64), np.ones(64)
-    plain, scaled = (Resampler(0).standard_error(k * values, ones) for k in (1.0, scale))
+    plain, scaled = (standard_error(k * values, ones) for k in (1.0, scale))
     assert plain is not None
     assert scaled is not None
     assert scaled.value == pytest.approx(scale * plain.value, rel=1e-9)

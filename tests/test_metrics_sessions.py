@@ -188,7 +188,7 @@ def test_the_report_says_how_sessions_ended_and_what_is_in_no_latency() -> None:
     assert ends == "5 sessions · 1 completed · 1 abandoned · 1 failed · 2 cut by the end"
     assert lengths == "turns 1.33 mean, 1.00 median, 2 max · output tokens 3.33 mean"
     assert lasted == "completed in ~1.40 s p50, ~1.40 s p95, ~1.40 s p99"
-    assert found.notes[0].text.startswith("~ too few samples")
+    assert found.notes[0].text.startswith("~ too few independent samples")
     assert left == "1 request abandoned before the first token: in no latency above"
 
 

@@ -211,6 +211,8 @@ def test_several_runs_are_one_population_over_the_union_of_their_windows(tmp_pat
     assert both["requests"]["population"] == 2 * one["requests"]["population"]
     assert both["latency_ms"]["ttft"]["p50"] == one["latency_ms"]["ttft"]["p50"]
     for key, value in one["throughput"].items():
+        if key == "ci95":
+            continue  # twice the requests are more certain
         assert both["throughput"][key] == pytest.approx(value), key
     assert both["run"]["id"] == "20261121-first, later"
     assert both["run"]["seed"] is None

@@ -5,12 +5,11 @@ drawn one by one would hide that and make noise look like a difference. So a run
 :data:`CELLS` consecutive cells of requests (or of time, for rates), and whole blocks of neighbouring
 cells are drawn with replacement, as often as fill the run. Every figure is a ratio of two sums over cells
 (a sum of latencies over their number, requests at or below a value over all, tokens over seconds), so
-that a draw costs as many operations as there are cells, whether there were a thousand requests or a
-hundred million. The standard deviation of the ratio over :data:`DRAWS` draws is its standard error.
+that an error costs as many operations as there are cells, whether there were a thousand requests or a
+hundred million. Nothing is drawn in fact: the variance over all possible draws has a closed form.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +20,6 @@ from llm_locust.metrics.trend import student_t
 #: Consecutive parts that a run is cut into.
 CELLS = 256
 
-#: Draws for a standard error, which is then itself known to 1 / √(2 · DRAWS): 3 %.
-DRAWS = 500
-
 #: Blocks that fit into a run at least: with fewer nothing would be known of how they differ.
 _FEWEST_BLOCKS = 5
 
@@ -33,10 +29,15 @@ _QUIET_LAGS = 5
 
 @dataclass(frozen=True, slots=True)
 class StandardError:
-    """Of a ratio of sums; ``degrees`` of freedom are one less than the independent blocks."""
+    """Of a ratio of sums; ``degrees`` of freedom are one less than the independent blocks.
+
+    ``settled`` is False where the run's memory asks for longer blocks than fit into it: the error is then
+    likely to be too small, and nobody can say by how much.
+    """
 
     value: float
     degrees: float
+    settled: bool = True
 
     def t(self, confidence: float) -> float:
         """Student's two-sided quantile."""
@@ -47,55 +48,33 @@ class StandardError:
         return self.t(confidence) * self.value
 
 
-class Resampler:
-    """Draws of blocks, the same for every figure of one run, so that figures move together in a draw.
+def standard_error(amounts: Floats, weights: Floats) -> StandardError | None:
+    """Of Σ ``amounts`` / Σ ``weights``; both have one value a cell, in the run's order.
 
-    Args:
-        seed: the same seed gives the same draws.
+    The circular block bootstrap (Politis and Romano 1992) of the linearised ratio: with d = amounts −
+    ratio × weights of each of N cells, and B the sums of d over the N blocks of L neighbours (the last
+    cells' neighbours are the first), the variance is N / L × mean(B²) / (Σ weights)². With b blocks it is
+    (b − 1) / b too small on average, which is put back.
+
+    Returns:
+        None where fewer than two cells have a weight: nothing shows how cells differ.
     """
-
-    def __init__(self, seed: int | Sequence[int]) -> None:
-        self._seed = seed
-        self._draws: dict[tuple[int, int], Floats] = {}
-
-    def standard_error(self, amounts: Floats, weights: Floats) -> StandardError | None:
-        """Of Σ ``amounts`` / Σ ``weights``; both have one value a cell, in the run's order.
-
-        With b blocks the deviation is √((b − 1) / b) too small on average, which is put back.
-
-        Returns:
-            None where fewer than two cells have a weight: nothing shows how cells differ.
-        """
-        occupied = int(np.count_nonzero(weights))
-        if occupied < 2:
-            return None
-        beside = amounts - amounts.sum() / weights.sum() * weights
-        length = block_length(beside)
-        draws = self._drawn(len(weights), length)
-        drawn = draws @ weights
-        held = drawn > 0
-        deviations = (draws @ beside)[held] / drawn[held]
-        blocks = max(2.0, min(len(weights) / length, occupied))
-        return StandardError(float(deviations.std()) * math.sqrt(blocks / (blocks - 1)), blocks - 1)
-
-    def _drawn(self, cells: int, length: int) -> Floats:
-        """How often each draw holds each cell, shape (DRAWS, cells)."""
-        key = cells, length
-        if key not in self._draws:
-            self._draws[key] = block_draws(np.random.default_rng(self._seed), cells, length)
-        return self._draws[key]
+    occupied = int(np.count_nonzero(weights))
+    if occupied < 2:
+        return None
+    total = float(weights.sum())
+    beside = amounts - amounts.sum() / total * weights
+    n, length = len(beside), block_length(beside)
+    ends = np.cumsum(np.concatenate([[0.0], beside, beside[: length - 1]]))
+    sums = ends[length:] - ends[:-length]
+    blocks = max(2.0, min(n / length, occupied))
+    variance = n / length * float(sums @ sums) / n * blocks / (blocks - 1)
+    return StandardError(math.sqrt(variance) / total, blocks - 1, settled=length < longest_block(n))
 
 
-def block_draws(rng: np.random.Generator, cells: int, length: int) -> Floats:
-    """Circular block bootstrap: how often each of :data:`DRAWS` draws holds each cell, (DRAWS, cells).
-
-    Blocks of ``length`` begin at any cell, and go on at the first where they pass the last, so that every
-    cell is as likely as any other. Each draw has ``cells`` cells; its last block is cut.
-    """
-    starts = rng.integers(0, cells, (DRAWS, math.ceil(cells / length), 1))
-    drawn = (starts + np.arange(length)).reshape(DRAWS, -1)[:, :cells] % cells
-    flat = drawn + cells * np.arange(DRAWS)[:, None]
-    return np.bincount(flat.ravel(), minlength=DRAWS * cells).reshape(DRAWS, cells).astype(np.float64)
+def longest_block(cells: int) -> int:
+    """A fifth of the cells."""
+    return max(1, cells // _FEWEST_BLOCKS)
 
 
 def block_length(series: Floats) -> int:
@@ -110,7 +89,7 @@ def block_length(series: Floats) -> int:
     a table of 25 figures has them, in 99.7 %. At most a fifth of the cells.
     """
     n = len(series)
-    most = max(1, n // _FEWEST_BLOCKS)
+    most = longest_block(n)
     covariances = _autocovariances(series)
     if most == 1 or covariances[0] <= 0:
         return 1

@@ -9,6 +9,7 @@ import pyarrow as pa
 from llm_locust.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.columns import Rows, groups
 from llm_locust.metrics.goodput import Missing, good_rates, goodput
+from llm_locust.metrics.goodput_intervals import goodput_intervals
 from llm_locust.metrics.latency import latency_figures
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.percentiles import PERCENTILES
@@ -110,5 +111,6 @@ def _figures(m: Measured, rows: Rows, population: Population, latency_ms: dict[s
         "latency_ms": latency_ms,
         "throughput": throughput(m.c, m.credits, rows),
         "goodput": goodput(m.judgement, m.c, population.all, Missing(None, None))
-        | good_rates(m.judgement, m.credits, rows),
+        | good_rates(m.judgement, m.credits, rows)
+        | goodput_intervals(m, population.all, rows),
     }

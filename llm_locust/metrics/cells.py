@@ -4,18 +4,21 @@ Requests are put into cells in the order in which they were scheduled, as many i
 per second into cells of the window, equally long.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.batch import Requests
 from llm_locust.metrics.bootstrap import CELLS
-from llm_locust.metrics.columns import PART_COLUMNS, Columns, Floats, Part, Rows, Times
-from llm_locust.metrics.gaps import known_gaps
-from llm_locust.metrics.ragged import pieces
+from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
 from llm_locust.metrics.window import Window
+
+T = TypeVar("T", bound=np.generic)
+
+#: What comes all at once comes in so many seconds.
+_MOMENT_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +34,69 @@ class Cells:
         return np.bincount(self.of + 1, weights, self.count + 1)[1:].astype(np.float64)
 
 
-def order_cells(c: Times, rows: Rows) -> Cells:
-    """The cells of ``rows`` in the order of their schedule: a burst at one instant has an order too."""
-    count = min(CELLS, len(rows))
-    of = np.empty(len(rows), dtype=np.int64)
-    of[np.argsort(c.scheduled_s[rows], kind="stable")] = np.arange(len(rows)) * count // max(1, len(rows))
-    return Cells(of, count)
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Items in the order of their run: ``places[bounds[i]:bounds[i + 1]]`` are those of cell i.
+
+    ``places`` is None where the items are in that order already.
+    """
+
+    places: Rows | None
+    bounds: Rows
+
+    @classmethod
+    def even(cls, items: int, places: Rows | None = None) -> "Order":
+        """As many items into each of at most :data:`CELLS` cells."""
+        count = min(CELLS, items)
+        return cls(places, -(-np.arange(count + 1) * items // max(1, count)))
+
+    def sorted(self, values: NDArray[T]) -> NDArray[T]:
+        """One value an item, in the order of the run."""
+        return values if self.places is None else values[self.places]
+
+    def sums(self, in_order: NDArray[np.float64] | Mask) -> Floats:
+        """Of each cell, values that are in the order of the run."""
+        found = np.zeros(len(self.bounds) - 1)
+        occupied = np.diff(self.bounds) > 0
+        if occupied.any():
+            dtype = np.int64 if in_order.dtype == np.bool_ else np.float64
+            found[occupied] = np.add.reduceat(in_order, self.bounds[:-1][occupied], dtype=dtype)
+        return found
+
+    def having(self, which: Mask) -> "Order":
+        """The order of some of the items, ``which`` marking them; the cells stay as they are."""
+        marked = self.sorted(which)
+        below = np.concatenate([[0], np.cumsum(marked)])
+        if self.places is None:
+            return Order(None, below[self.bounds])
+        number = np.cumsum(which) - 1
+        return Order(number[self.places[marked]], below[self.bounds])
+
+
+def order_cells(c: Columns, rows: Rows) -> Order:
+    """The cells of ``rows`` in the order of their schedule: a burst at one instant has an order too.
+
+    What was scheduled at one instant is in the order of its other times and of its outcome, so that the order
+    in which workers delivered is no input.
+    """
+    times_s = c.scheduled_s[rows]
+    if (times_s[1:] > times_s[:-1]).all():
+        return Order.even(len(rows))
+    places = np.argsort(times_s, kind="stable")
+    if (np.diff(times_s[places]) == 0).any():
+        places = np.lexsort(
+            (
+                c.outcome[rows],
+                c.output_tokens[rows],
+                c.last_event_s[rows],
+                c.first_answer_s[rows],
+                c.first_event_s[rows],
+                c.ended_s[rows],
+                c.sent_s[rows],
+                times_s,
+            )
+        )
+    return Order.even(len(rows), places)
 
 
 def time_cells(window: Window, c: Times, times_s: Floats) -> Cells:
@@ -48,76 +108,46 @@ def time_cells(window: Window, c: Times, times_s: Floats) -> Cells:
     return Cells(np.minimum(of, CELLS - 1), CELLS)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """What the token events of a run sum up to.
+def seconds_of_cells(window: Window, c: Times) -> Floats:
+    """The seconds of the window in each of its cells: none where it has a gap."""
+    edges = _edges(window, c)
+    inside = np.zeros(CELLS + 1)
+    for span in window.spans:
+        inside += np.clip(edges, span.start_s(c), span.end_s(c)) - span.start_s(c)
+    return np.diff(inside)
 
-    In cells of the ok requests' order: ``gaps``, ``gaps_s`` their sum, and ``at_most[key]`` the number of
-    those at or below a limit. In cells of the window: ``output_tokens`` and ``output_chars``, spread evenly
-    over a request's events; an answer without events counts at its end.
+
+def spread_evenly(
+    window: Window, c: Times, begun_s: Floats, over_s: Floats, amounts: Sequence[Floats]
+) -> list[Floats]:
+    """The part of each amount in each cell of the window, where it comes evenly from begun to over.
+
+    Of tokens that is as good as each at its own time, of which only a part of the run is ever in memory.
+    Amounts and times that are not known are left out.
     """
-
-    gaps: Floats
-    gaps_s: Floats
-    at_most: dict[str, Floats]
-    output_tokens: Floats
-    output_chars: Floats
-
-
-def sum_arrivals(
-    requests: Requests, c: Columns, window: Window, ok: Rows, limits_s: Mapping[str, float]
-) -> Arrivals:
-    """Read the arrivals once more, part by part.
-
-    Args:
-        ok: the population whose gaps are counted, rows of ``c``.
-        limits_s: the limits of ``at_most``, ascending; of a run without gaps they may be NaN.
-    """
-    ordered = order_cells(c, ok)
-    cell_of_row = np.full(len(c), -1, dtype=np.int64)
-    cell_of_row[ok] = ordered.of
-    counts = _GapCounts(ordered.count, np.array(list(limits_s.values())))
-    totals = np.zeros((2, CELLS))
-    begun = 0
-    for batch in requests.parts(PART_COLUMNS):
-        part = Part.from_batch(batch, c.origin_ns)
-        counts.add(part, cell_of_row[begun : begun + len(part)])
-        totals += _output(part, window)
-        begun += len(part)
-    below = np.cumsum(counts.by_limit, axis=1)
-    at_most = {key: below[:, i].astype(np.float64) for i, key in enumerate(limits_s)}
-    return Arrivals(below[:, -1].astype(np.float64), counts.sums_s, at_most, totals[0], totals[1])
+    edges = _edges(window, c) - window.start_s(c)
+    begun = begun_s - window.start_s(c)
+    over = np.maximum(over_s - window.start_s(c), begun + _MOMENT_S)
+    places = [_place(edges, times) for times in (begun, over)]
+    found = []
+    for amount in amounts:
+        rate = np.nan_to_num(amount / (over - begun))
+        # What has come by an edge: rate × (edge − begun) of all that began before, less rate × (edge − over).
+        come = np.zeros(CELLS + 1)
+        for times, place, sign in zip((begun, over), places, (1.0, -1.0), strict=True):
+            rates = np.cumsum(np.bincount(place, rate, CELLS + 2))[: CELLS + 1]
+            moments = np.cumsum(np.bincount(place, rate * np.nan_to_num(times), CELLS + 2))[: CELLS + 1]
+            come += sign * (edges * rates - moments)
+        found.append(np.diff(come))
+    return found
 
 
-class _GapCounts:
-    """``by_limit[cell, i]``: gaps that are above limit i - 1 and not above limit i."""
-
-    def __init__(self, cells: int, limits_s: Floats) -> None:
-        self._limits_s = limits_s
-        self.by_limit = np.zeros((cells, len(limits_s) + 1), dtype=np.int64)
-        self.sums_s = np.zeros(cells)
-
-    def add(self, c: Part, cell_of_row: Rows) -> None:
-        cells, width = self.by_limit.shape
-        having = np.flatnonzero((cell_of_row >= 0) & c.streamed & (c.events > 1))
-        for rows, gaps_ns, counts in known_gaps(c, having):
-            gaps_s = gaps_ns * 1e-9
-            cell = np.repeat(cell_of_row[rows], counts)
-            place = cell * width + np.searchsorted(self._limits_s, gaps_s)
-            self.by_limit += np.bincount(place, minlength=cells * width).reshape(cells, width)
-            self.sums_s += np.bincount(cell, gaps_s, cells)
+def _place(edges: Floats, times: Floats) -> Rows:
+    """The first of the equally distant edges that is not before each time; the last one + 1 where none is."""
+    place = np.ceil(times / (edges[1] or 1.0))
+    found: Rows = np.clip(np.nan_to_num(place, nan=CELLS + 1), 0, CELLS + 1).astype(np.int64)
+    return found
 
 
-def _output(c: Part, window: Window) -> Floats:
-    """Tokens and characters of each cell of the window, shape (2, CELLS)."""
-    total = np.zeros((2, CELLS))
-    silent = c.events == 0
-    ended = time_cells(window, c, c.ended_s)
-    for i, amounts in enumerate((c.output_tokens, c.output_chars)):
-        total[i] += ended.sums(np.where(silent, amounts, 0.0))
-    for rows, lists in pieces(c.arrivals, np.flatnonzero(~silent & ~np.isnan(c.sent_s))):
-        counts = np.diff(lists.offsets)
-        arrived = time_cells(window, c, np.repeat(c.sent_s[rows], counts) + lists.values * 1e-9)
-        for i, amounts in enumerate((c.output_tokens, c.output_chars)):
-            total[i] += arrived.sums(np.repeat(amounts[rows] / counts, counts))
-    return total
+def _edges(window: Window, c: Times) -> Floats:
+    return np.linspace(window.start_s(c), window.end_s(c), CELLS + 1)

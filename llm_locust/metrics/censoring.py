@@ -8,18 +8,20 @@ are sent late take no longer than those that were sent early; where they do, see
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from llm_locust.metrics.cells import Order
 from llm_locust.metrics.columns import Floats, Mask, Rows
+from llm_locust.metrics.intervals import Course, Observed, WithInfinite, as_json, told
 from llm_locust.metrics.percentiles import (
     PERCENTILES,
     Ascending,
     interpolated,
-    interval_ranks,
+    moments,
     ordered,
     percentile,
     summarise_ascending,
@@ -158,13 +160,15 @@ class Durations:
     """Durations in seconds, ascending: ``observed`` ones, those ``censored`` when they had lasted so long,
     and ``infinite`` ones that are known to have no end.
 
-    ``trend``: later ones last longer, so that the product limit is too low.
+    ``trend``: later ones last longer, so that the product limit is too low. ``course`` is that of all of them
+    in their run; without it nothing is told of how sure their figures are.
     """
 
     observed: Floats | Ascending
     censored: Floats = field(default_factory=lambda: _NONE)
     infinite: int = 0
     trend: bool = False
+    course: Course | None = None
 
     @classmethod
     def of(
@@ -196,6 +200,28 @@ class Durations:
         """The value at a share if each censored duration had ended when it was cut: it is no less."""
         return percentile(self._as_if_ended, share * 100, self.infinite)
 
+    def lasting(self, limits: Floats) -> Floats:
+        """The product-limit share of all that lasts longer than each limit."""
+        assert isinstance(self.observed, np.ndarray)
+        left = np.concatenate([[1.0], np.maximum(0.0, 1 - np.cumsum(self._weights))])
+        return left[np.searchsorted(self.observed, limits, side="right")]
+
+    def beyond(self, limits: Floats) -> Floats:
+        """The mean of all that last longer than each limit, by the product limit; NaN where there is none."""
+        assert isinstance(self.observed, np.ndarray)
+        sums = np.append(_sums_from(self._weights * self.observed), np.nan)
+        lasting = self.lasting(limits)
+        first = np.searchsorted(self.observed, limits, side="right")
+        return sums[first] / np.where(lasting > _SAME, lasting, np.nan)
+
+    @cached_property
+    def _weights(self) -> Floats:
+        assert isinstance(self.observed, np.ndarray)
+        if not len(self.observed):
+            return _NONE
+        first, weights, _ = _blocks(self.observed, self.censored, self.infinite)
+        return np.repeat(weights, np.diff(np.append(first, len(self.observed))))
+
     def _is_close(self, share: float) -> bool:
         most = percentile(self.observed, share * 100, self.infinite + len(self.censored))
         return most <= (1 + CLOSE) * self.at_least(share)
@@ -208,7 +234,10 @@ class Durations:
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation (ddof 0) by the product limit; NaN where the longest duration was
         censored, with a ``trend``, and with infinite ones."""
-        assert isinstance(self.observed, np.ndarray)
+        if not isinstance(self.observed, np.ndarray):
+            return self.observed.moments()
+        if not len(self.censored):
+            return (math.nan, math.nan) if self.infinite else moments(self.observed)
         is_open = not len(self.observed) or self.censored[-1] >= self.observed[-1]
         if self.infinite or self.trend or is_open:
             return math.nan, math.nan
@@ -217,15 +246,62 @@ class Durations:
         return mean, math.sqrt(float(np.add.reduceat((self.observed - mean) ** 2, first) @ weights))
 
 
+class Censored:
+    """The course of durations of which some were cut: NaN is none, ``cut`` marks those that were.
+
+    Each of these is shared out among all that lasted longer (Efron 1967): of one that was cut at c the share
+    1 − S(x) / S(c) is at or below x, S being the product-limit share that lasts longer.
+    """
+
+    def __init__(self, order: Order, lasted: Floats, cut: Mask, whole: Durations) -> None:
+        self._order, self._whole = order, whole
+        self._of = order, lasted, cut
+        self._ended = Observed(order, np.where(cut, np.nan, lasted))
+        self._cut = order.sorted(cut)
+        self._cut_at = order.sorted(lasted)[self._cut]
+        self._lasting = whole.lasting(self._cut_at)
+        self.counts = order.sums(order.sorted(~np.isnan(lasted)))
+
+    def among(self, whole: Durations) -> "Censored":
+        """The same where other durations, which have no end, are among the whole too."""
+        return Censored(*self._of, whole)
+
+    @property
+    def sums(self) -> Floats:
+        return self._ended.sums + self._spread(self._whole.beyond(self._cut_at))
+
+    def at_most(self, limits: Floats) -> Floats:
+        found = self._ended.at_most(limits)
+        for i, (limit, lasting) in enumerate(zip(limits, self._whole.lasting(limits), strict=True)):
+            over = self._cut_at <= limit
+            share = np.where(
+                over & (self._lasting > _SAME), 1 - lasting / np.maximum(self._lasting, _SAME), 0.0
+            )
+            found[i] += self._spread(share)
+        return found
+
+    def _spread(self, of_cut: Floats) -> Floats:
+        amounts = np.zeros(len(self._cut))
+        amounts[self._cut] = np.nan_to_num(of_cut)
+        return self._order.sums(amounts)
+
+
+def with_infinite(d: Durations, infinite: int, in_cells: Floats) -> Durations:
+    """The same durations among so many that have no end, ``in_cells`` of the cells of their course."""
+    whole = replace(d, infinite=infinite, course=None)
+    course = d.course.among(whole) if isinstance(d.course, Censored) else d.course
+    return whole if course is None else replace(whole, course=WithInfinite(course, in_cells))
+
+
 def summarise(d: Durations, scale: float = 1.0, places: Mapping[str, float] = PERCENTILES) -> dict[str, Any]:
     """The figures of :func:`~llm_locust.metrics.percentiles.summarise_ascending`, and two keys more.
 
     ``censored`` is the number of those; ``n`` has them not. ``at_least`` has, for the mean and each order
     statistic that the censored ones leave open, and which is None therefore, what it is at least. ``min`` is
-    the least observed. A ``ci95`` has the ranks of all durations, an end being None where it is open.
+    the least observed. An end of a ``ci95`` is None where it is open.
     """
     if not len(d.censored):
-        plain = summarise_ascending(d.observed, d.infinite, scale, places)
+        plain = summarise_ascending(d.observed, d.infinite, scale, places, d.course)
         return plain | {"censored": 0, "at_least": {}}
     ranks = {**places, "max": 100.0}
     found = {key: d.quantile(percent / 100) for key, percent in ranks.items()}
@@ -234,22 +310,16 @@ def summarise(d: Durations, scale: float = 1.0, places: Mapping[str, float] = PE
     mean, std = d.moments()
     if math.isnan(mean) and not d.infinite:
         bounds = {"mean": float(np.mean(d._as_if_ended))} | bounds
+    ends, n_effective = told(d.course, places, lambda percent: d.quantile(percent / 100), mean, std)
     return {
         "n": len(d.observed) + d.infinite,
         **{key: _scaled(value, scale) for key, value in {"mean": mean, "std": std, **found}.items()},
-        "ci95": {key: None if key in bounds else _interval(d, places[key], scale) for key in places},
+        "ci95": as_json(ends, scale),
+        "n_effective": n_effective,
         "beyond": [key for key, value in found.items() if math.isinf(value)],
         "censored": len(d.censored),
         "at_least": {key: value * scale for key, value in bounds.items()},
     }
-
-
-def _interval(d: Durations, percent: float, scale: float) -> list[float | None] | None:
-    total = len(d.observed) + len(d.censored) + d.infinite
-    ranks = interval_ranks(total, percent)
-    if ranks is None:
-        return None
-    return [_scaled(d.quantile((rank - 1) / (total - 1)), scale) for rank in ranks]
 
 
 def _scaled(value: float, scale: float) -> float | None:

@@ -1,5 +1,6 @@
 """One run measured for a comparison: its figures, each with what its interval is made of."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,19 +8,21 @@ import numpy as np
 
 from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
-from llm_locust.metrics.bootstrap import CELLS, Resampler
-from llm_locust.metrics.cells import Arrivals, order_cells, sum_arrivals, time_cells
+from llm_locust.metrics.cells import order_cells
+from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.comparable import Metric
 from llm_locust.metrics.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.cut import Samples
-from llm_locust.metrics.estimates import Average, Estimate, Percentile, Share
+from llm_locust.metrics.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.goodput import good_rates
+from llm_locust.metrics.goodput_intervals import ratio_worth
+from llm_locust.metrics.intervals import Observed, mean_worth, percentile_worths, rate_error
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
 from llm_locust.metrics.slo import Slo
-from llm_locust.metrics.throughput import rate_per_s
+from llm_locust.metrics.throughput import amounts_over_time, rate_per_s
 from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.metrics.window import Population, Window
 
@@ -32,7 +35,6 @@ class Compared:
     slo: Slo
     measured: Measured
     population: Population
-    arrivals: Arrivals
     gaps: Floats | Ascending  # of the ok requests, ascending, in seconds
 
     @property
@@ -56,17 +58,15 @@ class Compared:
             return self.gaps
         return ordered(self.measured.values[latency][self.population.ok])
 
-    def estimate(self, metric: Metric, resampler: Resampler) -> Estimate | None:
+    def estimate(self, metric: Metric) -> Estimate | None:
         """The figure in its unit (seconds for a latency); None where the run has no sample of it."""
-        if metric.latency == "itl":
-            return _gap(self, metric, resampler)
         if metric.kind is Kind.LATENCY:
-            return _latency(self, metric, resampler)
+            return _latency(self, metric)
         if metric.name == "on_time":
-            return _on_time(self, resampler)
+            return _on_time(self)
         if metric.kind is Kind.SHARE:
-            return _share(self, metric, resampler)
-        return _rate(self, metric, resampler)
+            return _share(self, metric)
+        return _rate(self, metric)
 
 
 def measure_for_comparison(
@@ -83,67 +83,45 @@ def measure_for_comparison(
     measured = measure(requests, manifest, slo, window, warmup_s)
     population = measured.population(np.arange(len(measured.c)))
     gaps = measured.gaps.ascending()
-    limits_s = {key: percentile(gaps, percent) for key, percent in PERCENTILES.items()}
-    arrivals = sum_arrivals(requests, measured.c, measured.window, population.ok, limits_s)
-    return Compared(manifest, slo, measured, population, arrivals, gaps)
+    return Compared(manifest, slo, measured, population, gaps)
 
 
-def _latency(run: Compared, metric: Metric, resampler: Resampler) -> Estimate | None:
-    """The figure of the summary; None, too, where cut requests leave it open."""
-    durations = Samples.of(run.c, run.measured.values, metric.latency).durations(run.population)
-    values = run.measured.values[metric.latency][run.population.ok]
-    ascending, cells = ordered(values), order_cells(run.c, run.population.ok)
-    if not len(ascending):
+def _latency(run: Compared, metric: Metric) -> Estimate | None:
+    """None also where requests that were given up leave the figure open."""
+    if metric.latency == "itl":
+        found = Durations(run.gaps, course=run.measured.gaps.course())
+    else:
+        samples = Samples.of(run.c, run.measured.values, metric.latency)
+        found = samples.durations(run.population, order=order_cells(run.c, run.population.all))
+    if not len(found.observed):
         return None
-    known = cells.sums((~np.isnan(values)).astype(np.float64))
+    mean, std = found.moments()
+    worth = None
+    if found.course is not None and math.isfinite(mean):
+        worth = mean_worth(found.course, mean, std)
     if metric.statistic == "mean":
-        mean = durations.moments()[0] if len(durations.censored) else moments(ascending)[0]
-        error = resampler.standard_error(cells.sums(values), known)
-        return None if np.isnan(mean) else Average(mean, error)
-    value = durations.quantile(PERCENTILES[metric.statistic] / 100)
-    if np.isnan(value):
+        return Average(mean, worth) if math.isfinite(mean) else None
+    percent = PERCENTILES[metric.statistic]
+    value = found.quantile(percent / 100)
+    if math.isnan(value):
         return None
-    with_it = cells.sums((values <= value).astype(np.float64))
-    return _percentile(metric, value, ascending, resampler, with_it, known)
+    if found.course is not None:
+        (worth,) = percentile_worths(found.course, [value], worth)
+    return Percentile(value, percent, found, worth)
 
 
-def _gap(run: Compared, metric: Metric, resampler: Resampler) -> Estimate | None:
-    """A request's gaps are in its cell as a whole: how they resemble each other is in the error."""
-    sums = run.arrivals
-    if not len(run.gaps):
-        return None
-    if metric.statistic == "mean":
-        mean = moments(run.gaps)[0] if isinstance(run.gaps, np.ndarray) else run.gaps.moments()[0]
-        return Average(mean, resampler.standard_error(sums.gaps_s, sums.gaps))
-    value = percentile(run.gaps, PERCENTILES[metric.statistic])
-    return _percentile(metric, value, run.gaps, resampler, sums.at_most[metric.statistic], sums.gaps)
-
-
-def _percentile(
-    metric: Metric,
-    value: float,
-    ascending: Floats | Ascending,
-    resampler: Resampler,
-    at_most: Floats,
-    known: Floats,
-) -> Percentile:
-    error = resampler.standard_error(at_most, known)
-    return Percentile(value, PERCENTILES[metric.statistic], ascending, error)
-
-
-def _on_time(run: Compared, resampler: Resampler) -> Estimate | None:
+def _on_time(run: Compared) -> Estimate | None:
     if run.measured.on_time is None:
         return None
     shares = run.measured.on_time[run.population.ok]
-    known = ~np.isnan(shares)
-    if not known.any():
+    ascending = ordered(shares)
+    if not len(ascending):
         return None
-    cells = order_cells(run.c, run.population.ok)
-    error = resampler.standard_error(cells.sums(shares), cells.sums(known.astype(np.float64)))
-    return Average(float(np.sort(shares[known]).mean()), error)
+    mean, std = moments(ascending)
+    return Average(mean, mean_worth(Observed(order_cells(run.c, run.population.ok), shares), mean, std))
 
 
-def _share(run: Compared, metric: Metric, resampler: Resampler) -> Estimate | None:
+def _share(run: Compared, metric: Metric) -> Estimate | None:
     """A request without a record held no limit; it is spread over all cells: nobody knows its place."""
     judged = _denominator(run, metric)
     hits = _hits(run, metric)
@@ -152,11 +130,8 @@ def _share(run: Compared, metric: Metric, resampler: Resampler) -> Estimate | No
         missing = requests_lost(run.manifest, len(run.c)) + requests_unsent(run.manifest)
     if hits is None or not len(judged) + missing:
         return None
-    cells = order_cells(run.c, judged)
-    held = cells.sums(hits[judged].astype(np.float64))
-    error = resampler.standard_error(held, cells.sums() + missing / max(1, cells.count))
-    n = len(judged) + missing
-    return Share(int(hits[judged].sum()) / n, n, error)
+    held = hits[judged].astype(np.float64)
+    return Share(float(held.sum()) / (len(judged) + missing), ratio_worth(run.c, judged, held, missing))
 
 
 def _denominator(run: Compared, metric: Metric) -> Rows:
@@ -183,16 +158,24 @@ def _hits(run: Compared, metric: Metric) -> Mask | None:
     return judgement.good if metric.name == "goodput" else judgement.held.get(metric.limit)
 
 
-def _rate(run: Compared, metric: Metric, resampler: Resampler) -> Estimate | None:
-    """Sums of the window's cells per second; each cell weighs as many seconds."""
-    seconds = run.window.seconds
-    if not seconds > 0 or not len(run.c):
+def _rate(run: Compared, metric: Metric) -> Estimate | None:
+    if not run.window.seconds > 0 or not len(run.c):
         return None
     value = _rate_per_s(run, metric.name)
     if value is None:
         return None
-    error = resampler.standard_error(_amounts(run, metric.name), np.full(CELLS, seconds / CELLS))
-    return Average(value, error)
+    return Rate(value, rate_error(value, _amounts(run, metric.name), run.window, run.c))
+
+
+#: Rates that throughput has, by its names.
+_CREDITED = {
+    "rps": "requests_per_s",
+    "input_tps": "input_tokens_per_s",
+    "output_tps": "output_tokens_per_s",
+    "output_cps": "output_chars_per_s",
+    "total_tps": "total_tokens_per_s",
+    "goodput_rps": "requests_per_s",
+}
 
 
 def _rate_per_s(run: Compared, name: str) -> float | None:
@@ -216,20 +199,7 @@ def _rate_per_s(run: Compared, name: str) -> float | None:
 
 def _amounts(run: Compared, name: str) -> Floats:
     """What each cell of the window gives to a rate."""
-    c, credits, judgement = run.c, run.measured.credits, run.measured.judgement
-    if name == "output_tps":
-        return run.arrivals.output_tokens
-    if name == "output_cps":
-        return run.arrivals.output_chars
-    if name == "input_tps":
-        begun_s = np.where(c.events > 0, c.sent_s + c.first_event_s, c.ended_s)
-        return _sums_over_time(run, begun_s, credits.input_tokens)
-    if name == "total_tps":
-        return _amounts(run, "input_tps") + _amounts(run, "output_tps")
+    rows, judgement = np.arange(len(run.c)), run.measured.judgement
     if name == "goodput_rps" and judgement is not None:
-        return _sums_over_time(run, c.ended_s, judgement.good.astype(np.float64))
-    return _sums_over_time(run, c.ended_s, credits.finished.astype(np.float64))
-
-
-def _sums_over_time(run: Compared, times_s: Floats, amounts: Floats) -> Floats:
-    return time_cells(run.window, run.c, times_s).sums(amounts)
+        rows = rows[judgement.good]
+    return amounts_over_time(run.c, run.measured.credits, rows)[_CREDITED[name]]

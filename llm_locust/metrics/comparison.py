@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from llm_locust.metrics.bootstrap import Resampler
 from llm_locust.metrics.comparable import Metric, table_metrics
 from llm_locust.metrics.compared import Compared
 from llm_locust.metrics.estimates import Difference, Estimate, difference
@@ -66,23 +65,15 @@ class Comparison:
         return tuple(row for row in self.rows if row.verdict is verdict)
 
 
-def compare(base: Compared, new: Compared, seed: int = 0) -> Comparison:
-    """Every figure of the table that one of the two runs has.
-
-    Args:
-        seed: of the bootstrap; the same seed gives the same intervals.
-    """
-    return compare_in_turn([base, new], seed)[0]
+def compare(base: Compared, new: Compared) -> Comparison:
+    """Every figure of the table that one of the two runs has."""
+    return compare_in_turn([base, new])[0]
 
 
-def compare_in_turn(runs: Sequence[Compared], seed: int = 0) -> list[Comparison]:
+def compare_in_turn(runs: Sequence[Compared]) -> list[Comparison]:
     """Each run against the one before; the intervals of all comparisons hold together."""
     metrics = table_metrics(any(run.manifest.open_loop for run in runs))
-    resamplers = [Resampler([seed, i]) for i in range(len(runs))]
-    figures = [
-        {metric.name: run.estimate(metric, resampler) for metric in metrics}
-        for run, resampler in zip(runs, resamplers, strict=True)
-    ]
+    figures = [{metric.name: run.estimate(metric) for metric in metrics} for run in runs]
     tested = [a[name] is not None and b[name] is not None for a, b in pairwise(figures) for name in a]
     confidence = joint_confidence(sum(tested))
     return [
@@ -110,14 +101,11 @@ class FigureOverTime:
     highs: tuple[float | None, ...]
 
 
-def figures_over_time(
-    runs: Sequence[Compared], metrics: Sequence[Metric], seed: int = 0
-) -> dict[str, FigureOverTime]:
+def figures_over_time(runs: Sequence[Compared], metrics: Sequence[Metric]) -> dict[str, FigureOverTime]:
     """Each of ``metrics`` by its name, in the order of ``runs``."""
-    resamplers = [Resampler([seed, i]) for i in range(len(runs))]
     found = {}
     for metric in metrics:
-        estimates = [run.estimate(metric, r) for run, r in zip(runs, resamplers, strict=True)]
+        estimates = [run.estimate(metric) for run in runs]
         ends = [(None, None) if e is None else e.ends(CONFIDENCE) for e in estimates]
         found[metric.name] = FigureOverTime(
             metric,

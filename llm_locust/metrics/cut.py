@@ -10,8 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from llm_locust.metrics.censoring import Durations, later_is_longer
+from llm_locust.metrics.cells import Order
+from llm_locust.metrics.censoring import Censored, Durations, later_is_longer, with_infinite
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.intervals import Observed
 from llm_locust.metrics.window import Population
 
 MeasuredFrom = Literal["scheduled", "sent"]
@@ -90,23 +92,35 @@ class Samples:
             return cls(c, values[metric], None, None)
         return cls(c, values[metric], at_least(c, metric), is_open(c, metric))
 
-    def durations(self, population: Population) -> Durations:
-        """Those of a population: of its ok requests, and of those that were given up."""
-        return self._durations(population.ok, population.given_up(self.c))
+    def durations(self, population: Population, order: Order | None = None) -> Durations:
+        """Those of a population: of its ok requests, and of those that were given up.
 
-    def adjusted(self, population: Population, plain: Durations) -> Durations:
+        Args:
+            order: of all requests of the population, for the course of the durations.
+        """
+        return self._durations(population, population.given_up(self.c), order)
+
+    def adjusted(
+        self, population: Population, plain: Durations, order: Order, failed_in: Floats
+    ) -> Durations:
         """The same with +∞ for each failed request, those that timed out among them.
 
         Args:
             plain: what :meth:`durations` gives for the population.
+            failed_in: how many failed in each cell of ``order``.
         """
         if self.c.timed_out[population.failed].any():
-            plain = self._durations(population.ok, population.cancelled)
-        return replace(plain, infinite=len(population.failed))
+            plain = self._durations(population, population.cancelled, order)
+        return with_infinite(plain, len(population.failed), failed_in)
 
-    def _durations(self, ok: Rows, given_up: Rows) -> Durations:
+    def _durations(self, population: Population, given_up: Rows, order: Order | None) -> Durations:
+        ok, of_all = population.ok, population.all
         if self.bounds_s is None or self.open is None or not len(given_up):
-            return Durations.of(self.values_s[ok])
+            found = Durations.of(self.values_s[ok])
+            if order is None:
+                return found
+            ended = np.where(self.c.ok[of_all], self.values_s[of_all], np.nan)
+            return replace(found, course=Observed(order, ended))
         known = given_up[~np.isnan(self.bounds_s[given_up])]
         still_open = known[self.open[known]]
         observed = np.concatenate([ok, known[~self.open[known]]])
@@ -117,4 +131,11 @@ class Samples:
         trend = later_is_longer(
             observed_s, censored_s, self.c.scheduled_s[observed], self.c.scheduled_s[still_open]
         )
-        return Durations.of(observed_s, censored_s, trend=trend)
+        found = Durations.of(observed_s, censored_s, trend=trend)
+        if order is None:
+            return found
+        lasted = np.full(len(self.c), np.nan)
+        lasted[observed], lasted[still_open] = observed_s, censored_s
+        cut = np.zeros(len(self.c), dtype=np.bool_)
+        cut[still_open] = True
+        return replace(found, course=Censored(order, lasted[of_all], cut[of_all], found))

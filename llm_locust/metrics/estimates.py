@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llm_locust.metrics.bootstrap import StandardError
-from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.percentiles import Ascending
-
-Ends = tuple[float, float]
+from llm_locust.metrics.censoring import Durations
+from llm_locust.metrics.intervals import (
+    FEWEST,
+    FEWEST_OF_MEAN,
+    Ends,
+    Worth,
+    is_told,
+    needed,
+    scaled_ends,
+    share_ends,
+)
 
 
 class Estimate(Protocol):
@@ -31,67 +38,58 @@ class Estimate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A mean or a rate: its interval is value ± t × standard error."""
+    """A mean. Its interval, as each of these, is that of :mod:`~llm_locust.metrics.intervals`."""
+
+    value: float
+    worth: Worth | None
+
+    def ends(self, confidence: float) -> Ends:
+        if self.worth is None or not is_told(self.worth, FEWEST_OF_MEAN):
+            return -math.inf, math.inf
+        return scaled_ends(self.value, self.worth.error, confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """An amount per second."""
 
     value: float
     error: StandardError | None
 
     def ends(self, confidence: float) -> Ends:
-        if self.error is None:
+        if self.error is None or not self.error.settled:
             return -math.inf, math.inf
-        reach = self.error.reach(confidence)
-        return self.value - reach, self.value + reach
+        return scaled_ends(self.value, self.error, confidence)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of ``n``: at each side the further of Wilson's interval and of value ± t × error.
-
-    Wilson's holds near 0 and 1, where the other has no width. It is of as many as ``n`` are worth,
-    value (1 − value) / error² and at most n: failures that come together are one event. Where they are
-    worth less than a few, its nearer end is too near, and the other's is not.
-    """
+    """A share."""
 
     value: float
-    n: int
-    error: StandardError | None
+    worth: Worth | None
 
     def ends(self, confidence: float) -> Ends:
-        if self.error is None:
+        if self.worth is None or not is_told(self.worth, FEWEST):
             return 0.0, 1.0
-        p, z = self.value, self.error.t(confidence)
-        variance, squared = p * (1 - p), self.error.value**2
-        worth = min(self.n, variance / squared) if variance and squared else self.n
-        zz = z * z / worth
-        middle, reach = p + zz / 2, z * math.sqrt(variance / worth + zz / worth / 4)
-        low, high = (middle - reach) / (1 + zz), (middle + reach) / (1 + zz)
-        beside = z * self.error.value
-        # Rounding must not leave an end beside the 0 or 1 that it is exactly.
-        return max(0.0, min(p, low, p - beside)), min(1.0, max(p, high, p + beside))
+        return share_ends(self.value, self.worth.n_eff, self.worth.t(confidence))
 
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A percentile: the samples between which it lies (Woodruff 1952).
-
-    ``error`` is that of the share of samples at or below it. The ends are the samples whose shares are
-    ``percent`` ± t × that error: no density is estimated, and the interval is as skewed as the tail.
-    """
+    """A percentile of samples, which are ``worth`` so much for it."""
 
     value: float
     percent: float
-    ascending: Floats | Ascending
-    error: StandardError | None
+    samples: Durations
+    worth: Worth | None
 
     def ends(self, confidence: float) -> Ends:
-        if self.error is None:
+        if self.worth is None or not is_told(self.worth, needed(self.percent)):
             return -math.inf, math.inf
-        n, p, reach = len(self.ascending), self.percent / 100, self.error.reach(confidence)
-        low, high = math.floor(n * (p - reach)), math.ceil(n * (p + reach)) + 1
-        return (
-            float(self.ascending[low - 1]) if low >= 1 else -math.inf,
-            float(self.ascending[high - 1]) if high <= n else math.inf,
-        )
+        low, high = share_ends(self.percent / 100, self.worth.n_eff, self.worth.t(confidence))
+        ends = self.samples.quantile(low), self.samples.quantile(high)
+        return ends[0], math.inf if math.isnan(ends[1]) else ends[1]
 
 
 @dataclass(frozen=True, slots=True)

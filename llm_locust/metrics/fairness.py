@@ -78,7 +78,7 @@ def fairness(
     named = judged[c.replica.codes[judged] >= 0]
     looked_at = middle(c, named)
     requests = equal_shares([entry["requests"] for entry in entries])
-    ttft = same_distribution(_by_replica(values["ttft"], c, looked_at, entries))
+    ttft = same_distribution([values["ttft"][rows] for rows in _by_replica(c, looked_at, entries)])
     affinities = {
         "connection": by_connection(c, carriers, c.replica, looked_at),
         "session": by_key(c, carriers.session, c.replica, looked_at),
@@ -138,18 +138,21 @@ def _amounts(entries: Entries, name: str) -> list[float | None]:
     return [entry[AMOUNTS[name]] for entry in entries]
 
 
-def _by_replica(values: Floats, c: Columns, rows: Rows, entries: Entries) -> list[Floats]:
-    """The values of the ok ones among ``rows``, by replica."""
+def _by_replica(c: Columns, rows: Rows, entries: Entries) -> list[Rows]:
+    """The ok ones among ``rows``, by replica."""
     ok = rows[c.ok[rows]]
     code_of = {name: code for code, name in enumerate(c.replica.names)}
-    return [values[ok[c.replica.codes[ok] == code_of[entry["name"]]]] for entry in entries]
+    return [ok[c.replica.codes[ok] == code_of[entry["name"]]] for entry in entries]
 
 
 def _medians(values: Mapping[str, Floats], c: Columns, rows: Rows, entries: Entries) -> Entries:
     """Of ``rows`` the share, TTFT and TPOT of each replica, under the keys of its entry."""
     counts = np.bincount(c.replica.codes[rows], minlength=len(c.replica.names))
     latencies = {
-        f"{name}_p50_ms": [summarise_latency(found) for found in _by_replica(values[name], c, rows, entries)]
+        f"{name}_p50_ms": [
+            summarise_latency(values[name][mine[np.argsort(c.scheduled_s[mine], kind="stable")]])
+            for mine in _by_replica(c, rows, entries)
+        ]
         for name in ("ttft", "tpot")
     }
     codes = [c.replica.names.index(entry["name"]) for entry in entries]

@@ -10,12 +10,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_locust.batch import Ragged
+from llm_locust.metrics.cells import Cells
 from llm_locust.metrics.columns import Floats, Mask, Part, Rows
+from llm_locust.metrics.gap_course import GapCourse, joined
 from llm_locust.metrics.histogram import RELATIVE_ERROR, Histogram, count_durations, merge
 from llm_locust.metrics.ragged import gather, lengths, pieces
 
 #: Up to so many gaps are kept (160 MB), and their percentiles are exact.
 EXACT_GAPS = 20_000_000
+
+#: Pairs of a name and a class that have a course of their gaps, of some MiB each. Where there are more, no
+#: interval is told of what the others are in.
+MOST_COURSES = 64
 
 UNKNOWN_NS = 1_000_000
 UNKNOWN_OF_MEAN = 0.05
@@ -32,6 +38,8 @@ class PooledGaps:
         self._exact = EXACT_GAPS if exact is None else exact
         self._n = 0
         self.unknown = 0  # gaps that are not in here
+        self._keys: dict[tuple[str, str], None] = {}
+        self._courses: dict[tuple[str, str], GapCourse] = {}
         self._kept: dict[tuple[str, str], list[Rows]] = {}
         self._counted: dict[tuple[str, str], Histogram] = {}
 
@@ -45,15 +53,18 @@ class PooledGaps:
         """How many gaps were put in."""
         return self._n
 
-    def add(self, c: Part, rows: Rows) -> None:
-        """Those of ``rows`` that have gaps."""
+    def add(self, c: Part, rows: Rows, cells: Cells | None = None) -> None:
+        """Those of ``rows`` that have gaps; ``cells`` are those of all of ``c``, for their course."""
         having = rows[c.streamed[rows] & (c.events[rows] > 1)]
         width = len(c.slo_class.names)
         pairs = c.name.codes[having].astype(np.int64) * width + c.slo_class.codes[having]
         for pair in np.unique(pairs):
             name, slo_class = divmod(int(pair), width)
             key = c.name.names[name], c.slo_class.names[slo_class]
-            for part, gaps_ns, _ in known_gaps(c, having[pairs == pair]):
+            course = self._course(key, cells)
+            for part, gaps_ns, counts in known_gaps(c, having[pairs == pair]):
+                if cells is not None and course is not None:
+                    course.add(gaps_ns, counts, cells.of[part])
                 self.unknown += int(c.events[part].sum()) - len(part) - len(gaps_ns)
                 self._put(key, gaps_ns)
 
@@ -77,6 +88,21 @@ class PooledGaps:
         if not isinstance(gaps, np.ndarray):
             return merge([gaps, count_durations(np.rint(others_s * 1e9).astype(np.int64))])
         return np.sort(np.concatenate([gaps, others_s]))
+
+    def course(self, name: str | None = None, slo_class: str | None = None) -> GapCourse | None:
+        """Of the same gaps; None where there is none, or where cells were not told."""
+        keys = [key for key in self._keys if name in (None, key[0]) and slo_class in (None, key[1])]
+        if not all(key in self._courses for key in keys):
+            return None
+        return joined([self._courses[key] for key in keys])
+
+    def _course(self, key: tuple[str, str], cells: Cells | None) -> GapCourse | None:
+        self._keys.setdefault(key)
+        if cells is None:
+            return None
+        if key not in self._courses and len(self._courses) >= MOST_COURSES:
+            return None
+        return self._courses.setdefault(key, GapCourse(cells.count))
 
     def _put(self, key: tuple[str, str], gaps_ns: Rows) -> None:
         self._n += len(gaps_ns)

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.censoring import Durations, summarise
+from llm_locust.metrics.cells import Order, order_cells
+from llm_locust.metrics.censoring import Durations, summarise, with_infinite
 from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
 from llm_locust.metrics.cut import Samples
 from llm_locust.metrics.gaps import known_gaps
-from llm_locust.metrics.percentiles import PERCENTILES, Ascending
+from llm_locust.metrics.intervals import in_order
+from llm_locust.metrics.percentiles import PERCENTILES
 from llm_locust.metrics.ragged import offsets_of
 from llm_locust.metrics.window import Population
 
@@ -197,25 +199,33 @@ def per_request(c: Columns) -> Mapping[str, Floats]:
 def summarise_latency(
     values_s: Floats, failed: int = 0, places: Mapping[str, float] = PERCENTILES
 ) -> dict[str, Any]:
-    """The figures in milliseconds of latencies in seconds; NaN values are no samples.
+    """The figures in milliseconds of latencies in seconds, in the order of their run; NaN is no sample.
 
     Args:
         failed: requests that count as +∞: the adjusted figures.
         places: the percentiles, key to percent.
 
     Returns:
-        n, mean, std, min, p50, p75, p90, p95, p99, p99_9 (or ``places``), max, ci95, beyond, censored and
-        at_least, as :func:`~llm_locust.metrics.censoring.summarise` has them.
+        n, mean, std, min, p50, p75, p90, p95, p99, p99_9 (or ``places``), max, ci95, n_effective, beyond,
+        censored and at_least, as :func:`~llm_locust.metrics.censoring.summarise` has them.
     """
-    return summarise(Durations.of(values_s, failed=failed), 1e3, places)
+    found = Durations.of(values_s, failed=failed)
+    return summarise(replace(found, course=in_order(values_s, failed)), 1e3, places)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurable:
-    """Whose latencies a table is of, and their gaps."""
+    """Whose latencies a table is of, and their gaps.
+
+    ``order`` is that of all of the population. ``failed_in`` and ``failed_over_time`` are how many failed in
+    each of its cells, and in each cell of the gaps' course.
+    """
 
     population: Population
-    gaps: Callable[[], Floats | Ascending]  # in ascending order; called once, when it is their turn
+    gaps: Callable[[], Durations]  # called once, when it is their turn
+    order: Order
+    failed_in: Floats
+    failed_over_time: Floats
 
 
 Tables = tuple[dict[str, Any], dict[str, Any]]
@@ -237,11 +247,13 @@ def latency_tables(
         samples = None if metric == "itl" else Samples.of(c, per_request(c), metric)
         for (plain, adjusted), each in zip(tables, populations, strict=True):
             if samples is None:
-                found = Durations(each.gaps())
-                beyond = replace(found, infinite=_failed_gaps(each.population, len(found.observed)))
+                found, infinite = each.gaps(), len(each.population.failed)
+                in_cells = each.failed_over_time / max(1, infinite)
+                infinite = _failed_gaps(each.population, len(found.observed))
+                beyond = with_infinite(found, infinite, in_cells * infinite)
             else:
-                found = samples.durations(each.population)
-                beyond = samples.adjusted(each.population, found)
+                found = samples.durations(each.population, each.order)
+                beyond = samples.adjusted(each.population, found, each.order, each.failed_in)
             plain[metric] = summarise(found, 1e3, places)
             adjusted[metric] = summarise(beyond, 1e3, places)
     return tables
@@ -258,8 +270,10 @@ def latency_figures(
 ) -> list[dict[str, dict[str, Any]]]:
     """The plain figures of some metrics other than itl, for each population."""
     found: list[dict[str, dict[str, Any]]] = [{} for _ in populations]
+    orders = [order_cells(c, population.all) for population in populations]
     for metric in metrics:
         samples = Samples.of(c, per_request(c), metric)
-        for figures, population in zip(found, populations, strict=True):
-            figures[metric] = summarise(samples.durations(population), 1e3, places)
+        for figures, population, order in zip(found, populations, orders, strict=True):
+            durations = samples.durations(population, order=order)
+            figures[metric] = summarise(durations, 1e3, places)
     return found

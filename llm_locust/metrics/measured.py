@@ -7,6 +7,7 @@ import numpy as np
 
 from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
+from llm_locust.metrics.cells import time_cells
 from llm_locust.metrics.columns import (
     PART_COLUMNS,
     TIME_COLUMNS,
@@ -84,7 +85,7 @@ def measure(
         credits.add(Credits.of(part, span), len(part))
         if _has_pace(limits):
             on_time.add(_OnTime.of(part, ok, limits), len(part))
-        gaps.add(part, ok)
+        gaps.add(part, ok, time_cells(span, part, part.scheduled_s))
     c, credited = columns.value(), credits.value()
     c, output_tokens = with_estimates(c, credited.output_tokens)
     if limits:  # by the estimates too: the pace of a cut answer is that of its tokens, not of its events

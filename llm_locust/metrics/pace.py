@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.metrics.cells import Order
 from llm_locust.metrics.columns import Floats, Part, Rows
+from llm_locust.metrics.intervals import Observed
 from llm_locust.metrics.percentiles import ordered, summarise_ascending
 from llm_locust.metrics.ragged import lengths, pieces
 
@@ -50,12 +52,15 @@ def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float)
 _PLACES = {"p1": 1.0, "p5": 5.0, "p50": 50.0}
 
 
-def summarise_on_time(shares: Floats | None) -> dict[str, Any]:
+def summarise_on_time(shares: Floats | None, order: Order | None = None) -> dict[str, Any]:
     """``on_time_ratio``, the mean of the requests' shares, and ``on_time``, their distribution.
 
     Args:
         shares: of :func:`on_time_ratio`, NaN where not defined; None where the SLO has no such limits.
+        order: of the shares.
     """
-    figures = summarise_ascending(ordered(np.empty(0) if shares is None else shares), places=_PLACES)
-    chosen = {key: figures[key] for key in ("n", "mean", *_PLACES, "ci95")}
+    shares = np.empty(0) if shares is None else shares
+    course = None if order is None else Observed(order, shares)
+    figures = summarise_ascending(ordered(shares), places=_PLACES, course=course)
+    chosen = {key: figures[key] for key in ("n", "mean", *_PLACES, "ci95", "n_effective")}
     return {"on_time_ratio": figures["mean"], "on_time": chosen}

@@ -10,12 +10,14 @@ import numpy as np
 
 from llm_locust.batch import Labels
 from llm_locust.metrics.accuracy import Answers
-from llm_locust.metrics.columns import OUTCOMES, Floats, Rows, groups
+from llm_locust.metrics.cells import order_cells, time_cells
+from llm_locust.metrics.censoring import Durations
+from llm_locust.metrics.columns import OUTCOMES, Rows, groups
 from llm_locust.metrics.goodput import Missing, good_rates, goodput
+from llm_locust.metrics.goodput_intervals import goodput_intervals
 from llm_locust.metrics.latency import Measurable, latency_tables
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.pace import summarise_on_time
-from llm_locust.metrics.percentiles import Ascending
 from llm_locust.metrics.quality import quality_of_part
 from llm_locust.metrics.throughput import throughput
 from llm_locust.metrics.window import Population
@@ -31,7 +33,7 @@ class Group:
     """
 
     rows: Rows
-    gaps: Callable[[], Floats | Ascending]
+    gaps: Callable[[], Durations]
     missing: Missing
 
 
@@ -46,7 +48,7 @@ def whole_and_parts(
         of_selection: these are some of the run's: whether a missing one belongs here is not known either.
     """
     of_part = Missing(None if missing.lost else 0, None if missing.unsent else 0)
-    everything = Group(np.arange(len(m.c)), m.gaps.ascending, of_part if of_selection else missing)
+    everything = Group(np.arange(len(m.c)), partial(_gaps, m), of_part if of_selection else missing)
     (whole,) = parts(m, [everything], percentiles)
     by_name = parts_by(m, answers, "name", whole, of_part, percentiles)
     by_class = parts_by(m, answers, "slo_class", whole, of_part, percentiles)
@@ -62,7 +64,7 @@ def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float
     populations = [m.population(group.rows) for group in groups_]
     of_groups = zip(populations, groups_, strict=True)
     tables = latency_tables(
-        m.c, [Measurable(population, group.gaps) for population, group in of_groups], percentiles
+        m.c, [_measurable(m, population, group) for population, group in of_groups], percentiles
     )
     return [
         {
@@ -72,6 +74,22 @@ def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float
         }
         for group, population, (plain, adjusted) in zip(groups_, populations, tables, strict=True)
     ]
+
+
+def _gaps(m: Measured, **of: str) -> Durations:
+    return Durations(m.gaps.ascending(**of), course=m.gaps.course(**of))
+
+
+def _measurable(m: Measured, population: Population, group: Group) -> Measurable:
+    order, failed = order_cells(m.c, population.all), np.zeros(len(m.c), dtype=np.bool_)
+    failed[population.failed] = True
+    return Measurable(
+        population,
+        group.gaps,
+        order,
+        order.sums(order.sorted(failed[population.all])),
+        time_cells(m.window, m.c, m.c.scheduled_s[population.failed]).sums(),
+    )
 
 
 def parts_by(
@@ -90,7 +108,7 @@ def parts_by(
     texts, found = [], []
     for text, rows in groups(labels):
         texts.append(text)
-        found.append(Group(rows, partial(m.gaps.ascending, **{by: text}), missing))
+        found.append(Group(rows, partial(_gaps, m, **{by: text}), missing))
     if len(texts) == 1 and len(found[0].rows) == len(m.c):
         shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
         made = [copy.deepcopy(shared) | _counted(m, m.population(found[0].rows), found[0])]
@@ -104,10 +122,13 @@ def parts_by(
 def _counted(m: Measured, population: Population, group: Group) -> dict[str, Any]:
     judged = goodput(m.judgement, m.c, population.all, group.missing)
     rates = good_rates(m.judgement, m.credits, group.rows)
-    on_time = summarise_on_time(None if m.on_time is None else m.on_time[population.ok])
+    sure = goodput_intervals(m, population.all, group.rows, group.missing.known)
+    on_time = summarise_on_time(None)
+    if m.on_time is not None:
+        on_time = summarise_on_time(m.on_time[population.ok], order_cells(m.c, population.ok))
     return {
         "requests": _requests(m, population, group.missing),
-        "goodput": judged | rates | on_time,
+        "goodput": judged | rates | sure | on_time,
     }
 
 

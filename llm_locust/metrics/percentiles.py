@@ -1,4 +1,4 @@
-"""Percentiles of a whole population, with intervals that assume no distribution.
+"""Percentiles of a whole population.
 
 Everything works on samples in ascending order, so that one sort serves every figure and the
 result does not depend on the order in which workers delivered.
@@ -12,12 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.intervals import Course, as_json, told
 
 #: Key in a summary -> percent.
 PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
-
-_CONFIDENCE = 0.95
-
 
 #: Most that one report is asked for.
 _MOST = 20
@@ -93,45 +91,6 @@ def interpolated(low: float, high: float, fraction: float) -> float:
     return low + (high - low) * fraction if fraction < 0.5 else high - (high - low) * (1 - fraction)
 
 
-def interval_ranks(n: int, percent: float) -> tuple[int, int] | None:
-    """Ranks (1-based) of the order statistics that enclose a percentile with 95 % confidence.
-
-    The number of n independent samples below the true percentile is binomial. The lower rank l
-    has P(B < l) <= 2.5 %, the upper rank u has P(B >= u) <= 2.5 %, whatever the distribution.
-
-    Returns:
-        None where no such ranks exist: n is too small (under 368 for p99, 3688 for p99.9).
-    """
-    p = percent / 100
-    tail = (1 - _CONFIDENCE) / 2
-    mean, spread = n * p, math.sqrt(n * p * (1 - p))
-    # Further than this from the mean, less than 1e-20 is left, for skewed cases too.
-    reach = 10 * spread + 40
-    first, last = max(0, math.floor(mean - reach)), min(n, math.ceil(mean + reach))
-    k = np.arange(first, last + 1, dtype=np.float64)
-    log_pmf = np.concatenate([[0.0], np.cumsum(np.log((n - k[:-1]) / (k[:-1] + 1) * (p / (1 - p))))])
-    pmf = np.exp(log_pmf - log_pmf.max())
-    pmf /= pmf.sum()
-    lower = first + int(np.searchsorted(np.cumsum(pmf), tail, side="right"))
-    # P(B >= last - j) for j = 0, 1, ...: summed from its small end, where precision is needed.
-    upper = last + 1 - int(np.searchsorted(np.cumsum(pmf[::-1]), tail, side="right"))
-    return (lower, upper) if lower >= 1 and upper <= n else None
-
-
-def needed_n(percent: float) -> int:
-    """The fewest samples for which a percentile (>= 50) has a 95 % interval: 368 for p99."""
-    return math.ceil(math.log((1 - _CONFIDENCE) / 2) / math.log(percent / 100))
-
-
-def interval(ascending: Floats | Ascending, percent: float, infinite: int = 0) -> tuple[float, float] | None:
-    """The 95 % interval of a percentile; its ends are samples (+∞ among the infinite ones)."""
-    ranks = interval_ranks(len(ascending) + infinite, percent)
-    if ranks is None:
-        return None
-    low, high = (float(ascending[r - 1]) if r <= len(ascending) else math.inf for r in ranks)
-    return low, high
-
-
 def moments(ascending: Floats) -> tuple[float, float]:
     """Mean and standard deviation (of the population, ddof 0); NaN without samples."""
     if not len(ascending):
@@ -149,24 +108,28 @@ def summarise_ascending(
     infinite: int = 0,
     scale: float = 1.0,
     places: Mapping[str, float] = PERCENTILES,
+    course: Course | None = None,
 ) -> dict[str, Any]:
-    """n, mean, std, min, percentiles, max, ``ci95`` and ``beyond`` of samples times ``scale``.
+    """n, mean, std, min, percentiles, max, ci95, n_effective and beyond of samples times ``scale``.
 
     Undefined figures are None. With ``infinite`` samples of +∞, mean and std are None, and each
-    order statistic that falls on one is None and named in ``beyond``. ``ci95`` holds for each
-    percentile ``[low, high]``, an end being None where it falls on +∞; the whole is None where n
-    is too small for an interval.
+    order statistic that falls on one is None and named in ``beyond``. ``ci95`` holds for the mean and each
+    percentile ``[low, high]``, an end being None where it falls on +∞; the whole is None where the
+    ``course`` of the samples cannot tell (:mod:`~llm_locust.metrics.intervals`), and where there is none.
     """
     mean, std = (math.nan, math.nan) if infinite else _moments(ascending)
     n = len(ascending) + infinite
     ranks = {"min": 0.0, **places, "max": 100.0}
     statistics = {key: percentile(ascending, percent, infinite) for key, percent in ranks.items()}
-    intervals = {key: interval(ascending, percent, infinite) for key, percent in places.items()}
+    ends, n_effective = told(
+        course if n else None, places, lambda percent: percentile(ascending, percent, infinite), mean, std
+    )
     figures = {"mean": mean, "std": std, **statistics}
     return {
         "n": n,
         **{key: _scaled(value, scale) for key, value in figures.items()},
-        "ci95": {key: ends and [_scaled(end, scale) for end in ends] for key, ends in intervals.items()},
+        "ci95": as_json(ends, scale),
+        "n_effective": n_effective,
         "beyond": [key for key, value in statistics.items() if math.isinf(value)],
     }
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llm_locust.metrics.bootstrap import Resampler
 from llm_locust.metrics.comparable import METRICS, NOT_COMPARED, Metric
 from llm_locust.metrics.compared import Compared
 from llm_locust.metrics.comparison import Row, Verdict, compare_figures, joint_confidence
@@ -81,15 +80,12 @@ def parse_relative_gates(text: str) -> tuple[RelativeGate, ...]:
     return tuple(_gate(term) for term in split_terms(text))
 
 
-def evaluate_relative(
-    gates: tuple[RelativeGate, ...], base: Compared, new: Compared, seed: int = 0
-) -> list[GateResult]:
+def evaluate_relative(gates: tuple[RelativeGate, ...], base: Compared, new: Compared) -> list[GateResult]:
     """Each gate on the change from ``base`` to ``new``."""
-    resamplers = Resampler([seed, 0]), Resampler([seed, 1])
     confidence = joint_confidence(len(gates))
     results = []
     for gate in gates:
-        before, after = base.estimate(gate.metric, resamplers[0]), new.estimate(gate.metric, resamplers[1])
+        before, after = base.estimate(gate.metric), new.estimate(gate.metric)
         results.append(judge_change(gate, compare_figures(gate.metric, before, after, confidence)))
     return results
 

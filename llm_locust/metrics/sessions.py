@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from llm_locust.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.intervals import in_order
 from llm_locust.metrics.latency import e2el, tpot, ttft
 from llm_locust.metrics.percentiles import ordered, summarise_ascending
 from llm_locust.metrics.window import Population, Window
@@ -115,7 +116,7 @@ def sessions(requests: Requests, c: Columns, window: Window) -> dict[str, Any]:
         "cut": int((found.inside & ~ended).sum()),
         "turns": _amounts(found.done[ended]),
         "output_tokens": _amounts(found.output_tokens[ended]),
-        "duration_s": _times(found.duration_s[completed], 1.0),
+        "duration_s": _times(found.duration_s[completed], found.begun_s[completed], 1.0),
         "by_turn": _by_turn(c, turns, window),
     }
 
@@ -130,6 +131,7 @@ class _Sessions:
     cut: Mask
     done: Floats
     output_tokens: Floats
+    begun_s: Floats
     duration_s: Floats
 
     @classmethod
@@ -157,6 +159,7 @@ class _Sessions:
             cut=(count(cancelled & ~abandoned) > 0) | (done < planned),
             done=done.astype(np.float64),
             output_tokens=np.where(unknown, np.nan, total),
+            begun_s=begun,
             duration_s=ended - begun,
         )
 
@@ -177,15 +180,15 @@ def _by_turn(c: Columns, turns: Turns, window: Window) -> list[dict[str, Any]]:
 def _turn(c: Columns, turns: Turns, chosen: Rows, scheduled: Mask) -> dict[str, Any]:
     rows = turns.row[chosen]
     population = Population.of(c, scheduled, rows)
-    ok = population.ok
+    ok, begun_s = population.ok, c.scheduled_s[population.ok]
     return {
         "requests": len(rows),
         "ok": len(ok),
         "failed": len(population.failed),
         "abandoned": int(c.abandoned[population.cancelled].sum()),
-        "ttft_ms": _times(ttft(c)[ok], 1e3),
-        "tpot_ms": _times(tpot(c)[ok], 1e3),
-        "e2el_ms": _times(e2el(c)[ok], 1e3),
+        "ttft_ms": _times(ttft(c)[ok], begun_s, 1e3),
+        "tpot_ms": _times(tpot(c)[ok], begun_s, 1e3),
+        "e2el_ms": _times(e2el(c)[ok], begun_s, 1e3),
         "input_tokens": _amounts(c.input_tokens[ok]),
         "cached_share": _cached_share(c, turns, chosen),
     }
@@ -200,9 +203,11 @@ def _cached_share(c: Columns, turns: Turns, chosen: Rows) -> float | None:
     return float(cached[known].sum()) / asked if asked else None
 
 
-def _times(values_s: Floats, scale: float) -> dict[str, Any]:
-    figures = summarise_ascending(ordered(values_s), scale=scale, places=_FIGURES)
-    return {key: figures[key] for key in ("n", "mean", *_FIGURES, "ci95")}
+def _times(values_s: Floats, begun_s: Floats, scale: float) -> dict[str, Any]:
+    """Figures of times, and of when what took them began."""
+    course = in_order(values_s[np.lexsort((values_s, begun_s))])
+    figures = summarise_ascending(ordered(values_s), scale=scale, places=_FIGURES, course=course)
+    return {key: figures[key] for key in ("n", "mean", *_FIGURES, "ci95", "n_effective")}
 
 
 def _amounts(values: Floats) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.metrics.cells import spread_evenly, time_cells
 from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
 from llm_locust.metrics.concurrency import Spans
+from llm_locust.metrics.intervals import as_json, rate_ends
 from llm_locust.metrics.ragged import pieces
 from llm_locust.metrics.window import Window
 
@@ -83,7 +85,7 @@ def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
     """Rates per second of the window over ``rows``, and their concurrency.
 
     ``rows`` are all requests, not the population: what was scheduled before the window and
-    arrives inside is credited here, and what arrives after it is not.
+    arrives inside is credited here, and what arrives after it is not. ``ci95`` has the interval of each rate.
     """
     window, finished = credits.window, credits.finished[rows]
     seconds = window.seconds
@@ -91,14 +93,40 @@ def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
     outputs = rate_per_s(credits.output_tokens[rows], finished, seconds)
     spans = Spans.of(c, rows)
     concurrent = _concurrency(spans, c, window)
-    return {
+    rates = {
         "requests_per_s": float(finished.sum()) / seconds if seconds > 0 else None,
         "input_tokens_per_s": inputs,
         "output_tokens_per_s": outputs,
         "total_tokens_per_s": None if inputs is None or outputs is None else inputs + outputs,
         "output_chars_per_s": rate_per_s(credits.output_chars[rows], finished, seconds),
+    }
+    given = amounts_over_time(c, credits, rows)
+    ends = {key: rate_ends(value, given[key], window, c) for key, value in rates.items()}
+    return {
+        **rates,
         "concurrency_mean": concurrent[0],
         "concurrency_peak": concurrent[1],
+        "ci95": as_json(ends),
+    }
+
+
+def amounts_over_time(c: Columns, credits: Credits, rows: Rows) -> dict[str, Floats]:
+    """What ``rows`` give to each rate of :func:`throughput` in each cell of the window.
+
+    Output is spread evenly over the time from a request's first event to its last.
+    """
+    window, ended_s, sent_s = credits.window, c.ended_s[rows], c.sent_s[rows]
+    came = c.events[rows] > 0
+    begun_s = np.where(came, sent_s + c.first_event_s[rows], ended_s)
+    over_s = np.where(came, sent_s + c.last_event_s[rows], ended_s)
+    inputs = time_cells(window, c, begun_s).sums(credits.input_tokens[rows])
+    outputs, chars = spread_evenly(window, c, begun_s, over_s, (c.output_tokens[rows], c.output_chars[rows]))
+    return {
+        "requests_per_s": time_cells(window, c, ended_s[credits.finished[rows]]).sums(),
+        "input_tokens_per_s": inputs,
+        "output_tokens_per_s": outputs,
+        "total_tokens_per_s": inputs + outputs,
+        "output_chars_per_s": chars,
     }
 
 

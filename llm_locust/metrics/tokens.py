@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.metrics.cells import Order, order_cells
 from llm_locust.metrics.columns import OUTCOMES, SOURCES, Columns, Floats, Mask, Rows
+from llm_locust.metrics.intervals import Observed
 from llm_locust.metrics.latency import chars_per_s, user_tps
 from llm_locust.metrics.lengths import length_error
 from llm_locust.metrics.percentiles import ordered, summarise_ascending
@@ -33,7 +35,7 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
     ``chars_per_s`` is the same pace in characters, which does not depend on who counts tokens;
     ``chars_per_token`` is Σ characters / Σ tokens.
     """
-    output = c.output_tokens[ok]
+    output, order = c.output_tokens[ok], order_cells(c, ok)
     return {
         "input": _lengths(c.input_tokens[ok])
         | {"error": length_error(c.asked_input_tokens[ok], c.input_tokens[ok])},
@@ -41,8 +43,8 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
         "tokens_per_event": tokens_per_event(c, ok),
         "source": source_shares(c, credited),
         "hidden": _hidden(c, ok),
-        "user_tps": _speeds(user_tps(c)[ok]),
-        "chars_per_s": _speeds(chars_per_s(c)[ok]),
+        "user_tps": _speeds(user_tps(c)[ok], order),
+        "chars_per_s": _speeds(chars_per_s(c)[ok], order),
         "chars_per_token": chars_per_token(c, ok),
     }
 
@@ -134,6 +136,7 @@ def _lengths(values: Floats) -> dict[str, Any]:
     return {key: figures[key] for key in ("n", "mean", "p50", "p99", "max")}
 
 
-def _speeds(values: Floats) -> dict[str, Any]:
-    figures = summarise_ascending(ordered(values), places={"p1": 1.0, "p10": 10.0, "p50": 50.0})
-    return {key: figures[key] for key in ("n", "mean", "p1", "p10", "p50", "ci95")}
+def _speeds(values: Floats, order: Order) -> dict[str, Any]:
+    places = {"p1": 1.0, "p10": 10.0, "p50": 50.0}
+    figures = summarise_ascending(ordered(values), places=places, course=Observed(order, values))
+    return {key: figures[key] for key in ("n", "mean", *places, "ci95", "n_effective")}

@@ -1,4 +1,4 @@
-"""How sure a percentile is: its 95 % interval, a mark where there are too few samples for one, and another
+"""How sure a percentile is: its 95 % interval, a mark where the data cannot tell one, and another
 where many of the requests were cut."""
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,10 @@ from llm_locust.report.text import UNDEFINED, number
 Part = Mapping[str, Any]
 
 MARK = "~"
-_MEANING = f"{MARK} too few samples for a 95 % interval (p50 needs 6, p99 368, p99.9 3,688)"
+_MEANING = (
+    f"{MARK} too few independent samples for a 95 % interval (p50 needs 40, p99 1,000, p99.9 10,000; "
+    "requests that waited together count as fewer)"
+)
 
 
 #: Behind latencies of which more than this share of the requests was cut by the run's end.
@@ -34,7 +37,7 @@ def cut_note(requests: Part) -> Line | None:
 
 
 def has_too_few(stats: Part, key: str) -> bool:
-    """Whether a percentile stands without its interval: its n cannot bound it."""
+    """Whether a percentile stands without its interval: its samples cannot bound it."""
     intervals = stats.get("ci95") or {}
     return stats.get(key) is not None and key in intervals and intervals[key] is None
 

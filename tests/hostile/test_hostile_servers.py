@@ -124,7 +124,8 @@ def fit_to_be_kept(record: RequestRecord) -> bool:
 def test_many_hostile_answers_at_once_share_the_loop(hostile: ScriptedServer) -> None:
     body = framed([*repeated(b"data:x\n\n", 128 << 10)], "end")
     script = script_of(Case("", body, ()))
-    with asking(hostile.url) as ask:
+    patient = Timeouts(first_s=120, gap_s=120, total_s=120)
+    with caller(hostile.url, timeouts=patient, max_answer_bytes=64 << 20) as ask:
         ask.ask([GOOD])
         calls = [ask.spawn(script) for _ in range(24)]
         with watching() as seen:

@@ -70,7 +70,7 @@ def _over_time(outcome: Outcome) -> list[Chart]:
     hours = [(run.compared.manifest.started_ns - first_ns) / 3.6e12 for run in outcome.runs]
     names = [name for shown in _OVER_TIME.values() for name in shown]
     measured = [run.compared for run in outcome.runs]
-    found = figures_over_time(measured, [METRICS[name] for name in names], outcome.seed)
+    found = figures_over_time(measured, [METRICS[name] for name in names])
     charts = []
     for title, shown in _OVER_TIME.items():
         known = [found[name] for name in shown if any(v is not None for v in found[name].values)]

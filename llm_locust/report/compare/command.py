@@ -46,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--warmup", type=_duration_s, metavar="TIME", help="left out at each start, such as 30s"
     )
-    parser.add_argument("--seed", type=_seed, default=0, help="of the bootstrap (%(default)s)")
     parser.add_argument(
         "--format", choices=FORMATS, default="console", help="md: for a pull request (%(default)s)"
     )
@@ -64,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
             slo=args.slo,
             window=args.window,
             warmup_s=args.warmup,
-            seed=args.seed,
         )
         if args.html is not None:
             _write_page(args.html, outcome)
@@ -100,9 +98,3 @@ def _duration_s(text: str) -> float:
         return parse_duration(text)
     except ValueError as e:
         raise argparse.ArgumentTypeError(f'"{text}": {e}') from e
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f'"{text}" is no seed: write a whole number from 0')
-    return int(text)

@@ -28,7 +28,6 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
         "schema": SCHEMA,
         "runs": [_run(run) for run in outcome.runs],
         "slo_ms": {metric: limit_s * 1e3 for metric, limit_s in outcome.slo.limits.items()},
-        "seed": outcome.seed,
         "joint_confidence": CONFIDENCE,
         "warnings": list(outcome.warnings),
         "comparisons": [

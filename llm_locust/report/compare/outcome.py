@@ -36,7 +36,6 @@ class Outcome:
     gates: tuple[GateResult, ...]
     warnings: tuple[str, ...]
     slo: Slo
-    seed: int
 
     @property
     def is_pair(self) -> bool:
@@ -59,7 +58,6 @@ def compare_runs(
     slo: str | None = None,
     window: str = "run",
     warmup_s: float | None = None,
-    seed: int = 0,
 ) -> Outcome:
     """Read the runs one after the other and compare them.
 
@@ -67,7 +65,6 @@ def compare_runs(
         slo: the limits that all runs are judged by; without it those of the first run that has some.
         window: ``run`` or ``steady``.
         warmup_s: left out at the start of every run; without it what each run left out.
-        seed: of the bootstrap.
 
     Raises:
         StoreError: a run cannot be read.
@@ -88,11 +85,10 @@ def compare_runs(
     first, last = measured[0], measured[-1]
     return Outcome(
         tuple(runs),
-        tuple(compare_in_turn(measured, seed)),
-        tuple(evaluate_relative(gates, first, last, seed)),
+        tuple(compare_in_turn(measured)),
+        tuple(evaluate_relative(gates, first, last)),
         tuple(_warnings(runs)),
         limits,
-        seed,
     )
 
 

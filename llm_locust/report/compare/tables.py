@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from llm_locust.metrics.bootstrap import CELLS, DRAWS
+from llm_locust.metrics.bootstrap import CELLS
 from llm_locust.metrics.comparison import CONFIDENCE, Comparison, Row, Verdict
 from llm_locust.metrics.failures import iso
 from llm_locust.report.compare import scaling, words
@@ -142,7 +142,7 @@ def _notes(outcome: Outcome) -> Iterator[Line]:
         Tone.FAINT,
     )
     yield Line(
-        f"Block bootstrap, {count(DRAWS)} draws over {CELLS} cells of each run, seed {outcome.seed}. "
+        f"Block bootstrap over {CELLS} cells of each run. "
         "Noise is what changes inside a run; what changes from run to run only repeated runs show.",
         Tone.FAINT,
     )

@@ -1,0 +1,71 @@
+"""How sure goodput is: the intervals of its ratio and its rates."""
+
+from typing import Any
+
+import numpy as np
+
+from llm_locust.metrics.cells import order_cells
+from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.goodput import good_rates
+from llm_locust.metrics.intervals import (
+    CONFIDENCE,
+    FEWEST,
+    Ends,
+    Observed,
+    Worth,
+    as_json,
+    is_told,
+    mean_worth,
+    rate_ends,
+    rounded,
+    share_ends,
+    share_worth,
+)
+from llm_locust.metrics.latency import e2el
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.throughput import amounts_over_time
+
+RATES = ("requests_per_s", "output_tokens_per_s")
+
+
+def goodput_intervals(m: Measured, scheduled: Rows, rows: Rows, missing: int = 0) -> dict[str, Any]:
+    """``ci95`` of ratio, requests_per_s and output_tokens_per_s, and ``n_effective`` of the ratio.
+
+    None where the data cannot tell, and all of it where there is no SLO.
+
+    Args:
+        scheduled: the requests that the ratio is of, before they are judged.
+        rows: those that the rates are of.
+        missing: requests without a record; they are spread over all cells, for nobody knows their places.
+    """
+    ends: dict[str, Ends | None] = dict.fromkeys(("ratio", *RATES))
+    worth = None
+    if m.judgement is not None:
+        good = m.judgement.good
+        judged = scheduled[m.judgement.judged[scheduled]]
+        if len(judged):
+            worth = ratio_worth(m.c, judged, good[judged].astype(np.float64), missing)
+        if worth is not None and is_told(worth, FEWEST):
+            share = float(good[judged].sum()) / (len(judged) + missing)
+            ends["ratio"] = share_ends(share, worth.n_eff, worth.t(CONFIDENCE))
+        rates = good_rates(m.judgement, m.credits, rows)
+        given = amounts_over_time(m.c, m.credits, rows[good[rows]])
+        ends |= {key: rate_ends(rates[key], given[key], m.window, m.c) for key in RATES}
+    return {"ci95": as_json(ends), "n_effective": {"ratio": None if worth is None else rounded(worth.n_eff)}}
+
+
+def ratio_worth(c: Columns, judged: Rows, hits: Floats, missing: int = 0) -> Worth | None:
+    """What a share of ``judged`` is worth, ``hits`` being 1 for each that it counts.
+
+    Where nearly all are hits, or nearly none, it is worth no more than the mean E2EL of the ok ones: requests
+    that are slow together fail together.
+    """
+    order = order_cells(c, judged)
+    counts = np.diff(order.bounds).astype(np.float64)
+    counts += missing / max(1, len(counts))
+    latencies = np.where(c.ok[judged], e2el(c)[judged], np.nan)
+    known = latencies[~np.isnan(latencies)]
+    slow = None
+    if len(known):
+        slow = mean_worth(Observed(order, latencies), float(known.mean()), float(known.std()))
+    return share_worth(order.sums(order.sorted(hits)), counts, slow)

@@ -1,0 +1,256 @@
+"""Intervals by the definitions of docs/metrics.md, by numpy and pandas: what the golden test computes by."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from golden_stats import PERCENTS, percentile, student_t
+
+CELLS = 256
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Course:
+    """The cell of each value, how many cells there are, and how many samples of +∞ each has."""
+
+    cell: Array
+    cells: int
+    infinite: Array | None = None
+    binned: bool = False  # shares are of the gaps up to the edge of a bin
+
+
+def in_order(df: pd.DataFrame, of: pd.DataFrame | None = None) -> Course:
+    """The cells of ``df``'s rows, by their places among those of ``of``."""
+    every = df if of is None else of
+    ordered = every.sort_values(["scheduled", "sent", "ended"], kind="stable").index
+    place = pd.Series(range(len(ordered)), ordered)
+    cells = min(CELLS, len(ordered))
+    return Course((place[df.index] * cells // max(1, len(ordered))).to_numpy(), cells)
+
+
+def over_time(times: Any, start: float, end: float) -> Course:
+    cell = np.floor((np.asarray(times) - start) / (end - start) * CELLS)
+    return Course(np.where((cell >= 0) & (cell < CELLS), cell, -1).astype(int), CELLS)
+
+
+def sums(course: Course, amounts: Any) -> Array:
+    found = pd.Series(np.asarray(amounts, dtype=float)).groupby(course.cell).sum()
+    return found.reindex(range(course.cells), fill_value=0.0).to_numpy()
+
+
+def block(d: Array) -> int:
+    """Twice the length of Politis and White, and a fifth of the cells at most."""
+    n, most = len(d), max(1, len(d) // 5)
+    around = d - d.mean()
+    covariance = np.correlate(around, around, "full")[n - 1 :] / n
+    if most == 1 or covariance[0] <= 1e-30 * float((d**2).sum() + 1e-300):
+        return 1
+    furthest = min(math.ceil(math.sqrt(n)) + 5, n - 1)
+    loud = [abs(r) > 2 * math.sqrt(math.log10(n) / n) * covariance[0] for r in covariance[1 : furthest + 1]]
+    quiet = [k for k in range(len(loud) - 4) if not any(loud[k : k + 5])]
+    last = quiet[0] if quiet else max(k for k, is_loud in enumerate(loud) if is_loud) + 1
+    m = min(2 * max(1, last), furthest)
+    flat = [min(1.0, max(0.0, 2 * (1 - k / m))) * covariance[k] for k in range(1, m + 1)]
+    spectrum = covariance[0] + 2 * sum(flat)
+    if spectrum <= 0:
+        return min(2, most)
+    slope = 2 * sum(k * r for k, r in enumerate(flat, 1))
+    return int(min(2 * max(1, math.ceil((1.5 * (slope / spectrum) ** 2 * n) ** (1 / 3))), most))
+
+
+def error(amounts: Array, weights: Array) -> tuple[float, float, bool] | None:
+    """Standard error of Σ amounts / Σ weights, degrees of freedom, and whether the blocks fit."""
+    occupied = int((weights != 0).sum())
+    if occupied < 2:
+        return None
+    n, whole = len(weights), weights.sum()
+    d = amounts - amounts.sum() / whole * weights
+    length = block(d)
+    squares = sum(np.roll(d, -k) for k in range(length)) ** 2
+    blocks = max(2.0, min(n / length, occupied))
+    variance = n / length * float(np.mean(squares)) * blocks / (blocks - 1)
+    return math.sqrt(variance) / whole, blocks - 1, length < max(1, n // 5)
+
+
+Worth = tuple[float, float, bool]  # effective samples, degrees, settled
+
+
+def share_worth(hits: Array, counts: Array) -> Worth | None:
+    found = error(hits, counts)
+    if found is None:
+        return None
+    n = float(counts.sum())
+    p = hits.sum() / n
+    return (min(n, p * (1 - p) / found[0] ** 2) if found[0] else n), *found[1:]
+
+
+def mean_worth(totals: Array, counts: Array, std: float) -> tuple[Worth, float] | None:
+    found = error(totals, counts)
+    if found is None:
+        return None
+    n = float(counts.sum())
+    return ((min(n, std**2 / found[0] ** 2) if found[0] else n), *found[1:]), found[0]
+
+
+def wilson(p: float, n: float, z: float) -> tuple[float, float]:
+    """With the correction for continuity."""
+    q = 1 - p
+    low = (2 * n * p + z * z - 1 - z * math.sqrt(max(0, z * z - 2 - 1 / n + 4 * p * (n * q + 1)))) / (
+        2 * (n + z * z)
+    )
+    high = (2 * n * p + z * z + 1 + z * math.sqrt(max(0, z * z + 2 - 1 / n + 4 * p * (n * q - 1)))) / (
+        2 * (n + z * z)
+    )
+    return (max(0.0, low) if p else 0.0), (min(1.0, high) if q else 1.0)
+
+
+def on_log_scale(value: float, error_: float, degrees: float) -> list[float]:
+    factor = math.exp(student_t(degrees, 0.95) * error_ / value)
+    return [value / factor, value * factor]
+
+
+def uncertainty(
+    values: Any,
+    course: Course | None,
+    percents: dict[str, float] = PERCENTS,
+    ended: Any = None,
+    table: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """ci95 and n_effective of the mean and of each percentile.
+
+    Where some durations were not seen to end, ``ended`` marks the others, and ``table`` has their quantile
+    function, mean and std by the product limit.
+    """
+    nothing: dict[str, Any] = dict.fromkeys(("mean", *percents))
+    ends, worths = dict(nothing), dict(nothing)
+    x = np.asarray(values, dtype=float)
+    known = x[~np.isnan(x)]
+    if course is None or not len(known):
+        return {"ci95": ends, "n_effective": worths}
+    infinite = np.zeros(course.cells) if course.infinite is None else course.infinite
+    samples = np.concatenate([np.sort(known), np.full(round(infinite.sum()), np.inf)])
+    quantile: Any = (lambda share: percentile(samples, 100 * share)) if table is None else table["quantile"]
+    mean, std = (known.mean(), known.std()) if table is None else (table["mean"], table["std"])
+    cut = None if ended is None or all(ended) else _Cut(x, np.asarray(ended), int(infinite.sum()))
+    counts = sums(course, ~np.isnan(x)) + infinite
+    fallback = None
+    if not infinite.sum() and mean is not None:
+        found = mean_worth(sums(course, x if cut is None else cut.means()), counts, std)
+        if found is not None:
+            fallback, of_mean = found
+            worths["mean"] = fallback[0]
+            if fallback[2] and fallback[0] >= 100:
+                ends["mean"] = on_log_scale(mean, of_mean, fallback[1])
+    for key, percent in percents.items():
+        value = quantile(percent / 100)
+        if not math.isfinite(value):
+            continue
+        is_hit = _in_bins(x, value) if course.binned else x <= value
+        hits = is_hit if cut is None else cut.at_most(value)
+        worth = (
+            share_worth(sums(course, hits), counts)
+            if 1e-9 < hits.sum() / counts.sum() < 1 - 1e-9
+            else fallback
+        )
+        if worth is None:
+            continue
+        worths[key] = worth[0]
+        tail = min(percent, 100 - percent) / 100
+        if worth[2] and worth[0] >= max(40, math.ceil(round(10 / tail, 6))):
+            pair = wilson(percent / 100, worth[0], student_t(worth[1], 0.95))
+            at = [quantile(share) for share in pair]
+            ends[key] = [value if math.isfinite(value) else None for value in at]
+    return {"ci95": ends, "n_effective": worths}
+
+
+class _Cut:
+    """Durations of which some were cut: each of these is shared out among all that lasted longer."""
+
+    def __init__(self, x: Array, ended: Array, infinite: int) -> None:
+        self.x, self.ended = x, ended
+        lasting, watched, self.steps = 1.0, len(x) + infinite, [(-math.inf, 1.0, 0.0)]
+        for i in np.lexsort((~ended, x)):
+            if ended[i]:
+                self.steps.append((x[i], lasting * (1 - 1 / watched), lasting / watched))
+                lasting *= 1 - 1 / watched
+            watched -= 1
+
+    def lasting(self, limit: float) -> float:
+        return [left for t, left, _ in self.steps if t <= limit][-1]
+
+    def at_most(self, limit: float) -> Array:
+        found = (self.x <= limit).astype(float)
+        for i in np.flatnonzero(~self.ended & (self.x <= limit)):
+            beyond = self.lasting(self.x[i])
+            found[i] = 1 - self.lasting(limit) / beyond if beyond > 0 else 0.0
+        return found
+
+    def means(self) -> Array:
+        found = self.x.copy()
+        for i in np.flatnonzero(~self.ended):
+            later = [(t, weight) for t, _, weight in self.steps if t > self.x[i]]
+            whole = self.lasting(self.x[i])
+            found[i] = sum(t * weight for t, weight in later) / whole if later else 0.0
+        return found
+
+
+def _in_bins(gaps_ms: Array, limit_ms: float) -> Array:
+    """The gaps up to the edge of the limit's bin that parts them more nearly as the limit does."""
+
+    def bin_of(ns: float) -> int:
+        octave = math.floor(math.log2(ns))
+        return int(256 * octave + math.floor((ns / 2**octave - 1) * 256))
+
+    def start(number: int) -> float:
+        return float(2 ** (number // 256) * (1 + number % 256 / 256))
+
+    gaps = np.rint(gaps_ms * 1e6).astype(np.float32)
+    number = bin_of(limit_ms * 1e6)
+    edges = [start(number), start(number + 1)]
+    below = [gaps < edge for edge in edges]
+    wanted = below[0].sum() + (below[1].sum() - below[0].sum()) * (limit_ms * 1e6 - edges[0]) / (
+        edges[1] - edges[0]
+    )
+    parting = [hits for hits in below if 0 < hits.sum() < len(gaps)]
+    return min(parting or [below[1]], key=lambda hits: abs(hits.sum() - wanted))
+
+
+def rate_ends(value: float, amounts: Array, seconds: float) -> list[float] | None:
+    found = error(amounts, np.full(CELLS, seconds / CELLS))
+    if found is None or not found[2] or value <= 0 or amounts.sum() <= 0:
+        return None
+    relative = found[0] / (amounts.sum() / seconds)
+    return on_log_scale(value, relative * value, found[1]) if relative**2 * 40 <= 1 else None
+
+
+def spread(begun: Any, over: Any, amounts: Any, start: float, end: float) -> Array:
+    """Amounts in the window's cells, each coming evenly from begun to over."""
+    edges = np.linspace(start, end, CELLS + 1)
+    known = ~(np.isnan(begun) | np.isnan(over) | np.isnan(amounts))
+    b, o, a = (np.asarray(each, dtype=float)[known] for each in (begun, over, amounts))
+    lasting = np.maximum(o - b, 1e-6)
+    come = [float((a * np.clip((edge - b) / lasting, 0, 1)).sum()) for edge in edges]
+    return np.diff(come)
+
+
+def ratio(judged: pd.DataFrame, hits: Any, missing: int, e2el: Any) -> dict[str, Any]:
+    """The interval of a share of ``judged``, and what it is worth."""
+    course = in_order(judged)
+    counts = sums(course, np.ones(len(judged))) + missing / max(1, course.cells)
+    worth = share_worth(sums(course, hits), counts)
+    share = np.asarray(hits).sum() / counts.sum()
+    if worth is not None and worth[0] * min(share, 1 - share) < 10:
+        latencies = np.where(judged.ok, e2el, np.nan)
+        slow = mean_worth(
+            sums(course, latencies), sums(course, ~np.isnan(latencies)), float(np.nanstd(latencies))
+        )
+        if slow is not None:
+            worth = min(worth[0], slow[0][0]), *slow[0][1:]
+    if worth is None:
+        return {"ci95": None, "n_effective": None}
+    told = worth[2] and worth[0] >= 40
+    ends = list(wilson(share, worth[0], student_t(worth[1], 0.95))) if told else None
+    return {"ci95": ends, "n_effective": worth[0]}

@@ -1,0 +1,205 @@
+"""Intervals hold the truth about as often as they say, or there is none: in a queue too."""
+
+import math
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from llm_locust.metrics.bootstrap import CELLS, StandardError
+from llm_locust.metrics.cells import Order
+from llm_locust.metrics.gap_course import GapCourse, joined
+from llm_locust.metrics.intervals import (
+    Observed,
+    Worth,
+    in_order,
+    needed,
+    scaled_ends,
+    share_ends,
+    share_worth,
+)
+from llm_locust.metrics.latency import summarise_latency
+from llm_locust.metrics.percentiles import PERCENTILES
+
+Floats = NDArray[np.float64]
+
+
+def normal(seed: int, memory: float, n: int) -> Floats:
+    """Values around 10, each with ``memory`` of the one before."""
+    steps = np.random.default_rng(seed).normal(size=n) * math.sqrt(1 - memory**2)
+    steps[:1] /= math.sqrt(1 - memory**2)
+    return 10 + np.fromiter(accumulate(steps, lambda before, step: memory * before + step), float, n)
+
+
+@pytest.mark.parametrize(("memory", "n"), [(0.0, 400), (0.9, 4_000)])
+def test_intervals_hold_the_truth_about_as_often_as_they_say(memory: float, n: int) -> None:
+    """0.95 of 150 runs come out below 0.90 once in a hundred times."""
+    held, told = dict.fromkeys(("mean", "p50", "p90"), 0), 0
+    truth = {"mean": 10.0, "p50": 10.0, "p90": 10 + 1.2815515655}
+    for seed in range(150):
+        ends = summarise_latency(normal(seed, memory, n))["ci95"]
+        for key in held:
+            told += ends[key] is not None
+            held[key] += ends[key] is None or ends[key][0] <= truth[key] * 1e3 <= ends[key][1]
+    assert told > 0.97 * 3 * 150
+    assert all(0.9 <= count / 150 <= 1 for count in held.values()), held
+
+
+def test_independent_samples_are_worth_their_number_and_correlated_ones_far_less() -> None:
+    apart, alike = (summarise_latency(normal(1, memory, 4_000))["n_effective"] for memory in (0.0, 0.9))
+    assert apart["p50"] > 3_000
+    assert alike["p50"] < 600
+    assert alike["mean"] == pytest.approx(4_000 * 0.1 / 1.9, rel=0.5)  # n (1 - r) / (1 + r)
+
+
+def test_a_run_that_is_shorter_than_its_memory_has_no_interval() -> None:
+    figures = summarise_latency(np.linspace(1.0, 2.0, 2_000))  # it only ever grew
+    assert figures["p50"] is not None
+    assert set(figures["ci95"].values()) == {None}
+
+
+def test_one_long_stall_leaves_the_mean_and_the_tail_untold_and_the_median_told() -> None:
+    values = normal(1, 0.0, 10_000)
+    values[4_000:4_300] = 500.0
+    ends = summarise_latency(values)["ci95"]
+    assert ends["p50"] is not None
+    assert (ends["p99"], ends["p99_9"]) == (None, None)
+
+
+def test_values_that_are_all_one_have_an_interval_of_no_width() -> None:
+    figures = summarise_latency(np.full(500, 0.02))
+    assert figures["n_effective"]["p50"] == 500
+    assert figures["ci95"]["p50"] == pytest.approx([20, 20])
+    assert figures["ci95"]["mean"] == pytest.approx([20, 20])
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(50, 40), (75, 40), (90, 100), (95, 200), (99, 1_000)])
+def test_an_interval_needs_ten_effective_samples_beyond(percent: float, expected: int) -> None:
+    assert needed(percent) == expected
+    assert needed(100 - percent) == expected
+
+
+def test_a_withheld_interval_leaves_its_percentile() -> None:
+    figures = summarise_latency(normal(1, 0.0, 300))
+    assert figures["p99"] is not None
+    assert figures["ci95"]["p99"] is None
+    assert figures["ci95"]["p50"] is not None
+
+
+def test_the_upper_end_of_an_adjusted_interval_can_be_beyond() -> None:
+    rng = np.random.default_rng(1)
+    low, high = summarise_latency(rng.exponential(size=930), failed=70)["ci95"]["p90"]
+    assert high is not None
+    low, high = summarise_latency(rng.exponential(size=910), failed=90)["ci95"]["p90"]
+    assert low is not None
+    assert high is None
+
+
+def test_wilsons_interval_with_the_correction_for_continuity_is_the_textbooks() -> None:
+    """81 of 263, 15 of 148, 0 of 20 and 1 of 29: Newcombe 1998, table I, method 4."""
+    z = 1.959964
+    for hits, n, expected in (
+        (81, 263, (0.2535, 0.3682)),
+        (15, 148, (0.0598, 0.1644)),
+        (0, 20, (0.0, 0.2005)),
+        (1, 29, (0.0018, 0.1963)),
+    ):
+        assert share_ends(hits / n, n, z) == pytest.approx(expected, abs=6e-5)
+
+
+@given(st.floats(0, 1), st.floats(1, 1e6), st.floats(0.5, 20))
+def test_a_shares_interval_has_it_inside_and_stays_a_share(share: float, n: float, z: float) -> None:
+    low, high = share_ends(share, n, z)
+    assert 0 <= low <= share + 1e-9
+    assert share - 1e-9 <= high <= 1
+
+
+def test_a_share_of_all_is_worth_no_more_than_what_is_slow_together() -> None:
+    counts = np.full(100, 10.0)
+    slow = Worth(StandardError(0.1, 20), 55.0)
+    assert share_worth(counts, counts) == Worth(StandardError(0.0, 99), 1_000)
+    assert share_worth(counts, counts, slow) == slow
+    half = np.tile([4.0, 6.0], 50)
+    assert share_worth(half, counts, slow) == share_worth(half, counts)
+
+
+def test_a_means_interval_is_as_far_in_both_directions_by_its_ratio() -> None:
+    low, high = scaled_ends(2.0, StandardError(0.1, 1e9), 0.95)
+    assert low * high == pytest.approx(4.0)
+    assert high == pytest.approx(2 * math.exp(1.96 * 0.05), rel=1e-4)
+    assert scaled_ends(0.0, StandardError(0.1, 1e9), 0.95) == pytest.approx((-0.196, 0.196), abs=1e-4)
+
+
+# --- cells ------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2_000))
+def test_cells_of_an_order_have_as_many_items(items: int) -> None:
+    sizes = np.diff(Order.even(items).bounds)
+    assert sizes.sum() == items
+    assert len(sizes) == min(items, CELLS)
+    assert not items or sizes.max() - sizes.min() <= 1
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.booleans()), min_size=1, max_size=300), st.randoms())
+def test_a_part_of_an_order_stays_in_its_cells(items: list[tuple[float, bool]], random: object) -> None:
+    values = np.array([value for value, _ in items])
+    which = np.array([chosen for _, chosen in items])
+    places = np.argsort(values, kind="stable")
+    for order in (Order.even(len(items)), Order.even(len(items), places)):
+        of_part = order.having(which)
+        expected = order.sums(np.where(order.sorted(which), order.sorted(values), 0.0))
+        assert of_part.sums(of_part.sorted(values[which])) == pytest.approx(expected)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 100)), min_size=1, max_size=400), st.floats(0, 100))
+def test_a_course_counts_what_is_at_or_below_a_limit(values: list[float | None], limit: float) -> None:
+    samples = np.array([math.nan if value is None else value for value in values])
+    course = in_order(samples)
+    assert course.counts.sum() == sum(value is not None for value in values)
+    assert course.at_most(np.array([limit]))[0].sum() == sum(v is not None and v <= limit for v in values)
+    assert course.sums.sum() == pytest.approx(sum(v for v in values if v is not None))
+
+
+def test_infinite_samples_are_counted_and_are_at_most_no_limit() -> None:
+    course = in_order(np.ones(500), 500)
+    assert course.counts.sum() == 1_000
+    assert course.at_most(np.array([1e300]))[0].sum() == 500
+    assert np.ptp(course.at_most(np.array([1.0]))[0]) <= 2  # they lie evenly among the others
+
+
+# --- gaps -------------------------------------------------------------------------------------------
+
+
+def test_gaps_are_counted_up_to_the_nearest_edge_of_a_bin() -> None:
+    rng = np.random.default_rng(1)
+    gaps_ns = np.rint(rng.lognormal(16.8, 0.5, 20_000)).astype(np.int64)
+    cell_of = np.sort(rng.integers(0, 256, 200))
+    counts = np.full(200, 100)
+    whole = GapCourse(256)
+    whole.add(gaps_ns, counts, cell_of)
+    halves = [GapCourse(256), GapCourse(256)]
+    halves[0].add(gaps_ns[:7_000], counts[:70], cell_of[:70])
+    halves[1].add(gaps_ns[7_000:], counts[70:], cell_of[70:])
+    merged = joined(halves)
+    assert merged is not None
+    limits = np.percentile(gaps_ns, list(PERCENTILES.values())) * 1e-9
+    exact = (
+        Observed(Order.even(20_000), np.asarray(gaps_ns * 1e-9, dtype=np.float64)).at_most(limits).sum(axis=1)
+    )
+    for course in (whole, merged):
+        assert course.counts.sum() == 20_000
+        assert course.sums.sum() == pytest.approx(gaps_ns.sum() * 1e-9)
+        assert course.at_most(limits).sum(axis=1) == pytest.approx(exact, rel=0.005)
+    assert whole.at_most(limits) == pytest.approx(merged.at_most(limits))
+
+
+def test_a_limit_in_the_bin_of_all_gaps_but_a_few_is_at_the_edge_that_parts_these() -> None:
+    course = GapCourse(2)
+    gaps_ns = np.array([20_000_000] * 98 + [90_000_000] * 2)
+    course.add(gaps_ns, np.array([50, 50]), np.array([0, 1]))
+    assert course.at_most(np.array([0.02]))[0].tolist() == [50, 48]
+    assert course.at_most(np.array([0.09]))[0].tolist() == [50, 48]
