@@ -18,8 +18,9 @@ from metrics_cases import request
 from llm_locust.report.build import Report
 from llm_locust.report.finish import finish_run
 from llm_locust.store import FRAMES_FILE
+from llm_locust.swarm import finishing
 from llm_locust.swarm.children import passed_on
-from llm_locust.swarm.finishing import FinishError, finish_elsewhere
+from llm_locust.swarm.finishing import PATIENCE_S, FinishError, finish_elsewhere, patience_s
 
 #: As in a Locust process: patched, a timer every 5 ms, and memory that a fork would have to copy.
 MASTER = """
@@ -100,6 +101,29 @@ def test_a_process_that_is_killed_is_named_with_what_can_be_done(tmp_path: Path)
     assert f"`llm-locust merge {run} --out NEW` makes the report of them, on a machine with more" in killed
     assert "was ended by signal 15 (Terminated)" in end_by(SIGTERM, run)
     assert (run / FRAMES_FILE).exists(), "the records stay"
+
+
+def test_a_process_that_hangs_is_killed_with_its_own_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = tmp_path / "hung"
+    hung.write_text("#!/bin/sh\nsleep 600 & sleep 600\n")
+    hung.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(hung))
+    monkeypatch.setattr(finishing, "PATIENCE_S", 0.5)
+    run = write_frames(tmp_path / "run")
+    with gevent.Timeout(30), pytest.raises(FinishError) as raised:
+        finish_elsewhere(run)
+    assert "was killed because it had not ended within" in str(raised.value)
+    assert f"`llm-locust merge {run} --out NEW`" in str(raised.value)
+    assert (run / FRAMES_FILE).exists(), "the records stay"
+
+
+def test_the_time_for_a_report_grows_with_its_records(tmp_path: Path) -> None:
+    assert patience_s(tmp_path) == PATIENCE_S
+    with (tmp_path / FRAMES_FILE).open("wb") as file:
+        file.truncate(10 << 30)
+    assert patience_s(tmp_path) > 24 * 3600
 
 
 def test_a_process_that_ends_without_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

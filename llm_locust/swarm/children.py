@@ -36,6 +36,10 @@ _KILLED_S = 60.0
 _LAST_WORDS_S = 2.0
 
 
+class LateError(ValueError):
+    """A process that took too long; the text says how long it had."""
+
+
 def passed_on(environ: Mapping[str, str], prefixes: Sequence[str] = ()) -> dict[str, str]:
     """The part of an environment that a child gets; ``prefixes`` name more variables that it needs."""
     wanted = (*_PASSED_ON_PREFIXES, *prefixes)
@@ -48,6 +52,7 @@ def run_elsewhere(
     *,
     heard: Collection[int] = (STDOUT,),
     prefixes: Sequence[str] = (),
+    within_s: float | None = None,
 ) -> tuple[int, bytes]:
     """Run ``main()`` of a module of this package with ``words``; other greenlets run on.
 
@@ -57,12 +62,14 @@ def run_elsewhere(
     Args:
         heard: what it writes there is given back; standard output is lost where it is not heard.
         prefixes: of variables of the environment that it needs beside the usual ones.
+        within_s: it is killed where it takes longer.
 
     Returns:
         The exit code, below 0 the signal that ended it, and what it said.
 
     Raises:
         OSError: it could not be started.
+        LateError: it was killed after ``within_s``.
     """
     said, theirs = os.pipe()
     try:
@@ -72,8 +79,16 @@ def run_elsewhere(
         raise
     finally:
         os.close(theirs)
-    text = off_the_hub(_read_to_end, said)
-    return os.waitstatus_to_exitcode(waitpid(pid, 0)[1]), text
+    late = None if within_s is None else gevent.spawn_later(within_s, _kill, pid)
+    try:
+        text = off_the_hub(_read_to_end, said)
+    finally:
+        if late is not None:
+            late.kill()
+    code = os.waitstatus_to_exitcode(waitpid(pid, 0)[1])
+    if late is not None and late.value is True and code == -SIGKILL:
+        raise LateError(f"was killed because it had not ended within {within_s:,.0f} s")
+    return code, text
 
 
 class Child:
@@ -190,6 +205,15 @@ def _spawn(
     )
     get_hub().loop.install_sigchld()  # a child that ended before it would never be heard of
     return int(fork_and_watch(on_end, fork=spawn))
+
+
+def _kill(pid: int) -> bool:
+    """Kill a process that :func:`_spawn` made, and those that it made; gives whether it was there."""
+    try:
+        os.killpg(pid, SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _read_lines(pipe: int, hear: Callable[[bytes], None]) -> None:

@@ -8,9 +8,14 @@ import msgspec
 
 from llm_locust.report.build import Report
 from llm_locust.report.finish import FinishAnswer, advice
-from llm_locust.store import SUMMARY_FILE
-from llm_locust.swarm.children import run_elsewhere
+from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
+from llm_locust.swarm.children import LateError, run_elsewhere
 from llm_locust.swarm.offload import off_the_hub
+
+#: A report that takes longer than this, and than its records take at this pace, hangs: it is some hundred
+#: times what a slow machine needs.
+PATIENCE_S = 900.0
+_SLOWEST_BYTES_PER_S = 100_000
 
 
 class FinishError(ValueError):
@@ -23,17 +28,29 @@ def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
     To be called in the main thread, see :func:`~llm_locust.swarm.children.run_elsewhere`.
 
     Raises:
-        FinishError: it could not be started, was killed, or said why there is no report.
+        FinishError: it could not be started, was killed, took longer than :func:`patience_s`, or said why
+            there is no report.
     """
     words = ["--allow-incomplete"] * allow_incomplete
     try:
-        code, said = run_elsewhere("llm_locust.report.finish", [*words, "--", str(run)])
+        code, said = run_elsewhere(
+            "llm_locust.report.finish", [*words, "--", str(run)], within_s=patience_s(run)
+        )
+    except LateError as e:
+        raise FinishError(f"the process that makes it {e}; {advice(run)}") from e
     except OSError as e:
         raise FinishError(
             f"the process that makes it cannot be started: {e.strerror or e}; {advice(run)}"
         ) from e
     exit_code = _judge(code, said, run)
     return Report(off_the_hub(_read_summary, run), exit_code)
+
+
+def patience_s(run: Path) -> float:
+    """How long the report of a run may take: by the size of its records."""
+    files = [run / name for name in (FRAMES_FILE, REQUESTS_FILE)]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    return PATIENCE_S + size / _SLOWEST_BYTES_PER_S
 
 
 def _read_summary(run: Path) -> dict[str, Any]:
