@@ -17,6 +17,7 @@ import msgspec
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, compact_samples
 from llm_locust.report.build import Report, build_report
+from llm_locust.report.output import one_line
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest, write_manifest
 
 #: Below a master that answers heartbeats on the same few cores, above nothing else.
@@ -90,14 +91,10 @@ def _attempt(run: Path, allow_incomplete: bool) -> FinishAnswer:
     except MemoryError:
         return FinishAnswer(None, f"memory has run out; {advice(run, out_of_memory=True)}")
     except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
-        return FinishAnswer(None, _one_line(e))
+        return FinishAnswer(None, one_line(e))
     except Exception as e:
         traceback.print_exc()
-        return FinishAnswer(None, f"a defect of llm-locust, {type(e).__name__}: {_one_line(e)}")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        return FinishAnswer(None, f"a defect of llm-locust, {type(e).__name__}: {one_line(e)}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from llm_locust.report.text import clean
+
 
 @contextmanager
 def printing() -> Iterator[None]:
@@ -17,5 +19,5 @@ def printing() -> Iterator[None]:
 
 
 def one_line(error: Exception | str) -> str:
-    """The text of an error as one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """The text of an error as one line that a terminal can show (:func:`~llm_locust.report.text.clean`)."""
+    return clean(error) or type(error).__name__

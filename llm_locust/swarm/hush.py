@@ -1,10 +1,12 @@
-"""Keys that others echo, kept out of this process's log and of Locust's table of exceptions.
+"""What others say, made fit for this process's log and Locust's table of exceptions: without keys that they
+echo, and without control characters, which could write anything to a terminal.
 
 What a server says goes through the record, which has none. But a library of the user's, such as the openai
 SDK, may quote a server's answer in an exception, and Locust logs and shows exceptions as they are.
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,9 +22,12 @@ _LOGGERS = ("", "locust", "locust.stats_logger")
 
 _FORMATTER = logging.Formatter()
 
+#: Control characters but tab and line feed, and those that turn the direction of the text around them.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 class Hush(logging.Filter):
-    """A filter of log handlers that blanks secrets; it lets every line through."""
+    """A filter of log handlers that blanks secrets and control characters; it lets every line through."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,15 +37,15 @@ class Hush(logging.Filter):
         self._secrets = tuple(dict.fromkeys((*self._secrets, *secrets)))
 
     def blank(self, text: str) -> str:
-        return blanked(text, self._secrets)
+        """The text without secrets, U+FFFD for each control character."""
+        return _CONTROL.sub("\ufffd", blanked(text, self._secrets))
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if self._secrets:
-            message = record.getMessage()
-            if (shown := self.blank(message)) != message:
-                record.msg, record.args = shown, ()
-            if record.exc_info and not record.exc_text:
-                record.exc_text = self.blank(_FORMATTER.formatException(record.exc_info))
+        message = record.getMessage()
+        if (shown := self.blank(message)) != message:
+            record.msg, record.args = shown, ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self.blank(_FORMATTER.formatException(record.exc_info))
         return True
 
 

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import psutil
 
+from llm_locust.report.output import one_line
 from llm_locust.swarm.settings import UsageError
 
 EXIT_USAGE = 2
@@ -15,7 +16,7 @@ def leave(error: UsageError) -> NoReturn:
 
     Without a master those would wait on.
     """
-    print(f"llm-locust: error: {error}", file=sys.stderr, flush=True)
+    print(f"llm-locust: error: {one_line(error)}", file=sys.stderr, flush=True)
     for child in psutil.Process().children():
         child.terminate()
     raise SystemExit(EXIT_USAGE)

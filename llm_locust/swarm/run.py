@@ -19,6 +19,7 @@ from llm_locust.manifest import Manifest
 from llm_locust.metrics.server_now import ServerNow
 from llm_locust.report.build import Report
 from llm_locust.report.live_figures import write_live_end
+from llm_locust.report.output import one_line
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.collector import SETTLE_WITHIN_S, Collector
@@ -211,8 +212,7 @@ class Run:
                 logger.warning("the last live figures cannot be kept: %s", e.strerror or e)
 
     def _failed(self, error: Exception) -> None:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        self.failure = f"the report of {str(self.path)!r} could not be written: {reason}"
+        self.failure = f"the report of {str(self.path)!r} could not be written: {one_line(error)}"
         logger.error("%s; the records that came are kept there", self.failure)
 
     def _keep_manifest(self) -> None:
