@@ -1,12 +1,34 @@
 """What is known of a run beside its requests: the content of ``manifest.json``.
 
-Plain values. ``store.py`` reads and writes them, ``metrics/`` computes with them.
+Plain values. ``store.py`` reads and writes them, ``metrics/`` computes with them. They come from workers and
+files, so every number has bounds: one beyond them is refused where it is read. NaN and infinity are beyond
+them too, as JSON has neither.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 MANIFEST_SCHEMA = 1
+
+#: A double holds every integer up to here.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+
+#: A time or a difference of two. The difference of two of these fits into 64 bits.
+Nanoseconds = Annotated[int, Meta(ge=-(2**62), le=2**62)]
+
+#: A time that passed, or a sum of such: 146 years.
+Duration = Annotated[int, Meta(ge=0, le=2**62)]
+
+#: Finite, and so are sums and products of two.
+Measure = Annotated[float, Meta(ge=-1e15, le=1e15)]
+
+#: A time and what was measured then.
+Point = Annotated[list[Measure], Meta(min_length=2, max_length=2)]
+
+#: Points in the course of a run that a process tells of itself.
+MOST_POINTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +41,13 @@ class ClockFacts:
     ``step_ns`` is their sum.
     """
 
-    offset_ns: int
-    error_ns: int
-    least_offset_ns: int
-    most_offset_ns: int
-    exchanges: int
-    steps: int = 0
-    step_ns: int = 0
+    offset_ns: Nanoseconds
+    error_ns: Nanoseconds
+    least_offset_ns: Nanoseconds
+    most_offset_ns: Nanoseconds
+    exchanges: Count
+    steps: Count = 0
+    step_ns: Nanoseconds = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +58,13 @@ class HealthCell:
     is of the CPU time that the machine wanted, ``throttled_percent`` of the periods of its CPU limit.
     """
 
-    at_s: float
-    seconds: float
-    cpu_percent: float
-    hub_lag_ms_p99: float | None = None
-    hub_lag_ms_max: float | None = None
-    steal_percent: float | None = None
-    throttled_percent: float | None = None
+    at_s: Measure
+    seconds: Measure
+    cpu_percent: Measure
+    hub_lag_ms_p99: Measure | None = None
+    hub_lag_ms_max: Measure | None = None
+    steal_percent: Measure | None = None
+    throttled_percent: Measure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +74,14 @@ class NodeHealth:
     pairs of seconds after it took the run up and MiB: few, however long the run is. ``cells`` are the same
     figures in the course of the run, and few too."""
 
-    hub_lag_ms_p99: float | None = None
-    hub_lag_ms_max: float | None = None
-    cpu_percent_max: float | None = None
-    rss_mib_max: float | None = None
-    rss_mib: list[list[float]] = field(default_factory=list)
-    steal_percent: float | None = None
-    throttled_percent: float | None = None
-    cells: list[HealthCell] = field(default_factory=list)
+    hub_lag_ms_p99: Measure | None = None
+    hub_lag_ms_max: Measure | None = None
+    cpu_percent_max: Measure | None = None
+    rss_mib_max: Measure | None = None
+    rss_mib: Annotated[list[Point], Meta(max_length=MOST_POINTS)] = field(default_factory=list)
+    steal_percent: Measure | None = None
+    throttled_percent: Measure | None = None
+    cells: Annotated[list[HealthCell], Meta(max_length=MOST_POINTS)] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +97,27 @@ class WorkerFacts:
     """
 
     id: str
-    index: int
-    announced: int | None
-    received: int
-    batches: int = 0
-    resent: int = 0  # batches that came more than once
-    dropped: int = 0  # records that neither the worker's disk nor its memory could hold
-    in_flight: int = 0  # requests under way when the worker was last heard
-    in_flight_ns: int | None = None  # the sum of their times by the worker's own counter, to its last word
+    index: Annotated[int, Meta(ge=-1, le=2**53)]
+    announced: Count | None
+    received: Count
+    batches: Count = 0
+    resent: Count = 0  # batches that came more than once
+    dropped: Count = 0  # records that neither the worker's disk nor its memory could hold
+    in_flight: Count = 0  # requests under way when the worker was last heard
+    in_flight_ns: Duration | None = (
+        None  # the sum of their times by the worker's own counter, to its last word
+    )
     late: bool = False
     lost: bool = False
     left: bool = False
-    joined_ns: int | None = None
-    heard_ns: int | None = None  # the last word or sign of life
-    held_back: int = 0  # requests that --max-in-flight made wait
-    longest_held_ns: int = 0  # the longest wait among them
-    unsent: int = 0  # requests that were due when the load ended, and had not begun
-    unsent_warmup: int = 0  # of these, due before the measured phase
-    unsent_by_class: dict[str, int] = field(default_factory=dict)  # of the others, by their class
-    cut: int = 0  # requests under way when the drain ended
+    joined_ns: Nanoseconds | None = None
+    heard_ns: Nanoseconds | None = None  # the last word or sign of life
+    held_back: Count = 0  # requests that --max-in-flight made wait
+    longest_held_ns: Duration = 0  # the longest wait among them
+    unsent: Count = 0  # requests that were due when the load ended, and had not begun
+    unsent_warmup: Count = 0  # of these, due before the measured phase
+    unsent_by_class: dict[str, Count] = field(default_factory=dict)  # of the others, by their class
+    cut: Count = 0  # requests under way when the drain ended
     received_seqs: str = ""  # of the batches, as ranges: 0-17 19 21-30
     faults: list[str] = field(default_factory=list)
     clock: ClockFacts | None = None
@@ -117,7 +141,7 @@ class ServerCall:
     ``at_ns`` is a time of the run's axis.
     """
 
-    at_ns: int
+    at_ns: Nanoseconds
     path: str
     target: str
     status: int | None = None
@@ -134,7 +158,7 @@ class ScrapeFacts:
     run's axis; nothing where nothing did."""
 
     failure: str = ""
-    failed_ns: int | None = None
+    failed_ns: Nanoseconds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +177,15 @@ class Manifest:
     schema: int = MANIFEST_SCHEMA
     id: str
     name: str
-    started_ns: int
-    stopped_ns: int | None = None
-    drain_s: float | None = None
-    drained_ns: int | None = None
-    ended_ns: int | None = None
+    started_ns: Nanoseconds
+    stopped_ns: Nanoseconds | None = None
+    drain_s: Measure | None = None
+    drained_ns: Nanoseconds | None = None
+    ended_ns: Nanoseconds | None = None
     host: str | None = None
     targets: list[str] = field(default_factory=list)
     replicas_ready: list[str] = field(default_factory=list)
-    ready_s: float | None = None
+    ready_s: Measure | None = None
     server_calls: list[ServerCall] = field(default_factory=list)
     model: str | None = None
     scenario: str | None = None
@@ -170,20 +194,20 @@ class Manifest:
     command: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     slo: str = ""
-    class_slos: dict[str, dict[str, float]] = field(default_factory=dict)
+    class_slos: dict[str, dict[str, Measure]] = field(default_factory=dict)
     gates: str = ""
-    warmup_s: float = 0.0
+    warmup_s: Measure = 0.0
     open_loop: bool = False
     stop_reason: str = ""
     cut_short: bool = False
     require_valid: bool = False
     options: dict[str, Any] = field(default_factory=dict)
-    workers_expected: int = 1
+    workers_expected: Count = 1
     workers: list[WorkerFacts] = field(default_factory=list)
     master: NodeHealth = field(default_factory=NodeHealth)
-    clock_steps: int = 0  # times that the master's own clock was set anew; the run's time does not follow
+    clock_steps: Count = 0  # times that the master's own clock was set anew; the run's time does not follow
     torn: list[str] = field(default_factory=list)  # files of frames that hold bytes which are none, and where
-    messages_dropped: dict[str, dict[str, int]] = field(default_factory=dict)  # sender -> kind -> how many
+    messages_dropped: dict[str, dict[str, Count]] = field(default_factory=dict)  # sender -> kind -> how many
     server_metrics: ScrapeFacts | None = None
     live_check: dict[str, Any] = field(default_factory=dict)
 

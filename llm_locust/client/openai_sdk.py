@@ -13,6 +13,7 @@ import msgspec
 from llm_locust.client.errors import ClientError, ConnectError, RequestTimeoutError
 from llm_locust.client.routes import Heads
 from llm_locust.client.stream import Call, LiveCall, LlmClient
+from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.reply import Endpoint
 
 #: A consumer stops at ``[DONE]``; the chunk that ends the body comes in the same instant. Waiting
@@ -141,7 +142,7 @@ class MeasuredStream(httpx2.SyncByteStream):
 def _fields(body: bytes) -> RequestFields:
     try:
         return msgspec.json.decode(body, type=RequestFields) if body else RequestFields()
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return RequestFields()
 
 

@@ -23,6 +23,7 @@ from llm_locust.deployment.endpoints import (
 )
 from llm_locust.deployment.endpoints import targets_of as targets_of_url
 from llm_locust.deployment.fetch import FetchError, fetch
+from llm_locust.wire.payload import DECODE_ERRORS
 
 #: Where the kubelet puts a pod's token, which it renews, the cluster's certificates and the namespace.
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -184,7 +185,7 @@ def _listed(pods: Pods, server: ApiServer) -> Iterator[_Pod]:
         try:
             answer = server.get(f"/api/v1/namespaces/{namespace}/pods?{urlencode(query)}")
             page = msgspec.json.decode(answer, type=_PodList)
-        except msgspec.DecodeError as e:
+        except DECODE_ERRORS as e:
             raise DiscoveryError(f"the API server's answer is no list of pods: {e}") from e
         yield from page.items
         further = page.metadata.further

@@ -6,6 +6,7 @@ import msgspec
 
 from llm_locust.metrics.live_check import LiveEnd
 from llm_locust.store import StoreError, write_json
+from llm_locust.wire.payload import DECODE_ERRORS
 
 LIVE_FILE = "live.json"
 
@@ -26,7 +27,7 @@ def read_live_end(run: Path, id_: str) -> LiveEnd | None:
         end = msgspec.json.decode(path.read_bytes(), type=LiveEnd)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, OSError) as e:
+    except (*DECODE_ERRORS, OSError) as e:
         raise StoreError(
             f"{str(path)!r} holds no live figures; remove it, the report can do without: {e}"
         ) from e

@@ -9,6 +9,7 @@ import msgspec
 
 from llm_locust.manifest import MANIFEST_SCHEMA, Manifest
 from llm_locust.replacing import replacing
+from llm_locust.wire.payload import DECODE_ERRORS
 
 MANIFEST_FILE = "manifest.json"
 REQUESTS_FILE = "requests.parquet"
@@ -60,7 +61,7 @@ def read_manifest(run: Path) -> Manifest:
                 "use the llm-locust that wrote it, or a later one"
             )
         return msgspec.json.decode(data, type=Manifest)
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, OSError) as e:
+    except (*DECODE_ERRORS, OSError) as e:
         raise StoreError(f"{str(path)!r} is not a manifest: {e}") from e
 
 

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from llm_locust.batch import BatchError, RecordBatch
 from llm_locust.record import MOMENTS, Outcome, TokenSource
+from llm_locust.wire.payload import DECODE_ERRORS
 
 _MAGIC = b"LLB1"
 _PREFIX = struct.Struct("<4sIII")
@@ -132,7 +133,7 @@ def frame_header(frame: bytes) -> FrameHeader | None:
         return None
     try:
         return msgspec.json.decode(frame[_PREFIX.size : _PREFIX.size + head_length], type=FrameHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
 
 
@@ -220,7 +221,7 @@ def _frame_at(file: BinaryIO, path: Path, at: int, size: int) -> FrameRef | None
     head = file.read(head_length)
     try:
         header = msgspec.json.decode(head, type=FrameHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
     if _crc_of(file, length, zlib.crc32(head)) != crc:
         return None

@@ -10,6 +10,7 @@ from llm_locust.manifest import Manifest, WorkerFacts
 from llm_locust.store.files import MANIFEST_FILE, REQUESTS_FILE, StoreError, read_manifest
 from llm_locust.store.frames import FrameIndex, FrameRef, Tear, index_frames
 from llm_locust.store.spool import WORKER_FILE
+from llm_locust.wire.payload import DECODE_ERRORS
 
 FRAME_SUFFIX = ".frame"  # of a file with one frame, named by its number
 FRAMES_SUFFIX = ".frames"
@@ -83,7 +84,7 @@ def find(sources: Iterable[Path]) -> Found:
         if path.name == WORKER_FILE:
             try:
                 last_words[path.parent] = msgspec.json.decode(path.read_bytes(), type=WorkerFacts)
-            except (msgspec.DecodeError, UnicodeDecodeError) as e:
+            except DECODE_ERRORS as e:
                 unreadable.append(f"{str(path)!r} is not a worker's last word: {e}")
     unreadable += [
         f"{str(path / REQUESTS_FILE)!r} is left out: only its manifest could say which batches it has"

@@ -24,6 +24,7 @@ import pyarrow as pa
 from llm_locust.store.destination import Destination, UploadError, open_destination
 from llm_locust.store.files import MANIFEST_FILE, check_folder_name, read_manifest
 from llm_locust.store.upload_files import Part, Stored, parts_of
+from llm_locust.wire.payload import DECODE_ERRORS
 
 #: At the destination: name -> size and SHA-256 of each file that is there.
 INDEX_FILE = "uploaded.json"
@@ -217,7 +218,7 @@ class _Upload:
         try:
             files = {} if content is None else msgspec.json.decode(content, type=dict[str, Any])["files"]
             return msgspec.convert(files, dict[str, Stored])
-        except (msgspec.DecodeError, msgspec.ValidationError, KeyError, UnicodeDecodeError):
+        except (*DECODE_ERRORS, KeyError):
             return {}
 
 

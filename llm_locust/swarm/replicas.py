@@ -30,6 +30,7 @@ from llm_locust.swarm.deployment_options import DNS, patience_s
 from llm_locust.swarm.preflight import RefusedError, check_target
 from llm_locust.swarm.session import make_pool, request_headers
 from llm_locust.swarm.settings import Settings, UsageError
+from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.reply import Endpoint
 from llm_locust.wire.secrecy import blanked
 from llm_locust.workload.body import LIMIT_FIELDS, body_template, path_of
@@ -156,7 +157,7 @@ class _Probe:
             raise ValueError(f"a request of one token was answered by {answer.status}")
         try:
             said = msgspec.json.decode(answer.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except DECODE_ERRORS:
             said = None
         if not isinstance(said, dict) or said.get("error"):
             raise ValueError("a request of one token was answered by something that is no answer")
