@@ -19,7 +19,7 @@ from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.wire import reply as wire
 from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.wire.names import clean_name
-from llm_locust.wire.payload import excess
+from llm_locust.wire.payload import DECODE_ERRORS, excess
 from llm_locust.wire.secrecy import blanked, blanked_name, public_url, url_secret
 from llm_locust.workload.scenario import sole_class
 from llm_locust.workload.validators import ValidatorError, checks_of
@@ -173,7 +173,7 @@ def _list_models(target: Target, settings: Settings) -> tuple[str, list[str] | N
                 try:
                     listed = msgspec.json.decode(body, type=_Models).data
                     return base, [blanked_name(m.id, settings.secrets) for m in listed]
-                except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError):
+                except DECODE_ERRORS:
                     continue
     finally:
         pool.close()

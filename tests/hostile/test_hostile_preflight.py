@@ -31,6 +31,7 @@ except UsageError as e:
     [
         (b"", b"x", 8 << 20, b"", "cannot be reached: the answer has more than 4 MiB"),
         (b'{"data":[{"id":"a"}', b',{"id":"a"}', 200_000, b"]}", "does not list its models: give --model"),
+        (b'{"data":[],"later":', b"[", 100_000, b"", "does not list its models: give --model"),
         (
             b'{"data":[{"id":"\\u001b[31m',
             b"m",
