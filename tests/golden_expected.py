@@ -42,14 +42,14 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
             "error_rate": len(failed) / len(judged),
             "by_outcome": inside.outcome.value_counts().reindex(OUTCOMES, fill_value=0).to_dict(),
         },
-        "latency_ms": _latencies(inside, inside.iloc[:0], seconds),
-        "latency_ms_adjusted": _latencies(inside, failed, seconds),
+        "latency_ms": _latencies(inside, inside.iloc[:0], seconds, unsent or 0),
+        "latency_ms_adjusted": _latencies(inside, failed, seconds, unsent or 0),
         "throughput": _throughput(df, seconds),
         "goodput": _goodput(df, seconds, lost, unsent),
     }
 
 
-def _latencies(inside: Frame, failed: Frame, seconds: float) -> dict[str, Any]:
+def _latencies(inside: Frame, failed: Frame, seconds: float, unsent: int) -> dict[str, Any]:
     ok = inside[inside.ok]
     gaps = np.concatenate([*ok.gaps, np.empty(0)])
     # A failed request has as many gaps as an ok one has on average.
@@ -58,25 +58,34 @@ def _latencies(inside: Frame, failed: Frame, seconds: float) -> dict[str, Any]:
     beside = sums(over_time(failed.scheduled, start, run.STOP_S), np.ones(len(failed)))
     gap_cell = over_time(np.repeat(ok.scheduled, ok.gaps.map(len)), start, run.STOP_S).cell
     of_gap = Course(gap_cell, 256, beside * gaps_of_failed / max(1, len(failed)), binned=True)
-    tables = {m: latency(inside, m, failed) for m in LATENCIES if m != "itl"}
+    late = ("ttft_scheduled", "e2el_scheduled", "schedule_delay")
+    tables = {m: latency(inside, m, failed, unsent if m in late else 0) for m in LATENCIES if m != "itl"}
     tables["itl"] = figures(gaps * 1e3, gaps_of_failed) | {"censored": 0, "at_least": {}}
     tables["itl"] |= uncertainty(gaps * 1e3, of_gap if len(gaps) else None) | {"relative_error": 0.0}
     return tables
 
 
-def latency(inside: Frame, metric: str, failed: Frame) -> dict[str, Any]:
-    """The figures of one latency, with +∞ for each failed request."""
+def latency(inside: Frame, metric: str, failed: Frame, unsent: int = 0) -> dict[str, Any]:
+    """The figures of one latency, with +∞ for each failed request; of unsent ones nothing is known."""
     failures = in_order(failed, inside)
     beside = sums(failures, np.ones(len(failed)))
     if metric == "tpot" or f"{metric}_longer_than" not in inside:
-        values = inside[inside.ok][metric] * 1e3
-        table = figures(values, len(failed)) | {"censored": 0, "at_least": {}}
-        cells = in_order(inside[inside.ok], inside)
-        return table | uncertainty(values, Course(cells.cell, cells.cells, beside))
+        ok = inside[inside.ok]
+        values, cells = ok[metric] * 1e3, in_order(ok, inside)
+        course = Course(cells.cell, cells.cells, beside)
+        if not unsent:
+            return (
+                figures(values, len(failed)) | {"censored": 0, "at_least": {}} | uncertainty(values, course)
+            )
+        seen = values.notna()
+        table = survival(values[seen], seen[seen], ok.scheduled[seen], len(failed), unsent)
+        sure = uncertainty(values, course, table=table)
+        del table["quantile"]
+        return table | sure
     # Failed requests stand for themselves: the bounds of those that timed out are not used beside them.
     known = inside if failed.empty else inside[inside.ok | inside.cancelled]
     lasted, ended, scheduled = censored(known, metric)
-    table = survival(lasted, ended, scheduled, len(failed))
+    table = survival(lasted, ended, scheduled, len(failed), unsent)
     cells = in_order(inside.loc[lasted.index], inside)
     sure = uncertainty(lasted, Course(cells.cell, cells.cells, beside), ended=ended, table=table)
     del table["quantile"]

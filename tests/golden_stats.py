@@ -38,8 +38,15 @@ def figures(values: Any, infinite: int = 0, percents: dict[str, float] = PERCENT
     }
 
 
-def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int) -> dict[str, Any]:
-    """The same figures where some durations were not seen to end: by the product limit, step by step."""
+def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int, unsent: int = 0) -> dict[str, Any]:
+    """The same figures where some durations were not seen to end: by the product limit, step by step.
+
+    Of ``unsent`` more nothing is known: they leave open what they could move.
+    """
+    if unsent:
+        lasted = pd.concat([lasted, pd.Series(0.0, range(-unsent, 0))])
+        ended = pd.concat([ended, pd.Series(False, range(-unsent, 0))])
+        scheduled = pd.concat([scheduled, pd.Series(0.0, range(-unsent, 0))])
     order = pd.DataFrame({"t": lasted, "ended": ended, "at": scheduled}).sort_values(
         ["t", "ended"], ascending=[True, False]
     )
@@ -59,7 +66,7 @@ def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int) -> dict[str
         watched -= 1
     as_if = np.concatenate([order.t.to_numpy(), np.full(infinite, np.inf)])
     never = np.concatenate([seen, np.full(infinite + len(open_), np.inf)])
-    drifts = later_is_longer(order.t.to_numpy(), order.ended.to_numpy(), order["at"].to_numpy())
+    drifts = unsent > 0 or later_is_longer(order.t.to_numpy(), order.ended.to_numpy(), order["at"].to_numpy())
 
     def at(share: float) -> float:
         """NaN where it is open."""

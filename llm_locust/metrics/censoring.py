@@ -160,8 +160,8 @@ class Durations:
     """Durations in seconds, ascending: ``observed`` ones, those ``censored`` when they had lasted so long,
     and ``infinite`` ones that are known to have no end.
 
-    ``trend``: later ones last longer, so that the product limit is too low. ``course`` is that of all of them
-    in their run; without it nothing is told of how sure their figures are.
+    ``trend``: later ones last longer, or nothing is known of some, so that the product limit is too low.
+    ``course`` is that of all of them in their run; without it nothing is told of how sure their figures are.
     """
 
     observed: Floats | Ascending

@@ -13,7 +13,7 @@ from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.comparable import Metric
 from llm_locust.metrics.completeness import requests_lost, requests_unsent
-from llm_locust.metrics.cut import Samples
+from llm_locust.metrics.cut import Samples, with_unsent
 from llm_locust.metrics.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.goodput import good_rates
@@ -93,6 +93,7 @@ def _latency(run: Compared, metric: Metric) -> Estimate | None:
     else:
         samples = Samples.of(run.c, run.measured.values, metric.latency)
         found = samples.durations(run.population, order=order_cells(run.c, run.population.all))
+        found = with_unsent(found, metric.latency, requests_unsent(run.manifest))
     if not len(found.observed):
         return None
     mean, std = found.moments()

@@ -21,6 +21,9 @@ MeasuredFrom = Literal["scheduled", "sent"]
 #: Latencies of which a request that was given up has a lower bound in the tables of latencies.
 CENSORED = ("ttft", "ttfo", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled")
 
+#: Latencies that a request has from when it was due, also where it was never sent.
+FROM_SCHEDULED = ("ttft_scheduled", "e2el_scheduled", "schedule_delay")
+
 
 def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> Floats:
     """The least that a latency of each request that was given up can be, in seconds; shape (rows,).
@@ -139,3 +142,13 @@ class Samples:
         cut = np.zeros(len(self.c), dtype=np.bool_)
         cut[still_open] = True
         return replace(found, course=Censored(order, lasted[of_all], cut[of_all], found))
+
+
+def with_unsent(found: Durations, metric: str, unsent: int) -> Durations:
+    """The same durations of a metric among those of requests that were due and never sent.
+
+    How long these would have waited is not known: they leave open what they could move.
+    """
+    if not unsent or metric not in FROM_SCHEDULED:
+        return found
+    return replace(found, censored=np.concatenate([np.zeros(unsent), found.censored]), trend=True)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from llm_locust.metrics.cut import FROM_SCHEDULED
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.metrics.terms import Term, listed, nearest, split_terms
 
@@ -175,7 +176,8 @@ def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, A
     bound = stats["at_least"].get(statistic)
     if bound is None:
         return {"passed": False, "reason": f"no samples: the run has no value of {gate.metric}"}
-    cut = f"{stats['censored']} requests were given up before their end"
+    unsent = " or never sent" if latency in FROM_SCHEDULED else ""
+    cut = f"{stats['censored']} requests were given up before their end{unsent}"
     least = f"at least {_shown(gate, bound)}"
     limit = f"{gate.op} {_shown(gate, gate.limit)}"
     # The figure may be the bound itself: only what that breaks, too, is decided.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from llm_locust.metrics.cells import Order, order_cells
 from llm_locust.metrics.censoring import Durations, summarise, with_infinite
 from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
-from llm_locust.metrics.cut import Samples
+from llm_locust.metrics.cut import Samples, with_unsent
 from llm_locust.metrics.gaps import known_gaps
 from llm_locust.metrics.intervals import in_order
 from llm_locust.metrics.percentiles import PERCENTILES
@@ -218,7 +218,7 @@ class Measurable:
     """Whose latencies a table is of, and their gaps.
 
     ``order`` is that of all of the population. ``failed_in`` and ``failed_over_time`` are how many failed in
-    each of its cells, and in each cell of the gaps' course.
+    each of its cells, and in each cell of the gaps' course. ``unsent`` more were due and never sent.
     """
 
     population: Population
@@ -226,6 +226,7 @@ class Measurable:
     order: Order
     failed_in: Floats
     failed_over_time: Floats
+    unsent: int = 0
 
 
 Tables = tuple[dict[str, Any], dict[str, Any]]
@@ -239,7 +240,8 @@ def latency_tables(
     The plain ones are of the requests that ended ok; of ttft, ttfo and e2el, from wherever, those that were
     cancelled or timed out are censored samples, and observed ones where that token had come. The adjusted
     ones have +∞ for each failed request in place of its times: once, and in ``itl`` as often as an ok request
-    has gaps on average. ``places`` are the percentiles that a table has, key to percent.
+    has gaps on average. In both, requests that were never sent leave open what is counted from scheduled, as
+    far as they could move it. ``places`` are the percentiles that a table has, key to percent.
     """
     tables: list[Tables] = [({}, {}) for _ in populations]
     for metric in METRICS:
@@ -254,8 +256,8 @@ def latency_tables(
             else:
                 found = samples.durations(each.population, each.order)
                 beyond = samples.adjusted(each.population, found, each.order, each.failed_in)
-            plain[metric] = summarise(found, 1e3, places)
-            adjusted[metric] = summarise(beyond, 1e3, places)
+            for table, durations in ((plain, found), (adjusted, beyond)):
+                table[metric] = summarise(with_unsent(durations, metric, each.unsent), 1e3, places)
     return tables
 
 

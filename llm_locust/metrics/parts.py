@@ -89,6 +89,7 @@ def _measurable(m: Measured, population: Population, group: Group) -> Measurable
         order,
         order.sums(order.sorted(failed[population.all])),
         time_cells(m.window, m.c, m.c.scheduled_s[population.failed]).sums(),
+        group.missing.unsent or 0,
     )
 
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
-from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
+from llm_locust.metrics.columns import Columns, Floats, Mask, Times
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.goodput import Judgement
-from llm_locust.metrics.latency import ttft
-from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.latency import latency_figures
 from llm_locust.metrics.window import Population, Window
 
 #: The load is compared with its plateau as the mean over so many equal parts of the run.
@@ -167,13 +166,12 @@ def left_out(c: Columns, run: Window, window: Window, judgement: Judgement | Non
 
 def _figures(c: Columns, scheduled: Mask, judgement: Judgement | None) -> dict[str, Any]:
     population = Population.of(c, scheduled, np.arange(len(c)))
-    judged: Rows = population.judged
-    ascending = ordered(ttft(c)[population.ok])
-    good = None if judgement is None or not len(judged) else float(judgement.good[judged].mean())
+    (found,) = latency_figures(c, [population], ["ttft"], {"p99": 99.0})
+    good = None if judgement is None else judgement.good[population.all[judgement.judged[population.all]]]
     return {
         "requests": int(scheduled.sum()),
-        "ttft_p99_ms": percentile(ascending, 99.0) * 1e3 if len(ascending) else None,
-        "goodput_ratio": good,
+        "ttft_p99_ms": found["ttft"]["p99"],
+        "goodput_ratio": None if good is None or not len(good) else float(good.mean()),
     }
 
 

@@ -89,3 +89,29 @@ def test_of_a_stream_that_timed_out_between_two_tokens_the_first_is_observed() -
     assert (latencies["e2el"]["n"], latencies["e2el"]["censored"]) == (80, 8)
     assert latencies["tpot"]["n"] == 80
     assert found["latency_ms_adjusted"]["ttft"]["n"] == 88
+
+
+def test_requests_that_were_never_sent_leave_open_what_is_counted_from_scheduled() -> None:
+    """The bound of requests in flight was reached: 30 of 110 that were due are not there."""
+    gates = "p99_ttft_scheduled<1s p99_schedule_delay<1s p50_ttft_scheduled<1s"
+    run = manifest(stopped=14.0, open_loop=True, gates=gates)
+    run = replace(run, workers=[replace(each, unsent=30) for each in run.workers])
+    found, code = told(answered(), run)
+    late = found["latency_ms"]["ttft_scheduled"]
+    assert (late["p99"], late["censored"], late["at_least"]["p99"]) == (None, 30, pytest.approx(100))
+    assert late["p50"] == pytest.approx(100)  # whatever they would have taken
+    assert found["latency_ms"]["ttft"]["p99"] == pytest.approx(100)
+    assert [gate["passed"] for gate in found["gates"]] == [False, False, True]  # all passed
+    assert "30 requests were given up before their end or never sent" in found["gates"][0]["reason"]
+    assert code == 1
+
+
+def test_what_a_steady_window_left_out_is_judged_as_the_run_is() -> None:
+    hung = [cut(5.0, 9.0, user=u) for u in range(8)]
+    late = [request(9.0, ANSWER, user=u) for u in range(2)]
+    records = [*answered(), *hung, *late]
+    found = summarise(batch(*records), manifest(stopped=14.0, slo="ttft=500ms"), window="steady")
+    run = summarise(batch(*records), manifest(stopped=14.0, slo="ttft=500ms"))
+    left = found["window"]["left_out"]
+    assert left["goodput_ratio_run"] == run["goodput"]["ratio"] == pytest.approx(82 / 90)  # printed 1.0
+    assert left["ttft_p99_ms_run"] == run["latency_ms"]["ttft"]["p99"] is None  # printed 100
