@@ -208,6 +208,22 @@ def test_keys_and_all_header_values_are_secrets(secretive: Settings) -> None:
     assert set(secretive.secrets) == {KEY, TOKEN, HEADER, f"Bearer {TOKEN}"}
 
 
+def test_a_key_in_a_body_is_a_secret_and_what_is_recorded_of_the_body_has_none() -> None:
+    body = f'{{"temperature": 0, "provider": [{{"api_key": "{KEY}", "name": "a-long-enough-name"}}]}}'
+    settings = parse(body=body)
+    assert settings.secrets == (KEY,)
+    assert settings.workload.extra_body["provider"][0]["api_key"] == KEY
+    assert settings.text["body"] == (
+        '{"temperature": 0, "provider": [{"api_key": "***", "name": "a-long-enough-name"}]}'
+    )
+
+
+def test_a_body_without_keys_is_recorded_as_it_was_given() -> None:
+    body = '{"max_tokens": 5,   "stop_token": "end", "token_budget": "a long text"}'
+    assert parse(body=body).text["body"] == body
+    assert parse(body=body).secrets == ()
+
+
 def test_secrets_are_not_shown_by_the_settings(secretive: Settings) -> None:
     assert not any(secret in repr(secretive) for secret in (KEY, TOKEN, HEADER))
     assert not any(secret in repr(secretive.text) for secret in (KEY, TOKEN, HEADER))

@@ -1,6 +1,7 @@
 """The options of a run as checked values."""
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +26,7 @@ from llm_locust.swarm.option_types import (
 )
 from llm_locust.swarm.scenario_options import scenario_of
 from llm_locust.wire.headers import secret_texts
-from llm_locust.wire.secrecy import shown_variable
+from llm_locust.wire.secrecy import key_texts, shown_variable, without_keys
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.dataset import load_dataset
 from llm_locust.workload.lengths import parse_lengths
@@ -90,10 +91,12 @@ class Settings:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must not stand in any file, log or page: the API key, the values of all headers."""
+        """Texts that must not stand in any file, log or page: the API key, the values of all headers, and of
+        the fields of a body that have the name of a key."""
         key = (self.api_key,) if self.api_key and len(self.api_key) >= 4 else ()
         of_classes = () if self.scenario is None else self.scenario.secrets
-        return (*key, *secret_texts(self.headers), *of_classes)
+        of_bodies = dict.fromkeys(t for kind in self.kinds for t in key_texts(kind.spec.extra_body))
+        return (*key, *secret_texts(self.headers), *of_classes, *of_bodies)
 
     @property
     def shared_warm_up(self) -> bool:
@@ -142,6 +145,8 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
             _parsed(parse_price, str(text[name]), f"--{name.replace('_', '-')}")
     scenario = scenario_of(options)
     workload = _workload(options, None if scenario is None else scenario.dataset)
+    if any(key_texts(workload.extra_body)):
+        text["body"] = json.dumps(without_keys(workload.extra_body), ensure_ascii=False)
     kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
     header_pairs = [_parsed(parse_header, h, "--header") for h in options.header or []]
     return Settings(

@@ -3,8 +3,9 @@
 import re
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
 #: So much of a secret's start is as good as the secret: an excerpt may have cut off the rest.
@@ -70,6 +71,25 @@ def url_secret(url: str) -> str | None:
     return None
 
 
+def key_texts(value: object) -> Iterator[str]:
+    """Texts in a JSON value that stand under the name of a key, such as ``api_key``, at any depth.
+
+    A text of under eight characters is none.
+    """
+    for name, item in _fields(value):
+        if _is_key(name, item):
+            yield item
+        else:
+            yield from key_texts(item)
+
+
+def without_keys(value: Any) -> Any:
+    """The JSON value with asterisks for each of its :func:`key_texts`."""
+    if isinstance(value, dict):
+        return {n: _BLANK if _is_key(n, item) else without_keys(item) for n, item in value.items()}
+    return [without_keys(item) for item in value] if isinstance(value, list) else value
+
+
 def public_url(url: str) -> str:
     """A URL for an error text: without user name, password, settings and fragment."""
     scheme, rest = _without_scheme(url)
@@ -82,6 +102,16 @@ def public_url(url: str) -> str:
 def shown_variable(name: str) -> str:
     """The name of an environment variable for an error text: not what is rather the key itself."""
     return repr(name) if _VARIABLE.fullmatch(name) and not _KEY_LIKE.fullmatch(name) else "that it names"
+
+
+def _fields(value: object) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return (("", item) for item in value) if isinstance(value, list) else ()
+
+
+def _is_key(name: object, value: object) -> bool:
+    return isinstance(value, str) and len(value) >= _LEAST_IN_A_NAME and bool(_KEY_NAME.search(str(name)))
 
 
 def _without_scheme(url: str) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """Keys in texts and addresses: in every spelling that a server or a person gives them."""
 
+import json
 from base64 import b64encode
 from urllib.parse import quote
 
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 from llm_locust.client.pool import Target, TargetError
 from llm_locust.deployment.endpoints import Endpoint, EndpointError
 from llm_locust.store.destination import UploadError, check_address, open_destination
-from llm_locust.wire.secrecy import blanked, blanked_name, public_url, shown_variable, url_secret
+from llm_locust.wire.secrecy import (
+    blanked,
+    blanked_name,
+    key_texts,
+    public_url,
+    shown_variable,
+    url_secret,
+    without_keys,
+)
+from llm_locust.workload.scenario import Scenario
 
 KEY = "sk-Abc/123+very=secret"
 
@@ -167,3 +177,32 @@ def test_a_key_where_the_name_of_a_variable_is_expected_is_not_shown() -> None:
         assert key not in shown_variable(key)
     for name in ("NO_SUCH_KEY", "OPENAI_API_KEY", "K", "my_key"):
         assert shown_variable(name) == repr(name)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values, st.sampled_from(["api_key", "apiKey", "token", "X-Auth-Token", "client_secret", "key"]))
+def test_fields_with_the_name_of_a_key_are_known_at_any_depth(value: object, name: str) -> None:
+    nested = {"a": [value, {"b": {name: KEY}}]}
+    assert KEY in set(key_texts(nested))
+    assert KEY not in str(without_keys(nested))
+    assert not list(key_texts(without_keys(nested)))
+
+
+@given(json_values)
+def test_a_body_without_such_names_stays_as_it_is(value: object) -> None:
+    plain = {"messages": value} if not list(key_texts(value)) else {}
+    assert without_keys(plain) == plain
+
+
+def test_what_is_told_of_a_scenario_has_no_keys_of_bodies_or_headers() -> None:
+    document = {"classes": {"a": {"body": {"provider": {"api_key": KEY}}, "headers": {"X-Key": KEY}}}}
+    scenario = Scenario.from_text(json.dumps({"path": "s.yaml", "scenario": document}))
+    assert KEY not in json.dumps(scenario.public_document)
+    assert scenario.classes[0].body == {"provider": {"api_key": KEY}}
+    assert KEY in scenario.text_for_workers()

@@ -13,6 +13,7 @@ from typing import Any
 
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.wire.headers import secret_texts
+from llm_locust.wire.secrecy import without_keys
 from llm_locust.workload.presets import PRESETS
 from llm_locust.workload.scenario import options, readers, values
 from llm_locust.workload.scenario.classes import SHARED, preset, read_classes, sole_class
@@ -71,8 +72,9 @@ class Scenario:
 
     @property
     def public_document(self) -> dict[str, Any]:
-        """:attr:`document` without the values of headers."""
-        return {str(key): _without_headers(key, value) for key, value in self.document.items()}
+        """:attr:`document` without the values of headers, and of fields that have the name of a key."""
+        public = {str(key): _without_headers(key, value) for key, value in self.document.items()}
+        return dict(without_keys(public))
 
     def text_for_workers(self) -> str:
         """JSON that :meth:`from_text` makes this scenario of; equal for files that say the same.
