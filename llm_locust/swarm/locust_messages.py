@@ -17,6 +17,9 @@ _Line = Annotated[str, Meta(max_length=1 << 16)]
 _Long = Annotated[str, Meta(max_length=1 << 20)]
 _Label = Annotated[str, Meta(max_length=4096)]
 _Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+
+#: Seconds since the epoch that a date can be made of: Locust's reports show them so.
+_Time = Annotated[float, Meta(ge=0, le=2e11)]
 _Classes = Annotated[dict[Name, Count], Meta(max_length=10_000)]
 _Counted = Annotated[dict[float, Count], Meta(max_length=1_000_000)]
 
@@ -53,8 +56,8 @@ class _Exception(msgspec.Struct):
 class _Entry(msgspec.Struct):
     name: _Label
     method: _Label | None
-    last_request_timestamp: _Number | None = None
-    start_time: _Number = 0
+    last_request_timestamp: _Time | None = None
+    start_time: _Time = 0
     num_requests: Count = 0
     num_none_requests: Count = 0
     num_failures: Count = 0
@@ -72,8 +75,8 @@ class _Error(msgspec.Struct):
     name: _Label
     error: _Long
     occurrences: Count
-    first_seen: _Number | None = None
-    last_seen: _Number | None = None
+    first_seen: _Time | None = None
+    last_seen: _Time | None = None
 
 
 class _Stats(msgspec.Struct):

@@ -206,3 +206,29 @@ def test_no_bytes_raise_anything_but_a_message_error(data: bytes) -> None:
         check(unpacked(data))
     except MessageError:
         return
+
+
+TIMES = {
+    "stats_total": ("start_time", "last_request_timestamp"),
+    "stats": ("start_time", "last_request_timestamp"),
+    "errors": ("first_seen", "last_seen"),
+}
+
+
+@pytest.mark.parametrize("where", list(TIMES))
+@pytest.mark.parametrize("time", [-1.0, 1e12, 1e300, -1e300])
+def test_statistics_of_a_time_that_no_date_has_are_refused(where: str, time: float) -> None:
+    """Locust's reports make dates of them: an exception there ended the process with another exit code."""
+    entry = {"name": "n", "method": "POST", "start_time": 1.8e9, "last_request_timestamp": 1.8e9}
+    error = {**entry, "error": "e", "occurrences": 1, "first_seen": 1.8e9, "last_seen": 1.8e9}
+
+    def stats(**changes: float) -> Message:
+        parts: dict[str, dict[str, Any]] = {"stats_total": dict(entry), "stats": dict(entry), "errors": error}
+        parts[where] = parts[where] | changes
+        shaped = {**parts, "stats": [parts["stats"]], "errors": {"k": parts["errors"]}}
+        return Message("stats", shaped | {"user_classes_count": {}}, "w")
+
+    check(stats())
+    for name in TIMES[where]:
+        with pytest.raises(MessageError, match=name):
+            check(stats(**{name: time}))
