@@ -5,6 +5,11 @@
   started.
 - A request that was cut had three events of four tokens, and no count by the server: its pace was that of
   events, four times too slow, and it was bad. Now it has the run's tokens per event.
+- A server hung, and its requests timed out before the run ended: p99 TTFT was that of the others, and gates
+  on latencies passed. Now they are censored like cut ones.
+- A quarter of the requests that were due was never sent: a gate on ttft_scheduled passed. Now it is open.
+- A steady window left out a hung server, and said that the run's goodput was 100 %. Now it is the run's own.
+- A fault ended a run early, and its exit code was 2: every case of its JUnit file passed. Now one fails.
 """
 
 from dataclasses import replace
@@ -16,6 +21,7 @@ from metrics_cases import batch, manifest, request
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.summary import exit_code, summarise
 from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.report.formats.junit import junit
 
 ANSWER = (0.1, 0.2, 0.3, 0.4, 0.5)
 LATENCIES = "p99_ttft<1s p99_e2el<2s"
@@ -115,3 +121,12 @@ def test_what_a_steady_window_left_out_is_judged_as_the_run_is() -> None:
     left = found["window"]["left_out"]
     assert left["goodput_ratio_run"] == run["goodput"]["ratio"] == pytest.approx(82 / 90)  # printed 1.0
     assert left["ttft_p99_ms_run"] == run["latency_ms"]["ttft"]["p99"] is None  # printed 100
+
+
+def test_a_run_that_a_fault_ended_early_fails_in_junit_as_its_exit_code_does() -> None:
+    run = manifest(slo="ttft=500ms", gates="goodput>=99%", cut_short=True, stop_reason="no worker was left")
+    found, code = told(answered(), run)
+    assert code == 2
+    text = junit(found)
+    assert 'failures="1"' in text  # printed 0
+    assert 'message="a fault ended the run before its time">no worker was left' in text

@@ -14,11 +14,12 @@ _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 def junit(summary: Part) -> str:
     """One test suite: a case for each gate, one for completeness, one for the client's validity.
 
-    A gate fails where it broke, completeness where records are missing, the client where its verdict
-    is ``invalid``; of a suspect one the reasons are in its output.
+    A gate fails where it broke, completeness where records are missing or a fault ended the run early, the
+    client where its verdict is ``invalid``; of a suspect one the reasons are in its output.
     """
     run = summary["run"]
-    cases = [_complete(summary["completeness"]), _client(summary["client"]), *_gates(summary["gates"])]
+    complete = _complete(summary["completeness"], run["stop_reason"])
+    cases = [complete, _client(summary["client"]), *_gates(summary["gates"])]
     suite = ElementTree.Element(
         "testsuite",
         name=f"llm-locust {_shown(run['name'])}",
@@ -49,7 +50,7 @@ def _gates(gates: Sequence[Part]) -> Iterator[ElementTree.Element]:
         yield case
 
 
-def _complete(completeness: Part) -> ElementTree.Element:
+def _complete(completeness: Part, stop_reason: str | None) -> ElementTree.Element:
     case = _case("run", "complete")
     if not completeness["complete"]:
         lost = completeness["records_lost"]
@@ -62,6 +63,8 @@ def _complete(completeness: Part) -> ElementTree.Element:
             *map(_shown, completeness["torn"]),
         ]
         _fail(case, "completeness", why, "\n".join(lines))
+    elif completeness["cut_short"]:
+        _fail(case, "completeness", "a fault ended the run before its time", _shown(stop_reason or ""))
     return case
 
 
