@@ -28,6 +28,7 @@ GATES = (
 IN_FLIGHT_UNSEEN_NS = (
     2_000_000_000  # calls were over for the first worker so much later than for their records
 )
+UNSENT_BY_CLASS = {"fast": 2, "": 1}
 PRICES = {"gpu_hour_cost": 2.5, "gpus": 8, "input_token_price": 0.2, "output_token_price": 0.6}
 
 #: Error texts, and what is left of them without what differs from case to case.
@@ -100,6 +101,7 @@ def manifest(made: list[RequestRecord]) -> Manifest:
                 id="w1", index=0, announced=first, received=first, batches=20, resent=1, received_seqs="0-19",
                 joined_ns=ORIGIN_NS - 10**9, heard_ns=ORIGIN_NS + 1500 * 10**9, clock=clock, health=health,
                 held_back=5, longest_held_ns=1_500_000_000, unsent=4, unsent_warmup=1,
+                unsent_by_class=UNSENT_BY_CLASS,
                 in_flight_ns=sum(r.ended_ns - r.started_ns for r in made[::2]) + IN_FLIGHT_UNSEEN_NS,
             ),
             WorkerFacts(

@@ -4,6 +4,7 @@ A key of summary.json that is not computed here makes it fail.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import golden_answers as answers
@@ -73,9 +74,12 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
     of_replicas = of_deployment.replicas(df, seconds)
     of_sessions = answers.sessions(df)
 
-    def by(column: str) -> dict[str, Any]:
+    def by(column: str, unsent: Mapping[str, int | None]) -> dict[str, Any]:
         return {
-            label: {**by_pandas.part(rows, seconds, None, None), "quality": answers.quality_of_part(rows)}
+            label: {
+                **by_pandas.part(rows, seconds, None, unsent.get(label, 0)),
+                "quality": answers.quality_of_part(rows),
+            }
             for label, rows in df.groupby(column)
         }
 
@@ -129,8 +133,8 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
         "server": {},
         "energy": {},
         "live_check": {},
-        "by_name": by("name"),
-        "by_class": by("slo_class"),
+        "by_name": by("name", dict.fromkeys(df["name"])),
+        "by_class": by("slo_class", run.UNSENT_BY_CLASS),
     }
 
 

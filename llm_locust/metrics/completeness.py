@@ -7,6 +7,7 @@ what it announced and what it had under way, less what came of it; see
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,14 @@ def requests_lost(manifest: Manifest, rows: int) -> int:
 def requests_unsent(manifest: Manifest) -> int:
     """Requests of a schedule that were due after the warm-up, and were never sent."""
     return sum(worker.unsent - worker.unsent_warmup for worker in manifest.workers)
+
+
+def unsent_by_class(manifest: Manifest) -> dict[str, int] | None:
+    """The same by the class that they were of; None where not all workers told it."""
+    counts: Counter[str] = Counter()
+    for worker in manifest.workers:
+        counts.update(worker.unsent_by_class)
+    return dict(counts) if counts.total() == requests_unsent(manifest) else None
 
 
 def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:

@@ -29,7 +29,8 @@ Label = Literal["name", "slo_class"]
 class Group:
     """Requests that a part of the summary is of, what gives their gaps, and how many have no record.
 
-    Of these neither name nor class is known: a part of a run that has some has None.
+    Of lost ones neither name nor class is known, of unsent ones not the name: a part of a run that has some
+    has None.
     """
 
     rows: Rows
@@ -38,20 +39,33 @@ class Group:
 
 
 def whole_and_parts(
-    m: Measured, answers: Answers, percentiles: Mapping[str, float], missing: Missing, *, of_selection: bool
+    m: Measured,
+    answers: Answers,
+    percentiles: Mapping[str, float],
+    missing: Missing,
+    unsent_by_class: Mapping[str, int] | None,
+    *,
+    of_selection: bool,
 ) -> dict[str, Any]:
     """What :func:`parts` has of all requests, and ``by_name`` and ``by_class`` of theirs.
 
     Args:
         percentiles: of the latencies, key to percent.
         missing: requests of the whole run without a record.
+        unsent_by_class: the unsent ones among them, where their class is known.
         of_selection: these are some of the run's: whether a missing one belongs here is not known either.
     """
     of_part = Missing(None if missing.lost else 0, None if missing.unsent else 0)
     everything = Group(np.arange(len(m.c)), partial(_gaps, m), of_part if of_selection else missing)
     (whole,) = parts(m, [everything], percentiles)
-    by_name = parts_by(m, answers, "name", whole, of_part, percentiles)
-    by_class = parts_by(m, answers, "slo_class", whole, of_part, percentiles)
+
+    def of_class(label: str) -> Missing:
+        if of_selection or unsent_by_class is None:
+            return of_part
+        return Missing(of_part.lost, unsent_by_class.get(label, 0))
+
+    by_name = parts_by(m, answers, "name", whole, lambda _: of_part, percentiles)
+    by_class = parts_by(m, answers, "slo_class", whole, of_class, percentiles)
     return {**whole, "by_name": by_name, "by_class": by_class if by_class.keys() - {""} else {}}
 
 
@@ -98,7 +112,7 @@ def parts_by(
     answers: Answers,
     by: Label,
     whole: dict[str, Any],
-    missing: Missing,
+    missing: Callable[[str], Missing],
     percentiles: Mapping[str, float],
 ) -> dict[str, Any]:
     """The same parts for each name or class, with the quality of its answers.
@@ -109,7 +123,7 @@ def parts_by(
     texts, found = [], []
     for text, rows in groups(labels):
         texts.append(text)
-        found.append(Group(rows, partial(_gaps, m, **{by: text}), missing))
+        found.append(Group(rows, partial(_gaps, m, **{by: text}), missing(text)))
     if len(texts) == 1 and len(found[0].rows) == len(m.c):
         shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
         made = [copy.deepcopy(shared) | _counted(m, m.population(found[0].rows), found[0])]

@@ -14,7 +14,7 @@ from llm_locust.metrics.accuracy import Answers, ByPrompt
 from llm_locust.metrics.availability import reliability
 from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.compat import compat
-from llm_locust.metrics.completeness import completeness, requests_lost, requests_unsent
+from llm_locust.metrics.completeness import completeness, requests_lost, requests_unsent, unsent_by_class
 from llm_locust.metrics.cost import Prices, cost
 from llm_locust.metrics.drift import drift, memory_of
 from llm_locust.metrics.energy import energy
@@ -97,7 +97,9 @@ def summarise(
     selection = rows_of_run is not None
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
     missing = Missing(requests_lost(manifest, rows), requests_unsent(manifest))
-    found = whole_and_parts(m, answers, percentiles, missing, of_selection=selection)
+    found = whole_and_parts(
+        m, answers, percentiles, missing, unsent_by_class(manifest), of_selection=selection
+    )
     found["sessions"] = sessions(requests, c, m.window)
     law = littles_law(m.c, m.window, requests, manifest, of_selection=selection)
     scraped = None if selection else server

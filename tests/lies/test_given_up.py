@@ -130,3 +130,17 @@ def test_a_run_that_a_fault_ended_early_fails_in_junit_as_its_exit_code_does() -
     text = junit(found)
     assert 'failures="1"' in text  # printed 0
     assert 'message="a fault ended the run before its time">no worker was left' in text
+
+
+def test_what_was_never_sent_is_in_the_goodput_of_its_class() -> None:
+    """Half of the load was of the class ``slow``, of which 30 requests were never sent."""
+    records = [replace(r, slo_class="slow" if i % 2 else "fast") for i, r in enumerate(answered())]
+    run = manifest(stopped=14.0, slo="ttft=500ms", open_loop=True)
+    of_class = [replace(each, unsent=30, unsent_by_class={"slow": 30}) for each in run.workers]
+    by_class = told(records, replace(run, workers=of_class))[0]["by_class"]
+    assert by_class["slow"]["goodput"]["ratio"] == pytest.approx(40 / 70)  # printed 1.0
+    assert (by_class["slow"]["requests"]["unsent"], by_class["fast"]["requests"]["unsent"]) == (30, 0)
+    assert by_class["fast"]["goodput"]["ratio"] == 1.0
+    untold = [replace(each, unsent=30) for each in run.workers]
+    by_class = told(records, replace(run, workers=untold))[0]["by_class"]
+    assert by_class["slow"]["requests"]["unsent"] is None
