@@ -47,7 +47,7 @@ bench-report: $(VENV)/.test  ## how long a report of many requests takes, and ho
 bench-compare: $(VENV)/.test  ## does compare find what changed between runs, and nothing else
 	$(BIN)/python bench/compare.py
 
-bench-coverage: $(VENV)/.test  ## how often 95 % intervals hold the truth
+bench-coverage: $(VENV)/.test  ## how often 95 % intervals hold the truth, and relative gates err
 	$(BIN)/python bench/coverage.py
 
 bench-master: $(VENV)/.test  ## does one master keep up with 500 workers and 50,000 requests/s

@@ -13,7 +13,7 @@ from llm_locust.metrics.latency import METRICS, summarise_latency
 
 
 def summary(**changes: Any) -> dict[str, Any]:
-    figures = summarise_latency(np.array([0.1, 0.2, 0.3]))
+    figures = summarise_latency(np.tile([0.1, 0.2, 0.3], 400))
     known: dict[str, Any] = {
         "requests": {"population": 100, "error_rate": 0.02},
         "goodput": {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5},
@@ -57,6 +57,28 @@ def test_every_metric_and_statistic_can_be_gated() -> None:
     texts += ["goodput>50%", "goodput_rps>1", "error_rate<5%", "output_tps>1", "input_tps>1", "total_tps>1"]
     texts += ["rps>1", "requests>1"]
     assert all(passed(" ".join(texts)))
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "reason"),
+    [
+        ("p99_ttft<800ms", 99, "cannot tell: p99 needs 100 samples, there are 99"),
+        ("p99_ttft<800ms", 100, None),
+        ("p99_9_ttft<=800ms", 999, "cannot tell: p99_9 needs 1,000 samples, there are 999"),
+        ("p99_9_ttft<=800ms", 1000, None),
+        ("p50_ttft<800ms", 1, "cannot tell: p50 needs 2 samples, there are 1"),
+        ("mean_ttft<800ms", 1, None),
+        ("max_ttft<800ms", 1, None),
+        ("p99_ttft>1ms", 20, None),
+        ("p99_ttft<1ms", 20, "100 ms is not < 1 ms"),
+    ],
+)
+def test_an_upper_limit_on_a_percentile_needs_as_many_samples_as_have_one_beyond_it(
+    text: str, n: int, reason: str | None
+) -> None:
+    latencies = dict.fromkeys(METRICS, summarise_latency(np.full(n, 0.1)))
+    (result,) = evaluate(parse_gates(text), summary(latency_ms=latencies))
+    assert (result["passed"], result["reason"]) == (reason is None, reason)
 
 
 @pytest.mark.parametrize(

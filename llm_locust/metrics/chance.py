@@ -50,6 +50,20 @@ def chi_square_tail(x: float, freedom: int) -> float:
     return min(1.0, math.fsum(terms) + (math.erfc(math.sqrt(half)) if start else 0.0))
 
 
+def hypergeometric_at_most(k: int, drawn: int, marked: int, n: int) -> float:
+    """P(at most ``k`` marked ones among ``drawn`` of ``n``, of which so many are ``marked``)."""
+
+    def log_choose(n: int, k: int) -> float:
+        return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+    all_ways = log_choose(n, drawn)
+    ways = (
+        log_choose(marked, i) + log_choose(n - marked, drawn - i) - all_ways
+        for i in range(max(0, drawn + marked - n), min(k, drawn, marked) + 1)
+    )
+    return min(1.0, math.fsum(map(math.exp, ways)))
+
+
 def equal_shares(counts: Sequence[int]) -> Significance | None:
     """Pearson's Σ (n_r − n/k)² / (n/k). None for fewer than two groups, or fewer than
     :data:`LEAST_EXPECTED` expected in each."""

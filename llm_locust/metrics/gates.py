@@ -1,5 +1,6 @@
 """Limits of a whole run: ``goodput>=95% p99_ttft<800ms error_rate<1% output_tps>2000``."""
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from llm_locust.metrics.cut import FROM_SCHEDULED
+from llm_locust.metrics.percentiles import PERCENTILES
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.metrics.terms import Term, listed, nearest, split_terms
 
@@ -98,7 +100,8 @@ def evaluate(gates: tuple[Gate, ...], summary: Mapping[str, Any]) -> list[dict[s
 
     ``value`` is what the summary holds, in its unit. Where it holds none, the gate fails and ``reason`` says
     why: nothing was shown to hold. A latency that cut requests leave open has a lower bound, ``at_least``;
-    where that alone decides, it does. ``reason`` is None where the gate passed.
+    where that alone decides, it does. No upper limit on a percentile passes with fewer than 1 / (1 − p)
+    samples: they cannot tell. ``reason`` is None where the gate passed.
     """
     return [_result(gate, summary) for gate in gates]
 
@@ -153,8 +156,30 @@ def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     if value is None:
         return found | _undetermined(gate, summary)
     passed = bool(_OPERATORS[gate.op](round(value, _DIGITS), gate.limit))
-    broken = f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}"
-    return found | {"passed": passed, "reason": None if passed else broken}
+    if passed:
+        few = _too_few(gate, summary)
+        return found | {"passed": few is None, "reason": few}
+    return found | {
+        "passed": False,
+        "reason": f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}",
+    }
+
+
+def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """Why a percentile that is below its upper limit shows nothing; None where it does.
+
+    Of fewer than 1 / (1 − p) samples none is expected beyond it: twenty say nothing of the slowest hundredth.
+    """
+    if gate.kind is not Kind.LATENCY or gate.op not in ("<", "<="):
+        return None
+    _, latency, statistic = _PATHS[gate.metric]
+    if statistic not in PERCENTILES:
+        return None
+    stats = summary["latency_ms"][latency]
+    n, fewest = stats["n"] + stats["censored"], math.ceil(round(100 / (100 - PERCENTILES[statistic]), 6))
+    if n >= fewest:
+        return None
+    return f"cannot tell: {statistic} needs {fewest:,} samples, there are {n:,}"
 
 
 def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,18 @@
 """Limits of a run against another one: ``p99_ttft<=+5% goodput>=-1% error_rate<=+0.5pp``.
 
 A gate limits the change from base to new: in per cent of base, or for shares in percentage points
-(``pp``). It breaks when the figure is over the limit **and** the interval of the difference excludes
-zero in that direction: a change that noise explains breaks nothing. Gates are named before the runs are
-seen, so their intervals are corrected for the number of gates (Bonferroni: together they hold with 95 %)
-and not for the whole table; they are narrower than the table's.
+(``pp``). Its interval is that of new − (1 + limit) · base (of new − base − limit for points), which has the
+errors of both runs in it; each end is a one-sided 95 % bound. The gate
+
+- **breaks** where the whole interval is over the limit: the change is over it by more than noise;
+- **holds** where the whole interval is within the limit, or where the change is not over it by more than
+  noise and the interval is narrow enough (:func:`resolution`): noise reaches no further than the limit is
+  wide, so that of changes of twice the limit half are found, and of three times the limit nearly all;
+- is **unknown** otherwise: noise could hide what the gate is there to find.
+
+A percentile whose samples cannot bound it is judged by ranks (:func:`tail_p`): the gate then breaks or is
+unknown. Gates are named before the runs are seen, so their intervals are corrected for the number of gates
+(Bonferroni: together they hold with 95 %) and not for the whole table.
 """
 
 import math
@@ -13,11 +21,17 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
+import numpy as np
+
+from llm_locust.metrics.chance import hypergeometric_at_most
 from llm_locust.metrics.comparable import METRICS, NOT_COMPARED, Metric
 from llm_locust.metrics.compared import Compared
-from llm_locust.metrics.comparison import Row, Verdict, compare_figures, joint_confidence
+from llm_locust.metrics.comparison import Row, compare_figures, joint_confidence
+from llm_locust.metrics.estimates import Difference, Estimate, Percentile, difference
 from llm_locust.metrics.gates import GateError, Kind
+from llm_locust.metrics.intervals import mean_worth, percentile_worths
 from llm_locust.metrics.terms import Term, listed, nearest, split_terms
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -27,6 +41,11 @@ _HOLDS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
 }
 _CHANGE = re.compile(r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<unit>%|pp)?")
+
+Finding = Literal["held", "broken", "unknown"]
+
+#: What becomes of an unknown gate.
+Unknown = Literal["fail", "pass"]
 
 #: Digits to which changes are compared: of 100 to 105 it is 5 %, whatever floats make of it.
 _DIGITS = 9
@@ -47,28 +66,50 @@ class RelativeGate:
     limit: float
     in_points: bool = False
 
+    @property
+    def is_upper(self) -> bool:
+        return self.op.startswith("<")
+
+    def holds(self, over: float) -> bool:
+        """Whether a change that is so far over the limit is allowed; negative is below it."""
+        return _HOLDS[self.op](round(over, _DIGITS), 0.0)
+
 
 class State(StrEnum):
     HELD = "held"
-    WITHIN_NOISE = "within noise"  # over the limit, by no more than noise explains
-    TOO_FEW = "too few samples"  # over the limit, and noise could not be told
+    WITHIN_NOISE = "within noise"  # over the limit, by no more than noise explains, and noise is small
     BROKEN = "broken"
+    BROKEN_BY_RANKS = "broken by ranks"
     NO_SAMPLES = "no samples"
+    TOO_NOISY = "too noisy"  # noise could hide a change of twice the limit
+    TOO_FEW = "too few samples"  # the noise is not known
+
+    @property
+    def finding(self) -> Finding:
+        """What the gate came to: a gate without any sample is broken."""
+        if self in (State.TOO_NOISY, State.TOO_FEW):
+            return "unknown"
+        return "held" if self in (State.HELD, State.WITHIN_NOISE) else "broken"
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """``change`` is in the limit's unit, +∞ from a base of 0; None without samples."""
+    """``change`` is in the limit's unit, +∞ from a base of 0; None without samples.
+
+    ``interval`` is the change with its interval in the same unit, an infinite end being unknown; None
+    without samples and, of a relative gate, from a base of 0.
+    """
 
     gate: RelativeGate
     row: Row
     change: float | None
     state: State
+    interval: Difference | None = None
 
-    @property
-    def passed(self) -> bool:
-        """Without samples nothing was shown to hold; with too few nothing was shown to break."""
-        return self.state not in (State.BROKEN, State.NO_SAMPLES)
+    def passed(self, unknown: Unknown = "fail") -> bool:
+        """Whether it held; an unknown one does as ``unknown`` says."""
+        finding = self.state.finding
+        return finding == "held" or (finding == "unknown" and unknown == "pass")
 
 
 def parse_relative_gates(text: str) -> tuple[RelativeGate, ...]:
@@ -82,23 +123,113 @@ def parse_relative_gates(text: str) -> tuple[RelativeGate, ...]:
 
 def evaluate_relative(gates: tuple[RelativeGate, ...], base: Compared, new: Compared) -> list[GateResult]:
     """Each gate on the change from ``base`` to ``new``."""
-    confidence = joint_confidence(len(gates))
-    results = []
-    for gate in gates:
-        before, after = base.estimate(gate.metric), new.estimate(gate.metric)
-        results.append(judge_change(gate, compare_figures(gate.metric, before, after, confidence)))
-    return results
+    return [
+        judge_change(gate, base.estimate(gate.metric), new.estimate(gate.metric), len(gates))
+        for gate in gates
+    ]
 
 
-def judge_change(gate: RelativeGate, row: Row) -> GateResult:
-    """One gate on one compared figure."""
-    if row.base is None or row.new is None:
+def judge_change(
+    gate: RelativeGate, base: Estimate | None, new: Estimate | None, gates: int = 1
+) -> GateResult:
+    """One gate of so many ``gates`` on one figure of two runs."""
+    confidence = joint_confidence(gates)
+    row = compare_figures(gate.metric, base, new, confidence)
+    if base is None or new is None:
         return GateResult(gate, row, None, State.NO_SAMPLES)
-    change = _change(gate, row.base, row.new)
-    if _HOLDS[gate.op](round(change, _DIGITS), gate.limit):
-        return GateResult(gate, row, change, State.HELD)
-    beyond = {Verdict.NO_DIFFERENCE: State.WITHIN_NOISE, Verdict.TOO_FEW: State.TOO_FEW}
-    return GateResult(gate, row, change, beyond.get(row.verdict, State.BROKEN))
+    change = _change(gate, base.value, new.value)
+    alpha = 1 - confidence
+    over = difference(_Allowed(base, gate.limit, gate.in_points), new, 1 - 2 * alpha)
+    unit = 1.0 if gate.in_points else abs(base.value)
+    state = _state(gate, over, unit, change)
+    if state is State.TOO_FEW and gate.is_upper and tail_p(base, new, 1 + gate.limit) <= alpha:
+        state = State.BROKEN_BY_RANKS
+    interval = None
+    if unit:
+        interval = Difference(change, gate.limit + over.low / unit, gate.limit + over.high / unit)
+    return GateResult(gate, row, change, state, interval)
+
+
+def _state(gate: RelativeGate, over: Difference, unit: float, change: float) -> State:
+    """``over`` is by how much the figure is over its limit."""
+    # The end that speaks most for the gate, and the one that speaks most against it.
+    best, worst = (over.low, over.high) if gate.is_upper else (over.high, over.low)
+    scale = unit or 1.0
+    noise = abs(over.value - best) / scale
+    if not gate.holds(best / scale):
+        return State.BROKEN
+    if not math.isfinite(noise):
+        return State.TOO_FEW
+    if not gate.holds(worst / scale) and noise > resolution(gate, unit):
+        return State.TOO_NOISY
+    return State.HELD if gate.holds(change - gate.limit) else State.WITHIN_NOISE
+
+
+def resolution(gate: RelativeGate, unit: float) -> float:
+    """How far noise may reach in a gate that holds: as far as the limit, and at least 1 % or 0.5 pp.
+
+    Args:
+        unit: what the limit is a share of; 0 where base's figure is.
+    """
+    return max(abs(gate.limit), 0.005 if gate.in_points or not unit else 0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """What base's figure may become: an estimate with the error of base's."""
+
+    base: Estimate
+    limit: float
+    in_points: bool
+
+    @property
+    def value(self) -> float:
+        return self._moved(self.base.value)
+
+    def ends(self, confidence: float) -> tuple[float, float]:
+        low, high = self.base.ends(confidence)
+        return self._moved(low), self._moved(high)
+
+    def _moved(self, value: float) -> float:
+        return value + self.limit if self.in_points else value * (1 + self.limit)
+
+
+def tail_p(base: Estimate, new: Estimate, factor: float) -> float:
+    """The chance of so many samples of new above ``factor`` × base's percentile, were new slower by no more.
+
+    Fisher's exact test, one-sided, of base's samples above base's percentile and new's above ``factor``
+    times it, each run counted as its effective samples. As the value is one of base's own, this is the
+    exact precedence test. It needs no interval of the percentile: twenty samples cannot bound a p99,
+    but twenty that are all above another run's are not chance. 1 where it is no percentile above 0,
+    or effective samples are not known.
+    """
+    if not (isinstance(base, Percentile) and isinstance(new, Percentile)):
+        return 1.0
+    if not 0 < base.value < math.inf:
+        return 1.0
+    of_base, of_new = _above(base, base.value), _above(new, factor * base.value)
+    if of_base is None or of_new is None:
+        return 1.0
+    (share_base, n_base), (share_new, n_new) = of_base, of_new
+    above_base, above_new = math.ceil(share_base * n_base - 1e-9), math.floor(share_new * n_new + 1e-9)
+    return hypergeometric_at_most(above_base, n_base, above_base + above_new, n_base + n_new)
+
+
+def _above(figure: Percentile, value: float) -> tuple[float, int] | None:
+    """The share of samples above ``value``, and how many effective samples it is of.
+
+    They are no more than those of the mean: samples in a rare tail seem more independent than they are.
+    """
+    course = figure.samples.course
+    if course is None:
+        return None
+    mean, std = figure.samples.moments()
+    of_mean = mean_worth(course, mean, std) if math.isfinite(mean) else figure.worth
+    (worth,) = percentile_worths(course, [value], of_mean)
+    if worth is None or of_mean is None or not (worth.error.settled and of_mean.error.settled):
+        return None
+    at_most = float(course.at_most(np.array([value])).sum() / course.counts.sum())
+    return 1 - at_most, math.floor(min(worth.n_eff, of_mean.n_eff) + 1e-9)
 
 
 def _change(gate: RelativeGate, base: float, new: float) -> float:

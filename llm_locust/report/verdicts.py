@@ -67,7 +67,7 @@ def gates(summary: Part) -> Section | None:
         return None
     broken = sum(not gate.get("passed") for gate in judged)
     headline = (
-        Line(f"{count(broken)} of {plural(len(judged), 'gate')} broke", Tone.BAD)
+        Line(f"{count(broken)} of {plural(len(judged), 'gate')} failed", Tone.BAD)
         if broken
         else Line(f"{plural(len(judged), 'gate')} passed", Tone.GOOD)
     )

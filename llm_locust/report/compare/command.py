@@ -19,7 +19,8 @@ from llm_locust.store import StoreError, write_text
 
 DESCRIPTION = (
     "Set two runs against each other and say which differences are beyond noise; of several runs show "
-    "how figures moved over time. Exit code 1 when a gate broke beyond noise."
+    "how figures moved over time. Exit code 1 when a gate broke beyond noise, or "
+    "when the runs cannot show whether it held."
 )
 
 FORMATS = ("console", "json", "md")
@@ -36,8 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         metavar="TEXT",
         help='limits of the change: "p99_ttft<=+5%% goodput>=-1%%", of a share also in points: '
-        '"error_rate<=+0.5pp"; one breaks when it is over and the interval of the difference leaves '
-        "out 0; of several runs on the last against the first",
+        '"error_rate<=+0.5pp"; one breaks when it is over by more than noise; '
+        "of several runs on the last against the first",
+    )
+    parser.add_argument(
+        "--gate-unknown",
+        choices=("fail", "pass"),
+        default="fail",
+        help="what becomes of a gate where the runs cannot show whether it held: too few samples, or too "
+        "much noise (%(default)s)",
     )
     parser.add_argument("--slo", metavar="TEXT", help="limits that all runs are judged by (the first run's)")
     parser.add_argument(
@@ -54,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare and print. Gives the exit code: 0, 1 for a broken gate, 2 for what cannot be compared."""
+    """Compare and print. Gives the exit code: 0, 1 for a gate that failed, 2 for what cannot be compared."""
     paths: Sequence[Path] = [args.base, *args.new]
     try:
         outcome = compare_runs(
@@ -63,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
             slo=args.slo,
             window=args.window,
             warmup_s=args.warmup,
+            gate_unknown=args.gate_unknown,
         )
         if args.html is not None:
             _write_page(args.html, outcome)

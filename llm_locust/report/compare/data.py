@@ -8,10 +8,10 @@ from llm_locust.metrics.comparison import CONFIDENCE, Row
 from llm_locust.metrics.estimates import Difference
 from llm_locust.metrics.failures import iso
 from llm_locust.metrics.gates import Kind
-from llm_locust.metrics.relative_gates import GateResult
+from llm_locust.metrics.relative_gates import GateResult, Unknown
 from llm_locust.report.compare import scaling
 from llm_locust.report.compare.outcome import Outcome, Run
-from llm_locust.report.compare.words import shown
+from llm_locust.report.compare.words import gate_reason, shown
 
 SCHEMA = 1
 
@@ -40,7 +40,7 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
             for (base, new), comparison in zip(pairwise(outcome.runs), outcome.comparisons, strict=True)
         ],
         "scaling": scaling.as_data(outcome),
-        "gates": [_gate(gate) for gate in outcome.gates],
+        "gates": [_gate(gate, outcome.gate_unknown) for gate in outcome.gates],
     }
 
 
@@ -80,15 +80,22 @@ def _interval(key: str, found: Difference | None, scale: float) -> dict[str, Any
     return {key: _known(found.value * scale), f"{key}_interval": ends}
 
 
-def _gate(result: GateResult) -> dict[str, Any]:
+def _gate(result: GateResult, unknown: Unknown) -> dict[str, Any]:
     return {
         "text": result.gate.text,
-        "passed": result.passed,
+        "passed": result.passed(unknown),
+        "finding": result.state.finding,
         "state": str(result.state),
+        "reason": gate_reason(result),
         "change": None if result.change is None else _known(result.change),
+        "change_interval": _gate_interval(result.interval),
         "in_points": result.gate.in_points,
         "row": _row(result.row),
     }
+
+
+def _gate_interval(interval: Difference | None) -> list[float | None] | None:
+    return None if interval is None else [_known(interval.low), _known(interval.high)]
 
 
 def _known(value: float) -> float | None:

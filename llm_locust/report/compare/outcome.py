@@ -8,7 +8,7 @@ from pathlib import Path
 from llm_locust.metrics.comparability import doubts, models_differ, unlike
 from llm_locust.metrics.compared import Compared, measure_for_comparison
 from llm_locust.metrics.comparison import Comparison, compare_in_turn
-from llm_locust.metrics.relative_gates import GateResult, RelativeGate, evaluate_relative
+from llm_locust.metrics.relative_gates import GateResult, RelativeGate, Unknown, evaluate_relative
 from llm_locust.metrics.slo import Slo, parse_slo
 from llm_locust.report.text import clean
 from llm_locust.store import open_requests, read_manifest
@@ -36,6 +36,7 @@ class Outcome:
     gates: tuple[GateResult, ...]
     warnings: tuple[str, ...]
     slo: Slo
+    gate_unknown: Unknown = "fail"
 
     @property
     def is_pair(self) -> bool:
@@ -47,8 +48,8 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """1 when a gate broke beyond noise or had no samples, else 0."""
-        return 0 if all(gate.passed for gate in self.gates) else 1
+        """1 when a gate broke beyond noise, had no samples, or is unknown and none such passes."""
+        return 0 if all(gate.passed(self.gate_unknown) for gate in self.gates) else 1
 
 
 def compare_runs(
@@ -58,6 +59,7 @@ def compare_runs(
     slo: str | None = None,
     window: str = "run",
     warmup_s: float | None = None,
+    gate_unknown: Unknown = "fail",
 ) -> Outcome:
     """Read the runs one after the other and compare them.
 
@@ -65,6 +67,7 @@ def compare_runs(
         slo: the limits that all runs are judged by; without it those of the first run that has some.
         window: ``run`` or ``steady``.
         warmup_s: left out at the start of every run; without it what each run left out.
+        gate_unknown: what becomes of a gate where the runs cannot show whether it held.
 
     Raises:
         StoreError: a run cannot be read.
@@ -89,6 +92,7 @@ def compare_runs(
         tuple(evaluate_relative(gates, first, last)),
         tuple(_warnings(runs)),
         limits,
+        gate_unknown,
     )
 
 

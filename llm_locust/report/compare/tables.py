@@ -77,7 +77,11 @@ def warnings(outcome: Outcome) -> Section | None:
 def gates(outcome: Outcome) -> Section | None:
     if not outcome.gates:
         return None
-    lines = (Line(words.gate_text(gate), words.GATE_TONES[gate.state]) for gate in outcome.gates)
+    lines = [Line(words.gate_text(gate), words.gate_tone(gate)) for gate in outcome.gates]
+    if any(gate.state.finding == "unknown" for gate in outcome.gates):
+        passed = outcome.gate_unknown == "pass"
+        text = "an unknown gate passes, as --gate-unknown pass asks" if passed else "an unknown gate fails"
+        lines.append(Line(text, Tone.FAINT))
     return Section("Gates", tuple(lines))
 
 

@@ -40,13 +40,6 @@ TONES = {
     Verdict.NO_DIFFERENCE: Tone.PLAIN,
     Verdict.TOO_FEW: Tone.FAINT,
 }
-GATE_TONES = {
-    State.HELD: Tone.GOOD,
-    State.WITHIN_NOISE: Tone.WARN,
-    State.TOO_FEW: Tone.WARN,
-    State.BROKEN: Tone.BAD,
-    State.NO_SAMPLES: Tone.BAD,
-}
 _SHORT = {Verdict.NO_DIFFERENCE: "no difference"}
 
 
@@ -100,23 +93,60 @@ def verdict(row: Row) -> str:
     return _SHORT.get(row.verdict, str(row.verdict))
 
 
+def gate_tone(result: GateResult) -> Tone:
+    """Of what the gate came to; a change that is over the limit within noise is marked too."""
+    if result.state.finding == "broken":
+        return Tone.BAD
+    return Tone.GOOD if result.state is State.HELD else Tone.WARN
+
+
 def gate_text(result: GateResult) -> str:
-    """What a gate asked, what was found, and what follows."""
+    """What a gate asked, what it came to and why, and the figures."""
     row, metric = result.row, result.row.metric
+    finding = result.state.finding
+    head = f"{result.gate.text}  {finding if finding == 'held' else finding.upper()}"
+    reason = gate_reason(result)
+    if result.state is State.BROKEN:
+        head += " beyond noise"
+    elif reason is not None:
+        head += f": {reason}"
     if result.state is State.NO_SAMPLES:
-        missing = "base" if row.base is None else "new"
-        return f"{result.gate.text}  BROKEN: no samples, {missing} has no value of {metric.name}"
-    found = f"{change(row)}" if row.change or metric.kind is Kind.SHARE else f"{absolute(row)} from 0"
-    interval = change_interval(row)
-    known = "" if interval == UNDEFINED else f", interval {interval} {_unit(row)}"
-    said = {
-        State.HELD: "held",
-        State.WITHIN_NOISE: "not broken: over the limit, but within noise",
-        State.TOO_FEW: "not broken: over the limit, but too few samples to tell it from noise",
-        State.BROKEN: "BROKEN beyond noise",
-    }[result.state]
+        return head
     figures = f"{figure(metric, row.base)} → {figure(metric, row.new)}"
-    return f"{result.gate.text}  {said}: {found} ({figures}{known})"
+    return f"{head}: {_gate_change(result)} ({figures}{_gate_interval(result)})"
+
+
+def gate_reason(result: GateResult) -> str | None:
+    """Why a gate broke or is unknown, or held in spite of the figure; None where it held."""
+    metric = result.row.metric
+    missing = "base" if result.row.base is None else "new"
+    return {
+        State.HELD: None,
+        State.WITHIN_NOISE: "over the limit, but within noise",
+        State.BROKEN: "the change is over the limit by more than noise",
+        State.BROKEN_BY_RANKS: f"more samples than by chance are above the limit on {metric.statistic}",
+        State.NO_SAMPLES: f"no samples, {missing} has no value of {metric.name}",
+        State.TOO_NOISY: "noise could hide a change of twice the limit",
+        State.TOO_FEW: "too few independent samples to know the noise",
+    }[result.state]
+
+
+def _gate_change(result: GateResult) -> str:
+    """In the limit's unit; from 0 in the figure's own."""
+    if result.interval is None:
+        return f"{absolute(result.row)} from 0"
+    return f"{_signed(100 * result.interval.value)} {_gate_unit(result)}"
+
+
+def _gate_interval(result: GateResult) -> str:
+    found = result.interval
+    if found is None or not (math.isfinite(found.low) or math.isfinite(found.high)):
+        return ""
+    return f", interval {_signed(100 * found.low)} … {_signed(100 * found.high)} {_gate_unit(result)}"
+
+
+def _gate_unit(result: GateResult) -> str:
+    return "pp" if result.gate.in_points else "%"
 
 
 def _relative(row: Row) -> Difference | None:

@@ -77,7 +77,7 @@ def _gates(summary: Part) -> Tile:
         return Tile(
             "Gates",
             "FAIL",
-            (f"{count(len(broken))} of {plural(len(judged), 'gate')} broke", *lines),
+            (f"{count(len(broken))} of {plural(len(judged), 'gate')} failed", *lines),
             Tone.BAD,
         )
     return Tile("Gates", "pass", (f"{plural(len(judged), 'gate')} held", *lines), Tone.GOOD)

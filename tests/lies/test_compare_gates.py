@@ -1,0 +1,128 @@
+"""Gates of a comparison that passed without knowing, and broke without a reason.
+
+- A p99 ten times slower, of too few samples for an interval: "not broken: too few samples", exit code 0. Now
+  it breaks, by a test of ranks, or is unknown, and both give exit code 1.
+- A true change of +4.5 % broke a limit of +5 % in 25 of 60 comparisons, because the difference was beyond
+  zero. Now a gate breaks where the change is beyond its limit by more than noise: in at most one of twenty.
+- A gate held on runs that could not have shown ten times the change that it forbids. Now it is unknown.
+- A goodput rate that fell to nothing has no interval: the gate passed. Now it is unknown.
+- ``p99_ttft<800ms`` passed on a run of 20 requests. Now it fails and says that it needs 100 samples.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compare_cases import compared, lognormal, made_batch, made_run, write_made_run
+from metrics_cases import ns
+
+from llm_locust.metrics.chance import hypergeometric_at_most
+from llm_locust.metrics.compared import Compared
+from llm_locust.metrics.relative_gates import GateResult, State, evaluate_relative, parse_relative_gates
+from llm_locust.report.compare import command
+
+
+def judged(text: str, base: Compared, new: Compared) -> GateResult:
+    (result,) = evaluate_relative(parse_relative_gates(text), base, new)
+    return result
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in words]))
+
+
+@pytest.mark.parametrize("n", [5, 20, 50, 100, 300])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_p99_ten_times_slower_never_passes(n: int, seed: int) -> None:
+    result = judged("p99_ttft<=+5%", made_run(10 * seed, n=n), made_run(10 * seed + 1, 10.0, n=n))
+    assert not result.passed()
+    assert result.state.finding in ("broken", "unknown")
+
+
+def test_ranks_break_a_p99_that_has_no_interval() -> None:
+    states = [
+        judged("p99_ttft<=+5%", made_run(2 * i, n=100), made_run(2 * i + 1, 10.0, n=100)).state
+        for i in range(20)
+    ]
+    assert states.count(State.BROKEN_BY_RANKS) >= 15, states
+
+
+def test_ranks_seldom_break_a_p99_that_is_as_slow_as_its_limit_allows() -> None:
+    states = [
+        judged("p99_ttft<=+5%", made_run(2 * i, n=100), made_run(2 * i + 1, 1.05, n=100)).state
+        for i in range(40)
+    ]
+    assert sum(state.finding == "broken" for state in states) <= 6, states
+    assert not sum(state.finding == "held" for state in states)
+
+
+@pytest.mark.parametrize("correlated", [0.0, 0.3])
+def test_a_change_within_the_limit_breaks_seldom_and_one_of_four_limits_always(correlated: float) -> None:
+    for slower, least, most in ((1.045, 0, 6), (1.2, 40, 40)):
+        broken = sum(
+            judged(
+                "p50_ttft<=+5%",
+                made_run(2 * i, correlated=correlated),
+                made_run(2 * i + 1, slower, correlated=correlated),
+            ).state.finding
+            == "broken"
+            for i in range(40)
+        )
+        assert least <= broken <= most, slower
+
+
+def test_a_gate_does_not_hold_where_ten_times_its_limit_could_hide() -> None:
+    result = judged("mean_ttft<=+0.1%", made_run(2), made_run(1))
+    assert result.state is State.TOO_NOISY
+    assert result.interval is not None
+    assert result.interval.high > 10 * 0.001
+
+
+def test_a_rate_of_nothing_is_unknown_and_not_passed() -> None:
+    rng = np.random.default_rng(1)
+    dead = compared(made_batch(rng, lognormal(rng), failed=np.ones(2_000, dtype=np.bool_)))
+    assert not judged("goodput_rps>=-5%", made_run(1), dead).passed()
+    assert not judged("goodput>=-5%", made_run(1), dead).passed()
+
+
+def test_an_unknown_gate_fails_with_its_reason_unless_it_is_to_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = write_made_run(tmp_path / "base", 1, n=60)
+    new = write_made_run(tmp_path / "new", 2, n=60, started_ns=ns(3600))
+    asked = (base, new, "--gate", "p99_ttft<=+5%")
+    assert run(*asked) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "p99_ttft<=+5% UNKNOWN: too few independent samples to know the noise" in said
+    assert "an unknown gate fails" in said
+    assert run(*asked, "--json") == 1
+    (gate,) = json.loads(capsys.readouterr().out)["gates"]
+    assert (gate["passed"], gate["finding"], gate["state"]) == (False, "unknown", "too few samples")
+    assert gate["reason"] == "too few independent samples to know the noise"
+    assert run(*asked, "--gate-unknown", "pass") == 0
+    assert "as --gate-unknown pass asks" in capsys.readouterr().out
+    assert run(*asked, "--gate-unknown", "pass", "--json") == 0
+    (gate,) = json.loads(capsys.readouterr().out)["gates"]
+    assert (gate["passed"], gate["finding"]) == (True, "unknown")
+    assert run(*asked, "--format", "md") == 1
+    assert "UNKNOWN" in capsys.readouterr().out
+
+
+def test_a_broken_gate_stays_broken_where_unknown_ones_pass(tmp_path: Path) -> None:
+    base = write_made_run(tmp_path / "base", 1)
+    new = write_made_run(tmp_path / "new", 2, 2.0, started_ns=ns(3600))
+    assert run(base, new, "--gate", "p50_ttft<=+5%", "--gate-unknown", "pass") == 1
+
+
+def test_the_chance_of_marked_ones_is_that_of_the_hypergeometric_distribution() -> None:
+    """Fisher's tea: of 8 cups with milk first in 4, at most 0 .. 4 right among 4 that are chosen."""
+    found = [hypergeometric_at_most(k, 4, 4, 8) * 70 for k in range(5)]
+    assert found == pytest.approx([1, 17, 53, 69, 70])
+    assert hypergeometric_at_most(0, 3, 6, 8) == 0
+    rng = np.random.default_rng(1)
+    drawn = rng.hypergeometric(12, 40, 20, 200_000)
+    assert hypergeometric_at_most(3, 20, 12, 52) == pytest.approx((drawn <= 3).mean(), abs=0.005)
