@@ -217,6 +217,16 @@ def test_an_overlay_that_is_written_renders_to_the_same(render: Render, tmp_path
         ("users: 5\n", ("--target", "https://api.example.com/v1"), "by --target-cidr"),
         ("users: 5\n", ("--target", "http://h", "--target-cidr", "1.2.3.4/8"), "has host bits set"),
         ("users: 5\napi_key_env: KEY\n", TARGET, "by --api-key-secret NAME/KEY"),
+        (
+            "users: 5\nheader: Authorization=Bearer sk-1\n",
+            TARGET,
+            "'Authorization' would stand in",
+        ),
+        (
+            "classes: {a: {headers: {X-Api-Key: sk-1}}}\n",
+            TARGET,
+            "the header 'x-api-key' would stand in a ConfigMap, for all to read",
+        ),
         ("users: 5\n", (*TARGET, "--api-key-secret", "x"), "is not SECRET/KEY"),
         ("users: 5\n", (*TARGET, "--locustfile", "/no/such.py"), "/no/such.py"),
     ],

@@ -12,6 +12,7 @@ import yaml
 from llm_locust.k8s.scenario_files import RenderError, files_of
 from llm_locust.k8s.target import Target
 from llm_locust.metrics.slo import parse_duration
+from llm_locust.wire.secrecy import is_key_name
 from llm_locust.workload.scenario import Scenario
 from llm_locust.workload.times import DEFAULT_DRAIN, parse_drain
 
@@ -127,8 +128,21 @@ def _image(text: str) -> dict[str, str]:
     return image | ({"digest": digest} if digest else {"newTag": tag} if tag else {})
 
 
+def _check_keys(scenario: Scenario) -> None:
+    """See that no key stands in the scenario: anyone who may list ConfigMaps could read it (RenderError)."""
+    given = scenario.options.get("header", ())
+    written = [text.partition("=")[0] for text in ([given] if isinstance(given, str) else given)]
+    names = [*written, *(name for found in scenario.classes for name in found.headers)]
+    if keys := [name for name in names if is_key_name(name.strip())]:
+        raise RenderError(
+            f"the header {keys[0]!r} would stand in a ConfigMap, for all to read: take it out "
+            "of the scenario and say which Secret holds the key by --api-key-secret NAME/KEY"
+        )
+
+
 def _options(plan: Plan) -> list[str]:
     """The master's environment, which wins over the scenario."""
+    _check_keys(plan.scenario)
     options = {"LOCUST_EXPECT_WORKERS": str(plan.workers)}
     if plan.target is not None:
         options["LOCUST_HOST"] = plan.target

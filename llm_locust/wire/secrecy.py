@@ -71,6 +71,11 @@ def url_secret(url: str) -> str | None:
     return None
 
 
+def is_key_name(name: str) -> bool:
+    """Whether a header, setting or field of this name holds a key, such as ``Authorization``."""
+    return bool(_KEY_NAME.search(name))
+
+
 def key_texts(value: object) -> Iterator[str]:
     """Texts in a JSON value that stand under the name of a key, such as ``api_key``, at any depth.
 
@@ -111,7 +116,7 @@ def _fields(value: object) -> Iterable[tuple[str, Any]]:
 
 
 def _is_key(name: object, value: object) -> bool:
-    return isinstance(value, str) and len(value) >= _LEAST_IN_A_NAME and bool(_KEY_NAME.search(str(name)))
+    return isinstance(value, str) and len(value) >= _LEAST_IN_A_NAME and is_key_name(str(name))
 
 
 def _without_scheme(url: str) -> tuple[str, str]:
