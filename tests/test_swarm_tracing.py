@@ -93,8 +93,8 @@ ROUTES = {
     "/v1/chat/completions": [
         write(20, response_head(headers={"X-Served-By": "replica-7"})),
         write(40, chunk(sse(chat_chunk(ANSWER)))),
-        write(50, chunk(sse(chat_chunk("x", usage=usage_counts(7, 5))))),
-        write(60, chunk(sse(chat_chunk(finish_reason="stop")) + sse("[DONE]")) + last_chunk()),
+        write(240, chunk(sse(chat_chunk("x", usage=usage_counts(7, 5))))),
+        write(250, chunk(sse(chat_chunk(finish_reason="stop")) + sse("[DONE]")) + last_chunk()),
     ],
     "/v1/completions": [write(30, json_response({"error": {"message": PROMPT}}, status=503))],
     "/v1/stall": [Step(at_ms=0, stall=True)],
