@@ -9,9 +9,8 @@ import numpy as np
 
 from llm_locust.batch import Requests
 from llm_locust.metrics.causes import Evidence, causes
-from llm_locust.metrics.chance import Significance, equal_shares, same_distribution
+from llm_locust.metrics.chance import Significance, equal_shares, median_interval, same_distribution
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.latency import summarise_latency
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.replicas import course, replicas
 from llm_locust.metrics.routing import (
@@ -88,10 +87,12 @@ def fairness(
     serving = while_all_serve(c, looked_at, outages, start_s)
     spread = dispersion(c, c.replica, serving)
     cv = {name: variation(_amounts(entries, name)) for name in AMOUNTS}
+    medians = _medians(values, c, named, entries)
     together = (
-        _medians(values, c, while_all_serve(c, named, outages, start_s), entries) if outages else entries
+        _medians(values, c, while_all_serve(c, named, outages, start_s), entries) if outages else medians
     )
-    evidence = Evidence(entries, together, requests, spread, cv, affinities, direct)
+    compared = [entry | {"ci95": of["ci95"]} for entry, of in zip(entries, medians, strict=True)]
+    evidence = Evidence(compared, together, requests, spread, cv, affinities, direct)
     return {
         **{name: jain(_amounts(entries, name)) for name in AMOUNTS},
         "gini": {name: gini(_amounts(entries, name)) for name in AMOUNTS},
@@ -146,25 +147,28 @@ def _by_replica(c: Columns, rows: Rows, entries: Entries) -> list[Rows]:
 
 
 def _medians(values: Mapping[str, Floats], c: Columns, rows: Rows, entries: Entries) -> Entries:
-    """Of ``rows`` the share, TTFT and TPOT of each replica, under the keys of its entry."""
+    """Of ``rows`` the share, TTFT and TPOT of each replica, under the keys of its entry.
+
+    The intervals take requests as independent.
+    """
     counts = np.bincount(c.replica.codes[rows], minlength=len(c.replica.names))
-    latencies = {
-        f"{name}_p50_ms": [
-            summarise_latency(values[name][mine[np.argsort(c.scheduled_s[mine], kind="stable")]])
-            for mine in _by_replica(c, rows, entries)
-        ]
-        for name in ("ttft", "tpot")
-    }
+    of_replica = _by_replica(c, rows, entries)
+    known = {f"{name}_p50_ms": [values[name][mine] * 1e3 for mine in of_replica] for name in ("ttft", "tpot")}
     codes = [c.replica.names.index(entry["name"]) for entry in entries]
     return [
         {
             "name": entry["name"],
             "share": float(counts[code]) / max(1, len(rows)),
-            "ci95": {key: stats[i]["ci95"]["p50"] for key, stats in latencies.items()},
-            **{key: stats[i]["p50"] for key, stats in latencies.items()},
+            "ci95": {key: median_interval(of[i]) for key, of in known.items()},
+            **{key: _median(of[i]) for key, of in known.items()},
         }
         for i, (entry, code) in enumerate(zip(entries, codes, strict=True))
     ]
+
+
+def _median(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else None
 
 
 def _plain(tested: Significance | None) -> dict[str, float] | None:

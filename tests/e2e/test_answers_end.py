@@ -44,7 +44,7 @@ def test_an_end_is_counted_and_comes_with_the_finish_reason(run: Run) -> None:
     assert len(ended) > 10
     for row in ended:
         assert row["output_tokens"] == len(row["arrivals_ns"]) + 1
-        assert row["finish_ns"] > row["arrivals_ns"][-1]
+        assert row["finish_ns"] >= row["arrivals_ns"][-1]
 
 
 def test_an_answer_that_stopped_at_its_bound_has_no_such_end(run: Run) -> None:
@@ -60,6 +60,7 @@ def test_the_pace_holds_the_end_and_the_stream_is_token_by_token(run: Run) -> No
     paces = [
         (end - row["arrivals_ns"][0]) / (row["output_tokens"] - 1) * 1e-6
         for row, end in zip(run.ok, ends, strict=True)
+        if end > row["arrivals_ns"][0]  # all of it in one read has no pace
     ]
     assert run.summary["latency_ms"]["tpot"]["n"] == len(paces)
     assert run.summary["latency_ms"]["tpot"]["mean"] == pytest.approx(mean(paces))

@@ -141,8 +141,8 @@ def jain(amounts: Sequence[float]) -> float:
 
 def tpot_p50_ns(log: Sequence[dict[str, Any]]) -> float:
     """As the replica itself knows it."""
-    times = [entry["token_ns"] for entry in log if entry["output_tokens"] > 1]
-    return float(median((each[-1] - each[0]) / (len(each) - 1) for each in times))
+    ends = ([*entry["token_ns"], *([entry["eos_ns"]] if entry["eos_ns"] else [])] for entry in log)
+    return float(median((each[-1] - each[0]) / (len(each) - 1) for each in ends if len(each) > 1))
 
 
 def test_every_answer_is_credited_to_the_replica_whose_log_has_it(death: Death) -> None:

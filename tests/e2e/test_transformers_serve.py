@@ -84,7 +84,7 @@ def test_every_request_is_ok_but_those_that_the_runs_end_cut_off(run: Run) -> No
     outcomes = Counter(row["outcome"] for row in run.rows)
     errors = Counter(row["error"] for row in run.rows if row["outcome"] not in ("ok", "cancelled"))
     assert not errors, errors
-    assert outcomes["ok"] > 10 * USERS
+    assert outcomes["ok"] > 3 * USERS
     assert outcomes["cancelled"] <= USERS
 
 
