@@ -91,7 +91,7 @@ def fairness(
     together = (
         _medians(values, c, while_all_serve(c, named, outages, start_s), entries) if outages else medians
     )
-    compared = [entry | {"ci95": of["ci95"]} for entry, of in zip(entries, medians, strict=True)]
+    compared = [{**entry, "ci95": of["ci95"]} for entry, of in zip(entries, medians, strict=True)]
     evidence = Evidence(compared, together, requests, spread, cv, affinities, direct)
     return {
         **{name: jain(_amounts(entries, name)) for name in AMOUNTS},
