@@ -38,18 +38,20 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
             "abandoned": int((inside.cancelled & inside.abandoned).sum()),
             "lost": lost,
             "unsent": unsent,
+            "stuck": len(stuck(df)),
             "population": len(judged),
             "error_rate": len(failed) / len(judged),
             "by_outcome": inside.outcome.value_counts().reindex(OUTCOMES, fill_value=0).to_dict(),
         },
-        "latency_ms": _latencies(inside, inside.iloc[:0], seconds, unsent or 0),
-        "latency_ms_adjusted": _latencies(inside, failed, seconds, unsent or 0),
+        "latency_ms": _latencies(df, inside.iloc[:0], seconds, unsent or 0),
+        "latency_ms_adjusted": _latencies(df, failed, seconds, unsent or 0),
         "throughput": _throughput(df, seconds),
         "goodput": _goodput(df, seconds, lost, unsent),
     }
 
 
-def _latencies(inside: Frame, failed: Frame, seconds: float, unsent: int) -> dict[str, Any]:
+def _latencies(df: Frame, failed: Frame, seconds: float, unsent: int) -> dict[str, Any]:
+    inside = df[df.inside]
     ok = inside[inside.ok]
     gaps = np.concatenate([*ok.gaps, np.empty(0)])
     # A failed request has as many gaps as an ok one has on average.
@@ -59,35 +61,36 @@ def _latencies(inside: Frame, failed: Frame, seconds: float, unsent: int) -> dic
     gap_cell = over_time(np.repeat(ok.scheduled, ok.gaps.map(len)), start, run.STOP_S).cell
     of_gap = Course(gap_cell, 256, beside * gaps_of_failed / max(1, len(failed)), binned=True)
     late = ("ttft_scheduled", "e2el_scheduled", "schedule_delay")
-    tables = {m: latency(inside, m, failed, unsent if m in late else 0) for m in LATENCIES if m != "itl"}
+    bounds = {m: _stuck_ms(df, m) + [0.0] * (unsent if m in late else 0) for m in LATENCIES if m != "itl"}
+    tables = {m: latency(inside, m, failed, known) for m, known in bounds.items()}
     tables["itl"] = figures(gaps * 1e3, gaps_of_failed) | {"censored": 0, "at_least": {}}
     tables["itl"] |= uncertainty(gaps * 1e3, of_gap if len(gaps) else None) | {"relative_error": 0.0}
     return tables
 
 
-def latency(inside: Frame, metric: str, failed: Frame, unsent: int = 0) -> dict[str, Any]:
-    """The figures of one latency, with +∞ for each failed request; of unsent ones nothing is known."""
+def latency(inside: Frame, metric: str, failed: Frame, beside: list[float]) -> dict[str, Any]:
+    """The figures of one latency, with +∞ for each failed request, and lower bounds of some in ms beside."""
     failures = in_order(failed, inside)
-    beside = sums(failures, np.ones(len(failed)))
+    failed_in = sums(failures, np.ones(len(failed)))
     if metric == "tpot" or f"{metric}_longer_than" not in inside:
         ok = inside[inside.ok]
         values, cells = ok[metric] * 1e3, in_order(ok, inside)
-        course = Course(cells.cell, cells.cells, beside)
-        if not unsent:
+        course = Course(cells.cell, cells.cells, failed_in)
+        if not beside:
             return (
                 figures(values, len(failed)) | {"censored": 0, "at_least": {}} | uncertainty(values, course)
             )
         seen = values.notna()
-        table = survival(values[seen], seen[seen], ok.scheduled[seen], len(failed), unsent)
+        table = survival(values[seen], seen[seen], ok.scheduled[seen], len(failed), beside)
         sure = uncertainty(values, course, table=table)
         del table["quantile"]
         return table | sure
     # Failed requests stand for themselves: the bounds of those that timed out are not used beside them.
     known = inside if failed.empty else inside[inside.ok | inside.cancelled]
     lasted, ended, scheduled = censored(known, metric)
-    table = survival(lasted, ended, scheduled, len(failed), unsent)
+    table = survival(lasted, ended, scheduled, len(failed), beside)
     cells = in_order(inside.loc[lasted.index], inside)
-    sure = uncertainty(lasted, Course(cells.cell, cells.cells, beside), ended=ended, table=table)
+    sure = uncertainty(lasted, Course(cells.cell, cells.cells, failed_in), ended=ended, table=table)
     del table["quantile"]
     return table | sure
 
@@ -143,11 +146,13 @@ def _rate_intervals(df: Frame, rates: dict[str, Any], seconds: float) -> dict[st
 
 def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dict[str, Any]:
     ok, judged = df[df.inside & df.ok], df[df.inside & df.judged]
-    missing = (lost or 0) + (unsent or 0)
+    missing = (lost or 0) + (unsent or 0) + len(stuck(df))
     asked = len(judged) + missing
     first = judged.first_failed.value_counts()
     causes = [*run.SLO, "outcome", "abandoned"]
-    absent = {key: n for key, n in (("lost", lost), ("unsent", unsent)) if n is not None}
+    absent = {
+        key: n for key, n in (("lost", lost), ("unsent", unsent), ("stuck", len(stuck(df)))) if n is not None
+    }
     low = {"p1": 1.0, "p5": 5.0, "p50": 50.0}
     labels = sorted(judged.slo_class.unique())
     alike = len(labels) == 1
@@ -172,6 +177,26 @@ def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) ->
         | uncertainty(ok.on_time, in_order(ok), low),
         **_goodput_intervals(df, judged, seconds, missing),
     }
+
+
+def stuck(df: Frame) -> Frame:
+    """From before the window, given up when they had been in it for longer than a limit of their class."""
+    start = df.attrs["start"]
+    before = df[(df.scheduled < start) & df.given_up & (df.ended > start)]
+    before = before.assign(lasted=before.ended - before.sent.fillna(before.started).clip(lower=start))
+    last = before.sent + before.arrivals.map(lambda a: a[-1] if len(a) else np.nan)
+    before = before.assign(silent=before.streamed & ~(last > start))
+    limits = [slo_of(label) for label in before.slo_class]
+    first = before.silent & (before.lasted > [slo.get("ttft", np.inf) for slo in limits])
+    late: Frame = before[first | (before.lasted > [slo.get("e2el", np.inf) for slo in limits])]
+    return late
+
+
+def _stuck_ms(df: Frame, metric: str) -> list[float]:
+    found = stuck(df)
+    if not metric.startswith(("ttft", "ttfo", "e2el")):
+        return []
+    return list(found.lasted[found.silent | metric.startswith("e2el")] * 1e3)
 
 
 def _goodput_intervals(df: Frame, judged: Frame, seconds: float, missing: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import golden_run as run
 import numpy as np
 import pandas as pd
-from golden_expected import latency
+from golden_expected import latency, stuck
 from golden_frame import Frame, population
 
 from llm_locust.record import Outcome, RequestRecord
@@ -23,7 +23,7 @@ def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
         _, failed, judged = population(rows)
         inside = rows[rows.inside]
         cut = int(inside.cut.sum())
-        of = {metric: latency(inside, metric, inside.iloc[:0]) for metric in ("ttft", "tpot", "e2el")}
+        of = {metric: latency(inside, metric, inside.iloc[:0], []) for metric in ("ttft", "tpot", "e2el")}
         places = [(metric, place) for metric in of for place in ("p50", "p99")]
         in_flight = [_overlap(rows, *part) for part in pairwise(edges)]
         entries.append(
@@ -42,7 +42,7 @@ def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
                 "output_tokens_per_s": (rows.n * rows.share).sum() / seconds,
                 "concurrency_mean": _overlap(rows, edges[0], edges[-1]),
                 "error_rate": len(failed) / len(judged),
-                "goodput_ratio": inside.good[inside.judged].mean(),
+                "goodput_ratio": inside.good[inside.judged].sum() / (inside.judged.sum() + len(stuck(rows))),
                 "in_flight": in_flight,
                 "outages": [],  # each answers several times a second all the time
             }

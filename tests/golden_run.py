@@ -1,5 +1,6 @@
 """A made run of 5,000 requests with everything in it that a run can have, drawn once by a fixed seed."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from llm_locust.record import Outcome, RequestRecord, TokenSource
 REQUESTS = 5000
 SPACING_S = 0.3
 QUIET = 50  # the first of them, in the warm-up, are short: the server is idle between them
+STUCK = 44  # one of the warm-up that was cut, without a token: 10 s after the window's start
 WARMUP_S, STOP_S = 20.0, 1480.0  # requests are scheduled until 1,500 s
 SLO = {"ttft": 0.35, "tpot": 0.03, "e2el": 1.2}  # seconds
 SLOW = {"ttft": 0.6, "e2el": 1.6}  # of the class "slow", instead
@@ -50,7 +52,9 @@ _COMPLETE = {Outcome.OK, Outcome.REJECTED}
 
 def records() -> list[RequestRecord]:
     draw = np.random.default_rng(20261121)
-    return [_record(i, draw) for i in range(REQUESTS)]
+    made = [_record(i, draw) for i in range(REQUESTS)]
+    made[STUCK] = replace(made[STUCK], ended_ns=ORIGIN_NS + round(30 * 1e9))
+    return made
 
 
 def batch(made: list[RequestRecord]) -> RecordBatch:

@@ -38,15 +38,16 @@ def figures(values: Any, infinite: int = 0, percents: dict[str, float] = PERCENT
     }
 
 
-def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int, unsent: int = 0) -> dict[str, Any]:
+def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int, beside: list[float]) -> dict[str, Any]:
     """The same figures where some durations were not seen to end: by the product limit, step by step.
 
-    Of ``unsent`` more nothing is known: they leave open what they could move.
+    Those ``beside`` lasted longer than this, whatever the others did: they leave open what they could move.
     """
-    if unsent:
-        lasted = pd.concat([lasted, pd.Series(0.0, range(-unsent, 0))])
-        ended = pd.concat([ended, pd.Series(False, range(-unsent, 0))])
-        scheduled = pd.concat([scheduled, pd.Series(0.0, range(-unsent, 0))])
+    if beside:
+        at_end = range(-len(beside), 0)
+        lasted = pd.concat([lasted, pd.Series(beside, at_end)])
+        ended = pd.concat([ended, pd.Series(False, at_end)])
+        scheduled = pd.concat([scheduled, pd.Series(0.0, at_end)])
     order = pd.DataFrame({"t": lasted, "ended": ended, "at": scheduled}).sort_values(
         ["t", "ended"], ascending=[True, False]
     )
@@ -66,7 +67,9 @@ def survival(lasted: Any, ended: Any, scheduled: Any, infinite: int, unsent: int
         watched -= 1
     as_if = np.concatenate([order.t.to_numpy(), np.full(infinite, np.inf)])
     never = np.concatenate([seen, np.full(infinite + len(open_), np.inf)])
-    drifts = unsent > 0 or later_is_longer(order.t.to_numpy(), order.ended.to_numpy(), order["at"].to_numpy())
+    drifts = bool(beside) or later_is_longer(
+        order.t.to_numpy(), order.ended.to_numpy(), order["at"].to_numpy()
+    )
 
     def at(share: float) -> float:
         """NaN where it is open."""

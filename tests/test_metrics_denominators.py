@@ -132,6 +132,19 @@ def test_one_more_request_without_a_record_is_where_the_table_has_it(kind: str, 
     assert cells(figures(OTHERS, RUN), figures(OTHERS, run)) == rows()[kind]
 
 
+def test_one_more_stuck_request_is_where_the_table_has_it() -> None:
+    """The window begins after the warm-up: the first request begins the run, and has ended before that."""
+    run = replace(RUN, warmup_s=1.0)
+    others = [request(-1.0, ANSWER), *OTHERS]
+    hung = request(-0.5, (1.0,), ended=9.0, outcome=Outcome.CANCELLED)
+    silent = request(-0.5, (), ended=9.0, outcome=Outcome.CANCELLED)
+    before = figures(others, run)
+    found = cells(before, figures([*others, hung], run))
+    assert found == rows()["stuck"]
+    after = figures([*others, silent], run)
+    assert after["latency_ms"]["ttft"]["censored"] == before["latency_ms"]["ttft"]["censored"] + 1
+
+
 def test_a_request_that_was_sent_again_counts_once() -> None:
     kind = "the first try of one that was sent again"
     again = figures([*OTHERS, request(1.0, ANSWER, retries=1)], RUN)
@@ -144,5 +157,5 @@ def test_a_request_that_was_sent_again_counts_once() -> None:
 
 
 def test_the_table_has_no_other_rows() -> None:
-    kinds = {*ONE_MORE, "lost", "unsent", "the first try of one that was sent again"}
+    kinds = {*ONE_MORE, "lost", "unsent", "stuck", "the first try of one that was sent again"}
     assert rows().keys() == kinds

@@ -13,6 +13,7 @@ from llm_locust.metrics.goodput import (
     ABANDONED,
     LOST,
     OUTCOME,
+    STUCK,
     UNSENT,
     Limits,
     MeasuredFrom,
@@ -60,7 +61,7 @@ def test_trap_12_goodput_is_of_all_requests_not_of_successes() -> None:
     result = of(request(), *(failed() for _ in range(9)), slo=Slo(ttft_s=1.0))
     assert result["ratio"] == pytest.approx(0.1)
     assert result["attainment"] == {"ttft": pytest.approx(0.1)}
-    assert result["first_failed"] == {"ttft": 0, OUTCOME: 9, ABANDONED: 0, LOST: 0, UNSENT: 0}
+    assert result["first_failed"] == {"ttft": 0, OUTCOME: 9, ABANDONED: 0, LOST: 0, UNSENT: 0, STUCK: 0}
 
 
 def test_trap_19_an_open_loop_is_measured_from_scheduled_a_closed_one_from_sent() -> None:
@@ -109,6 +110,7 @@ def test_what_failed_first_is_first_in_time() -> None:
         ABANDONED: 0,
         LOST: 0,
         UNSENT: 0,
+        STUCK: 0,
     }
 
 
@@ -140,7 +142,15 @@ def test_a_request_without_a_record_held_no_limit() -> None:
     result = of(request(), request(arrivals=(0.1, 3.0)), slo=Slo(ttft_s=1.0, tpot_s=1.0), lost=2)
     assert result["ratio"] == pytest.approx(1 / 4)
     assert result["attainment"] == {"ttft": pytest.approx(2 / 4), "tpot": pytest.approx(1 / 4)}
-    assert result["first_failed"] == {"ttft": 0, "tpot": 1, OUTCOME: 0, ABANDONED: 0, LOST: 2, UNSENT: 0}
+    assert result["first_failed"] == {
+        "ttft": 0,
+        "tpot": 1,
+        OUTCOME: 0,
+        ABANDONED: 0,
+        LOST: 2,
+        UNSENT: 0,
+        STUCK: 0,
+    }
     assert result["requests_per_s"] == pytest.approx(1 / 10)
 
 
@@ -152,7 +162,7 @@ def test_lost_requests_alone_have_a_share_and_it_is_none_of_them() -> None:
 def test_where_lost_requests_are_not_known_shares_are_of_the_recorded_ones() -> None:
     result = of(request(), failed(), slo=Slo(ttft_s=1.0), lost=None)
     assert result["ratio"] == 0.5
-    assert result["first_failed"] == {"ttft": 0, OUTCOME: 1, ABANDONED: 0, UNSENT: 0}
+    assert result["first_failed"] == {"ttft": 0, OUTCOME: 1, ABANDONED: 0, UNSENT: 0, STUCK: 0}
 
 
 slos = st.builds(
@@ -234,7 +244,15 @@ def test_attainment_is_of_those_that_have_the_limit() -> None:
     )
     assert found["attainment"] == {"ttft": pytest.approx(1 / 3), "e2el": 0.5}
     assert found["ratio"] == 0.5
-    assert found["first_failed"] == {"ttft": 2, "e2el": 0, OUTCOME: 0, ABANDONED: 0, LOST: 0, UNSENT: 0}
+    assert found["first_failed"] == {
+        "ttft": 2,
+        "e2el": 0,
+        OUTCOME: 0,
+        ABANDONED: 0,
+        LOST: 0,
+        UNSENT: 0,
+        STUCK: 0,
+    }
     assert of_classes(labelled("batch", 1.0))["attainment"] == {"ttft": None, "e2el": None}
 
 
@@ -293,7 +311,7 @@ def test_who_leaves_after_a_limit_has_passed_is_bad_and_who_leaves_before_is_in_
     patient, hasty = cut(0.0, when=3.0, abandoned=True), cut(0.0, when=0.5, abandoned=True)
     result = of(request(), patient, hasty, slo=Slo(ttft_s=1.0))
     assert (result["ratio"], result["judged"]) == (0.5, 2)
-    assert result["first_failed"] == {"ttft": 0, OUTCOME: 0, ABANDONED: 1, LOST: 0, UNSENT: 0}
+    assert result["first_failed"] == {"ttft": 0, OUTCOME: 0, ABANDONED: 1, LOST: 0, UNSENT: 0, STUCK: 0}
 
 
 def test_requests_that_were_never_sent_held_no_limit() -> None:

@@ -7,6 +7,7 @@ from llm_locust.metrics.goodput import Limits, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.replicas import course, replicas
 from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.stuck import find_stuck
 from llm_locust.metrics.throughput import Credits
 from llm_locust.metrics.window import Window
 from llm_locust.record import Outcome
@@ -20,8 +21,9 @@ def test_a_slow_replica_does_not_hide_in_the_pool() -> None:
     ]
     c = columns(*fast, *slow, failed(0.1))
     values = per_request(c)
-    judgement = judge(c, values, Limits(Slo(ttft_s=1.0)), "sent")
-    a, b = replicas(c, Credits.of(c, Window(ns(0.0), ns(4.0), "")), judgement)
+    limits, window = Limits(Slo(ttft_s=1.0)), Window(ns(0.0), ns(4.0), "")
+    judgement = judge(c, values, limits, "sent")
+    a, b = replicas(c, Credits.of(c, window), judgement, find_stuck(c, window, limits))
     assert a == {
         "name": "a",
         "requests": 8,
@@ -57,7 +59,8 @@ def test_a_slow_replica_does_not_hide_in_the_pool() -> None:
 
 def test_without_an_slo_a_replica_has_no_goodput() -> None:
     c = columns(request(replica="a"))
-    (entry,) = replicas(c, Credits.of(c, Window(ns(0.0), ns(1.0), "")), None)
+    window = Window(ns(0.0), ns(1.0), "")
+    (entry,) = replicas(c, Credits.of(c, window), None, find_stuck(c, window, Limits(Slo())))
     assert entry["goodput_ratio"] is None
 
 

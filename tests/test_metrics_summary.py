@@ -24,7 +24,17 @@ from llm_locust.record import Outcome, RequestRecord, TokenSource
 CONTRACT: dict[str, set[str]] = {
     "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},
     "window": {"start", "end", "seconds", "rule"},
-    "requests": {"scheduled", "sent", "ok", "failed", "cancelled", "abandoned", "lost", "by_outcome"},
+    "requests": {
+        "scheduled",
+        "sent",
+        "ok",
+        "failed",
+        "cancelled",
+        "abandoned",
+        "lost",
+        "stuck",
+        "by_outcome",
+    },
     "latency_ms": set(METRICS),
     "latency_ms_adjusted": set(METRICS),
     "tokens": {
@@ -432,6 +442,7 @@ def test_lost_requests_are_asked_for_and_not_good_and_no_error_of_the_server() -
         "abandoned": 0,
         "lost": 3,
         "unsent": 0,
+        "stuck": 0,
     }
     assert [g["passed"] for g in summary["gates"]] == [True, False]
     assert summary["latency_ms_adjusted"]["ttft"]["n"] == 2

@@ -98,7 +98,7 @@ def _order(label: str) -> tuple[bool, int, str]:
 
 
 def _figures(m: Measured, rows: Rows, population: Population, latency_ms: dict[str, Any]) -> dict[str, Any]:
-    judged = population.judged
+    judged, stuck = population.judged, len(m.stuck.among(rows))
     return {
         "requests": {
             "scheduled": len(population.all),
@@ -110,7 +110,7 @@ def _figures(m: Measured, rows: Rows, population: Population, latency_ms: dict[s
         },
         "latency_ms": latency_ms,
         "throughput": throughput(m.c, m.credits, rows),
-        "goodput": goodput(m.judgement, m.c, population.all, Missing(None, None))
+        "goodput": goodput(m.judgement, m.c, population.all, Missing(None, None, stuck))
         | good_rates(m.judgement, m.credits, rows)
-        | goodput_intervals(m, population.all, rows),
+        | goodput_intervals(m, population.all, rows, stuck),
     }

@@ -13,7 +13,7 @@ from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.comparable import Metric
 from llm_locust.metrics.completeness import requests_lost, requests_unsent
-from llm_locust.metrics.cut import Samples, with_unsent
+from llm_locust.metrics.cut import Samples, with_stuck, with_unsent
 from llm_locust.metrics.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.goodput import good_rates
@@ -93,6 +93,8 @@ def _latency(run: Compared, metric: Metric) -> Estimate | None:
     else:
         samples = Samples.of(run.c, run.measured.values, metric.latency)
         found = samples.durations(run.population, order=order_cells(run.c, run.population.all))
+        every = np.arange(len(run.c))
+        found = with_stuck(found, run.measured.stuck.bounds_s(every, metric.latency))
         found = with_unsent(found, metric.latency, requests_unsent(run.manifest))
     if not len(found.observed):
         return None
@@ -129,6 +131,7 @@ def _share(run: Compared, metric: Metric) -> Estimate | None:
     missing = 0
     if metric.name != "error_rate":
         missing = requests_lost(run.manifest, len(run.c)) + requests_unsent(run.manifest)
+        missing += len(run.measured.stuck.among(np.arange(len(run.c))))
     if hits is None or not len(judged) + missing:
         return None
     held = hits[judged].astype(np.float64)

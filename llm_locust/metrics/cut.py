@@ -45,19 +45,23 @@ def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> F
     if metric == "tpot":
         bound = (c.ended_s - c.sent_s - c.paced_from_s) / most_gaps(c)
         return np.where(c.given_up, bound, np.nan)
-    base, begun_s = _begun(c, metric, measured_from)
-    bound = c.ended_s - begun_s
+    base, from_s = _begun(c, metric, measured_from)
+    bound = c.ended_s - from_s
     if base != "e2el":
-        came = _came(c, base) + (c.sent_s - begun_s)
+        came = _came(c, base) + (c.sent_s - from_s)
         bound = np.where(c.streamed, np.where(np.isnan(came), bound, came), np.nan)
     return np.where(c.given_up, bound, np.nan)
+
+
+def begun_s(c: Columns) -> Floats:
+    """When each request was sent, or started where it never was, in seconds."""
+    return np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
 
 
 def _begun(c: Columns, metric: str, measured_from: MeasuredFrom) -> tuple[str, Floats]:
     """What a latency is without its beginning, and when that is for each request."""
     base, _, from_ = metric.partition("_")
-    sent_s = np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
-    begun = {"scheduled": c.scheduled_s, "started": c.started_s, "sent": sent_s}
+    begun = {"scheduled": c.scheduled_s, "started": c.started_s, "sent": begun_s(c)}
     return base, begun[from_ or measured_from]
 
 
@@ -152,3 +156,13 @@ def with_unsent(found: Durations, metric: str, unsent: int) -> Durations:
     if not unsent or metric not in FROM_SCHEDULED:
         return found
     return replace(found, censored=np.concatenate([np.zeros(unsent), found.censored]), trend=True)
+
+
+def with_stuck(found: Durations, lasted_s: Floats) -> Durations:
+    """The same durations among those of requests that had lasted so long when they were given up.
+
+    These are in them because they were long: they leave open what they could move.
+    """
+    if not len(lasted_s):
+        return found
+    return replace(found, censored=np.sort(np.concatenate([lasted_s, found.censored])), trend=True)

@@ -52,7 +52,7 @@ def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict
     named_by = "target" if direct and named_by == "header" else named_by
     c = replace(m.c, replica=labels)
     told = course(c, m.window)
-    entries = [entry | told[entry["name"]] for entry in replicas(c, m.credits, m.judgement)]
+    entries = [entry | told[entry["name"]] for entry in replicas(c, m.credits, m.judgement, m.stuck)]
     judged = m.population(np.arange(len(c))).judged
     start_s = m.window.start_s(c)
     return {

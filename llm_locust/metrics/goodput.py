@@ -26,6 +26,9 @@ LOST = "lost"
 #: Key of ``first_failed`` for requests that were due and were never sent.
 UNSENT = "unsent"
 
+#: Key of ``first_failed`` for requests from before the window that hung in it.
+STUCK = "stuck"
+
 _FROM_EITHER = ("ttft", "ttfo", "e2el")
 
 #: Times are whole nanoseconds: below that a difference is one of floats.
@@ -88,17 +91,20 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Requests without a record: ``lost`` ones, and ``unsent`` ones that were due and were never sent.
+    """Requests that were not scheduled in the window by any record, and were not good.
 
-    None where it is not known how many of the run's belong here.
+    ``lost`` and ``unsent`` ones have no record: of the latter it is known that they were due and were never
+    sent. ``stuck`` ones were scheduled before the window and hung in it, see
+    :mod:`llm_locust.metrics.stuck`. None where it is not known how many of the run's belong here.
     """
 
     lost: int | None = 0
     unsent: int | None = 0
+    stuck: int = 0
 
     @property
     def known(self) -> int:
-        return (self.lost or 0) + (self.unsent or 0)
+        return (self.lost or 0) + (self.unsent or 0) + self.stuck
 
 
 def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_from: MeasuredFrom) -> Judgement:
@@ -157,8 +163,8 @@ def goodput(
     ``judged``, the denominator, that have it and can be judged by it, that ended ok and held it.
     ``not_judged`` counts those that cannot. ``first_failed`` counts, for the requests that were not good,
     which limit broke first in time, ``outcome`` standing for those that failed, ``abandoned`` for those whose
-    user left when a limit had passed, ``lost`` and ``unsent`` for those without a record; the counts and the
-    good ones add up to ``judged``.
+    user left when a limit had passed, ``lost`` and ``unsent`` for those without a record, ``stuck`` for those
+    from before the window; the counts and the good ones add up to ``judged``.
 
     Args:
         judgement: None where no SLO was given: nothing is good or bad then, all values are None.
@@ -179,7 +185,7 @@ def goodput(
         }
     judged = scheduled[judgement.judged[scheduled]]
     n = len(judged) + missing.known
-    absent = {LOST: missing.lost, UNSENT: missing.unsent}
+    absent = {LOST: missing.lost, UNSENT: missing.unsent, STUCK: missing.stuck}
     return {
         **_limits(judgement.limits, c.slo_class, judged),
         "ratio": int(judgement.good[judged].sum()) / n if n else None,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from llm_locust.metrics.cells import Order, order_cells
 from llm_locust.metrics.censoring import Durations, summarise, with_infinite
 from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
-from llm_locust.metrics.cut import Samples, with_unsent
+from llm_locust.metrics.cut import Samples, with_stuck, with_unsent
 from llm_locust.metrics.gaps import known_gaps
 from llm_locust.metrics.intervals import in_order
 from llm_locust.metrics.percentiles import PERCENTILES
@@ -219,6 +219,7 @@ class Measurable:
 
     ``order`` is that of all of the population. ``failed_in`` and ``failed_over_time`` are how many failed in
     each of its cells, and in each cell of the gaps' course. ``unsent`` more were due and never sent.
+    ``stuck_s`` gives the lower bounds of a metric of requests from before the window that hung in it.
     """
 
     population: Population
@@ -227,6 +228,7 @@ class Measurable:
     failed_in: Floats
     failed_over_time: Floats
     unsent: int = 0
+    stuck_s: Callable[[str], Floats] = lambda _: np.empty(0)
 
 
 Tables = tuple[dict[str, Any], dict[str, Any]]
@@ -240,8 +242,9 @@ def latency_tables(
     The plain ones are of the requests that ended ok; of ttft, ttfo and e2el, from wherever, those that were
     cancelled or timed out are censored samples, and observed ones where that token had come. The adjusted
     ones have +∞ for each failed request in place of its times: once, and in ``itl`` as often as an ok request
-    has gaps on average. In both, requests that were never sent leave open what is counted from scheduled, as
-    far as they could move it. ``places`` are the percentiles that a table has, key to percent.
+    has gaps on average. In both, requests that were never sent leave open what is counted from scheduled, and
+    requests from before the window that hung in it their latencies, as far as they could move them.
+    ``places`` are the percentiles that a table has, key to percent.
     """
     tables: list[Tables] = [({}, {}) for _ in populations]
     for metric in METRICS:
@@ -256,7 +259,9 @@ def latency_tables(
             else:
                 found = samples.durations(each.population, each.order)
                 beyond = samples.adjusted(each.population, found, each.order, each.failed_in)
+            stuck_s = each.stuck_s(metric)
             for table, durations in ((plain, found), (adjusted, beyond)):
+                durations = with_stuck(durations, stuck_s)
                 table[metric] = summarise(with_unsent(durations, metric, each.unsent), 1e3, places)
     return tables
 

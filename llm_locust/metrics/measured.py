@@ -25,6 +25,7 @@ from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.pace import on_time_ratio
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.steady import asked_load, steady_window
+from llm_locust.metrics.stuck import Stuck, find_stuck
 from llm_locust.metrics.throughput import Credits
 from llm_locust.metrics.tokens import with_estimates
 from llm_locust.metrics.whole import Whole
@@ -39,7 +40,8 @@ class Measured:
     """All requests of a run and what they are worth; every part of a summary takes its rows out of this.
 
     ``on_time`` is each ok request's share of tokens in time, None where the SLO does not say what
-    that is. ``gaps`` are those of the ok requests that were scheduled in the window.
+    that is. ``gaps`` are those of the ok requests that were scheduled in the window. ``stuck`` are requests
+    from before the window that hung in it.
     """
 
     c: Columns
@@ -47,6 +49,7 @@ class Measured:
     judgement: Judgement | None
     on_time: Floats | None
     gaps: PooledGaps = field(repr=False)
+    stuck: Stuck
 
     @property
     def window(self) -> Window:
@@ -97,6 +100,7 @@ def measure(
         judgements.value() if limits else None,
         on_time.value().share if _has_pace(limits) else None,
         gaps,
+        find_stuck(c, span, limits),
     )
 
 

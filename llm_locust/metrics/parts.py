@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ Label = Literal["name", "slo_class"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests that a part of the summary is of, what gives their gaps, and how many have no record.
+    """Requests that a part of the summary is of, what gives their gaps, and how many more are bad.
 
     Of lost ones neither name nor class is known, of unsent ones not the name: a part of a run that has some
     has None.
@@ -56,7 +56,7 @@ def whole_and_parts(
         of_selection: these are some of the run's: whether a missing one belongs here is not known either.
     """
     of_part = Missing(None if missing.lost else 0, None if missing.unsent else 0)
-    everything = Group(np.arange(len(m.c)), partial(_gaps, m), of_part if of_selection else missing)
+    everything = _group(m, np.arange(len(m.c)), partial(_gaps, m), of_part if of_selection else missing)
     (whole,) = parts(m, [everything], percentiles)
 
     def of_class(label: str) -> Missing:
@@ -90,6 +90,11 @@ def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float
     ]
 
 
+def _group(m: Measured, rows: Rows, gaps: Callable[[], Durations], missing: Missing) -> Group:
+    """``missing`` are those without a record; the stuck ones have one."""
+    return Group(rows, gaps, replace(missing, stuck=len(m.stuck.among(rows))))
+
+
 def _gaps(m: Measured, **of: str) -> Durations:
     return Durations(m.gaps.ascending(**of), course=m.gaps.course(**of))
 
@@ -104,6 +109,7 @@ def _measurable(m: Measured, population: Population, group: Group) -> Measurable
         order.sums(order.sorted(failed[population.all])),
         time_cells(m.window, m.c, m.c.scheduled_s[population.failed]).sums(),
         group.missing.unsent or 0,
+        partial(m.stuck.bounds_s, group.rows),
     )
 
 
@@ -123,7 +129,7 @@ def parts_by(
     texts, found = [], []
     for text, rows in groups(labels):
         texts.append(text)
-        found.append(Group(rows, partial(_gaps, m, **{by: text}), missing(text)))
+        found.append(_group(m, rows, partial(_gaps, m, **{by: text}), missing(text)))
     if len(texts) == 1 and len(found[0].rows) == len(m.c):
         shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
         made = [copy.deepcopy(shared) | _counted(m, m.population(found[0].rows), found[0])]
@@ -173,6 +179,7 @@ def _requests(m: Measured, population: Population, missing: Missing) -> dict[str
         "abandoned": int(abandoned.sum()),
         "lost": missing.lost,
         "unsent": missing.unsent,
+        "stuck": missing.stuck,
         "population": judged,
         "error_rate": len(population.failed) / judged if judged else None,
         "by_outcome": {o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True)},

@@ -11,6 +11,7 @@ from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.goodput import Judgement
 from llm_locust.metrics.latency import latency_figures
 from llm_locust.metrics.outages import in_flight, outages, signs
+from llm_locust.metrics.stuck import Stuck
 from llm_locust.metrics.throughput import Credits, rate_per_s
 from llm_locust.metrics.window import Population, Window
 
@@ -30,7 +31,7 @@ _LATENCIES = ("ttft", "tpot", "e2el")
 _PLACES = {"p50": 50.0, "p99": 99.0}
 
 
-def replicas(c: Columns, credits: Credits, judgement: Judgement | None) -> list[dict[str, Any]]:
+def replicas(c: Columns, credits: Credits, judgement: Judgement | None, stuck: Stuck) -> list[dict[str, Any]]:
     """One entry a replica that answered, by name.
 
     ``requests`` counts its ok and failed ones scheduled in the window; ``share`` is of all those
@@ -63,7 +64,7 @@ def replicas(c: Columns, credits: Credits, judgement: Judgement | None) -> list[
                 "output_tokens_per_s": rate_per_s(tokens, finished, window.seconds),
                 "concurrency_mean": _concurrency(c, rows, window),
                 "error_rate": len(population.failed) / len(judged) if len(judged) else None,
-                "goodput_ratio": _goodput_ratio(judgement, population),
+                "goodput_ratio": _goodput_ratio(judgement, population, len(stuck.among(rows))),
             }
         )
     return entries
@@ -87,11 +88,12 @@ def course(c: Columns, window: Window) -> dict[str, dict[str, Any]]:
     }
 
 
-def _goodput_ratio(judgement: Judgement | None, population: Population) -> float | None:
+def _goodput_ratio(judgement: Judgement | None, population: Population, stuck: int) -> float | None:
     if judgement is None:
         return None
-    judged = judgement.judged[population.all]
-    return float(judgement.good[population.all][judged].mean()) if judged.any() else None
+    judged = population.all[judgement.judged[population.all]]
+    n = len(judged) + stuck
+    return int(judgement.good[judged].sum()) / n if n else None
 
 
 def _concurrency(c: Columns, rows: Rows, window: Window) -> float | None:

@@ -80,6 +80,7 @@ def sections(summary: Part) -> list[Section]:
     found = [
         verdicts.client(summary),
         course.standstill(summary),
+        course.stuck(summary),
         completeness(summary),
         measures.requests(summary),
         course.warmup(summary),

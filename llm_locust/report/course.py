@@ -59,6 +59,16 @@ def standstill(summary: Part) -> Section | None:
     )
 
 
+def stuck(summary: Part) -> Section | None:
+    """Requests from before the window that hung in it; None without any."""
+    n = (summary.get("requests") or {}).get("stuck")
+    if not n:
+        return None
+    text = f"STUCK: {plural(n, 'request')} from before the window hung in it and were given up"
+    counted = "they are not among the requests scheduled; goodput has them as bad, latencies as lower bounds"
+    return Section("Stuck", (Line(text, Tone.BAD), Line(counted, Tone.FAINT)), alarm=True)
+
+
 def _stood(span: Part) -> str:
     under_way = plural(span["in_flight"], "request")
     return (

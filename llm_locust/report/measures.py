@@ -45,7 +45,8 @@ def is_open_loop(summary: Part) -> bool:
 def requests(summary: Part) -> Section:
     """How many requests there were, and how they ended."""
     part = summary.get("requests") or {}
-    failed, cancelled, lost, unsent = (part.get(key) for key in ("failed", "cancelled", "lost", "unsent"))
+    failed, cancelled, lost = (part.get(key) for key in ("failed", "cancelled", "lost"))
+    unsent, stuck = part.get("unsent"), part.get("stuck")
     rate = f" ({percent(part['error_rate'])})" if part.get("error_rate") else ""
     scheduled, sent = part.get("scheduled"), part.get("sent")
     text = sentence(
@@ -57,9 +58,10 @@ def requests(summary: Part) -> Section:
             f"{count(cancelled)} cancelled" if cancelled else "",
             f"{count(lost)} lost" if lost else "",
             f"{count(unsent)} never sent" if unsent else "",
+            f"{count(stuck)} stuck from before the window" if stuck else "",
         ]
     )
-    lines = [Line(text, Tone.WARN if failed or lost or unsent else Tone.PLAIN), *_given_up(part)]
+    lines = [Line(text, Tone.WARN if failed or lost or unsent or stuck else Tone.PLAIN), *_given_up(part)]
     return Section("Requests", tuple(lines))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_locust.metrics.gates import Gate, GateError, Kind, parse_gates
-from llm_locust.metrics.goodput import ABANDONED, LOST, OUTCOME, UNSENT
+from llm_locust.metrics.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import mark, meaning, meaning_in
@@ -121,7 +121,11 @@ def goodput(summary: Part) -> Section:
     requests = summary.get("requests") or {}
     missing = [
         f"{count(requests[key])} of them {word}"
-        for key, word in (("lost", "lost"), ("unsent", "never sent"))
+        for key, word in (
+            ("lost", "lost"),
+            ("unsent", "never sent"),
+            ("stuck", "stuck from before the window"),
+        )
         if requests.get(key)
     ]
     text = sentence(
@@ -168,6 +172,7 @@ _OTHER_CAUSES = {
     ABANDONED: "(the user left, after a limit)",
     LOST: "(lost)",
     UNSENT: "(never sent)",
+    STUCK: "(stuck from before the window)",
 }
 
 

@@ -9,6 +9,8 @@
   on latencies passed. Now they are censored like cut ones.
 - A quarter of the requests that were due was never sent: a gate on ttft_scheduled passed. Now it is open.
 - A steady window left out a hung server, and said that the run's goodput was 100 %. Now it is the run's own.
+- Seven of eight users hung from the warm-up on: the window had the eighth's requests alone, its goodput was
+  100 %, and its gates passed. Now the seven are bad, and leave the latencies open.
 - A fault ended a run early, and its exit code was 2: every case of its JUnit file passed. Now one fails.
 """
 
@@ -21,7 +23,9 @@ from metrics_cases import batch, manifest, request
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.summary import exit_code, summarise
 from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.report.contents import sections
 from llm_locust.report.formats.junit import junit
+from llm_locust.report.html.overview import alarms
 
 ANSWER = (0.1, 0.2, 0.3, 0.4, 0.5)
 LATENCIES = "p95_ttft<1s p95_e2el<2s"
@@ -144,3 +148,68 @@ def test_what_was_never_sent_is_in_the_goodput_of_its_class() -> None:
     untold = [replace(each, unsent=30) for each in run.workers]
     by_class = told(records, replace(run, workers=untold))[0]["by_class"]
     assert by_class["slow"]["requests"]["unsent"] is None
+
+
+def one_of_eight(*others: RequestRecord) -> list[RequestRecord]:
+    """A user whose answers of 0.25 s come until 10 s, and what the other users had."""
+    return [*(request(k * 0.25, (0.1, 0.2, 0.25), user=0) for k in range(40)), *others]
+
+
+WARMED_UP: dict[str, Any] = {"stopped": 10.0, "warmup_s": 2.0}
+GATED: dict[str, Any] = {"slo": "ttft=500ms e2el=2s", "gates": f"goodput>=99% {LATENCIES}"}
+
+
+@pytest.mark.parametrize(
+    "hung",
+    [
+        cut(1.5, 10.0),
+        cut(1.5, 10.0, sent=False),
+        cut(1.5, 10.0, (0.1, 0.2)),
+        cut(1.5, 10.0, (0.1, 0.6)),
+        cut(1.5, 6.0, abandoned=True),
+        request(1.5, (), ended=5.0, outcome=Outcome.TIMEOUT),
+    ],
+    ids=["cut", "connecting", "stalled before", "stalled after", "left", "timed out"],
+)
+def test_users_who_hang_from_the_warm_up_on_are_in_the_goodput_of_the_window(hung: RequestRecord) -> None:
+    others = [replace(hung, user=u, slo_class="slow", replica="b") for u in range(1, 8)]
+    found, code = told(one_of_eight(*others), manifest(**WARMED_UP, **GATED))
+    assert found["requests"]["scheduled"] == 32
+    assert found["goodput"]["ratio"] == pytest.approx(32 / 39)  # printed 1.0
+    assert found["goodput"]["first_failed"]["stuck"] == found["requests"]["stuck"] == 7
+    assert found["by_class"]["slow"]["goodput"]["ratio"] == 0.0
+    e2el = found["latency_ms"]["e2el"]
+    assert (e2el["p99"], e2el["censored"]) == (None, 7)  # printed 250
+    assert e2el["at_least"]["p99"] == pytest.approx((hung.ended_ns - others[0].started_ns) / 1e6 - 500)
+    assert [gate["passed"] for gate in found["gates"]][::2] == [False, False]  # all passed
+    assert code == 1
+    assert "Stuck" in [section.title for section in alarms(found)]
+    assert "Stuck" in [section.title for section in sections(found) if section.alarm]
+    assert {each["name"]: each["goodput_ratio"] for each in found["replicas"]} == {"b": 0.0}
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        request(0.0, (8.0, 9.0)),
+        cut(1.5, 2.4),
+        cut(0.5, 1.9),
+        request(1.5, (), ended=2.4, outcome=Outcome.TIMEOUT),
+        request(1.5, (), ended=9.0, outcome=Outcome.TRUNCATED),
+        cut(1.5, 3.9, (0.1, 1.0, 2.0)),
+    ],
+)
+def test_a_slow_warm_up_does_not_reach_into_the_window(slow: RequestRecord) -> None:
+    run = manifest(**WARMED_UP, **GATED)
+    found, code = told(one_of_eight(*(replace(slow, user=u) for u in range(1, 8))), run)
+    assert (found["requests"]["stuck"], found["goodput"]["ratio"], code) == (0, 1.0, 0)
+    assert found["latency_ms"]["e2el"]["censored"] == 0
+
+
+def test_without_a_limit_a_request_is_stuck_as_a_deployment_stands_still() -> None:
+    others = [cut(1.5, 4.4), cut(1.5, 4.6), cut(1.5, 9.9, (0.5, 6.0))]  # 10 medians are 2.5 s
+    found, _ = told(one_of_eight(*others), manifest(**WARMED_UP))
+    assert (found["requests"]["stuck"], found["goodput"]["ratio"]) == (1, None)
+    paced = [cut(1.5, 9.9, (0.5, 6.0)), cut(1.5, 9.9, (0.5, 1.0))]
+    found, _ = told(one_of_eight(*paced), manifest(**WARMED_UP, slo="tpot=10s"))
+    assert found["requests"]["stuck"] == 1

@@ -33,7 +33,7 @@ from llm_locust.metrics.tokens import tokens_per_event
 from llm_locust.record import Outcome, RequestRecord, TokenSource
 from llm_locust.report.measures import tokens as tokens_section
 
-NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0}
+NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0, "stuck": 0}
 
 
 @pytest.fixture
@@ -145,6 +145,7 @@ def test_an_answer_in_one_event_has_no_pace_and_its_limit_is_not_judged() -> Non
         "abandoned": 0,
         "lost": 0,
         "unsent": 0,
+        "stuck": 0,
     }
 
 
@@ -284,6 +285,7 @@ def test_connecting_is_told_beside_ttft_and_has_a_limit() -> None:
         "abandoned": 0,
         "lost": 0,
         "unsent": 0,
+        "stuck": 0,
     }
     assert latency.ttft_started(columns(record))[0] == pytest.approx(1.25)
 

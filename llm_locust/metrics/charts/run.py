@@ -62,7 +62,7 @@ def run_charts(requests: Requests, manifest: Manifest, m: Measured, missing: int
 
     Args:
         requests: what was measured.
-        missing: requests without a record that belong to them, lost and unsent ones.
+        missing: requests without a record that belong to them, lost and unsent ones, and stuck ones.
 
     Raises:
         ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
@@ -114,4 +114,4 @@ def _slow_requests(m: Measured, axis: TimeAxis, rows: Rows, tokens: TokenFacts) 
 
 def _by_worker(m: Measured, worker: Labels) -> list[dict[str, Any]]:
     """What a summary tells of each replica, told of each worker."""
-    return replicas(replace(m.c, replica=worker), m.credits, m.judgement)
+    return replicas(replace(m.c, replica=worker), m.credits, m.judgement, m.stuck)

@@ -56,7 +56,7 @@ class Fact:
 
 def alarms(summary: Part) -> list[Section]:
     """What has no tile of its own, and has to be read before any number."""
-    found = (course.standstill(summary),)
+    found = (course.standstill(summary), course.stuck(summary))
     return [section for section in found if section is not None]
 
 
@@ -201,6 +201,7 @@ def _missing(requests: Part) -> Iterator[Fact]:
         ("abandoned", "Users left", Tone.WARN),
         ("lost", "Lost", Tone.BAD),
         ("unsent", "Never sent", Tone.BAD),
+        ("stuck", "Stuck from before the window", Tone.BAD),
     ):
         if requests.get(key):
             yield Fact(label, count(requests[key]), tone=tone)

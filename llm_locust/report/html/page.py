@@ -42,7 +42,7 @@ def html_report(
         scraped: what its servers said of themselves, where they were asked.
     """
     counted = summary.get("requests") or {}
-    missing = (counted.get("lost") or 0) + (counted.get("unsent") or 0)
+    missing = sum(counted.get(key) or 0 for key in ("lost", "unsent", "stuck"))
     run = run_charts(requests, manifest, measured, missing)
     contents = chapters(run, manifest, summary, _curves(run, measured, scraped))
     charts = [chart for chapter in contents for chart in chapter.charts]
