@@ -74,7 +74,8 @@ def test_wider_limits_are_never_held_by_fewer(made: list[RequestRecord]) -> None
         if curve is not None:
             assert (np.diff(curve.alone) >= 0).all()
             assert (np.diff(curve.good) >= 0).all()
-            assert (curve.good <= curve.alone).all()
+            if curve.metric != "tpot" or not found.unpaced.any():  # who cannot be judged by it may be good
+                assert (curve.good <= curve.alone).all()
     surface = limit_surface(found)
     if surface is not None:
         assert (np.diff(surface.good, axis=0) >= 0).all()

@@ -87,7 +87,8 @@ def test_a_session_lasts_from_the_first_schedule_to_the_last_end_and_only_comple
         "p50": pytest.approx(1.4),
         "p95": pytest.approx(1.4),
         "p99": pytest.approx(1.4),
-        "ci95": {"p50": None, "p95": None, "p99": None},
+        "ci95": {"mean": None, "p50": None, "p95": None, "p99": None},
+        "n_effective": {"mean": None, "p50": None, "p95": None, "p99": None},
     }
 
 

@@ -22,9 +22,9 @@ _HALF_A_NANOSECOND = 0.5e-9
 class LimitCurve:
     """The share of a population that is good at each limit of one metric, all other limits as they are.
 
-    ``alone`` is the share that holds this limit and ended ok; ``good`` holds all other limits of its SLO
-    too, which are of the metrics ``others``. ``limit_s`` is the SLO's own, which is among ``limits_s``;
-    None where there is none, or not the same for all requests.
+    ``alone`` is the share that holds this limit and ended ok, of those that can be judged by it; ``good``
+    holds all other limits of its SLO too, which are of the metrics ``others``. ``limit_s`` is the SLO's own,
+    which is among ``limits_s``; None where there is none, or not the same for all requests.
     """
 
     metric: str
@@ -62,14 +62,34 @@ class LimitedRun:
     cancelled: Rows
 
     def measured(self, metric: str) -> Floats:
-        """The metric of the ok requests as an SLO has it; +∞ where it breaks any limit by not being
-        defined, −∞ where it breaks none: an answer of one token has no pace."""
+        """The metric of the ok requests as an SLO has it.
+
+        It is +∞ where it breaks any limit by not being defined, and −∞ where it breaks none: an answer of one
+        token has no pace, nor has one of unknown pace that is judged by its other limits.
+        """
         late = self.measured_from == "scheduled" and metric in ("ttft", "e2el")
         measured = self.values[f"{metric}_scheduled" if late else metric][self.ok]
         measured = np.where(np.isnan(measured), np.inf, measured)
         if metric == "tpot":
-            return np.where(self.c.output_tokens[self.ok] < 2, -np.inf, measured)
+            return np.where(self._paceless | (self.unpaced & self._has_others(metric)), -np.inf, measured)
         return measured
+
+    @property
+    def unpaced(self) -> Mask:
+        """The ok requests whose pace is not known: more than one token, all at one time."""
+        return np.isnan(self.values["tpot"][self.ok]) & ~self._paceless
+
+    @property
+    def _paceless(self) -> Mask:
+        return np.less(self.c.paced_tokens[self.ok], 2)
+
+    def _has_others(self, *metrics: str) -> Mask:
+        """The ok requests that have a limit other than those of ``metrics``."""
+        found = np.zeros(len(self.ok), np.bool_)
+        if self.judgement is not None:
+            for metric in self.others(*metrics):
+                found |= self.judgement.limited[metric][self.ok]
+        return found
 
     def held_beside(self, *metrics: str) -> Mask:
         """The ok requests that hold every limit that they have but those of ``metrics``."""
@@ -116,10 +136,12 @@ def limit_curve(run: LimitedRun, metric: str) -> LimitCurve | None:
     held, bounds = run.held_beside(metric), run.bounds(metric)
     may_hold = bounds[~run.broken_beside(metric)]
     most = run.n + len(bounds)
+    known = ~run.unpaced if metric == "tpot" else np.ones(len(measured), np.bool_)
+    known_most = most - np.count_nonzero(~known)
     return LimitCurve(
         metric=metric,
         limits_s=limits_s,
-        alone=_within(measured, limits_s) / (most - _within(bounds, limits_s)),
+        alone=_within(measured[known], limits_s) / (known_most - _within(bounds, limits_s)),
         good=_within(measured[held], limits_s) / (most - _within(may_hold, limits_s)),
         limit_s=limit_s,
         others=run.others(metric),
@@ -128,7 +150,7 @@ def limit_curve(run: LimitedRun, metric: str) -> LimitCurve | None:
 
 def limit_surface(run: LimitedRun) -> LimitSurface | None:
     """None where no ok request has both metrics."""
-    ttft, tpot = run.measured("ttft"), run.measured("tpot")
+    ttft, tpot = run.measured("ttft"), np.where(run.unpaced, -np.inf, run.measured("tpot"))
     limits = run.limit_s("ttft"), run.limit_s("tpot")
     columns, rows = (_grid(m, own, _SURFACE_POINTS) for m, own in zip((ttft, tpot), limits, strict=True))
     if not len(columns) or not len(rows) or not run.n:
