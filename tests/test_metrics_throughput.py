@@ -1,6 +1,7 @@
 """What a window is credited with."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,8 +67,8 @@ def test_trap_14_numerator_and_denominator_are_of_one_window() -> None:
 
 
 def test_an_empty_window_has_no_rates_and_no_requests_are_a_true_0() -> None:
-    rates = of(request(), window=Window(ns(1.0), ns(1.0), ""))
-    assert set(rates.pop("ci95").values()) | set(rates.values()) == {None}
+    rates: dict[str, Any] = of(request(), window=Window(ns(1.0), ns(1.0), ""))
+    assert {*rates.pop("ci95").values(), *rates.values()} == {None}
     assert of()["output_tokens_per_s"] == 0.0
     assert of()["concurrency_peak"] == 0
 
