@@ -116,7 +116,7 @@ def ended(cluster: Cluster, folder: Path) -> Ended:
 
 def run_well(folder: Path) -> Ended:
     """One whose last worker is stopped midway, as a drained node does it."""
-    with playing(manifests(folder, "error_rate<1%", 12), folder, "llm-locust-test-well") as cluster:
+    with playing(manifests(folder, "error_rate<1%", 25), folder, "llm-locust-test-well") as cluster:
         wait_for_load(cluster)
         inside = {pod: json.loads(cluster.run_python(pod, INSIDE)) for pod in (MASTER, WORKERS[0])}
         podman("stop", "--time", "60", cluster.containers[WORKERS[2]])
@@ -132,7 +132,7 @@ def run_badly(folder: Path) -> Ended:
 
 def run_under_fire(folder: Path) -> Ended:
     """One of whose workers one is killed, and another one by the kernel, for its memory."""
-    with playing(manifests(folder, "error_rate<100%", 12), folder, "llm-locust-test-fire") as cluster:
+    with playing(manifests(folder, "error_rate<100%", 25), folder, "llm-locust-test-fire") as cluster:
         wait_for_load(cluster)
         podman("kill", cluster.containers[WORKERS[0]])
         cluster.run_python(WORKERS[1], OUT_OF_MEMORY, check=False)
