@@ -168,6 +168,13 @@ def test_the_bound_counts_a_bom() -> None:
         SseDecoder(max_event_bytes=3).feed(b"\xef\xbb\xbf\n")
 
 
+def test_a_comment_counts_for_itself_before_an_event_and_with_it_inside() -> None:
+    for pieces in ([b":data\n" * 3], [b":d", b"ata\n:data\n", b":data\n"]):
+        assert bounded(pieces, 5) == ([], False)
+        assert bounded(pieces, 4) == ([], True)
+    assert bounded([b"data: a\n:b\n\n"], 10) == ([], True)
+
+
 def bounded(pieces: list[bytes], bound: int) -> tuple[list[SseEvent], bool]:
     decoder, events = SseDecoder(bound), []
     for piece in pieces:

@@ -15,6 +15,7 @@ _BOM = b"\xef\xbb\xbf"
 #: Blank lines and comments. Between two events they mean nothing.
 _NOTHING = re.compile(rb"(?:(?::[^\r\n]*+)?(?:\r\n|\r|\n))++")
 _NOTHING_STARTS = (b"\n", b"\r", b":")
+_COMMENT = re.compile(rb":[^\r\n]*+")
 
 #: More blank lines in a row than any server has a reason for.
 _RUNS = (b"\n" * 8, b"\r" * 8, b"\r\n" * 8)
@@ -55,6 +56,7 @@ class SseDecoder:
 
     Args:
         max_event_bytes: most bytes from one blank line to the next; more raises :class:`SseError`.
+            A comment before an event's first field counts for itself, without its line end.
     """
 
     __slots__ = (
@@ -111,7 +113,7 @@ class SseDecoder:
 
     def _read_events(self, data: bytes) -> list[SseEvent]:
         """Data from an event's start on: quick if all events are of one line that ends in LF."""
-        if data.startswith(_NOTHING_STARTS) and not (data := self._skip_nothing(data)):
+        if data.startswith(_NOTHING_STARTS) and not (data := self._skip_nothing(data, [])):
             return []
         pieces = data.split(b"\n")
         # [line, b"", line, b"", ..., tail]: every line is an event, and the tail is in its first line.
@@ -133,7 +135,7 @@ class SseDecoder:
         self._start = end
         return events
 
-    def _skip_nothing(self, data: bytes) -> bytes:
+    def _skip_nothing(self, data: bytes, events: list[SseEvent]) -> bytes:
         """Data from an event's start on without the blank lines and comments before that event.
 
         A proxy keeps a stream alive with a few of them, a hostile server sends millions: they are not
@@ -141,6 +143,9 @@ class SseDecoder:
         """
         match = _NOTHING.match(data)
         end = 0 if match is None else match.end()
+        if end > self._max_event_bytes:
+            for comment in _COMMENT.finditer(data, 0, end):
+                self._check_size(self._start + comment.end() - comment.start(), events)
         if end == len(data) and data.endswith(b"\r"):
             end -= 1
         self._start += end
@@ -170,7 +175,7 @@ class SseDecoder:
             self._position += 1
             self._after_cr = False
         if self._position == self._start and data.startswith(_NOTHING_STARTS):
-            data = self._skip_nothing(data)
+            data = self._skip_nothing(data, events)
             self._position, self._after_cr = self._start, False
         # Of bytes, splitlines() knows CR, LF and CRLF as ends, and no others.
         lines = data.splitlines(keepends=True)
@@ -192,7 +197,11 @@ class SseDecoder:
         content = begun + unended
         if self._position == len(begun):  # the stream's first line
             content = content.removeprefix(_BOM)
-        if content:
+        if content.startswith(b":") and self._position - len(begun) == self._start:
+            self._check_size(self._position + len(unended), events)
+            self._position += len(line)
+            self._start = self._position
+        elif content:
             self._read_field(content)
             self._position += len(line)
         else:
