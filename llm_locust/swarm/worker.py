@@ -43,10 +43,12 @@ from llm_locust.swarm.messages import (
     version_conflict,
 )
 from llm_locust.swarm.options import OWN_SPOOL
+from llm_locust.swarm.own_code import check_named_functions, own_folders
 from llm_locust.swarm.recorder import Deliver, Offset
 from llm_locust.swarm.roster import place_key
+from llm_locust.swarm.securing import guard_of
 from llm_locust.swarm.session import Session
-from llm_locust.swarm.settings import UsageError, parse_settings
+from llm_locust.swarm.settings import Settings, UsageError, parse_settings
 from llm_locust.swarm.shipping import Shipper
 from llm_locust.swarm.throttle import Throttle
 from llm_locust.swarm.waiting import wait_until
@@ -93,6 +95,7 @@ class UserSide:
         clock_facts: what is known of it.
         refuse: told why the run that is under way cannot be done here.
         hint: said with the first word of the drain.
+        vet: looks at a run's settings before they are used (raises UsageError).
     """
 
     def __init__(
@@ -106,9 +109,11 @@ class UserSide:
         clock_facts: Callable[[], ClockFacts | None],
         refuse: Callable[[str], None],
         hint: str = "",
+        vet: Callable[[Settings], None] = lambda _: None,
     ) -> None:
         self.environment = environment
         self.worker = worker
+        self._vet = vet
         self._hint = hint
         self.session: Session | None = None
         self._place = place
@@ -139,10 +144,12 @@ class UserSide:
         options = self.environment.parsed_options
         assert options is not None
         try:
+            settings = parse_settings(options)
+            self._vet(settings)
             self.session = Session(
                 self.environment,
                 run,
-                parse_settings(options),
+                settings,
                 worker=self.worker,
                 worker_index=index,
                 worker_count=workers,
@@ -261,6 +268,7 @@ class WorkerSide:
             self._offset,
             self._clock.facts,
             self._refuse,
+            vet=self._check_code,
         )
         self._over: set[str] = set()  # runs that must not begin here (again)
         self._last_word: CountsMessage | None = None  # of the run that was flushed last
@@ -339,6 +347,15 @@ class WorkerSide:
         except UsageError as e:
             logger.info("no part in run %s: %s", run["id"], e)
             self._refuse(str(e))
+
+    def _check_code(self, settings: Settings) -> None:
+        """See that the master names no code but that beside the locustfile, unless it knows the run's secret
+        or has sent the locustfile itself (raises UsageError)."""
+        environment = self._environment
+        sent = getattr(environment.parsed_options, "locustfile", None) == "-"
+        if not sent and guard_of(environment).secret is None:
+            folders = own_folders(environment.parsed_locustfiles or (), os.getcwd())
+            check_named_functions(settings.kinds, folders)
 
     def _refuse(self, reason: str) -> None:
         """The run cannot be done here: the master is told."""
