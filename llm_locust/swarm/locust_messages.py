@@ -21,7 +21,7 @@ _Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 #: Seconds since the epoch that a date can be made of: Locust's reports show them so.
 _Time = Annotated[float, Meta(ge=0, le=2e11)]
 _Classes = Annotated[dict[Name, Count], Meta(max_length=10_000)]
-_Counted = Annotated[dict[float, Count], Meta(max_length=1_000_000)]
+_Counted = Annotated[dict[float, Count], Meta(max_length=100_000)]
 
 
 class _Version(msgspec.Struct):

@@ -31,6 +31,7 @@ from llm_locust.swarm.messages import (
     read,
     version_conflict,
 )
+from llm_locust.swarm.reported import Reported
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.run_side import CUT_HINT, RunSide
 from llm_locust.swarm.securing import guard_of, warn_of_strangers
@@ -39,6 +40,8 @@ from llm_locust.swarm.waiting import wait_until
 M = TypeVar("M", bound=msgspec.Struct)
 
 logger = logging.getLogger(__name__)
+
+_STRANGER = "its sender is no worker of this master"
 
 #: What counts that ride on Locust's own report are called where one was dropped.
 REPORT = "llm_report"
@@ -59,6 +62,9 @@ class MasterSide:
         guard = guard_of(environment)
         guard.custom = runner.custom_messages
         warn_of_strangers(environment, guard)
+        options = environment.parsed_options
+        keep = bool(getattr(options, "json", False) or getattr(options, "json_file", None))
+        self._reported = Reported(runner, keep_seconds=keep)
         self._handle = runner.handle_message
         vars(runner)["handle_message"] = self._handle_message
         self._runs = RunSide(
@@ -98,7 +104,16 @@ class MasterSide:
     def _handle_message(self, client_id: str, msg: Message) -> None:
         """Locust's own handling; an exception of it would end its listener, and the run with it."""
         try:
+            if msg.type == "stats":
+                if not self._is_worker(client_id):
+                    self._runs.dropped.note(client_id, msg.type, _STRANGER)
+                    return
+                self._reported.bound_stats(msg.data)
+            elif msg.type == "exception":
+                self._reported.bound_exception(msg.data)
             self._handle(client_id, msg)
+            if msg.type == "stats":
+                self._reported.after()
         except Exception as e:
             self._runs.dropped.note(client_id, msg.type, f"Locust could not take it: {type(e).__name__}: {e}")
 
@@ -114,15 +129,18 @@ class MasterSide:
 
     def _read(self, worker: str, kind: str, data: object, struct: type[M]) -> M | None:
         """The message, where its sender is known and it fits."""
-        run = self._runs.run
-        if worker not in self._runner.clients and (run is None or worker not in run.roster):
-            self._runs.dropped.note(worker, kind, "its sender is no worker of this master")
+        if not self._is_worker(worker):
+            self._runs.dropped.note(worker, kind, _STRANGER)
             return None
         try:
             return read(data, struct)
         except MessageError as e:
             self._drop(worker, kind, str(e))
             return None
+
+    def _is_worker(self, worker: str) -> bool:
+        run = self._runs.run
+        return worker in self._runner.clients or (run is not None and worker in run.roster)
 
     def _drop(self, worker: str, kind: str, why: str) -> None:
         self._runs.dropped.note(worker, kind, why)

@@ -71,6 +71,18 @@ def counts(run: str, **changes: Any) -> dict[str, Any]:
     return {**whole, "clock": None, "health": {}, **changes}
 
 
+def statistics(*names: str) -> dict[str, Any]:
+    """A report that Locust's master can take."""
+    whole = {
+        "method": "POST",
+        "num_requests": 1,
+        "response_times": {7: 1},
+        "num_reqs_per_sec": {1_800_000_000: 1},
+    }
+    entries = [{**whole, "name": name} for name in names]
+    return {"stats": entries, "stats_total": {**whole, "name": "A"}, "errors": {}, "user_classes_count": {}}
+
+
 def attacks(run: str, genuine: str) -> list[Callable[[Fake], None]]:
     """What a stranger, who is no worker of the master, tries: as itself and as the genuine worker."""
     return [
@@ -96,6 +108,7 @@ def attacks(run: str, genuine: str) -> list[Callable[[Fake], None]]:
         lambda f: f.say("stats", {"llm": counts(run)}),
         lambda f: f.say("stats", {"llm": counts(run, health={"mood": 1})}, genuine),
         lambda f: f.say("stats", 7),
+        lambda f: f.say("stats", statistics("by-a-stranger")),
         lambda f: f.say("heartbeat", None, genuine),
         lambda f: f.say("heartbeat", {"state": "missing", "current_cpu_usage": 0}, genuine),
         lambda f: f.say("spawning_complete", None),
@@ -121,6 +134,7 @@ def joined_attacks(run: str) -> list[Callable[[Fake], None]]:
         lambda f: f.say("llm_done", counts(run, finished=5)),
         lambda f: f.say("llm_live", {"report": b"x"}),
         lambda f: f.say("llm_ping", {"number": 2**60, "sent_ns": 0}),
+        lambda f: f.say("stats", statistics(*(f"{i}-{'x' * 3000}" for i in range(3000)))),
     ]
 
 
@@ -227,6 +241,7 @@ def test_a_stranger_changes_nothing_and_every_attack_is_counted(told: dict[str, 
     assert run["rows"] == run["entries"] > 4
     assert run["summary"]["messages_dropped"] >= run["attacks"]
     assert set(run["summary"]["messages_dropped_by"]) == {"stranger"}
+    assert "by-a-stranger" not in run["stderr"]
     assert "Traceback" not in run["stderr"]
 
 
@@ -239,6 +254,8 @@ def test_a_worker_that_sends_nonsense_makes_the_run_incomplete_and_loses_nobody_
     assert run["rows"] == run["entries"] > 4
     assert run["summary"]["faults"]["fake"]
     assert run["summary"]["messages_dropped_by"]["fake"]["llm_batch"] == 4
+    assert "more than 500 names of requests" in run["stderr"]
+    assert "x" * 201 not in run["stderr"]
     assert "Traceback" not in run["stderr"]
 
 
