@@ -24,6 +24,11 @@ class Outcome(StrEnum):
     EMPTY = "empty"  # complete, without a token
     REJECTED = "rejected"  # the user's validator said no
     CANCELLED = "cancelled"  # given up by the run's end or by the user
+    RESENT = "resent"  # a first try, certainly not worked on; the request has a record of its own
+
+
+#: Outcomes that are no answer to what a user asked, good or bad.
+UNJUDGED = frozenset({Outcome.CANCELLED, Outcome.RESENT})
 
 
 class TokenSource(StrEnum):
@@ -84,7 +89,7 @@ class RequestRecord:
     replica: str | None = None
     peer: str | None = None
     reused: bool = False
-    retries: int = 0  # stale pooled connections that were replaced before any byte came
+    retries: int = 0  # sendings before this one on stale pooled connections; each has a record, `resent`
     kernel_stamps: bool = False
     client_lag_ns: int | None = None
     clock_step_ns: int | None = None  # realtime moved against monotonic during the request

@@ -11,7 +11,7 @@ from golden_stats import figures, some, survival
 
 from llm_locust.record import Outcome
 
-OUTCOMES = [outcome.value for outcome in Outcome]
+OUTCOMES = [outcome.value for outcome in Outcome if outcome is not Outcome.RESENT]
 LATENCIES = (
     *("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled"),
     "schedule_delay",
@@ -39,6 +39,7 @@ def part(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dic
             "lost": lost,
             "unsent": unsent,
             "stuck": len(stuck(df)),
+            "resent": int(inside.retries.sum()),
             "population": len(judged),
             "error_rate": len(failed) / len(judged),
             "by_outcome": inside.outcome.value_counts().reindex(OUTCOMES, fill_value=0).to_dict(),

@@ -60,7 +60,35 @@ def records() -> list[RequestRecord]:
 def batch(made: list[RequestRecord]) -> RecordBatch:
     """The records of two workers, those of the second after those of the first."""
     return RecordBatch.concat(
-        [RecordBatch.from_records(made[::2], "w1"), RecordBatch.from_records(made[1::2], "w2")]
+        RecordBatch.from_records(with_first_tries(own), worker)
+        for own, worker in ((made[::2], "w1"), (made[1::2], "w2"))
+    )
+
+
+def with_first_tries(made: list[RequestRecord]) -> list[RequestRecord]:
+    """The records, and before each request that was sent again one for each sending that broke."""
+    return [each for r in made for each in (*[_first_try(r)] * r.retries, r)]
+
+
+def _first_try(r: RequestRecord) -> RequestRecord:
+    return RequestRecord(
+        request_id=r.request_id,
+        name=r.name,
+        slo_class=r.slo_class,
+        outcome=Outcome.RESENT,
+        error="the connection broke",
+        scheduled_ns=r.scheduled_ns,
+        started_ns=r.started_ns,
+        connected_ns=r.started_ns,
+        sent_ns=r.started_ns + 1_000,
+        ended_ns=r.started_ns + 40_000_000,
+        user=r.user,
+        session=r.session,
+        turn=r.turn,
+        prompt_id=r.prompt_id,
+        replica="d",
+        reused=True,
+        output_tokens=0,
     )
 
 
@@ -74,7 +102,7 @@ def manifest(made: list[RequestRecord]) -> Manifest:
     clock = ClockFacts(
         offset_ns=2_000_000, error_ns=150_000, least_offset_ns=0, most_offset_ns=1, exchanges=9
     )
-    first, second = len(made[::2]), len(made[1::2])
+    first, second = (len(with_first_tries(own)) for own in (made[::2], made[1::2]))
     return Manifest(
         id="20261121-golden",
         name="golden",

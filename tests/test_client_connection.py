@@ -111,6 +111,13 @@ def test_a_connection_that_was_closed_before_the_request_came_is_replaced_once_a
     record = ask_on_a_stale_connection(ask, [GOOD])
     assert (record.outcome, record.reused, record.retries) == (Outcome.OK, False, 1)
     assert record.client_lag_ns is not None
+    first = ask.answers[1].record
+    assert (first.outcome, first.request_id, first.retries) == (Outcome.RESENT, record.request_id, 0)
+    assert (first.reused, first.started_ns, len(ask.answers)) == (True, record.started_ns, 3)
+    assert first.sent_ns is not None
+    assert record.sent_ns is not None
+    assert first.started_ns <= first.sent_ns <= first.ended_ns <= record.sent_ns
+    assert "broke" in (first.error or "")
     served = server.wait_ended(2)
     assert [(r.connection, r.number) for r in served] == [(1, 1), (2, 1)], "no server has seen it twice"
 
@@ -119,6 +126,7 @@ def test_a_replacement_that_fails_too_is_not_replaced_again(server: ScriptedServ
     ask.ask([GOOD, Step(at_ms=100, close=True)])
     record = ask_on_a_stale_connection(ask, [Step(close=True)])
     assert (record.outcome, record.retries) == (Outcome.CONNECT_ERROR, 1)
+    assert [a.record.outcome for a in ask.answers] == [Outcome.OK, Outcome.RESENT, Outcome.CONNECT_ERROR]
     assert len(server.wait_ended(2)) == 2
 
 

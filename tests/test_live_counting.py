@@ -10,7 +10,7 @@ from live_cases import LIMITS, counts_of
 from metrics_cases import batch, columns, failed, request, requests
 
 from llm_locust.live.counting import count
-from llm_locust.live.counts import METRICS, NOTHING, Counts
+from llm_locust.live.counts import METRICS, NOTHING, SCALARS, Counts
 from llm_locust.live.keys import OTHERS, Key, KeyLimit
 from llm_locust.metrics.goodput import Limits, MeasuredFrom, judge
 from llm_locust.metrics.latency import itl, per_request
@@ -143,3 +143,13 @@ def test_folding_is_done_with_what_was_folded_elsewhere(fold: Callable[[Key], Ke
     fold(Key("a", "", "x"))
     key = fold(Key("b", "", "y"))
     assert fold(key) == key
+
+
+def test_a_first_try_is_counted_as_such_and_in_nothing_else() -> None:
+    first = failed(outcome=Outcome.RESENT, error="broke")
+    (with_it,) = counts_of(request(), failed(), first).values()
+    (without,) = counts_of(request(), failed()).values()
+    assert (with_it.outcome(Outcome.RESENT), with_it.records) == (1, 3)
+    assert (with_it.ended, with_it.failed, with_it.judged) == (2, 1, 2)
+    unlike = np.flatnonzero(with_it.scalars != without.scalars)
+    assert [SCALARS[place] for place in unlike] == ["outcome_resent"]

@@ -145,15 +145,22 @@ def test_one_more_stuck_request_is_where_the_table_has_it() -> None:
     assert after["latency_ms"]["ttft"]["censored"] == before["latency_ms"]["ttft"]["censored"] + 1
 
 
-def test_a_request_that_was_sent_again_counts_once() -> None:
+def test_the_first_try_of_a_request_that_was_sent_again_is_counted_and_in_no_other_figure() -> None:
     kind = "the first try of one that was sent again"
-    again = figures([*OTHERS, request(1.0, ANSWER, retries=1)], RUN)
-    once = figures([*OTHERS, request(1.0, ANSWER)], RUN)
-    assert again["reliability"]["retries"]["requests"] == 1
-    for each in (again, once):
-        each["reliability"].pop("retries")
-    assert again == once
+    first = request(1.0, (), ended=1.03, outcome=Outcome.RESENT, error="broke", replica="other")
+    once = [replace(OTHERS[0], retries=1), *OTHERS[1:]]
+    before = figures(once, worker(announced=len(once), received=len(once)))
+    after = figures([first, *once], worker(announced=len(once) + 1, received=len(once) + 1))
+    assert cells(before, after) == rows()[kind]
     assert set(rows()[kind]) == {"no"}
+    assert after["completeness"].pop("records_stored") == before["completeness"].pop("records_stored") + 1
+    for counted in (before, after):
+        counted.pop("completeness")
+    of_all = [after["requests"], after["by_name"]["chat"]["requests"]]
+    assert [each["resent"] for each in of_all] == [1, 1]
+    for each in of_all:
+        each["resent"] = 0
+    assert after == before
 
 
 def test_the_table_has_no_other_rows() -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from metrics_cases import ORIGIN_NS, batch, ns, request
+from metrics_cases import ORIGIN_NS, batch, failed, ns, request
 from report_cases import SECONDS, lost_records, manifest, records, write_run
 
 from llm_locust.cli import main
 from llm_locust.manifest import WorkerFacts
-from llm_locust.record import RequestRecord, moved
+from llm_locust.record import Outcome, RequestRecord, moved
+from llm_locust.report.compare.outcome import compare_runs
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -389,3 +390,22 @@ def test_accuracy_stands_beside_that_of_the_same_prompts_in_another_run(tmp_path
     assert (beside["prompts"], beside["accuracy"]["ratio"], beside["baseline"]["ratio"]) == (40, 0.5, 0.75)
     assert beside["difference"] == pytest.approx(-0.25)
     assert main(["report", str(loaded), "--quality-baseline", str(tmp_path / "nowhere")]) == 2
+
+
+def test_first_tries_are_counted_and_found_and_change_nothing_else(tmp_path: Path, told: Any) -> None:
+    first = [failed(at, Outcome.RESENT, request_id=f"again-{at}", replica=None) for at in (1.0, 2.0)]
+    once, again = write_run(tmp_path / "once"), write_run(tmp_path / "again", [*records(), *first])
+    (_, whole), (code, found) = told(once), told(again)
+    assert (code, whole["requests"].pop("resent"), found["requests"].pop("resent")) == (0, 0, 2)
+    assert (again / "timeseries.csv").read_bytes() == (once / "timeseries.csv").read_bytes()
+    assert "2 first tries, not counted here, were sent again" in (again / "report.md").read_text()
+    assert found["completeness"]["records_lost"] == 0
+    for key in found.keys() - {"completeness", "by_name", "by_class"}:
+        assert found[key] == whole[key], key
+    _, chosen = told(again, "--where", "outcome == resent")
+    assert (chosen["analysis"]["requests"], chosen["requests"]["resent"], chosen["requests"]["sent"]) == (
+        2,
+        2,
+        0,
+    )
+    assert compare_runs([once, again]).comparisons[0].new.lost == 0

@@ -13,6 +13,7 @@ from report_cases import records, write_run
 
 from llm_locust import RunData
 from llm_locust.batch import SCHEMA
+from llm_locust.record import Outcome
 from llm_locust.report.run_data import COMPUTED_COLUMNS
 from llm_locust.store import StoreError
 
@@ -102,3 +103,11 @@ def test_it_needs_neither_locust_nor_gevent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(write_run(tmp_path))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_first_try_of_a_request_that_was_sent_again_is_in_a_frame_of_its_own(tmp_path: Path) -> None:
+    first = failed(1.0, Outcome.RESENT, request_id="again")
+    run = RunData.load(write_run(tmp_path, [first, request(1.0, request_id="again", retries=1)]))
+    assert run.requests.request_id.tolist() == run.first_tries.request_id.tolist() == ["again"]
+    assert (run.requests.outcome.tolist(), run.first_tries.outcome.tolist()) == (["ok"], ["resent"])
+    assert run.first_tries.columns.tolist() == SCHEMA.names

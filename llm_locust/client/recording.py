@@ -8,10 +8,10 @@ import numpy as np
 
 from llm_locust.client.exchange import Exchange
 from llm_locust.client.outcome import Verdict
-from llm_locust.client.timing import Timeline
-from llm_locust.record import RequestRecord, TokenSource
+from llm_locust.client.timing import Moments, Timeline, timeline
+from llm_locust.record import Outcome, RequestRecord, TokenSource
 from llm_locust.wire.names import clean_name
-from llm_locust.wire.reply import Endpoint, Reply
+from llm_locust.wire.reply import Endpoint, Reply, reply_reader
 from llm_locust.wire.secrecy import blanked_name
 
 #: Response headers that name the replica, asked in this order after the user's own.
@@ -151,6 +151,13 @@ def record_of(
         blocked_ns=call.blocked_ns,
         prompt_id=call.prompt_id,
     )
+
+
+def first_try_of(call: Call, exchange: Exchange, moments: Moments, error: str | None, link: Link) -> Answer:
+    """A sending that broke before anything was worked on, and that is repeated: nothing came of it."""
+    reply = reply_reader(Endpoint.CHAT).finish()
+    times = timeline(exchange, (), moments)
+    return Answer(record_of(call, exchange, reply, (Outcome.RESENT, error), times, link), reply)
 
 
 def _came_ns(ends: Sequence[int | None], exchange: Exchange, times: Timeline) -> Iterator[int | None]:

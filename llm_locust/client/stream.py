@@ -25,6 +25,7 @@ from llm_locust.client.recording import (
     Call,
     CountTokens,
     Link,
+    first_try_of,
     record_of,
     replica_of,
 )
@@ -54,7 +55,8 @@ class LlmClient:
         headers: sent with every request, authorization among them; values may be templates, see
             :mod:`llm_locust.wire.headers`.
         worker: this process's name, for such templates.
-        sink: gets the answer of every call, cancelled ones included, once.
+        sink: gets the answer of every call, cancelled ones included, once; and before it that of its first
+            try (``resent``), where a stale connection had it sent again.
         secrets: texts that are blanked out of every name and error text that a server sends back.
         max_answer_bytes: most bytes of one answer, framing included; more makes it ``invalid``.
         admit: called before each call begins; what it raises keeps the call from being sent.
@@ -317,9 +319,10 @@ class LiveCall:
             try:
                 self._send(connection)
                 until(connection)
-            except ConnectionBrokenError:
+            except ConnectionBrokenError as e:
                 if not connection.stale or self._exchange.read_count or self._given_up:
                     raise
+                self._record_first_try(connection, e)
                 connection.finish()
                 self._retries, self._reused = 1, False
                 connection = pool.open()
@@ -338,6 +341,16 @@ class LiveCall:
         if self._patience is not None:
             self._patience.watch(connection)
         connection.send(self._request, self._exchange, self._timeouts, self._decoder.last_event_ns)
+
+    def _record_first_try(self, connection: Connection, error: ConnectionBrokenError) -> None:
+        client = self._client
+        moments = Moments(
+            started=self._started, connected=self._connected, sent=connection.sent, ended=read_clocks()
+        )
+        link = Link(peer=connection.peer, reused=True, replica=self._route.replica(None))
+        text = error_text(str(error), client.secrets)
+        answer = first_try_of(self._call, self._exchange, moments, text, link)
+        client.sink(replace(answer, record=client.names.bounded(answer.record)))
 
     def _until_headers(self, connection: Connection) -> None:
         connection.wait_progress(lambda: self._exchange.headers_at is not None)

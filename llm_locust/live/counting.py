@@ -13,6 +13,7 @@ from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
 from llm_locust.metrics.latency import first_token_wide, itl, per_request
 from llm_locust.metrics.sketch import BUCKETS, Integers, Tally, buckets_of
 from llm_locust.metrics.slo import SLO_METRICS
+from llm_locust.record import Outcome
 
 
 def count(
@@ -55,8 +56,11 @@ def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Fl
     """What each request adds to each of ``SCALARS``, in their order."""
     none = np.zeros(len(part), np.bool_)
     good = none if judgement is None else judgement.good
-    judged = ~part.cancelled
-    limited: dict[str, Mask] = {} if judgement is None else judgement.limited
+    asked = part.outcome != OUTCOMES.index(Outcome.RESENT)
+    judged = asked & ~part.cancelled
+    limited: dict[str, Mask] = (
+        {} if judgement is None else {metric: mask & asked for metric, mask in judgement.limited.items()}
+    )
     held = {metric: mask & judgement.held[metric] for metric, mask in limited.items()} if judgement else {}
     answered = (part.events > 0) | part.ok
     first = judged & part.streamed & (part.events > 0)
@@ -64,13 +68,13 @@ def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Fl
     amounts: list[np.ndarray[tuple[int], np.dtype[np.generic]]] = [
         *(part.outcome == place for place in range(len(OUTCOMES))),
         good,
-        none if judgement is None else judgement.judged,
+        none if judgement is None else judgement.judged & asked,
         *(limited.get(metric, none) for metric in SLO_METRICS),
         *(held.get(metric, none) for metric in SLO_METRICS),
         _whole(part.input_tokens * answered),
         _whole(part.output_tokens),
         _whole(part.output_tokens * good),
-        _ns(part.ended_s - part.sent_s),
+        _ns((part.ended_s - part.sent_s) * asked),
         part.kernel_stamps & judged,
         part.reads * judged,
         part.coalesced_reads * judged,

@@ -85,9 +85,14 @@ class Counts:
         return self.outcome(Outcome.CANCELLED)
 
     @property
-    def ended(self) -> int:
-        """Requests of any outcome."""
+    def records(self) -> int:
+        """Records of any outcome, first tries among them."""
         return int(self.scalars[: len(OUTCOMES)].sum())
+
+    @property
+    def ended(self) -> int:
+        """Requests of any outcome; one that was sent again is one."""
+        return self.records - self.outcome(Outcome.RESENT)
 
     @property
     def failed(self) -> int:

@@ -133,7 +133,7 @@ class LiveStore:
         sender.next_seq = report.seq + 1
         sender.finished = report.finished
         for age_s, by_key in slices:
-            sender.counted += sum(counts.ended for counts in by_key.values())
+            sender.counted += sum(counts.records for counts in by_key.values())
             self._add(self.clock_s() - age_s, by_key)
         return "counted"
 

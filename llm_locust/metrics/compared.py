@@ -21,6 +21,7 @@ from llm_locust.metrics.goodput_intervals import ratio_worth
 from llm_locust.metrics.intervals import Observed, mean_worth, percentile_worths, rate_error
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
+from llm_locust.metrics.selection import asked
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.throughput import amounts_over_time, rate_per_s
 from llm_locust.metrics.validity import Scale, client_validity
@@ -36,6 +37,7 @@ class Compared:
     measured: Measured
     population: Population
     gaps: Floats | Ascending  # of the ok requests, ascending, in seconds
+    lost: int  # requests without a record
 
     @property
     def c(self) -> Columns:
@@ -80,10 +82,12 @@ def measure_for_comparison(
     Raises:
         ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
     """
+    requests = asked(requests)
     measured = measure(requests, manifest, slo, window, warmup_s)
+    lost = requests_lost(manifest, len(requests.stored))
     population = measured.population(np.arange(len(measured.c)))
     gaps = measured.gaps.ascending()
-    return Compared(manifest, slo, measured, population, gaps)
+    return Compared(manifest, slo, measured, population, gaps, lost)
 
 
 def _latency(run: Compared, metric: Metric) -> Estimate | None:
@@ -130,7 +134,7 @@ def _share(run: Compared, metric: Metric) -> Estimate | None:
     hits = _hits(run, metric)
     missing = 0
     if metric.name != "error_rate":
-        missing = requests_lost(run.manifest, len(run.c)) + requests_unsent(run.manifest)
+        missing = run.lost + requests_unsent(run.manifest)
         missing += len(run.measured.stuck.among(np.arange(len(run.c))))
     if hits is None or not len(judged) + missing:
         return None

@@ -19,10 +19,12 @@ from llm_locust.metrics.columns import (
     groups,
     slices,
 )
+from llm_locust.metrics.first_tries import FirstTries
 from llm_locust.metrics.gaps import PooledGaps
 from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.pace import on_time_ratio
+from llm_locust.metrics.selection import asked
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.steady import asked_load, steady_window
 from llm_locust.metrics.stuck import Stuck, find_stuck
@@ -41,7 +43,7 @@ class Measured:
 
     ``on_time`` is each ok request's share of tokens in time, None where the SLO does not say what
     that is. ``gaps`` are those of the ok requests that were scheduled in the window. ``stuck`` are requests
-    from before the window that hung in it.
+    from before the window that hung in it. ``first_tries`` are in nothing else.
     """
 
     c: Columns
@@ -50,6 +52,7 @@ class Measured:
     on_time: Floats | None
     gaps: PooledGaps = field(repr=False)
     stuck: Stuck
+    first_tries: FirstTries
 
     @property
     def window(self) -> Window:
@@ -75,6 +78,7 @@ def measure(
         ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
     """
     from_ = measured_from(manifest)
+    requests = asked(requests)
     span = window if isinstance(window, Window) else find_window(requests, manifest, window, warmup_s)
     origin_ns = _origin_ns(requests, manifest)
     columns, credits = Whole(Columns, len(requests)), Whole(Credits, len(requests))
@@ -101,6 +105,7 @@ def measure(
         on_time.value().share if _has_pace(limits) else None,
         gaps,
         find_stuck(c, span, limits),
+        FirstTries.of(requests, span, origin_ns),
     )
 
 
@@ -141,6 +146,7 @@ def _origin_ns(requests: Requests, manifest: Manifest) -> int:
 
 def find_window(requests: Requests, manifest: Manifest, window: str, warmup_s: float) -> Window:
     """The ``run`` or the ``steady`` window, by the times and the load that was asked for."""
+    requests = asked(requests)
     origin_ns = _origin_ns(requests, manifest)
     whole = Whole(Times, len(requests))
     for batch in requests.parts(TIME_COLUMNS):

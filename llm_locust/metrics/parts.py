@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from llm_locust.metrics.accuracy import Answers
 from llm_locust.metrics.cells import order_cells, time_cells
 from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.columns import OUTCOMES, Rows, groups
+from llm_locust.metrics.first_tries import Label
 from llm_locust.metrics.goodput import Missing, good_rates, goodput
 from llm_locust.metrics.goodput_intervals import goodput_intervals
 from llm_locust.metrics.latency import Measurable, latency_tables
@@ -21,13 +22,13 @@ from llm_locust.metrics.pace import summarise_on_time
 from llm_locust.metrics.quality import quality_of_part
 from llm_locust.metrics.throughput import throughput
 from llm_locust.metrics.window import Population
-
-Label = Literal["name", "slo_class"]
+from llm_locust.record import Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests that a part of the summary is of, what gives their gaps, and how many more are bad.
+    """Requests that a part of the summary is of, what gives their gaps, how many more are bad, and how many
+    of them had a first try that is none of ``rows``.
 
     Of lost ones neither name nor class is known, of unsent ones not the name: a part of a run that has some
     has None.
@@ -36,6 +37,7 @@ class Group:
     rows: Rows
     gaps: Callable[[], Durations]
     missing: Missing
+    resent: int
 
 
 def whole_and_parts(
@@ -56,7 +58,13 @@ def whole_and_parts(
         of_selection: these are some of the run's: whether a missing one belongs here is not known either.
     """
     of_part = Missing(None if missing.lost else 0, None if missing.unsent else 0)
-    everything = _group(m, np.arange(len(m.c)), partial(_gaps, m), of_part if of_selection else missing)
+    everything = _group(
+        m,
+        np.arange(len(m.c)),
+        partial(_gaps, m),
+        of_part if of_selection else missing,
+        m.first_tries.count(),
+    )
     (whole,) = parts(m, [everything], percentiles)
 
     def of_class(label: str) -> Missing:
@@ -90,9 +98,9 @@ def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float
     ]
 
 
-def _group(m: Measured, rows: Rows, gaps: Callable[[], Durations], missing: Missing) -> Group:
+def _group(m: Measured, rows: Rows, gaps: Callable[[], Durations], missing: Missing, resent: int) -> Group:
     """``missing`` are those without a record; the stuck ones have one."""
-    return Group(rows, gaps, replace(missing, stuck=len(m.stuck.among(rows))))
+    return Group(rows, gaps, replace(missing, stuck=len(m.stuck.among(rows))), resent)
 
 
 def _gaps(m: Measured, **of: str) -> Durations:
@@ -129,7 +137,8 @@ def parts_by(
     texts, found = [], []
     for text, rows in groups(labels):
         texts.append(text)
-        found.append(_group(m, rows, partial(_gaps, m, **{by: text}), missing(text)))
+        gaps = partial(_gaps, m, **{by: text})
+        found.append(_group(m, rows, gaps, missing(text), m.first_tries.among(by, text)))
     if len(texts) == 1 and len(found[0].rows) == len(m.c):
         shared = {key: whole[key] for key in ("latency_ms", "latency_ms_adjusted", "throughput")}
         made = [copy.deepcopy(shared) | _counted(m, m.population(found[0].rows), found[0])]
@@ -148,7 +157,7 @@ def _counted(m: Measured, population: Population, group: Group) -> dict[str, Any
     if m.on_time is not None:
         on_time = summarise_on_time(m.on_time[population.ok], order_cells(m.c, population.ok))
     return {
-        "requests": _requests(m, population, group.missing),
+        "requests": _requests(m, population, group.missing) | {"resent": group.resent},
         "goodput": judged | rates | sure | on_time,
     }
 
@@ -182,5 +191,7 @@ def _requests(m: Measured, population: Population, missing: Missing) -> dict[str
         "stuck": missing.stuck,
         "population": judged,
         "error_rate": len(population.failed) / judged if judged else None,
-        "by_outcome": {o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True)},
+        "by_outcome": {
+            o.value: int(n) for o, n in zip(OUTCOMES, counts, strict=True) if o is not Outcome.RESENT
+        },
     }

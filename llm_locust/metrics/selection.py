@@ -9,6 +9,7 @@ from llm_locust.batch import SCHEMA, RecordBatch, Requests
 from llm_locust.metrics.columns import Mask
 from llm_locust.metrics.request_fields import FieldValues, Terms, columns_of
 from llm_locust.metrics.where import Where
+from llm_locust.record import Outcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +30,42 @@ class Selected:
             at += len(batch)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What was asked for, each request once (:class:`~llm_locust.batch.Requests`).
+
+    Attributes:
+        stored: all rows, those of first tries among them.
+        first_try: marks the first tries of requests that were sent again, shape (rows of ``stored``,).
+    """
+
+    stored: Requests
+    first_try: Mask
+
+    def __len__(self) -> int:
+        return len(self.first_try) - int(self.first_try.sum())
+
+    def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
+        """The parts of all rows, each without its first tries."""
+        at = 0
+        for batch in self.stored.parts(columns):
+            first_try = self.first_try[at : at + len(batch)]
+            yield batch.filter(~first_try) if first_try.any() else batch
+            at += len(batch)
+
+    def in_memory(self) -> RecordBatch:
+        """All of them as one batch."""
+        if isinstance(self.stored, RecordBatch) and not self.first_try.any():
+            return self.stored
+        return RecordBatch.concat(self.parts())
+
+    def first_tries(self, columns: Sequence[str] = SCHEMA.names) -> RecordBatch:
+        """The rows that are left out."""
+        if not self.first_try.any():
+            return RecordBatch.from_table(RecordBatch.empty().table, columns)
+        return RecordBatch.concat(Selected(self.stored, self.first_try).parts(columns))
+
+
 @dataclass(frozen=True, slots=True)
 class Pooled:
     """The requests of several runs, one run after the other (:class:`~llm_locust.batch.Requests`)."""
@@ -42,6 +79,20 @@ class Pooled:
         """The parts of the first run, then those of the second, and so on."""
         for requests in self.runs:
             yield from requests.parts(columns)
+
+
+def asked(requests: Requests) -> Asked:
+    """The requests without first tries, found in one pass over their outcomes: a byte a request is kept."""
+    if isinstance(requests, Asked):
+        return requests
+    first_try = np.zeros(len(requests), dtype=np.bool_)
+    at = 0
+    for batch in requests.parts(["outcome"]):
+        labels = batch.labels("outcome")
+        if Outcome.RESENT in labels.names:
+            first_try[at : at + len(batch)] = labels.codes == labels.names.index(Outcome.RESENT)
+        at += len(batch)
+    return Asked(requests, first_try)
 
 
 def selected(requests: Requests, where: Where, terms: Terms) -> Selected:

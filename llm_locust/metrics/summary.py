@@ -29,6 +29,7 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.percentiles import PERCENTILES
 from llm_locust.metrics.quality import quality
+from llm_locust.metrics.selection import asked
 from llm_locust.metrics.server_metrics import server_metrics
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.sessions import sessions
@@ -70,7 +71,8 @@ def summarise(
     scheduled, a closed one from sent.
 
     Args:
-        requests: a batch, or requests that are read part by part and never are in memory as a whole.
+        requests: a batch, or requests that are read part by part and never are in memory as a whole. First
+            tries of requests that were sent again are counted, and are in no other figure.
         window: one that is known, or ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
         quality_baseline: the answers of another run, for ``quality.baseline``; see
             :func:`~llm_locust.metrics.accuracy.accuracy_difference`.
@@ -92,8 +94,9 @@ def summarise(
     gates = parse_gates(manifest.gates) if gates is None else gates
     warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
     prices = (prices or Prices()).or_else(Prices.of_options(manifest.options))
+    stored, requests = len(asked(requests).stored), asked(requests)
     m = measured or measure(requests, manifest, slo, chosen_window(window, warmup_s), warmup_s)
-    c, rows = m.c, len(m.c) if rows_of_run is None else rows_of_run
+    c, rows = m.c, stored if rows_of_run is None else rows_of_run
     selection = rows_of_run is not None
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
     missing = Missing(requests_lost(manifest, rows), requests_unsent(manifest))

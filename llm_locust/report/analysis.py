@@ -17,7 +17,7 @@ from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
 from llm_locust.metrics.percentiles import PERCENTILES
 from llm_locust.metrics.request_fields import Terms
-from llm_locust.metrics.selection import selected
+from llm_locust.metrics.selection import asked, selected
 from llm_locust.metrics.slo import Slo, parse_duration, parse_slo
 from llm_locust.metrics.summary import WINDOWS, chosen_window, summarise
 from llm_locust.metrics.where import Where, parse_where
@@ -116,7 +116,8 @@ def analyse(source: Source, question: Question) -> Analysis:
     gates = None if question.gates is None else parse_gates(question.gates)
     window = _window(source, question)
     warmup_s = manifest.warmup_s if question.warmup_s is None else question.warmup_s
-    requests = source.requests if where is None else _chosen(source, where, slo)
+    chosen = source.requests if where is None else _chosen(source, where, slo)
+    requests = asked(chosen)
     measured = measure(requests, manifest, slo, chosen_window(window, warmup_s), warmup_s)
     path = source.runs[0].path if len(source.runs) == 1 else None
     scraped = None if path is None or where is not None else Scraped.of(path, manifest)
@@ -140,7 +141,7 @@ def analyse(source: Source, question: Question) -> Analysis:
     if len(source.runs) > 1 and len({run.manifest.seed for run in source.runs}) > 1:
         summary["run"]["seed"] = None
     if len(source.runs) > 1 or not question.is_plain:
-        summary["analysis"] = _told(source, question, where, len(requests))
+        summary["analysis"] = _told(source, question, where, len(chosen))
     if question.by:
         summary["by"] = _by(answer, question)
     return answer
@@ -148,7 +149,7 @@ def analyse(source: Source, question: Question) -> Analysis:
 
 def _answers(run: Path) -> ByPrompt:
     """What another run's answers were worth, by their prompts' ids (raises StoreError)."""
-    requests = open_requests(run)
+    requests = asked(open_requests(run))
     return ByPrompt.of(Answers.of(requests), np.arange(len(requests)))
 
 

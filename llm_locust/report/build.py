@@ -11,6 +11,7 @@ from llm_locust.manifest import Manifest
 from llm_locust.metrics.cost import Prices
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.measured import Measured, measure
+from llm_locust.metrics.selection import asked
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.metrics.summary import chosen_window, exit_code, summarise
 from llm_locust.report.html import html_report
@@ -66,7 +67,7 @@ def build_report(
         SloError, GateError, PriceError: a text is no SLO, no gate or no price.
         ValueError: another window, or a negative warm-up.
     """
-    manifest, requests = read_manifest(run), open_requests(run)
+    manifest, requests = read_manifest(run), asked(open_requests(run))
     limits = parse_slo(manifest.slo if slo is None else slo)
     warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
     measured = measure(requests, manifest, limits, chosen_window(window, warmup_s), warmup_s)
@@ -104,6 +105,7 @@ def write_reports(
     Raises:
         StoreError: a file cannot be written.
     """
+    requests = asked(requests)
     texts = {TIMESERIES_FILE: timeseries_csv(requests, manifest), REPORT_MD_FILE: markdown(summary)}
     if measured is not None:
         texts[REPORT_HTML_FILE] = html_report(requests, manifest, summary, measured, scraped)

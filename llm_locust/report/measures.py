@@ -46,7 +46,7 @@ def requests(summary: Part) -> Section:
     """How many requests there were, and how they ended."""
     part = summary.get("requests") or {}
     failed, cancelled, lost = (part.get(key) for key in ("failed", "cancelled", "lost"))
-    unsent, stuck = part.get("unsent"), part.get("stuck")
+    unsent, stuck, resent = part.get("unsent"), part.get("stuck"), part.get("resent")
     rate = f" ({percent(part['error_rate'])})" if part.get("error_rate") else ""
     scheduled, sent = part.get("scheduled"), part.get("sent")
     text = sentence(
@@ -59,6 +59,7 @@ def requests(summary: Part) -> Section:
             f"{count(lost)} lost" if lost else "",
             f"{count(unsent)} never sent" if unsent else "",
             f"{count(stuck)} stuck from before the window" if stuck else "",
+            f"{count(resent)} first tries, not counted here, were sent again" if resent else "",
         ]
     )
     lines = [Line(text, Tone.WARN if failed or lost or unsent or stuck else Tone.PLAIN), *_given_up(part)]

@@ -17,6 +17,7 @@ from llm_locust.metrics.columns import Columns
 from llm_locust.metrics.goodput import OUTCOME
 from llm_locust.metrics.latency import METRICS, user_tps
 from llm_locust.metrics.measured import Measured, measure
+from llm_locust.metrics.selection import asked
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.store import read_manifest, read_requests
 
@@ -47,11 +48,14 @@ class RunData:
 
     Attributes:
         requests: one row a request; docs/notebooks.md says what each column means.
+        first_tries: sendings that broke before they were worked on, and whose requests, by ``request_id``,
+            were sent again: the columns of ``requests.parquet`` alone.
         manifest: what is known of the run beside its requests.
         window_s: start and end of the window, in seconds after the run's start.
     """
 
     requests: pd.DataFrame
+    first_tries: pd.DataFrame
     manifest: Manifest
     window_s: tuple[float, float]
 
@@ -78,14 +82,15 @@ class RunData:
             SloError: the text is no SLO.
         """
         run = Path(path)
-        manifest, batch = read_manifest(run), read_requests(run)
+        manifest, requests = read_manifest(run), asked(read_requests(run))
+        batch = requests.in_memory()
         limits = parse_slo(manifest.slo if slo is None else slo)
         warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
         measured = measure(batch, manifest, limits, window, warmup_s)
         frame = pd.concat([_recorded(batch), pd.DataFrame(_computed(measured, manifest))], axis="columns")
         span = measured.window
         after = [(edge_ns - manifest.started_ns) * 1e-9 for edge_ns in (span.start_ns, span.end_ns)]
-        return cls(frame, manifest, (after[0], after[1]))
+        return cls(frame, _recorded(requests.first_tries()), manifest, (after[0], after[1]))
 
 
 def _recorded(batch: RecordBatch) -> pd.DataFrame:

@@ -8,7 +8,8 @@ class LlmEvents:
 
     Attributes:
         llm_request: fired on the worker with ``record=RequestRecord`` for every request that ended,
-            cancelled ones included. Listeners run on the event loop: keep them short.
+            cancelled ones included, and for the first try (``resent``) of one that was sent again. Listeners
+            run on the event loop: keep them short.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from llm_locust.client.routes import Heads, Routes
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.deployment.targets import make_chooser
 from llm_locust.metrics.error_text import ErrorKinds
-from llm_locust.record import Outcome, RequestRecord
+from llm_locust.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.hush import hush
@@ -338,8 +338,8 @@ class Session:
             return
         self.recorder.add(record)
         self.ok += record.outcome is Outcome.OK
-        self.failed += record.outcome not in (Outcome.OK, Outcome.CANCELLED)
-        if record.outcome is not Outcome.CANCELLED:
+        if record.outcome not in UNJUDGED:
+            self.failed += record.outcome is not Outcome.OK
             self._report_to_locust(record)
         events.llm_request.fire(record=record)
 
@@ -360,8 +360,8 @@ class Session:
     def _report_to_locust(self, record: RequestRecord) -> None:
         """One request event a request, so that Locust's own statistics stay true.
 
-        A cancelled request is neither a success nor a failure of the server: Locust has no word
-        for it, so it is in the records only.
+        A cancelled request, or a first try, is neither a success nor a failure of the server: Locust has no
+        word for it, so it is in the records only.
         """
         failure = None
         if record.outcome is not Outcome.OK:
