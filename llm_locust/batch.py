@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from llm_locust.arrow_stream import StreamError, read_stream
-from llm_locust.record import MOMENTS, Outcome, RequestRecord
+from llm_locust.record import MAX_ARRIVALS, MOMENTS, Outcome, RequestRecord
 
 SCHEMA_VERSION = 1
 
@@ -170,7 +170,8 @@ class RecordBatch:
         A column that a file of an earlier version does not have yet is undefined there.
 
         Raises:
-            BatchError: another column is missing, or is of another type.
+            BatchError: another column is missing, or is of another type, or a request has more than
+                :data:`~llm_locust.record.MAX_ARRIVALS` token arrivals.
         """
         absent = [name for name in columns if name not in table.column_names]
         missing = [name for name in absent if name not in _ADDED]
@@ -181,6 +182,7 @@ class RecordBatch:
             table = table.append_column(field, pa.nulls(len(table), field.type))
         schema = pa.schema([SCHEMA.field(name) for name in columns], SCHEMA.metadata)
         try:
+            _check_arrivals(table, columns)
             return cls(table.select(columns).cast(schema).unify_dictionaries().combine_chunks())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, ValueError) as e:
             raise BatchError(f"columns are not of schema version {SCHEMA_VERSION}: {e}") from e
@@ -293,6 +295,13 @@ class Requests(Protocol):
         what is computed of them is the same.
         """
         ...
+
+
+def _check_arrivals(table: pa.Table, columns: Sequence[str]) -> None:
+    for name in {"arrivals_ns", "early_ns"}.intersection(columns):
+        most = pc.max(pc.list_value_length(table.column(name))).as_py() or 0
+        if most > MAX_ARRIVALS:
+            raise BatchError(f"a request has {most:,} values in {name}, at most {MAX_ARRIVALS:,} can be")
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -10,6 +10,10 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+#: Most token events of one record: more than the tokens of the longest answers that models give today. The
+#: client breaks a longer answer off, so that a batch or file with more is not ours.
+MAX_ARRIVALS = 200_000
+
 
 class Outcome(StrEnum):
     """How one request ended. Only ``OK`` enters latency percentiles."""

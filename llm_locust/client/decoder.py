@@ -1,12 +1,10 @@
 """The body of one response into a reply, in slices."""
 
 from llm_locust.client.exchange import MAX_ERROR_BYTES, Exchange, size_text
+from llm_locust.record import MAX_ARRIVALS
 from llm_locust.wire.payload import MAX_DOCUMENT_BYTES, excess
 from llm_locust.wire.reply import Endpoint, Reply, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseError
-
-#: Most events of one answer: more than the tokens of the longest answers that models give today.
-MAX_EVENTS = 200_000
 
 #: An event that comes to less is decoded in no time, whatever it holds.
 _SMALL_EVENT_BYTES = 256 << 10
@@ -70,10 +68,10 @@ class BodyDecoder:
         if large and events and (what := excess(events[0].data)) is not None:
             self.fault = f"an event of the stream has {what}"
             return
-        self._reader.feed(events)
+        self._reader.feed(events[: MAX_ARRIVALS - self._events])
         self._events += len(events)
-        if self._events > MAX_EVENTS:
-            self.fault = f"the stream has more than {MAX_EVENTS:,} events"
+        if self._events > MAX_ARRIVALS:
+            self.fault = f"the stream has more than {MAX_ARRIVALS:,} events"
 
     def _keep(self, body: bytes) -> None:
         """Keep the body's bytes; of an error, and of what is not decoded, those that a person is shown."""

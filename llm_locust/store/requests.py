@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_locust.batch import PART_ROWS, SCHEMA, SCHEMA_VERSION, BatchError, RecordBatch
+from llm_locust.record import MAX_ARRIVALS
 from llm_locust.replacing import replacing
 from llm_locust.store.facts import account, all_here, bad_text, holdings, tear_text
 from llm_locust.store.files import (
@@ -32,6 +33,9 @@ from llm_locust.store.frames import (
 )
 
 _ROWS_A_GROUP = 65_536
+
+#: A row group is closed at so many token arrivals even before: memory is bounded by it. It takes 32 MiB.
+_ARRIVALS_A_GROUP = 1 << 22
 
 #: Where the file says which version of the schema it has.
 _VERSION_KEY = b"llm_locust.schema"
@@ -98,13 +102,14 @@ def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
 
 def _groups(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
     waiting: list[RecordBatch] = []
-    rows = 0
+    rows = arrivals = 0
     for batch in batches:
         waiting.append(batch)
         rows += len(batch)
-        if rows >= _ROWS_A_GROUP:
+        arrivals += len(batch.arrivals().values)
+        if rows >= _ROWS_A_GROUP or arrivals >= _ARRIVALS_A_GROUP:
             yield RecordBatch.concat(waiting)
-            waiting, rows = [], 0
+            waiting, rows, arrivals = [], 0, 0
     if waiting:
         yield RecordBatch.concat(waiting)
 
@@ -134,6 +139,7 @@ class StoredRequests:
                 yield RecordBatch.from_table(RecordBatch.empty().table, columns)
             # Group by group: asked for all at once, the reader keeps the bytes of those it has read.
             for group in range(file.num_row_groups):
+                check_group(file.metadata.row_group(group))
                 for batch in file.iter_batches(PART_ROWS, row_groups=[group], columns=list(columns)):
                     yield RecordBatch.from_table(pa.Table.from_batches([batch]), columns)
         # What decoding took goes back to the system: the caller's arrays need it now.
@@ -171,7 +177,20 @@ def read_requests(run: Path) -> RecordBatch:
     path = existing_file(run, REQUESTS_FILE)
     with _reading(path), pq.ParquetFile(path) as file:
         _check_version(file.schema_arrow.metadata or {})
+        for group in range(file.num_row_groups):
+            check_group(file.metadata.row_group(group))
         return RecordBatch.from_table(file.read())
+
+
+def check_group(group: pq.RowGroupMetaData) -> None:
+    """See before it is decoded that a row group has no more arrivals than its rows can have (BatchError)."""
+    most = max(group.num_rows, 1) * MAX_ARRIVALS
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.num_values > most:
+            raise BatchError(
+                f"{column.path_in_schema} has {column.num_values:,} values in {group.num_rows} rows"
+            )
 
 
 def _check_version(metadata: Mapping[bytes, bytes]) -> None:

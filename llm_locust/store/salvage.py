@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from llm_locust.batch import BatchError, RecordBatch
 from llm_locust.manifest import Manifest
 from llm_locust.store.files import REQUESTS_FILE, existing_file, read_manifest, write_manifest
-from llm_locust.store.requests import StoredRequests, open_requests, write_requests
+from llm_locust.store.requests import StoredRequests, check_group, open_requests, write_requests
 
 #: Row groups that are named in the manifest.
 _MOST_NAMED = 20
@@ -65,6 +65,7 @@ def _parts(stored: StoredRequests) -> Iterator[RecordBatch | str]:
     with pq.ParquetFile(existing_file(stored.path.parent, REQUESTS_FILE)) as file:
         for number in range(file.num_row_groups):
             try:
+                check_group(file.metadata.row_group(number))
                 table = file.read_row_group(number)
                 table.validate(full=True)
                 yield RecordBatch.from_table(table)

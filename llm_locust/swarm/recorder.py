@@ -9,6 +9,9 @@ from llm_locust.store import FrameHeader, encode_frame
 #: A batch is closed at this size even before its time: building one then costs about 2 ms.
 BATCH_ROWS = 256
 
+#: And at this many token arrivals, 8 MiB: 256 long answers would pass the bound of a message.
+BATCH_ARRIVALS = 1 << 20
+
 Deliver = Callable[[FrameHeader, bytes], None]
 
 #: What has to be added to this process's clock to get the run's time, and its error, in ns; None: not known.
@@ -24,7 +27,17 @@ class Recorder:
         clock: looks at the clock and gives its present offset; a step that it finds closes the batch first.
     """
 
-    __slots__ = ("_clock", "_deliver", "_in_flight", "_open", "_seq", "finished", "run", "worker")
+    __slots__ = (
+        "_clock",
+        "_deliver",
+        "_in_flight",
+        "_open",
+        "_open_arrivals",
+        "_seq",
+        "finished",
+        "run",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -41,6 +54,7 @@ class Recorder:
         self._in_flight = in_flight
         self._clock = clock
         self._open: list[RequestRecord] = []
+        self._open_arrivals = 0
         self._seq = 0
 
     def add(self, record: RequestRecord) -> None:
@@ -50,7 +64,8 @@ class Recorder:
             self._clock()
             record = moved(record, record.clock_step_ns)
         self._open.append(record)
-        if len(self._open) >= BATCH_ROWS:
+        self._open_arrivals += len(record.arrivals_ns)
+        if len(self._open) >= BATCH_ROWS or self._open_arrivals >= BATCH_ARRIVALS:
             self.close_batch()
 
     def close_batch(self) -> None:
@@ -58,7 +73,7 @@ class Recorder:
         if not self._open:
             return
         offset_ns, error_ns = self._clock() or (None, None)
-        records, self._open = self._open, []
+        records, self._open, self._open_arrivals = self._open, [], 0
         if not records:  # the look at the clock found a step, and closed the batch of before
             return
         header = FrameHeader(
