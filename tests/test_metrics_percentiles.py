@@ -1,6 +1,9 @@
 """Percentiles, their intervals, and the adjusted ones."""
 
 import math
+import os
+import subprocess
+import sys
 from random import Random
 
 import numpy as np
@@ -93,3 +96,23 @@ def test_failures_never_make_a_percentile_smaller(values: list[float], failures:
     plain, adjusted = summarise_latency(np.array(values)), summarise_latency(np.array(values), failures)
     for key in PERCENTILES:
         assert key in adjusted["beyond"] or adjusted[key] >= plain[key] * (1 - 1e-12)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor: nothing to compare with")
+def test_a_standard_deviation_has_the_same_digits_on_any_number_of_processors() -> None:
+    code = (
+        "import numpy as np\n"
+        "from llm_locust.metrics.percentiles import moments\n"
+        "draw = np.random.default_rng(1)\n"
+        "print([moments(np.sort(draw.lognormal(-3, 1, 40_000))) for _ in range(30)])"
+    )
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"OPENBLAS_NUM_THREADS": threads},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2")
+    ]
+    assert texts[0] == texts[1]

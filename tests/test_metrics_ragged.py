@@ -30,6 +30,13 @@ def test_gather_gives_the_rows_in_the_order_asked(values: list[list[int]], data:
     assert as_lists(found) == [values[r] for r in rows]
 
 
+def test_lists_that_follow_each_other_are_not_copied() -> None:
+    whole = column([[9], [1, 2], [], [3, 4, 5], [6]])
+    found = gather(whole, np.array([1, 3]))  # between them stands an empty one
+    assert as_lists(found) == [[1, 2], [3, 4, 5]]
+    assert np.shares_memory(found.values, whole.values)
+
+
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 def test_pieces_are_all_rows_in_order_and_none_is_too_large(
     limit: int, monkeypatch: pytest.MonkeyPatch

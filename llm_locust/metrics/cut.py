@@ -123,11 +123,11 @@ class Samples:
     def _durations(self, population: Population, given_up: Rows, order: Order | None) -> Durations:
         ok, of_all = population.ok, population.all
         if self.bounds_s is None or self.open is None or not len(given_up):
-            found = Durations.of(self.values_s[ok])
             if order is None:
-                return found
-            ended = np.where(self.c.ok[of_all], self.values_s[of_all], np.nan)
-            return replace(found, course=Observed(order, ended))
+                return Durations.of(self.values_s[ok])
+            ended = self.values_s[of_all]
+            ended[~self.c.ok[of_all]] = np.nan
+            return replace(Durations.of(ended), course=Observed(order, ended))
         known = given_up[~np.isnan(self.bounds_s[given_up])]
         still_open = known[self.open[known]]
         observed = np.concatenate([ok, known[~self.open[known]]])

@@ -66,7 +66,7 @@ class Observed:
         known = ~np.isnan(self._values)
         whole = bool(known.all())
         self.counts = order.sums(known)
-        self.sums = order.sums(self._values if whole else np.nan_to_num(self._values))
+        self.sums = order.sums(self._values if whole else np.where(known, self._values, 0.0))
 
     def at_most(self, limits: Floats) -> Floats:
         return np.array([self._order.sums(self._values <= limit) for limit in limits])

@@ -22,10 +22,15 @@ def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def gather(ragged: Ragged, rows: NDArray[np.int64]) -> Ragged:
-    """The lists of ``rows``, in that order, as a ragged column of their own."""
-    starts = ragged.offsets[rows]
-    counts = ragged.offsets[rows + 1] - starts
-    offsets = offsets_of(counts)
+    """The lists of ``rows``, in that order, as a ragged column of their own.
+
+    Where they stand one after the other already, the values are those of ``ragged``, not a copy.
+    """
+    starts, ends = ragged.offsets[rows], ragged.offsets[rows + 1]
+    offsets = offsets_of(ends - starts)
+    if len(rows) and (starts[1:] == ends[:-1]).all():
+        return Ragged(offsets, ragged.values[starts[0] : ends[-1]])
+    counts = ends - starts
     index = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
     return Ragged(offsets, ragged.values[index])
 

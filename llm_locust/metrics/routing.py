@@ -151,33 +151,37 @@ def _on_one_connection(c: Columns, served_by: NDArray[np.int32], mine: Rows) -> 
     by_time = zip(
         rows.tolist(), takes[order].tolist(), times_s[order].tolist(), served_by[rows].tolist(), strict=True
     )
-    idle: list[tuple[int, float, int]] = []
+    idle: list[int] = []  # what each idle connection carried last, by when it was given back
+    given_back_s: list[float] = []
+    places: list[int] = []
     before, after = [], []
     for row, takes_one, at_s, place in by_time:
         if not takes_one:
-            idle.append((row, at_s, place))
-            continue
-        likely, is_sure = _likely(idle, place)
-        if is_sure:
-            before.append(idle[likely][0])
-            after.append(row)
-        if likely >= 0:
-            del idle[likely]
+            idle.append(row)
+            given_back_s.append(at_s)
+            places.append(place)
+        elif idle:
+            taken_one, is_sure = _likely(given_back_s, places, place)
+            if is_sure:
+                before.append(idle[-1])
+                after.append(row)
+            del idle[taken_one], given_back_s[taken_one], places[taken_one]
     return np.array(before, dtype=np.intp), np.array(after, dtype=np.intp)
 
 
-def _likely(idle: Sequence[tuple[int, float, int]], place: int) -> tuple[int, bool]:
-    """Which of the idle connections was taken by a request that ``place`` served, -1 for none, and whether
+def _likely(given_back_s: Sequence[float], places: Sequence[int], place: int) -> tuple[int, bool]:
+    """Which of the idle connections, one at least, was taken by a request that ``place`` served, and whether
     that is sure: of several it is taken to be one to that place, so that the others stay those they are."""
-    if not idle:
-        return -1, False
-    top = len(idle) - 1
-    first = top
-    while first > 0 and idle[top][1] - idle[first - 1][1] < SAME_MOMENT_S:
-        first -= 1
-    if first == top:
+    top = len(places) - 1
+    last_s = given_back_s[top]
+    if not top or not last_s - given_back_s[top - 1] < SAME_MOMENT_S:
         return top, True
-    return next((i for i in range(top, first - 1, -1) if idle[i][2] == place), top), False
+    for i in range(top, -1, -1):
+        if not last_s - given_back_s[i] < SAME_MOMENT_S:
+            break
+        if places[i] == place:
+            return i, False
+    return top, False
 
 
 def by_key(c: Columns, keys: NDArray[np.int64], replica: Labels, rows: Rows) -> Affinity:

@@ -88,7 +88,7 @@ class Population:
 
 def _ascending(*some: Rows) -> Rows:
     rows = np.concatenate(some)
-    rows.sort()
+    rows.sort(kind="stable")  # each is ascending already: that sort merges them
     return rows
 
 
