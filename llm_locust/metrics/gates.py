@@ -26,18 +26,13 @@ _NUMBER = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<unit>.*)")
 _DIGITS = 9
 
 _STATISTICS = ("mean", "p50", "p75", "p90", "p95", "p99", "p99_9", "max")
-_LATENCIES = (
-    "ttft",
-    "ttfo",
-    "tpot",
-    "itl",
-    "e2el",
-    "schedule_delay",
-    "ttft_started",
-    "ttft_scheduled",
-    "e2el_scheduled",
-    "connect",
-)
+
+#: Latencies of an answer: a request that failed has none.
+_OF_ANSWERS = ("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled")
+_LATENCIES = (*_OF_ANSWERS, "schedule_delay", "connect")
+
+#: No upper limit on a mean holds where a larger share of the requests failed.
+MOST_FAILED = 0.01
 
 
 class GateError(ValueError):
@@ -85,6 +80,11 @@ class Gate:
     def kind(self) -> Kind:
         return _kind(self.metric)
 
+    @property
+    def latency(self) -> str | None:
+        """The latency that it is on, as ``ttft``; None where it is on none."""
+        return _PATHS[self.metric][1] if self.kind is Kind.LATENCY else None
+
 
 def parse_gates(text: str) -> tuple[Gate, ...]:
     """The gates of ``text``, in order; none of an empty one.
@@ -96,14 +96,18 @@ def parse_gates(text: str) -> tuple[Gate, ...]:
 
 
 def evaluate(gates: tuple[Gate, ...], summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each gate against a summary: ``{text, value, at_least, passed, reason}``.
+    """Each gate against a summary: ``{text, value, at_least, passed, reason, note}``.
 
-    ``value`` is what the summary holds, in its unit. Where it holds none, the gate fails and ``reason`` says
-    why: nothing was shown to hold. A latency that cut requests leave open has a lower bound, ``at_least``;
-    where that alone decides, it does. No upper limit on a percentile passes with fewer than 1 / (1 − p)
-    samples: they cannot tell. ``reason`` is None where the gate passed.
+    ``value`` is what the summary holds, in its unit. An upper limit on a percentile or the maximum of an
+    answer's latency is on the adjusted one: a failed request is above any limit. No upper limit on a mean
+    holds with more than :data:`MOST_FAILED` failed. ``note`` says how many failed, where that matters.
+
+    Where there is no value, the gate fails and ``reason`` says why: nothing was shown to hold. A latency that
+    cut requests leave open has a lower bound, ``at_least``; where that alone decides, it does. No upper limit
+    on a percentile passes with fewer than 1 / (1 − p) samples: they cannot tell. ``reason`` is None where the
+    gate passed.
     """
-    return [_result(gate, summary) for gate in gates]
+    return [_result(gate, summary) | {"note": _note(gate, summary)} for gate in gates]
 
 
 def _gate(term: Term) -> Gate:
@@ -150,6 +154,31 @@ def _limit(metric: str, text: str) -> float:
     return share
 
 
+def _failed(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """The share of requests that failed, and so have no such latency; None where none did."""
+    rate = summary["requests"]["error_rate"]
+    return f"{rate * 100:.3g} % failed" if rate and gate.latency in _OF_ANSWERS else None
+
+
+def _note(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    failed = _failed(gate, summary)
+    if failed is None:
+        return None
+    return f"over all requests: {failed}" if _is_adjusted(gate) else f"of requests with an answer: {failed}"
+
+
+def _is_adjusted(gate: Gate) -> bool:
+    """Whether failed requests count as above the limit."""
+    return gate.op in ("<", "<=") and gate.latency in _OF_ANSWERS and not gate.metric.startswith("mean_")
+
+
+def figures_of(gate: Gate, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The figures of the latency that a gate is on, of all requests or of those with an answer."""
+    table = "latency_ms_adjusted" if _is_adjusted(gate) else "latency_ms"
+    figures: Mapping[str, Any] = summary[table][_PATHS[gate.metric][1]]
+    return figures
+
+
 def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     value = _value(gate, summary)
     found = {"text": gate.text, "value": value, "at_least": None}
@@ -157,12 +186,21 @@ def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
         return found | _undetermined(gate, summary)
     passed = bool(_OPERATORS[gate.op](round(value, _DIGITS), gate.limit))
     if passed:
-        few = _too_few(gate, summary)
-        return found | {"passed": few is None, "reason": few}
+        why = _too_few(gate, summary) or _too_many_failed(gate, summary)
+        return found | {"passed": why is None, "reason": why}
     return found | {
         "passed": False,
         "reason": f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}",
     }
+
+
+def _too_many_failed(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """Why a mean below its upper limit shows nothing: it is of the others alone, and none is of all."""
+    failed = _failed(gate, summary)
+    is_limited = gate.op in ("<", "<=") and gate.metric.startswith("mean_")
+    if failed is None or not is_limited or summary["requests"]["error_rate"] <= MOST_FAILED:
+        return None
+    return f"cannot tell: {failed}, and a mean has no place for them; limit a percentile"
 
 
 def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
@@ -172,10 +210,10 @@ def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     """
     if gate.kind is not Kind.LATENCY or gate.op not in ("<", "<="):
         return None
-    _, latency, statistic = _PATHS[gate.metric]
+    statistic = _PATHS[gate.metric][2]
     if statistic not in PERCENTILES:
         return None
-    stats = summary["latency_ms"][latency]
+    stats = figures_of(gate, summary)
     n, fewest = stats["n"] + stats["censored"], math.ceil(round(100 / (100 - PERCENTILES[statistic]), 6))
     if n >= fewest:
         return None
@@ -197,7 +235,9 @@ def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     _, latency, statistic = _PATHS[gate.metric]
-    stats = summary["latency_ms"][latency]
+    stats = figures_of(gate, summary)
+    if statistic in stats["beyond"]:
+        return {"passed": False, "reason": _on_a_failure(gate, summary)}
     bound = stats["at_least"].get(statistic)
     if bound is None:
         return {"passed": False, "reason": f"no samples: the run has no value of {gate.metric}"}
@@ -214,14 +254,24 @@ def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, A
     return {"at_least": bound, "passed": False, "reason": why if holds else f"{least} is not {limit}: {cut}"}
 
 
+def _on_a_failure(gate: Gate, summary: Mapping[str, Any]) -> str:
+    """What a percentile of all requests that falls on a failed one says."""
+    _, latency, statistic = _PATHS[gate.metric]
+    of_others = summary["latency_ms"][latency][statistic]
+    beside = "" if of_others is None else f"; of the others it is {_shown(gate, of_others)}"
+    return f"{_failed(gate, summary)}: the {statistic} of all requests has no answer{beside}"
+
+
 def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
     """The summary's figure, None where it has none. A rate of no requests at all shows nothing."""
     asked = summary["goodput"]["judged"] if gate.metric == "goodput" else summary["requests"]["population"]
     if gate.metric != "requests" and not asked:
         return None
-    found: Any = summary
-    for key in _PATHS[gate.metric]:
-        found = found[key]
+    if gate.kind is Kind.LATENCY:
+        found = figures_of(gate, summary)[_PATHS[gate.metric][2]]
+    else:
+        part, key = _PATHS[gate.metric]
+        found = summary[part][key]
     return None if found is None else float(found)
 
 

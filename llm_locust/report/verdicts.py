@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llm_locust.metrics.gates import Gate, GateError, Kind, parse_gates
+from llm_locust.metrics.gates import Gate, GateError, Kind, figures_of, parse_gates
 from llm_locust.metrics.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
@@ -85,7 +85,11 @@ def gates(summary: Part) -> Section | None:
 def _gate_row(gate: Part, summary: Part) -> Row:
     passed, value = bool(gate.get("passed")), gate.get("value")
     text = clean(gate.get("text") or "")
-    why = clean(gate.get("reason") or "") if value is None else ""
+    reason = clean(gate.get("reason") or "")
+    # Where the figure itself is over the limit, the columns before have said so.
+    untold = value is None or reason.startswith("cannot tell")
+    note = clean(gate.get("note") or "") if "failed" not in reason else ""
+    why = sentence([reason if untold else "", note])
     return Row(
         ("pass" if passed else "FAIL", text, _gate_measured(text, value, gate.get("at_least"), summary), why),
         Tone.GOOD if passed else Tone.BAD,
@@ -106,11 +110,12 @@ def _gate_measured(text: str, value: float | None, bound: float | None, summary:
 
 
 def _mark_of(gate: Gate, summary: Part) -> str:
-    for latency, stats in (summary.get("latency_ms") or {}).items():
-        for place in stats.get("ci95") or {}:
-            if gate.metric == f"{place}_{latency}":
-                return mark(stats, place)
-    return ""
+    statistic = gate.metric.rpartition(f"_{gate.latency}")[0]
+    try:
+        stats = figures_of(gate, summary)
+    except KeyError:
+        return ""
+    return mark(stats, statistic) if statistic in (stats.get("ci95") or {}) else ""
 
 
 def goodput(summary: Part) -> Section:
