@@ -28,8 +28,8 @@ def add_web_arguments(add: Callable[..., None]) -> None:
         action=Append,
         default=[],
         metavar="NAME",
-        help="host name under which the web UI is reached, beside addresses and localhost; other names are "
-        "then refused (repeatable)",
+        help="host name under which the web UI is reached, such as an ingress's, beside addresses and "
+        "localhost; other names are then refused (repeatable)",
     )
 
 

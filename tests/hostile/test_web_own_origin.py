@@ -1,10 +1,12 @@
 """Who may ask the web UI and ``/metrics``: the headers that browsers send for pages of any origin."""
 
+import socket
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from llm_locust.swarm.web import own_origin
 from llm_locust.swarm.web.own_origin import OwnOrigin, is_loopback
 
 FOREIGN = "https://evil.example"
@@ -14,7 +16,7 @@ CORS = [("Access-Control-Allow-Origin", "*"), ("access-control-allow-headers", "
 
 
 def answered(
-    environ: dict[str, str], *names: str, check_names: bool = False
+    environ: dict[str, str], *names: str, check_names: bool = False, private_names: bool = False
 ) -> tuple[str, dict[str, str], bytes]:
     """Status, headers and body of one request."""
     started: list[Any] = []
@@ -24,15 +26,17 @@ def answered(
         return [b"secret"]
 
     base = {"REQUEST_METHOD": "POST", "PATH_INFO": "/swarm", "HTTP_HOST": "127.0.0.1:8089"}
-    body = OwnOrigin(application, names, check_names=check_names)(
+    body = OwnOrigin(application, names, check_names=check_names, private_names=private_names)(
         base | environ, lambda *given: started.append(given)
     )
     status, headers = started[0][:2]
     return status[:3], {k.lower(): v for k, v in headers}, b"".join(body)
 
 
-def status(environ: dict[str, str], *names: str, check_names: bool = False) -> int:
-    code, headers, body = answered(environ, *names, check_names=check_names)
+def status(
+    environ: dict[str, str], *names: str, check_names: bool = False, private_names: bool = False
+) -> int:
+    code, headers, body = answered(environ, *names, check_names=check_names, private_names=private_names)
     assert (b"secret" in body) == (code == "200")
     assert not [name for name in headers if name.startswith("access-control-")]
     return int(code)
@@ -108,6 +112,45 @@ def test_a_name_that_became_this_address_is_refused(host: str, expected: int) ->
     assert status(rebound, "ui.example", check_names=True) == expected
     assert status(rebound | {"REQUEST_METHOD": "GET"}, "ui.example", check_names=True) == expected
     assert status(rebound) == 200  # where names are not looked at
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        *[(host, 200) for host in ("10.1.2.3:8089", "[fd00::1]:8089", "localhost:8089", "ui.localhost", "")],
+        *[(host, 200) for host in ("llm-locust-web:8089", "web.load.svc", "web.load.svc.cluster.local:80")],
+        *[
+            (host, 200)
+            for host in ("bench.local", "bench.corp.internal", "box.home.arpa", "Bench-1.Corp.Example")
+        ],
+        *[
+            (host, 403)
+            for host in ("evil.example:8089", "bench-1.evil.example", "local.evil.example", "svc.com")
+        ],
+        *[(host, 403) for host in ("2130706433", "0x7f000001", "1", "web.dev", "a b", "evil.example.")],
+    ],
+)
+def test_beyond_loopback_names_of_public_dns_are_refused(
+    host: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of evil.example, whose name became this server's address, started load and read the results."""
+    monkeypatch.setattr(own_origin, "_names_of_machine", lambda: frozenset({"bench-1.corp.example"}))
+    for environ in ({"HTTP_ORIGIN": f"http://{host.lower()}"}, {"REQUEST_METHOD": "GET"}):
+        rebound = {"HTTP_HOST": host, **environ}
+        if not (host == "" and "HTTP_ORIGIN" in environ):
+            assert status(rebound, check_names=True, private_names=True) == expected
+
+
+def test_a_refused_name_is_said_in_the_log_and_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    _, _, body = answered({"HTTP_HOST": "ui.example\x1b[31m"}, check_names=True, private_names=True)
+    assert b"give it, or an ingress's, by --web-name NAME" in body
+    (line,) = caplog.messages
+    assert "'ui.example?[31m'" in line
+    assert "--web-name" in line
+
+
+def test_this_machine_has_a_name() -> None:
+    assert socket.gethostname().lower() in own_origin._names_of_machine()
 
 
 def test_a_proxy_that_writes_another_host_is_known_by_its_name() -> None:

@@ -70,7 +70,13 @@ def _protect(environment: Environment, web_ui: WebUI) -> None:
     assert app is not None
     names = getattr(environment.parsed_options, "web_name", None) or ()
     local = is_loopback(web_ui.host)
-    guard = OwnOrigin(app.wsgi_app, names, check_names=local or bool(names))
+    # Behind a login a page under a foreign name has no session, whatever address its name becomes.
+    guard = OwnOrigin(
+        app.wsgi_app,
+        names,
+        check_names=local or bool(names) or not web_ui.web_login,
+        private_names=not local and not names,
+    )
     app.wsgi_app = guard  # type: ignore[method-assign, assignment]
     if app.config.get("SESSION_COOKIE_SAMESITE") is None:
         app.config["SESSION_COOKIE_SAMESITE"] = "Lax"

@@ -4,11 +4,20 @@ A browser names the page that asks in ``Sec-Fetch-Site`` or ``Origin``, which no
 such as ``curl`` sends neither, and is let through: it is not a browser that another page could misuse.
 """
 
+import functools
+import logging
+import re
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
+
+from llm_locust.swarm.dropped import printable
+from llm_locust.swarm.throttle import Throttle
+
+logger = logging.getLogger(__name__)
 
 StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
@@ -21,6 +30,11 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
 }
+
+#: Nobody can register a name that ends so in public DNS (RFC 6761, RFC 6762, RFC 8375; ICANN reserved
+#: ``internal`` in 2024; ``svc`` is no top-level domain, and Kubernetes' short form).
+_PRIVATE_ENDS = (".local", ".internal", ".home.arpa", ".svc", ".test")
+_SINGLE_LABEL = re.compile(r"(?!0x)[a-z0-9_-]*[a-z][a-z0-9_-]*")
 
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
@@ -35,12 +49,23 @@ class OwnOrigin:
         names: host names under which this server is reached, beside addresses and ``localhost``.
         check_names: refuse every other host name, as a page has that was served from a name which then became
             this server's address (DNS rebinding).
+        private_names: names are this server's own too that no stranger's page can have: that of this machine,
+            and those that cannot be registered in public DNS.
     """
 
-    def __init__(self, application: Application, names: Sequence[str] = (), *, check_names: bool) -> None:
+    def __init__(
+        self,
+        application: Application,
+        names: Sequence[str] = (),
+        *,
+        check_names: bool,
+        private_names: bool = False,
+    ) -> None:
         self._application = application
         self._names = frozenset(name.lower().rstrip(".") for name in names)
         self._check_names = check_names
+        self._private_names = private_names
+        self._may_say = Throttle()
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         reason = self.refusal(environ)
@@ -56,13 +81,21 @@ class OwnOrigin:
         """Why a request is refused; None where it is not."""
         host = str(environ.get("HTTP_HOST", "")).lower()
         if self._check_names and host and not self._is_own_name(_name(host)):
-            return "This host name is not one of this server's: give it by --web-name NAME."
+            if self._may_say():
+                logger.warning(
+                    "a request for the host name %r was refused: if it is this server's, as behind a proxy "
+                    "or an ingress, give it by --web-name",
+                    printable(_name(host)),
+                )
+            return "This host name is not one of this server's: give it, or an ingress's, by --web-name NAME."
         if self._is_foreign(environ, host):
             return "Requests from pages of another origin are refused."
         return None
 
     def _is_own_name(self, name: str) -> bool:
-        return name in self._names or name == "localhost" or name.endswith(".localhost") or _is_address(name)
+        if name in self._names or name == "localhost" or name.endswith(".localhost") or _is_address(name):
+            return True
+        return self._private_names and _is_private(name)
 
     def _is_foreign(self, environ: Mapping[str, Any], host: str) -> bool:
         site = environ.get("HTTP_SEC_FETCH_SITE")
@@ -108,6 +141,19 @@ def _name(authority: str) -> str:
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0].rstrip(".")
+
+
+def _is_private(name: str) -> bool:
+    """No page of a stranger's can have this name: not registered in public DNS, or this machine's own."""
+    if name.endswith(_PRIVATE_ENDS) or _SINGLE_LABEL.fullmatch(name):
+        return True
+    return name in _names_of_machine()
+
+
+@functools.cache
+def _names_of_machine() -> frozenset[str]:
+    """Asked for once, and only for a name that nothing else explains: it may ask DNS."""
+    return frozenset(name.lower().rstrip(".") for name in (socket.gethostname(), socket.getfqdn()))
 
 
 def _is_address(name: str) -> bool:
