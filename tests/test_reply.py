@@ -18,9 +18,9 @@ CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
 def test_done_is_known_while_the_stream_is_read() -> None:
     reader = reply_reader(CHAT)
     reader.feed(events([says("a"), says("b")]))
-    assert (reader.token_ends, reader.last_event_end, reader.done) == ([10, 20], 20, False)
+    assert (list(reader.token_ends), reader.last_event_end, reader.done) == ([10, 20], 20, False)
     reader.feed([SseEvent(DONE, 99)])
-    assert (reader.token_ends, reader.last_event_end, reader.done) == ([10, 20], 99, True)
+    assert (list(reader.token_ends), reader.last_event_end, reader.done) == ([10, 20], 99, True)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_chat_body_is_one_token_event() -> None:
         }
     )
     reply = read_body(CHAT, data)
-    assert (reply.token_ends, reply.first_answer, reply.done) == ((len(data),), 0, True)
+    assert (tuple(reply.token_ends), reply.first_answer, reply.done) == ((len(data),), 0, True)
     assert (reply.text, reply.reasoning, reply.output_chars, reply.model) == ("Yes", "Hm", 9, "m")
     assert [c.arguments for c in reply.tool_calls] == ["x", "y"]
     assert reply.usage == Usage(input_tokens=1)
@@ -54,17 +54,17 @@ def test_a_chat_body_is_one_token_event() -> None:
 def test_a_completions_body_is_one_token_event() -> None:
     data = body({"choices": [{"text": "a", "finish_reason": "length"}]})
     reply = read_body(COMPLETIONS, data)
-    assert (reply.token_ends, reply.text, reply.finish_reason) == ((len(data),), "a", "length")
+    assert (tuple(reply.token_ends), reply.text, reply.finish_reason) == ((len(data),), "a", "length")
 
 
 @pytest.mark.parametrize("endpoint", Endpoint)
 def test_a_body_without_text_or_with_an_error_or_of_garbage_has_no_token_event(endpoint: Endpoint) -> None:
     empty = read_body(endpoint, body({"choices": [], "output": [], "content": []}))
-    assert (empty.token_ends, empty.first_answer, empty.invalid, empty.done) == ((), None, None, True)
+    assert (tuple(empty.token_ends), empty.first_answer, empty.invalid, empty.done) == ((), None, None, True)
     error = read_body(endpoint, body({"error": {"message": "no"}}))
-    assert (error.token_ends, error.error, error.invalid, error.done) == ((), "no", None, False)
+    assert (tuple(error.token_ends), error.error, error.invalid, error.done) == ((), "no", None, False)
     garbage = read_body(endpoint, b"<html>")
-    assert (garbage.token_ends, garbage.invalid, garbage.done) == ((), "not JSON: '<html>'", False)
+    assert (tuple(garbage.token_ends), garbage.invalid, garbage.done) == ((), "not JSON: '<html>'", False)
     assert read_body(endpoint, b"{}").invalid is not None
     assert read_body(endpoint, b"").invalid == "not JSON: ''"
 

@@ -284,17 +284,21 @@ class Connection:
 
     def _decode_slice(self) -> None:
         """Decode what is due, unless this turn of the loop has decoded enough: then read no more in it."""
+        if not self._decode() and self._pause is None and not self.closed:
+            self._readable.stop()
+            self._pause = timer = self._hub.loop.timer(0.0)
+            timer.start(self._on_next_turn)
+
+    def _decode(self) -> bool:
+        """Decode as long as this turn of the loop has time for it; gives whether all is decoded."""
         exchange = self._exchange
         assert exchange is not None
-        if not TURN.has_time(self._hub.loop.now()):
-            if self._pause is None and not self.closed:
-                self._readable.stop()
-                self._pause = timer = self._hub.loop.timer(0.0)
-                timer.start(self._on_next_turn)
-            return
-        began = time.monotonic()
-        exchange.drain()
-        TURN.spend(time.monotonic() - began)
+        loop_now, more = self._hub.loop.now(), True
+        while more and TURN.has_time(loop_now):
+            began = time.monotonic()
+            more = exchange.step()
+            TURN.spend(time.monotonic() - began)
+        return not more
 
     def _on_next_turn(self) -> None:
         self._end_pause()
@@ -318,6 +322,9 @@ class Connection:
     def _on_timer(self) -> None:
         exchange = self._exchange
         if exchange is None or exchange.complete or self.sent is None:
+            return
+        if self._last_event_ns is not None and not self._decode():
+            self._arm(0.0)
             return
         now = time.monotonic_ns()
         last_ns = exchange.last_read_ns if self._last_event_ns is None else self._last_event_ns()

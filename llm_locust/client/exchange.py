@@ -20,6 +20,9 @@ from llm_locust.client.errors import OversizeError, ResponseError
 #: the event loop is held by a long one. The bounds below are checked at the same time.
 SLICE_BYTES = 16 << 10
 
+#: So much of a body is decoded at a time where there may be other work to do.
+STEP_BYTES = 8 << 10
+
 #: Most bytes of status lines and header fields, those of interim responses included; also the most in
 #: a row that are framing (chunk extensions, trailers) and not body.
 MAX_HEAD_BYTES = 256 << 10
@@ -41,7 +44,7 @@ class Exchange:
 
     ``on_slice`` is called with the body's bytes in order, each once: in slices while a long
     response comes, and by :meth:`drain` for what is left. ``on_due``, where it is set, is called when a
-    slice is due, in place of :meth:`drain`; it may leave the slice for later.
+    slice is due, in place of :meth:`drain`; it may take it in steps (:meth:`step`), and later.
 
     Args:
         max_answer_bytes: most bytes of a response that is no error, framing included.
@@ -62,6 +65,7 @@ class Exchange:
         "_parser",
         "_read_ends",
         "_refusal",
+        "_rest",
         "_slice_at",
         "_stamps",
         "_unbodied_from",
@@ -101,6 +105,7 @@ class Exchange:
         self._folded_empty = array("q")
         self._read_ends = array("q")
         self._body_bytes = 0
+        self._rest = b""  # of slices that were folded, not decoded yet
         self._max_answer_bytes = max_answer_bytes
         self._most_bytes = MAX_HEAD_BYTES  # of bytes_received; more once the head is known
         self._slice_at = SLICE_BYTES  # what bytes_received is when the next slice is due
@@ -166,10 +171,26 @@ class Exchange:
     @property
     def slice_due(self) -> bool:
         """A slice waits to be drained."""
-        return self.bytes_received >= self._slice_at
+        return bool(self._rest) or self.bytes_received >= self._slice_at
 
     def drain(self) -> None:
         """Hand the body that came since the last time to ``on_slice``."""
+        self._fold()
+        body, self._rest = self._rest, b""
+        if self.on_slice is not None and body:
+            self.on_slice(body)
+
+    def step(self) -> bool:
+        """Hand the next :data:`STEP_BYTES` of it over; gives whether there is more."""
+        if self._chunks or self._marks:
+            self._fold()
+        body, self._rest = self._rest[:STEP_BYTES], self._rest[STEP_BYTES:]
+        if self.on_slice is not None and body:
+            self.on_slice(body)
+        return bool(self._rest)
+
+    def _fold(self) -> None:
+        """Note when the reads since the last time came, and put their bytes together."""
         self._slice_at = self.bytes_received + SLICE_BYTES
         ends = list(accumulate(map(len, self._chunks), initial=self._body_bytes))
         self._read_ends += array("q", [ends[mark] for mark in self._marks])
@@ -177,14 +198,12 @@ class Exchange:
         self._folded_stamps += b"".join(self._stamps)
         self._folded_mono += array("q", self._mono)
         self._folded_empty += array("q", self._empty)
-        body = b"".join(self._chunks)
+        self._rest += b"".join(self._chunks)
         self._chunks.clear()
         self._marks.clear()
         self._stamps.clear()
         self._mono.clear()
         self._empty.clear()
-        if self.on_slice is not None and body:
-            self.on_slice(body)
 
     def release(self) -> None:
         """No read follows. Parser and exchange hold each other: this saves the collector from finding out."""
@@ -242,7 +261,7 @@ class Exchange:
     @property
     def pieces(self) -> int:
         """Body pieces that no slice has taken yet."""
-        return len(self._chunks)
+        return len(self._chunks) + bool(self._rest)
 
     @property
     def read_count(self) -> int:

@@ -1,6 +1,7 @@
 """One API call from a prepared body to its record: send, wait, decode, classify."""
 
 import secrets as random_secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,6 +33,7 @@ from llm_locust.client.recording import (
 from llm_locust.client.routes import Heads, Route, Routes
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.client.timing import Moments, timeline
+from llm_locust.client.turns import DECODING_S, TURN
 from llm_locust.record import Outcome
 from llm_locust.wire.headers import header_lines
 
@@ -42,6 +44,9 @@ __all__ = ["Answer", "Call", "LiveCall", "LlmClient", "Trace"]
 Trace = Callable[[Call, Target, bytes], tuple[bytes, Callable[[Answer], None]]]
 
 _LEFT = "the user left before the first token"
+
+#: An answer of more bytes has its record made in a turn of the loop of its own: that takes up to 5 ms.
+LONG_ANSWER_BYTES = 1 << 20
 
 
 class _PatienceError(BaseException):
@@ -152,6 +157,7 @@ class LlmClient:
         live = LiveCall(self, route, request, call, patience_s=patience_s)
         try:
             live.run_to_end()
+            live.settle()
         except BaseException:
             live.conclude(cancelled=True)
             raise
@@ -204,6 +210,7 @@ class LiveCall:
         "_connected",
         "_connection",
         "_decoder",
+        "_ended",
         "_error",
         "_exchange",
         "_patience",
@@ -248,6 +255,7 @@ class LiveCall:
         self._decoder = decoder = BodyDecoder(self._exchange, call.endpoint, streamed=call.streamed)
         self._patience = None if patience_s is None else Patience(patience_s, lambda: decoder.has_token)
         self._error: ClientError | None = None
+        self._ended: ClockPair | None = None
         self.cut = False
 
     # -- under way ------------------------------------------------------------------------
@@ -360,11 +368,28 @@ class LiveCall:
 
     # -- the end --------------------------------------------------------------------------
 
+    def settle(self) -> None:
+        """Decode what is left in steps, so that :meth:`conclude` does not hold the loop.
+
+        For the end of a long answer it waits until the loop has time.
+        """
+        if self._answer is not None or gevent.getcurrent() is gevent.get_hub():
+            return
+        self._ended = read_clocks()
+        began = time.monotonic()
+        while self._exchange.step():
+            if time.monotonic() - began > DECODING_S:
+                TURN.wait_for_next()
+                began = time.monotonic()
+        if self._exchange.bytes_received > LONG_ANSWER_BYTES:
+            TURN.wait()
+            TURN.spend(DECODING_S)  # what follows is more than a turn's part
+
     def conclude(self, *, cancelled: bool = False) -> Answer:
         """Hand the connection back, decode what is left, make the record, give it to the sink."""
         if self._answer is not None:
             return self._answer
-        ended = read_clocks()
+        ended = self._ended or read_clocks()
         client, exchange, connection = self._client, self._exchange, self._connection
         client.live.discard(self)
         client.occupancy.change(-1)

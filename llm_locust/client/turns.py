@@ -1,8 +1,13 @@
 """The share of the event loop that decoding has."""
 
+import gevent
+
 #: How much of one turn of the event loop goes to decoding, of all connections together. A connection
 #: whose turn is over is not read until the next one, so that its server has to wait, and nobody else.
 DECODING_S = 0.005
+
+#: Too short to be noticed, and long enough that another turn begins.
+_NEXT_TURN_S = 1e-4
 
 
 class Turn:
@@ -20,6 +25,16 @@ class Turn:
 
     def spend(self, seconds: float) -> None:
         self._spent_s += seconds
+
+    def wait(self) -> None:
+        """Let the loop take turns until one has time. For work in a greenlet."""
+        loop = gevent.get_hub().loop
+        while not self.has_time(loop.now()):
+            gevent.sleep(_NEXT_TURN_S)
+
+    def wait_for_next(self) -> None:
+        """Let the loop take a turn."""
+        gevent.sleep(_NEXT_TURN_S)
 
 
 #: Of this process, which has one event loop.

@@ -1,10 +1,9 @@
 """An answer as a value, and the draft that it is written into while its events are read."""
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import accumulate, chain
 from typing import Any
 
 from llm_locust.wire.names import clean_name
@@ -18,6 +17,7 @@ from llm_locust.wire.payload import (
     parse_object,
     well_formed,
 )
+from llm_locust.wire.pieces import Pieces
 from llm_locust.wire.sse import SseEvent
 
 
@@ -49,7 +49,7 @@ class Reply:
     the order of their index.
     """
 
-    token_ends: tuple[int, ...]  # offset at which each token event was complete
+    token_ends: "array[int]"  # offset at which each token event was complete
     first_answer: int | None  # index into token_ends: the first token event that is not reasoning only
     text: str
     reasoning: str
@@ -76,6 +76,9 @@ _FAILURES = frozenset({"error", "abort"})
 #: Most characters of one answer's texts together.
 MAX_TEXT_CHARS = 4 << 20
 
+#: Events of one answer that are given a second try though the first ones of this number had failed.
+MAX_SECOND_TRIES = 1000
+
 
 class Kind(IntEnum):
     """What a delta carried. The greater counts for its event."""
@@ -89,9 +92,9 @@ class Kind(IntEnum):
 class ChoiceDraft:
     """One choice's texts, in pieces."""
 
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    refusal: list[str] = field(default_factory=list)
+    text: Pieces = field(default_factory=Pieces)
+    reasoning: Pieces = field(default_factory=Pieces)
+    refusal: Pieces = field(default_factory=Pieces)
     finish_reason: str | None = None
     named: bool = False  # by an event that was more than the next piece of text
 
@@ -122,7 +125,7 @@ class ToolDraft:
 
     id: str | None = None
     name: str | None = None
-    arguments: list[str] = field(default_factory=list)
+    arguments: Pieces = field(default_factory=Pieces)
 
     def add(self, arguments: str, id_: Any = None, name: Any = None) -> Kind:
         """A call without arguments is an answer too: its name is one."""
@@ -139,7 +142,7 @@ class ToolDraft:
 class Draft:
     """One answer so far. Readers write into it; :meth:`finish` makes the value."""
 
-    token_ends: list[int] = field(default_factory=list)
+    token_ends: "array[int]" = field(default_factory=lambda: array("q"))
     last_event_end: int = 0
     first_answer: int | None = None
     choices: dict[int, ChoiceDraft] = field(default_factory=lambda: {0: ChoiceDraft()})
@@ -152,6 +155,7 @@ class Draft:
     opening_end: int | None = None
     finish_end: int | None = None
     closing_end: int | None = None
+    refused: int = 0  # events that could not be read
     summarised: bool = False  # all reasoning that came is a summary, whose tokens usage does not count
 
     def choice(self, index: int) -> ChoiceDraft:
@@ -220,8 +224,7 @@ class Draft:
     def finish(self) -> Reply:
         """The answer as it is now."""
         seen = [c for _, c in sorted(self.choices.items()) if c.seen]
-        if self.last_event_end > MAX_TEXT_CHARS:
-            self._cut_texts(seen)
+        self._cut_texts(seen)
         reason = next((c.finish_reason for c in seen if c.finish_reason), None)
         text = _joined(c.text for c in seen)
         reasoning = _joined(c.reasoning for c in seen)
@@ -231,7 +234,7 @@ class Draft:
             self.fail(f"the server ended the answer with finish reason '{reason}'")
         usage, last = _usage(self.usage), self.token_ends[-1] if self.token_ends else 0
         return Reply(
-            token_ends=tuple(self.token_ends),
+            token_ends=self.token_ends[:],
             first_answer=self.first_answer,
             text=text,
             reasoning=reasoning,
@@ -254,17 +257,23 @@ class Draft:
             ),
         )
 
-    def _cut_texts(self, choices: Sequence[ChoiceDraft]) -> None:
-        """Keep of all texts together the first :data:`MAX_TEXT_CHARS`, cut between two events."""
-        left = MAX_TEXT_CHARS
+    def fold(self) -> None:
+        """Join the texts that have come so far: what is left to do at the end does not grow with them."""
+        for pieces in self._texts(self.choices.values()):
+            pieces.fold()
+
+    def _texts(self, choices: Iterable[ChoiceDraft]) -> list[Pieces]:
         texts = [text for c in choices for text in (c.text, c.reasoning, c.refusal)]
-        for pieces in (*texts, *(tool.arguments for tool in self.tools.values())):
-            ends = list(accumulate(map(len, pieces)))
-            fit = bisect_right(ends, left)
-            if fit < len(pieces):
+        return [*texts, *(tool.arguments for tool in self.tools.values())]
+
+    def _cut_texts(self, choices: Iterable[ChoiceDraft]) -> None:
+        """Make all texts well formed, and keep of them together the first :data:`MAX_TEXT_CHARS`."""
+        left = MAX_TEXT_CHARS
+        for pieces in self._texts(choices):
+            pieces.finish()
+            if pieces.cut(left):
                 self.reject(f"more than {MAX_TEXT_CHARS:,} characters of text")
-                del pieces[fit:]
-            left -= ends[fit - 1] if fit else 0
+            left -= sum(map(len, pieces))
 
 
 def read_leniently(
@@ -272,23 +281,30 @@ def read_leniently(
 ) -> None:
     """An event that is not just the next piece of text: its end, or an object for ``read``.
 
-    What is no object, or holds what ``read`` cannot use (PayloadError), is refused.
+    What is no object, or holds what ``read`` cannot use (PayloadError), is refused. Of an answer that is
+    refused already it costs little, for a server can send thousands of such events in one packet.
     """
-    if event.data.strip().startswith(b"[DONE]"):
+    data = event.data
+    if data.strip().startswith(b"[DONE]"):
         draft.closed = True
         return
+    known = draft.invalid is not None and event.event != b"error"
+    if known and not data.lstrip().startswith(b"{"):
+        return
     try:
-        read(draft, parse_object(event.data), event)
+        read(draft, parse_object(data, retry=draft.refused < MAX_SECOND_TRIES), event)
     except PayloadError as e:
-        draft.refuse(event, explained(e, event.data))
+        draft.refused += 1
+        if not known:
+            draft.refuse(event, explained(e, data))
 
 
 def _after(end: int | None, last: int) -> int | None:
     return end if end is not None and end > last else None
 
 
-def _joined(texts: Iterable[list[str]]) -> str:
-    return well_formed("".join(chain.from_iterable(texts)))
+def _joined(texts: Iterable[Pieces]) -> str:
+    return "".join(["".join(pieces) for pieces in texts])
 
 
 def _well_formed(text: str | None) -> str | None:

@@ -71,7 +71,7 @@ class SseDecoder:
         "_tail",
     )
 
-    def __init__(self, max_event_bytes: int = 4 << 20) -> None:
+    def __init__(self, max_event_bytes: int = 1 << 20) -> None:
         self._max_event_bytes = max_event_bytes
         self._start = 0  # offset just after the last blank line
         self._tail = b""  # unread bytes from _start on

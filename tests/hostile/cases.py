@@ -119,6 +119,28 @@ PAYLOADS = {
     "a deep error": b'{"error":' * 200 + b'"x"' + b"}" * 200,
 }
 
+#: JSON values that take long to read, each just within the bounds of one document.
+DEAR = {
+    "objects": b"[" + b",".join(b'{"%05x":1e5}' % n for n in range(19_990)) + b"]",
+    "keys": b"{" + b",".join(b'"%05x":1.5' % n for n in range(29_990)) + b"}",
+    "lists": b"[" + b"[0]," * 19_900 + b"0]",
+    "escapes": b'"' + b"\\n" * 500_000 + b'"',
+    "escaped characters": b'"' + b"\\u4e2d" * 170_000 + b'"',
+    "long integers": b"[" + b",".join([b"9" * 100] * 10_000) + b"]",
+    "blanks": b" " * 1_000_000 + b"1",
+    "no UTF-8": b'"' + b"\xff" * 1_000_000 + b'"',
+    "infinite numbers": b"[" + b",".join([b"NaN"] * 29_000) + b"]",
+    "lone surrogates": b'"' + b"\\ud800" * 21_000 + b'"',
+}
+
+#: Where in a payload they may stand.
+PLACES = {
+    "usage": b'{"choices":[],"usage":%b}',
+    "error": b'{"error":%b}',
+    "content": b'{"choices":[{"delta":{"content":%b}}]}',
+    "arguments": b'{"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":%b}}]}}]}',
+}
+
 #: Heads that are none, or have no end.
 HEADS: dict[str, Sequence[Part]] = {
     "no HTTP": once(b"\x00\x01\x02" * 100),
@@ -165,6 +187,7 @@ CHUNKS: dict[str, Sequence[Part]] = {
 def cases() -> Iterator[Case]:
     yield from _nothing()
     yield from _payloads()
+    yield from _dear()
     yield from _framing()
     yield from _large()
     yield from _refusals()
@@ -172,7 +195,8 @@ def cases() -> Iterator[Case]:
 
 def _nothing() -> Iterator[Case]:
     for (name, unit), how in product(NOTHING.items(), FRAMINGS):
-        body = [*repeated(unit, 2 * MIB), *once(b"\n\n", TOKEN, STOP)]
+        within = 2 * MIB if unit != NOTHING["unknown fields"] else MIB - 1000  # they are one event
+        body = [*repeated(unit, within), *once(b"\n\n", TOKEN, STOP)]
         yield Case(f"{name} before a token, {how}", framed(body, how), ("ok",), tokens=1)
     for name, unit in NOTHING.items():
         body = [*once(TOKEN), *repeated(unit, 4 * MIB)]
@@ -188,6 +212,16 @@ def _payloads() -> Iterator[Case]:
         yield Case(f"{name} again and again", framed(many, "end"), ("truncated", "invalid", "api_error"))
         refused = ("truncated", "invalid", "api_error", "empty")
         yield Case(f"{name} as a body", framed(once(payload), "length", OK + JSON), refused, streamed=False)
+
+
+def _dear() -> Iterator[Case]:
+    for (name, value), (place, payload) in product(DEAR.items(), PLACES.items()):
+        event = b"data: " + payload % value + b"\n\n"
+        ends = ("ok", "invalid", "api_error")
+        yield Case(f"dear {name} as {place}", framed(once(event, TOKEN, STOP), "chunks"), ends)
+    for name, value in DEAR.items():
+        body = framed(once(PLACES["usage"] % value), "length", OK + JSON)
+        yield Case(f"a body of dear {name}", body, ("invalid", "empty"), streamed=False)
 
 
 def _framing() -> Iterator[Case]:
@@ -218,21 +252,25 @@ def _large() -> Iterator[Case]:
         "content": (b'"content":"', b'"'),
         "arguments": (b'"tool_calls":[{"index":0,"function":{"arguments":"', b'"}}]'),
     }.items():
-        event = [*once(b'data: {"choices":[{"delta":{' + begin), (b"x", 3 * MIB), *once(end + b"}}]}\n\n")]
-        body = framed(event * 20, "end")
+        event = [
+            *once(b'data: {"choices":[{"delta":{' + begin),
+            (b"x", 1_000_000),
+            *once(end + b"}}]}\n\n"),
+        ]
+        body = framed(event * 60, "end")
         yield Case(f"60 MiB of {what}", body, ("invalid",), "characters of text", tokens=1)
-    halves = [*once(b'data: {"choices":[{"delta":{"content":"'), (b"\\ud800", MIB // 2), *once(b'"}}]}\n\n')]
-    yield Case("surrogates", framed([*halves * 6, *once(STOP)], "end"), ("ok",), tokens=6)
+    halves = [*once(b'data: {"choices":[{"delta":{"content":"'), (b"\\ud800", 20_000), *once(b'"}}]}\n\n')]
+    yield Case("surrogates", framed([*halves * 100, *once(STOP)], "end"), ("ok",), tokens=100)
     numbered = (b'data: {"choices":[{"index":%d,"delta":{"content":"a"}}]}\n\n' % n for n in range(20_000))
     body = framed(once(b"".join(numbered)), "end")
     yield Case("a choice an event", body, ("invalid",), "1,024 choices", tokens=20_000)
-    objects = [*once(b'{"usage":[{}'), (b",{}", 400_000), *once(b"]}")]
+    objects = [*once(b'{"usage":[{}'), (b",{}", 300_000), *once(b"]}")]
     event = [*once(b"data: "), *objects, *once(b"\n\n", STOP)]
     yield Case("an event of objects", framed(event, "end"), ("invalid",), "JSON objects and lists")
     body = framed(objects, "length", OK + JSON)
     yield Case("a body of objects", body, ("invalid",), "JSON objects and lists", streamed=False)
     body = framed([(b"x", 10 * MIB)], "length", OK + JSON)
-    yield Case("a body of 10 MiB", body, ("invalid",), "4 MiB in one JSON document", streamed=False)
+    yield Case("a body of 10 MiB", body, ("invalid",), "1 MiB in one JSON document", streamed=False)
     for how in FRAMINGS:
         body = framed(repeated(b": nothing\n", 3 * MIB), how)
         yield Case(f"over --max-answer, {how}", body, ("invalid",), "more than 1 MiB", max_answer_bytes=MIB)
