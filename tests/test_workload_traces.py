@@ -364,6 +364,20 @@ def test_wrong_arguments_say_the_value_and_what_is_allowed(
     assert what in error_of(sample(tmp_path, "azure"), **arguments)
 
 
+@pytest.mark.parametrize("id_", ["a\x7f", "a\u2028b", "a\x9b2J", "a" * 100_000, "\x7f" * 9_000], ids=ascii)
+def test_an_error_is_one_short_printable_line_whatever_the_file_holds(tmp_path: Path, id_: str) -> None:
+    path = tmp_path / "t.jsonl"
+    line = f'{{"id": "{id_}", "at": 1, "input_tokens": 5, "output_tokens": 6}}\n'
+    for text in (line * 2, line.replace('"id"', f'"{id_}"')):
+        path.write_text(text)
+        with pytest.raises(TraceError) as caught:
+            list(open_trace(path, format="sessions"))
+        message = str(caught.value)
+        assert message.isprintable()
+        assert len(message) <= 2_000
+        assert message.startswith(f"{path}:")
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     assert error_of(tmp_path / "none") == "trace 'none': cannot be read: No such file or directory"
     assert error_of(tmp_path).endswith("cannot be read: Is a directory")

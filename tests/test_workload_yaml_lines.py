@@ -80,6 +80,7 @@ def test_anchors_and_merge_keys_work_and_own_keys_win_wherever_they_stand() -> N
         ("a: b: c", "f.yaml:1:5: broken YAML: mapping values are not allowed here"),
         ("--- a\n--- b", "but found another document"),
         ('a: "\\U00110000"', "f.yaml:1:7: broken YAML: chr() arg not in range"),
+        ('a: "\\U99999999"', "f.yaml:1:7: broken YAML: "),
         ('a: "\\ud83d\\ude00"', "f.yaml:1:4: '\\ud83d\\ude00' has half a surrogate pair"),
         ("a:\n  b\x01", "f.yaml:2:4: the character '\\x01' is not allowed"),
         ("%YAML 9" + "9" * 5000 + ".1\n---\na", "f.yaml:1:7: broken YAML: Exceeds the limit"),

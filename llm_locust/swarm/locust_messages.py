@@ -21,7 +21,7 @@ _Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 #: Seconds since the epoch that a date can be made of: Locust's reports show them so.
 _Time = Annotated[float, Meta(ge=0, le=2e11)]
 _Classes = Annotated[dict[Name, Count], Meta(max_length=10_000)]
-_Counted = Annotated[dict[float, Count], Meta(max_length=100_000)]
+_Counted = Annotated[dict[_Number, Count], Meta(max_length=100_000)]
 
 
 class _Version(msgspec.Struct):
@@ -55,7 +55,7 @@ class _Exception(msgspec.Struct):
 
 class _Entry(msgspec.Struct):
     name: _Label
-    method: _Label | None
+    method: _Label
     last_request_timestamp: _Time | None = None
     start_time: _Time = 0
     num_requests: Count = 0
@@ -68,6 +68,10 @@ class _Entry(msgspec.Struct):
     response_times: _Counted = {}
     num_reqs_per_sec: _Counted = {}
     num_fail_per_sec: _Counted = {}
+
+    def __post_init__(self) -> None:
+        if self.response_times and self.num_requests == 0:
+            raise ValueError("response times of no request")
 
 
 class _Error(msgspec.Struct):

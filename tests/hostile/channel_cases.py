@@ -212,6 +212,38 @@ def test_no_bytes_raise_anything_but_a_message_error(data: bytes) -> None:
         return
 
 
+ENTRY: dict[str, Any] = {
+    "name": "n",
+    "method": "POST",
+    "start_time": 1.8e9,
+    "last_request_timestamp": 1.8e9,
+    "num_requests": 1,
+    "response_times": {5.0: 1},
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"response_times": {float("nan"): 1}},
+        {"response_times": {float("inf"): 1}},
+        {"response_times": {5.0: 1}, "num_requests": 0},
+        {"method": None},
+    ],
+    ids=repr,
+)
+def test_statistics_that_locusts_tables_cannot_show_are_refused(changes: dict[str, Any]) -> None:
+    """Locust makes them at the end of the run: an exception there was the master's last word."""
+
+    def stats(entry: dict[str, Any]) -> Message:
+        data = {"stats": [ENTRY, entry], "stats_total": ENTRY, "errors": {}, "user_classes_count": {}}
+        return Message("stats", data, "w")
+
+    check(stats(ENTRY))
+    with pytest.raises(MessageError):
+        check(stats(ENTRY | changes))
+
+
 TIMES = {
     "stats_total": ("start_time", "last_request_timestamp"),
     "stats": ("start_time", "last_request_timestamp"),

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llm_locust.wire.names import one_line
+
 Plain = str | int | float | bool | None
 
 
@@ -23,13 +25,7 @@ class ScenarioError(ValueError):
     """A scenario that cannot be used; one line: ``FILE:LINE:COLUMN: what is wrong; what is allowed``."""
 
     def __init__(self, place: Place, what: str) -> None:
-        super().__init__("".join(map(_printable, f"{place}: {what}")))
-
-
-def _printable(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode()
+        super().__init__(one_line(f"{place}: {what}"))
 
 
 @dataclass(frozen=True, slots=True)

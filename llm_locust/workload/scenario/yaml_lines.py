@@ -61,7 +61,7 @@ def parse_yaml(text: str, path: str) -> Node:
         root = loader.get_single_node()
     except yaml.MarkedYAMLError as e:
         raise _broken(path, e) from e
-    except ValueError as e:  # a number in an escape or a directive that is out of all bounds
+    except (ValueError, OverflowError) as e:  # a number in an escape or a directive that is out of all bounds
         raise ScenarioError(_place(path, loader.get_mark()), f"broken YAML: {e}") from e
     if root is None:
         raise ScenarioError(Place(path, 1, 1), "nothing in it; expected keys such as model, slo or classes")

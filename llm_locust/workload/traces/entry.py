@@ -4,12 +4,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from llm_locust.wire.names import one_line
+
 #: Prompt tokens that one of a Mooncake trace's hash ids stands for.
 HASH_BLOCK_TOKENS = 512
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read, or a line of it; says where, the value, and what is expected."""
+    """A trace that cannot be read, or a line of it; one line: where, the value, and what is expected."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(one_line(what))
 
 
 class Row(NamedTuple):
