@@ -1,6 +1,5 @@
 """Fixtures that many tests stand on."""
 
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from llm_locust.client.clock import ANCILLARY_BYTES, hold_stamping
 
 # A time limit per example finds nothing but a busy machine.
 settings.register_profile("no_deadline", deadline=None)
-settings.register_profile("fuzz", deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "20000")))
 settings.load_profile("no_deadline")
 
 # A shell's background jobs ignore Ctrl-C, and so would every process that the tests start and interrupt.

@@ -1,130 +1,101 @@
-"""Fuzzers of what reads a server's bytes; ``make fuzz`` runs them for long.
+"""Fuzzers of all that reads bytes of strangers; ``make fuzz`` runs them for long.
 
-Every seed that once failed stands here as an example.
+Whatever once failed stands here as an example, or as a file under ``seeds``.
 """
 
-from contextlib import suppress
-from itertools import pairwise
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+from fuzz import MODULES
+from fuzz_files import SCENARIO, TRACES
+from fuzz_frames import FRAMES, frames_by_hand
+from fuzz_streams import CHUNKS, HEAD, SSE, check_events, check_reply, check_response, events_of_standard
+from fuzz_target import SEEDS, Target
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.client.decoder import BodyDecoder
-from llm_locust.client.errors import ResponseError
-from llm_locust.client.exchange import Exchange
+from llm_locust.store import FrameHeader, encode_frame
 from llm_locust.wire.reply import Endpoint
-from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
+from llm_locust.wire.sse import SseEvent
 
-#: What streams are made of, and what breaks them; runs are longer than those that are skipped at once.
-PIECES = st.sampled_from(
-    [
-        *(b"\n", b"\r", b"\r\n", b"\n\n", b"\n" * 9, b"\r" * 9, b"\r\n" * 9, b"\n\r" * 9, b"\r\r\n" * 5),
-        *(
-            b":",
-            b": ping\n",
-            b":\n" * 9,
-            b"data",
-            b"data: x",
-            b"data:x\n\n",
-            b"data: \n\n",
-            b"event: error\n",
-        ),
-        *(
-            b"id: 1\n",
-            b"\xef\xbb\xbf",
-            b"\xef\xbb",
-            b"\x00",
-            b"\xff",
-            b'data: {"choices":[{"delta":{"content":"a"}}]}',
-        ),
-        *(b"data: [DONE]\n\n", b'{"choices":[]}', b"[[[[", b"}", b'"'),
-    ]
-)
-STREAMS = st.lists(PIECES | st.binary(max_size=6), max_size=30).map(b"".join)
 PLACES = st.lists(st.integers(0, 400), max_size=10)
 
-CHUNKS = st.sampled_from(
-    [
-        *(b"0\r\n\r\n", b"0\r\n", b"1\r\nx\r\n", b"-1\r\n", b"ffffffffffffffff\r\n", b"5;a=b\r\nhello\r\n"),
-        *(
-            b"\r\n",
-            b"\n",
-            b";",
-            b"A: b\r\n",
-            b"g\r\n",
-            b"7\r\ndata:x\n\r\n",
-            b"1\r\n\n\r\n",
-            b" 1\r\nx\r\n",
-            b"1 \r\nx\r\n",
-        ),
-    ]
-)
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+def bytes_of(target: Target) -> st.SearchStrategy[bytes]:
+    """What the format is made of, and what breaks it."""
+    return st.lists(st.sampled_from(target.tokens) | st.binary(max_size=6), max_size=30).map(b"".join)
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    edges = [0, *sorted({place % (len(data) + 1) for place in places} - {0, len(data)}), len(data)]
-    return [data[a:b] for a, b in pairwise(edges)]
+@pytest.mark.parametrize("name", MODULES)
+def test_random_cases_and_all_seeds_break_no_rule(name: str, tmp_path: Path) -> None:
+    """In a process of its own: an extension that crashes would end this one, and Locust patches it."""
+    words = [sys.executable, str(Path(__file__).with_name("fuzz.py")), name, "--engine", "random"]
+    words += ["--seed", "1", "--cases", "300", "--seconds", "600", "--found", str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, check=False, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "0 places where a rule broke" in ended.stdout
 
 
-def events_of(pieces: list[bytes]) -> list[SseEvent]:
-    decoder, events = SseDecoder(max_event_bytes=1 << 20), list[SseEvent]()
-    for piece in pieces:
-        events += decoder.feed(piece)
-    return events
+def test_every_seed_is_of_a_fuzzer() -> None:
+    assert {path.name for path in SEEDS.iterdir()} <= MODULES.keys()
 
 
-@given(data=STREAMS, places=PLACES)
-@example(data=b"\n" * 9 + b"data: x\n\n", places=[])
-@example(data=b"data: x\r" + b"\r" * 9 + b"\ndata: y\n\n", places=[8])
-@example(data=b":\r" * 9 + b"\ndata: x\n\n", places=[18])
-@example(data=b"\xef\xbb\xbf" + b"\n" * 9 + b"data: x\n\n", places=[3])
-@example(data=b"\n" * 9 + b"\xef\xbb\xbfdata: x\n\n", places=[])
-@example(data=b"data: x\n" + b"\n\r" * 9 + b"data: y\n\n", places=[9, 10])
-def test_fuzz_a_stream_has_the_same_events_however_it_is_split(data: bytes, places: list[int]) -> None:
-    by_bytes = events_of([data[at : at + 1] for at in range(len(data))])
-    assert events_of(cut(data, places)) == events_of([data]) == by_bytes
-
-
-@given(data=STREAMS, places=PLACES, bound=st.integers(8, 40))
-def test_fuzz_a_bound_of_events_ends_the_stream_or_changes_nothing(
+@given(data=bytes_of(SSE), places=PLACES, bound=st.integers(1, 60))
+@example(data=b"\n" * 9 + b"data: x\n\n", places=[], bound=60)
+@example(data=b"data: x\r" + b"\r" * 9 + b"\ndata: y\n\n", places=[8], bound=60)
+@example(data=b":\r" * 9 + b"\ndata: x\n\n", places=[18], bound=60)
+@example(data=b"\xef\xbb\xbf" + b"\n" * 9 + b"data: x\n\n", places=[3], bound=60)
+@example(data=b"\n" * 9 + b"\xef\xbb\xbfdata: x\n\n", places=[], bound=60)
+@example(data=b"data: x\n" + b"\n\r" * 9 + b"data: y\n\n", places=[9, 10], bound=60)
+@example(data=b":data\n:data\n:data\n", places=[2], bound=4)
+@example(data=b"\xef\xbb\xbf\n", places=[], bound=3)
+def test_a_stream_has_the_events_of_the_standard_however_it_is_split(
     data: bytes, places: list[int], bound: int
 ) -> None:
-    decoder, events = SseDecoder(max_event_bytes=bound), list[SseEvent]()
-    try:
-        for piece in cut(data, places):
-            events += decoder.feed(piece)
-    except SseError as e:
-        events += e.events
-    assert events == events_of([data])[: len(events)]
+    check_events(data, places, bound)
 
 
-@given(body=st.lists(CHUNKS | st.binary(max_size=4), max_size=20).map(b"".join), places=PLACES)
+def test_the_standards_own_examples_are_what_the_slow_decoder_makes_of_them() -> None:
+    stocks = b"data: YHOO\ndata: +2\ndata: 10\n\n"
+    tests = b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event\n\n"
+    assert events_of_standard(stocks) == [SseEvent(b"YHOO\n+2\n10", len(stocks))]
+    assert [e.data for e in events_of_standard(tests)] == [b"first event", b"second event", b" third event"]
+    assert [e.data for e in events_of_standard(b"data\n\ndata\ndata\n\ndata:")] == [b"\n"]
+    assert [e.event for e in events_of_standard(b"event: add\ndata: 7\n\ndata: 8\r\r")] == [b"add", b""]
+
+
+@given(body=bytes_of(CHUNKS), places=PLACES)
 @example(body=b"5;a=b\r\nhello\r\n0\r\nA: b\r\n\r\n", places=[1, 2, 3])
 @example(body=b"fffffffffffffffff\r\n", places=[])
-def test_fuzz_chunks_have_the_same_body_however_they_are_split(body: bytes, places: list[int]) -> None:
-    def read(pieces: list[bytes]) -> tuple[bytes, bool]:
-        exchange, slices = Exchange(), list[bytes]()
-        exchange.on_slice = slices.append
-        with suppress(ResponseError):
-            for piece in pieces:
-                exchange.on_read(piece, [], 1)
-                if exchange.complete:
-                    break
-        exchange.drain()
-        return b"".join(slices), exchange.complete
-
-    assert read(cut(HEAD + body, places)) == read([HEAD + body])
+def test_a_response_is_the_same_however_it_is_split_and_what_another_reader_makes_of_it(
+    body: bytes, places: list[int]
+) -> None:
+    check_response(HEAD + body, places)
+    check_response(body, places)
 
 
-@given(endpoint=st.sampled_from(Endpoint), streamed=st.booleans(), data=STREAMS)
+@given(endpoint=st.sampled_from(Endpoint), streamed=st.booleans(), data=bytes_of(SSE))
 @example(endpoint=Endpoint.CHAT, streamed=False, data=b"[" * 5_000)
 @example(endpoint=Endpoint.MESSAGES, streamed=True, data=b'data: {"type":"content_block_delta"}\n\n')
-def test_fuzz_any_body_is_a_reply(endpoint: Endpoint, streamed: bool, data: bytes) -> None:
-    exchange = Exchange()
-    decoder = BodyDecoder(exchange, endpoint, streamed=streamed)
-    exchange.on_read(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(data) + data, [], 1)
-    reply = decoder.finish()
-    assert list(reply.token_ends) == sorted(reply.token_ends)
-    reply.text.encode()
-    exchange.release()
+def test_any_body_is_a_reply(endpoint: Endpoint, streamed: bool, data: bytes) -> None:
+    check_reply(data, endpoint, streamed=streamed)
+
+
+@pytest.mark.parametrize("target", [FRAMES, SCENARIO, TRACES], ids=lambda target: target.name)
+def test_any_bytes_are_read_or_refused(target: Target) -> None:
+    @given(bytes_of(target))
+    def read(case: bytes) -> None:
+        target.check(case)
+
+    read()
+
+
+def test_frames_are_found_by_hand_where_they_are() -> None:
+    frame = encode_frame(FrameHeader("r", "w", 0, 1), b"payload")
+    begin, end = 5, 5 + len(frame)
+    assert frames_by_hand(b"LLB1x" + frame + frame[:-1] + frame) == [
+        (begin, end),
+        (2 * end - 6, 3 * end - 11),
+    ]
