@@ -84,7 +84,7 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
         }
 
     return {
-        "schema": 1,
+        "schema": 2,
         "compat": by_pandas.compat(df),
         "run": {
             "id": "20261121-golden",

@@ -12,7 +12,7 @@ from metrics_cases import ORIGIN_NS, batch, failed, ns, request
 from report_cases import SECONDS, lost_records, manifest, records, write_run
 
 from llm_locust.cli import main
-from llm_locust.manifest import WorkerFacts
+from llm_locust.manifest import NodeHealth, WorkerFacts
 from llm_locust.record import Outcome, RequestRecord, moved
 from llm_locust.report.compare.outcome import compare_runs
 from llm_locust.store import (
@@ -409,3 +409,17 @@ def test_first_tries_are_counted_and_found_and_change_nothing_else(tmp_path: Pat
         0,
     )
     assert compare_runs([once, again]).comparisons[0].new.lost == 0
+
+
+def test_what_is_counted_of_each_run_is_summed_over_several(tmp_path: Path, told: Any) -> None:
+    dropped = [{"w1": {"llm_batch": 2}}, {"w1": {"llm_batch": 1, "llm_done": 3}, "w9": {"llm_ping": 4}}]
+    healths = [NodeHealth(hub_lag_ms_max=4.0, cpu_percent_max=80.0), NodeHealth(hub_lag_ms_max=9.0)]
+    runs = [
+        other_run(tmp_path / f"run{i}", 100.0 * i, messages_dropped=messages, master=health)
+        for i, (messages, health) in enumerate(zip(dropped, healths, strict=True))
+    ]
+    _, found = told(*runs)
+    part = found["completeness"]
+    assert part["messages_dropped"] == 10
+    assert part["messages_dropped_by"] == {"w1": {"llm_batch": 3, "llm_done": 3}, "w9": {"llm_ping": 4}}
+    assert (part["master"]["hub_lag_ms_max"], part["master"]["cpu_percent_max"]) == (9.0, 80.0)

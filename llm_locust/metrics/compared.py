@@ -13,7 +13,7 @@ from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.comparable import Metric
 from llm_locust.metrics.completeness import requests_lost, requests_unsent
-from llm_locust.metrics.cut import Samples, with_stuck, with_unsent
+from llm_locust.metrics.cut import CENSORED, FROM_SCHEDULED, Samples, with_stuck, with_unsent
 from llm_locust.metrics.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.goodput import good_rates
@@ -38,6 +38,7 @@ class Compared:
     population: Population
     gaps: Floats | Ascending  # of the ok requests, ascending, in seconds
     lost: int  # requests without a record
+    unsent: int  # requests that were due and never sent
 
     @property
     def c(self) -> Columns:
@@ -59,6 +60,17 @@ class Compared:
         if latency == "itl":
             return self.gaps
         return ordered(self.measured.values[latency][self.population.ok])
+
+    def why_open(self, metric: Metric) -> str | None:
+        """Why there is no estimate though there are samples; None where there are none."""
+        if metric.latency not in CENSORED or not len(self.latencies(metric.latency)):
+            return None
+        stuck = self.measured.stuck.among(np.arange(len(self.c)))
+        given_up = len(self.population.given_up(self.c)) + len(stuck)
+        causes = [f"{given_up} requests were given up before their end"] if given_up else []
+        if self.unsent and metric.latency in FROM_SCHEDULED:
+            causes.append(f"{self.unsent} were never sent")
+        return " and ".join(causes) or None
 
     def estimate(self, metric: Metric) -> Estimate | None:
         """The figure in its unit (seconds for a latency); None where the run has no sample of it."""
@@ -87,7 +99,8 @@ def measure_for_comparison(
     lost = requests_lost(manifest, len(requests.stored))
     population = measured.population(np.arange(len(measured.c)))
     gaps = measured.gaps.ascending()
-    return Compared(manifest, slo, measured, population, gaps, lost)
+    unsent = requests_unsent(manifest, warmup_s)
+    return Compared(manifest, slo, measured, population, gaps, lost, unsent)
 
 
 def _latency(run: Compared, metric: Metric) -> Estimate | None:
@@ -99,7 +112,7 @@ def _latency(run: Compared, metric: Metric) -> Estimate | None:
         found = samples.durations(run.population, order=order_cells(run.c, run.population.all))
         every = np.arange(len(run.c))
         found = with_stuck(found, run.measured.stuck.bounds_s(every, metric.latency))
-        found = with_unsent(found, metric.latency, requests_unsent(run.manifest))
+        found = with_unsent(found, metric.latency, run.unsent)
     if not len(found.observed):
         return None
     mean, std = found.moments()
@@ -134,7 +147,7 @@ def _share(run: Compared, metric: Metric) -> Estimate | None:
     hits = _hits(run, metric)
     missing = 0
     if metric.name != "error_rate":
-        missing = run.lost + requests_unsent(run.manifest)
+        missing = run.lost + run.unsent
         missing += len(run.measured.stuck.among(np.arange(len(run.c))))
     if hits is None or not len(judged) + missing:
         return None

@@ -20,17 +20,21 @@ def requests_lost(manifest: Manifest, rows: int) -> int:
     return manifest.records_lost + max(0, manifest.records_received - rows)
 
 
-def requests_unsent(manifest: Manifest) -> int:
-    """Requests of a schedule that were due after the warm-up, and were never sent."""
-    return sum(worker.unsent - worker.unsent_warmup for worker in manifest.workers)
+def requests_unsent(manifest: Manifest, warmup_s: float) -> int:
+    """Requests of a schedule that were due after the warm-up, and were never sent.
+
+    Of those in the run's own warm-up the moment is not known: where less is left out, all of them count.
+    """
+    shorter = warmup_s < manifest.warmup_s
+    return sum(w.unsent - (0 if shorter else w.unsent_warmup) for w in manifest.workers)
 
 
-def unsent_by_class(manifest: Manifest) -> dict[str, int] | None:
-    """The same by the class that they were of; None where not all workers told it."""
+def unsent_by_class(manifest: Manifest, warmup_s: float) -> dict[str, int] | None:
+    """The same by the class that they were of; None where that is not known of all of them."""
     counts: Counter[str] = Counter()
     for worker in manifest.workers:
         counts.update(worker.unsent_by_class)
-    return dict(counts) if counts.total() == requests_unsent(manifest) else None
+    return dict(counts) if counts.total() == requests_unsent(manifest, warmup_s) else None
 
 
 def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -96,6 +96,7 @@ class State(StrEnum):
 class GateResult:
     """``change`` is in the limit's unit, +∞ from a base of 0; None without samples.
 
+    ``why_open`` says why one of the runs has no value though it has samples.
     ``interval`` is the change with its interval in the same unit, an infinite end being unknown; None
     without samples and, of a relative gate, from a base of 0.
     """
@@ -105,6 +106,7 @@ class GateResult:
     change: float | None
     state: State
     interval: Difference | None = None
+    why_open: str | None = None
 
     def passed(self, unknown: Unknown = "fail") -> bool:
         """Whether it held; an unknown one does as ``unknown`` says."""
@@ -123,10 +125,16 @@ def parse_relative_gates(text: str) -> tuple[RelativeGate, ...]:
 
 def evaluate_relative(gates: tuple[RelativeGate, ...], base: Compared, new: Compared) -> list[GateResult]:
     """Each gate on the change from ``base`` to ``new``."""
-    return [
-        judge_change(gate, base.estimate(gate.metric), new.estimate(gate.metric), len(gates))
-        for gate in gates
-    ]
+    return [_judged(gate, base, new, len(gates)) for gate in gates]
+
+
+def _judged(gate: RelativeGate, base: Compared, new: Compared, gates: int) -> GateResult:
+    estimates = base.estimate(gate.metric), new.estimate(gate.metric)
+    found = judge_change(gate, *estimates, gates)
+    if found.state is not State.NO_SAMPLES:
+        return found
+    without = base if estimates[0] is None else new
+    return replace(found, why_open=without.why_open(gate.metric))
 
 
 def judge_change(

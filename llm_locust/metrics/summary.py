@@ -42,7 +42,9 @@ from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.metrics.window import Population, Window, run_window
 from llm_locust.roofline.roof import Roof, roof_of_options
 
-SUMMARY_SCHEMA = 1
+#: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
+#: that ended in the window. Keys of 1 that kept their names have other values in such runs.
+SUMMARY_SCHEMA = 2
 
 WINDOWS = ("run", "steady")
 
@@ -99,9 +101,9 @@ def summarise(
     c, rows = m.c, stored if rows_of_run is None else rows_of_run
     selection = rows_of_run is not None
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
-    missing = Missing(requests_lost(manifest, rows), requests_unsent(manifest))
+    missing = Missing(requests_lost(manifest, rows), requests_unsent(manifest, warmup_s))
     found = whole_and_parts(
-        m, answers, percentiles, missing, unsent_by_class(manifest), of_selection=selection
+        m, answers, percentiles, missing, unsent_by_class(manifest, warmup_s), of_selection=selection
     )
     found["sessions"] = sessions(requests, c, m.window)
     law = littles_law(m.c, m.window, requests, manifest, of_selection=selection)

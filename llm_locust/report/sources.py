@@ -1,17 +1,20 @@
 """Which requests a report is of: those of one run, of several pooled, or of what is left of a run."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_locust.batch import Requests
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, holds_samples
-from llm_locust.manifest import Manifest
+from llm_locust.manifest import Manifest, NodeHealth
+from llm_locust.metrics.completeness import largest
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.selection import Pooled
 from llm_locust.store import (
@@ -24,6 +27,12 @@ from llm_locust.store import (
 )
 from llm_locust.store.salvage import is_damaged, salvage
 from llm_locust.store.sources import find
+
+#: What a process was at its worst.
+_WORST = (
+    *("hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max"),
+    *("steal_percent", "throttled_percent"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +200,27 @@ def _pooled_manifest(manifests: Sequence[Manifest], slo: str | None, gates: str 
         ],
         clock_steps=sum(m.clock_steps for m in manifests),
         torn=[text for m in manifests for text in m.torn],
+        messages_dropped=_dropped(manifests),
+        server_calls=[call for m in manifests for call in m.server_calls],
+        targets=list(dict.fromkeys(target for m in manifests for target in m.targets)),
+        replicas_ready=list(dict.fromkeys(name for m in manifests for name in m.replicas_ready)),
+        master=_worst([m.master for m in manifests]),
     )
+
+
+def _dropped(manifests: Sequence[Manifest]) -> dict[str, dict[str, int]]:
+    """The messages that were dropped in all runs, by sender and kind."""
+    total: dict[str, Counter[str]] = {}
+    for manifest in manifests:
+        for sender, kinds in manifest.messages_dropped.items():
+            total.setdefault(sender, Counter()).update(kinds)
+    return {sender: dict(kinds) for sender, kinds in total.items()}
+
+
+def _worst(masters: Sequence[NodeHealth]) -> NodeHealth:
+    """How the master of any of the runs fared at its worst; its memory over time is each run's own."""
+    worst: dict[str, Any] = {name: largest(getattr(each, name) for each in masters) for name in _WORST}
+    return replace(NodeHealth(cells=[cell for each in masters for cell in each.cells]), **worst)
 
 
 def _joined(texts: Sequence[str | None]) -> str:

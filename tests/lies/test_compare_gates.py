@@ -6,6 +6,7 @@
   zero. Now a gate breaks where the change is beyond its limit by more than noise: in at most one of twenty.
 - A gate held on runs that could not have shown ten times the change that it forbids. Now it is unknown.
 - A goodput rate that fell to nothing has no interval: the gate passed. Now it is unknown.
+- A percentile that requests given up left open: "no samples" of a run that had thousands. Now it says why.
 - ``p99_ttft<800ms`` passed on a run of 20 requests. Now it fails and says that it needs 100 samples.
 """
 
@@ -16,12 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compare_cases import compared, lognormal, made_batch, made_run, write_made_run
-from metrics_cases import ns
+from metrics_cases import batch, ns, request
 
 from llm_locust.metrics.chance import hypergeometric_at_most
 from llm_locust.metrics.compared import Compared
 from llm_locust.metrics.relative_gates import GateResult, State, evaluate_relative, parse_relative_gates
+from llm_locust.record import Outcome
 from llm_locust.report.compare import command
+from llm_locust.report.compare.words import gate_reason
 
 
 def judged(text: str, base: Compared, new: Compared) -> GateResult:
@@ -126,3 +129,13 @@ def test_the_chance_of_marked_ones_is_that_of_the_hypergeometric_distribution() 
     rng = np.random.default_rng(1)
     drawn = rng.hypergeometric(12, 40, 20, 200_000)
     assert hypergeometric_at_most(3, 20, 12, 52) == pytest.approx((drawn <= 3).mean(), abs=0.005)
+
+
+def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> None:
+    answers = [request(i * 0.01, (0.1, 0.2)) for i in range(400)]
+    hung = [request(4 + i * 0.01, (), ended=9.9, outcome=Outcome.CANCELLED) for i in range(100)]
+    base, new = compared(batch(*answers)), compared(batch(*answers, *hung))
+    result = judged("p99_ttft<=+5%", base, new)
+    assert not result.passed()
+    assert gate_reason(result) == "undetermined in new: 100 requests were given up before their end"
+    assert judged("p99_connect<=+5%", base, new).why_open is None

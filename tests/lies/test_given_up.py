@@ -11,6 +11,7 @@
 - A steady window left out a hung server, and said that the run's goodput was 100 %. Now it is the run's own.
 - Seven of eight users hung from the warm-up on: the window had the eighth's requests alone, its goodput was
   100 %, and its gates passed. Now the seven are bad, and leave the latencies open.
+- ``report --warmup 0`` still left out what was due in the run's own warm-up and never sent.
 - A fault ended a run early, and its exit code was 2: every case of its JUnit file passed. Now one fails.
 """
 
@@ -213,3 +214,15 @@ def test_without_a_limit_a_request_is_stuck_as_a_deployment_stands_still() -> No
     paced = [cut(1.5, 9.9, (0.5, 6.0)), cut(1.5, 9.9, (0.5, 1.0))]
     found, _ = told(one_of_eight(*paced), manifest(**WARMED_UP, slo="tpot=10s"))
     assert found["requests"]["stuck"] == 1
+
+
+@pytest.mark.parametrize(("warmup_s", "unsent"), [(None, 20), (5.0, 20), (8.0, 20), (1.0, 30), (0.0, 30)])
+def test_what_was_never_sent_in_the_warm_up_counts_where_that_is_not_left_out(
+    warmup_s: float | None, unsent: int
+) -> None:
+    run = manifest(stopped=14.0, slo="ttft=500ms", open_loop=True, warmup_s=5.0)
+    workers = [replace(w, unsent=30, unsent_warmup=10, unsent_by_class={"": 20}) for w in run.workers]
+    late = [request(8.0 + k * 0.1, ANSWER) for k in range(10)]
+    found = summarise(batch(*answered(), *late), replace(run, workers=workers), warmup_s=warmup_s)
+    assert found["requests"]["unsent"] == unsent  # printed 20
+    assert found["goodput"]["first_failed"]["unsent"] == unsent

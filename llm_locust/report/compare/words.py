@@ -120,12 +120,15 @@ def gate_reason(result: GateResult) -> str | None:
     """Why a gate broke or is unknown, or held in spite of the figure; None where it held."""
     metric = result.row.metric
     missing = "base" if result.row.base is None else "new"
+    lacking = f"no samples, {missing} has no value of {metric.name}"
+    if result.why_open is not None:
+        lacking = f"undetermined in {missing}: {result.why_open}"
     return {
         State.HELD: None,
         State.WITHIN_NOISE: "over the limit, but within noise",
         State.BROKEN: "the change is over the limit by more than noise",
         State.BROKEN_BY_RANKS: f"more samples than by chance are above the limit on {metric.statistic}",
-        State.NO_SAMPLES: f"no samples, {missing} has no value of {metric.name}",
+        State.NO_SAMPLES: lacking,
         State.TOO_NOISY: "noise could hide a change of twice the limit",
         State.TOO_FEW: "too few independent samples to know the noise",
     }[result.state]
