@@ -33,15 +33,21 @@ def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float)
     for part, lists in pieces(c.arrivals, rows[index]):
         counts = lengths(lists)
         n = c.event_tokens[part]
-        owner = np.repeat(np.arange(len(part)), counts)
+        # In place from here on: these are as many values as there are tokens.
         event = np.arange(len(lists.values)) - np.repeat(lists.offsets[:-1], counts)
-        due_ns = np.rint((ttft_limit_s + event * (n / counts)[owner] * tpot_limit_s) * 1e9)
-        behind = np.clip(lists.values - due_ns.astype(np.int64), 0, _LATEST_NS)
+        due_ns = np.repeat(n / counts, counts)
+        due_ns *= event
+        due_ns *= tpot_limit_s
+        due_ns += ttft_limit_s
+        due_ns *= 1e9
+        slack = lists.values - np.rint(due_ns, out=due_ns).astype(np.int64)
+        np.clip(slack, 0, _LATEST_NS, out=slack)
         # Each request gets a range of its own above the one before, so that one running maximum
         # over the piece is a running maximum within each request.
-        slack = behind + owner * (_LATEST_NS + 1)
-        before = np.concatenate([[0], np.maximum.accumulate(slack)[:-1]])
-        late = slack > np.maximum(before, owner * (_LATEST_NS + 1))
+        floor = np.repeat(np.arange(len(part)) * (_LATEST_NS + 1), counts)
+        slack += floor
+        np.maximum(floor[1:], np.maximum.accumulate(slack)[:-1], out=floor[1:])
+        late = slack > floor
         missed = np.add.reduceat(late, lists.offsets[:-1], dtype=np.int64)
         out[index[filled : filled + len(part)]] = 1 - missed * np.minimum(1.0, n / counts) / n
         filled += len(part)

@@ -113,15 +113,16 @@ def _axis(requests: Requests, origin_ns: int) -> Rows:
 
 def _bins(axis: Rows, times_s: Floats) -> Rows:
     """The row of each time; -1 for one that is not known or not on the axis."""
-    with np.errstate(invalid="ignore"):
-        bins = np.floor(times_s) - (axis[0] if len(axis) else 0)
-        return np.where((bins >= 0) & (bins < len(axis)), bins, -1).astype(np.int64)
+    bins = np.floor(times_s)
+    bins -= axis[0] if len(axis) else 0
+    bins[~((bins >= 0) & (bins < len(axis)))] = -1
+    return bins.astype(np.int64)
 
 
 def _sums(axis: Rows, times_s: Floats, amounts: Floats | None = None) -> Floats:
     """The sum of the known ``amounts`` (the number of times, without them) in each second."""
     bins = _bins(axis, times_s) + 1
-    weights = None if amounts is None else np.nan_to_num(amounts)
+    weights = None if amounts is None else np.where(np.isnan(amounts), 0.0, amounts)
     return np.bincount(bins, weights, minlength=len(axis) + 1)[1:].astype(np.float64)
 
 

@@ -55,9 +55,11 @@ class TimeAxis:
 
     def index(self, times_s: Floats) -> Rows:
         """The bin of each time; -1 for one that is not known or not on the axis."""
-        place = np.floor((times_s - self.start_s) / self.width_s)
-        inside = (place >= 0) & (place < self.bins)
-        return np.where(inside, place, -1).astype(np.int64)
+        place = times_s - self.start_s
+        place /= self.width_s
+        np.floor(place, out=place)
+        place[~((place >= 0) & (place < self.bins))] = -1
+        return place.astype(np.int64)
 
     def sums(self, times_s: Floats, amounts: Floats | None = None) -> Floats:
         """The sum of the known ``amounts`` (the number of times, without them) in each bin."""

@@ -86,8 +86,8 @@ def _count(c: Part, axis: TimeAxis, output_tokens: Floats, gaps: Rows) -> None:
         counts = lengths(arrivals)
         bins = axis.index(np.repeat(c.sent_s[rows], counts) + arrivals.values * 1e-9)
         each = np.nan_to_num(c.output_tokens[rows] / counts)
+        output_tokens += np.bincount(bins + 1, np.repeat(each, counts), minlength=axis.bins + 1)[1:]
         known = bins >= 0
-        output_tokens += np.bincount(bins[known], np.repeat(each, counts)[known], minlength=axis.bins)
         # The first event of a request has no gap before it.
         known[arrivals.offsets[:-1]] = False
         unknown = unknown_gaps(c, rows, arrivals)
