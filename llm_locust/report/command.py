@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
@@ -20,7 +19,7 @@ from llm_locust.report.console import print_report
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.markdown import markdown
-from llm_locust.report.output import one_line, printing
+from llm_locust.report.output import one_line, printing, shown_json
 from llm_locust.report.so_far import open_so_far
 from llm_locust.report.sources import Source, open_source
 from llm_locust.store import StoreError, create_run_dir, holds_a_run, write_text
@@ -193,7 +192,7 @@ def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
     """What is printed; None of the console's report, which depends on the terminal."""
     match args.format:
         case "json":
-            return msgspec.json.format(msgspec.json.encode(analysis.summary), indent=2).decode() + "\n"
+            return shown_json(analysis.summary, indent=2) + "\n"
         case "md":
             return markdown(analysis.summary)
         case "vllm":

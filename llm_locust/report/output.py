@@ -4,8 +4,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import msgspec
 
 from llm_locust.report.text import clean
+from llm_locust.wire.names import CONTROL
 
 
 @contextmanager
@@ -21,3 +25,14 @@ def printing() -> Iterator[None]:
 def one_line(error: Exception | str) -> str:
     """The text of an error as one line that a terminal can show (:func:`~llm_locust.report.text.clean`)."""
     return clean(error) or type(error).__name__
+
+
+def shown_json(value: Any, *, indent: int | None = None) -> str:
+    """A value as JSON that a terminal can show, without a line end.
+
+    Control and format characters in texts are written as ``\\uXXXX``: the value read back is the same.
+    """
+    data = msgspec.json.encode(value)
+    text = (data if indent is None else msgspec.json.format(data, indent=indent)).decode()
+    # The encoder escapes those of ASCII but DEL; a line feed stands between the parts only.
+    return CONTROL.sub(lambda found: "\n" if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)

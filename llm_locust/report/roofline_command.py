@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from llm_locust.report.console import NARROWEST, WIDE_FROM, encodable
-from llm_locust.report.output import one_line, printing
+from llm_locust.report.output import one_line, printing, shown_json
 from llm_locust.report.text import clean, count, number, percent, plural
 from llm_locust.roofline.answer import DEFAULT_BATCHES, answer
 from llm_locust.roofline.gpus import GPUS, gpu_named
@@ -90,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     with printing():
         if args.format == "json":
-            print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+            print(shown_json(found, indent=2))
         else:
             print_bounds(found, sys.stdout)
     return 0

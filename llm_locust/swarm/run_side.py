@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import gevent
-import msgspec
 from locust.env import Environment
 
 from llm_locust.deployment.profiler import ProfileError
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.report.console import print_report
+from llm_locust.report.output import shown_json
 from llm_locust.store import FRAMES_FILE, FrameLog
 from llm_locust.swarm.arrivals_load import ORIGIN_DELAY_S, open_loop_class
 from llm_locust.swarm.arrivals_watch import (
@@ -252,7 +252,7 @@ class RunSide:
         self._printed = run
         print_report(run.report.summary, run.path, sys.stdout)
         if run.settings.print_summary:
-            sys.stdout.write(msgspec.json.encode(run.report.summary).decode() + "\n")
+            sys.stdout.write(shown_json(run.report.summary) + "\n")
         sys.stdout.flush()
 
     def _exit_code(self) -> int | None:

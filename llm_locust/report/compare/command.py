@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from llm_locust.metrics.relative_gates import parse_relative_gates
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.metrics.summary import WINDOWS
@@ -14,7 +12,7 @@ from llm_locust.report.compare.console import print_comparison
 from llm_locust.report.compare.data import as_data
 from llm_locust.report.compare.markdown import markdown
 from llm_locust.report.compare.outcome import Outcome, compare_runs
-from llm_locust.report.output import one_line, printing
+from llm_locust.report.output import one_line, printing, shown_json
 from llm_locust.store import StoreError, write_text
 
 DESCRIPTION = (
@@ -95,7 +93,7 @@ def _write_page(path: Path, outcome: Outcome) -> None:
 
 def _print(outcome: Outcome, form: str) -> None:
     if form == "json":
-        print(msgspec.json.format(msgspec.json.encode(as_data(outcome)), indent=2).decode())
+        print(shown_json(as_data(outcome), indent=2))
     elif form == "md":
         print(markdown(outcome), end="")
     else:

@@ -10,12 +10,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from llm_locust.batch import Requests
 from llm_locust.manifest import Manifest
 from llm_locust.metrics.vllm_bench import vllm_bench, vllm_details
 from llm_locust.report.analysis import Analysis
+from llm_locust.report.output import shown_json
 
 #: What vLLM tells without being asked for others.
 DEFAULT_PERCENTILES = {"p99": 99.0}
@@ -38,7 +37,7 @@ def vllm_json(
     if detailed:
         details = asdict(vllm_details(measured, analysis.requests))
         result |= {**details, "generated_texts": [""] * len(details["errors"])}
-    return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
+    return shown_json(result, indent=2) + "\n"
 
 
 def _setup(manifest: Manifest, requests: Requests) -> dict[str, Any]:
