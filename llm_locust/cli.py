@@ -25,8 +25,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code: 0 fine, 1 a gate broke, 2 usage error or records
-    missing, 3 measurement invalid.
+    """Run one command and give its exit code: 0 fine, 1 a gate broke, 2 usage error, 3 measurement
+    invalid, 4 records missing or the run cut short.
 
     Raises:
         SystemExit: by argparse, for ``--help``, ``--version`` and wrong arguments.
@@ -87,7 +87,7 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="run directory to make")
     parser.add_argument("--run", metavar="ID", help="id of the run, where there are batches of several")
     parser.add_argument(
-        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 2"
+        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 4"
     )
     parser.set_defaults(run_command=_merge)
 

@@ -63,9 +63,9 @@ def test_report_judges_by_the_limits_that_it_is_given(
     assert "ttft ≤ 60 ms" in text
 
 
-def test_missing_records_are_exit_code_2_unless_they_are_allowed(tmp_path: Path) -> None:
+def test_missing_records_are_exit_code_4_unless_they_are_allowed(tmp_path: Path) -> None:
     run = str(write_run(tmp_path, workers=lost_records(100, 3)))
-    assert main(["report", run]) == 2
+    assert main(["report", run]) == 4
     assert main(["report", run, "--allow-incomplete"]) == 0
 
 
@@ -94,7 +94,7 @@ def test_merge_makes_a_run_of_what_was_left_and_reports_on_it(
 
 def test_merge_exits_as_the_report_of_the_run_does(tmp_path: Path) -> None:
     dead = str(left_over(tmp_path / "dead"))
-    assert main(["merge", dead, "--out", str(tmp_path / "a")]) == 2
+    assert main(["merge", dead, "--out", str(tmp_path / "a")]) == 4
     assert main(["merge", dead, "--out", str(tmp_path / "b"), "--allow-incomplete"]) == 0
     broken = str(left_over(tmp_path / "broken", gates="rps>99", ended_ns=ORIGIN_NS + 20_000_000_000))
     assert main(["merge", broken, "--out", str(tmp_path / "c")]) == 1

@@ -84,7 +84,7 @@ def test_the_command_says_the_exit_code_of_the_report(tmp_path: Path) -> None:
     write_frames(tmp_path / "-run", gates="rps>1", workers_expected=2)
     done = command("--", "-run", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert answer(done) == FinishAnswer(exit_code=2, error=None)
+    assert answer(done) == FinishAnswer(exit_code=4, error=None)
     assert (tmp_path / "-run" / SUMMARY_FILE).exists()
     whole = command("--allow-incomplete", "--", "-run", cwd=tmp_path)
     assert answer(whole) == FinishAnswer(exit_code=0, error=None)

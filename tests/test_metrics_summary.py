@@ -483,12 +483,12 @@ INVALID = request(kernel_stamps=False, client_lag_ns=10**9)
         (request(), WHOLE, None),
         (request(), {**WHOLE, "gates": "rps>0"}, 0),
         (request(), {**WHOLE, "gates": "rps>0 rps>99"}, 1),
-        (request(), MISSING, 2),
-        (request(), {**MISSING, "gates": "rps>99"}, 2),
+        (request(), MISSING, 4),
+        (request(), {**MISSING, "gates": "rps>99"}, 4),
         (INVALID, WHOLE, None),
         (INVALID, {**WHOLE, "require_valid": True}, 3),
         (INVALID, {**WHOLE, "require_valid": True, "gates": "rps>99"}, 3),
-        (INVALID, {**MISSING, "require_valid": True}, 2),
+        (INVALID, {**MISSING, "require_valid": True}, 4),
     ],
 )
 def test_the_exit_code_is_missing_before_invalid_before_a_broken_gate(

@@ -142,7 +142,7 @@ def test_the_head_says_what_was_chosen_and_how_much_is_left(tmp_path: Path, told
 def test_completeness_is_the_runs_and_the_lost_are_nobodys(tmp_path: Path, told: Any) -> None:
     run = write_run(tmp_path, workers=lost_records(100, 3))
     code, part = told(run, "--where", "name == chat")
-    assert code == 2
+    assert code == 4
     assert part["completeness"]["records_lost"] == 3
     assert part["requests"]["lost"] is None
     assert "lost" not in part["goodput"]["first_failed"]

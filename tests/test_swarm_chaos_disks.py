@@ -136,9 +136,9 @@ def test_a_spool_that_was_never_there_is_not_spoken_of_again_at_the_end(
         assert not [line for line in worker.said if "worker.json" in line]
 
 
-def test_a_run_directory_without_room_is_said_and_gives_exit_code_2(without_run_directory: Survived) -> None:
+def test_a_run_directory_without_room_is_said_and_gives_exit_code_4(without_run_directory: Survived) -> None:
     run = without_run_directory
-    assert run.code == 2, run.told()
+    assert run.code == 4, run.told()
     assert "Traceback" not in run.told()
     assert "llm-locust merge" in run.told()
 

@@ -137,7 +137,7 @@ def test_the_run_is_complete_and_its_exit_code_says_whether_locust_cut_it_short(
     manifest = run.result.manifest
     assert manifest.complete, run.told()
     assert not manifest.cut_short or name == "all workers cut off"
-    assert run.code == (2 if manifest.cut_short else 0), run.told()
+    assert run.code == (4 if manifest.cut_short else 0), run.told()
     assert manifest.workers_lost == manifest.records_lost == 0
     assert len(manifest.workers) == 3
     assert all(w.announced == w.received > 0 and w.in_flight == 0 for w in manifest.workers)
@@ -171,7 +171,7 @@ def test_a_run_that_ended_without_its_workers_is_incomplete_until_it_is_merged(
 ) -> None:
     run = runs["beyond the run's end"]
     assert run.merged is not None
-    assert run.code == 2, run.told()
+    assert run.code == 4, run.told()
     assert run.result.manifest.workers_lost == 2
     assert run.merged.result.manifest.complete
     assert unrecorded(run.truth, run.merged.rows) == []
@@ -192,5 +192,5 @@ def test_a_run_that_ends_because_every_worker_went_silent_says_so_even_when_all_
     for result in (run.result, run.merged.result):
         assert result.manifest.cut_short
         assert result.summary["run"]["stop_reason"] == "no worker was left: 2 of 2 went silent at the end"
-    assert run.merged.code == 2
+    assert run.merged.code == 4
     assert "CUT SHORT: no worker was left" in run.merged.output

@@ -235,11 +235,11 @@ def test_lost_requests_are_in_the_denominator_of_goodput(name: str, runs: dict[s
     assert goodput["ratio"] < 1
 
 
-def test_missing_records_give_exit_code_2_unless_that_is_allowed(runs: dict[str, Survived]) -> None:
+def test_missing_records_give_exit_code_4_unless_that_is_allowed(runs: dict[str, Survived]) -> None:
     assert {name: runs[name].code for name in KILLED} == {
-        "killed": 2,
+        "killed": 4,
         "killed, allowed": 0,
-        "killed behind a cut": 2,
+        "killed behind a cut": 4,
     }
 
 
@@ -261,7 +261,7 @@ def test_a_merge_recovers_what_the_spool_of_a_dead_worker_has(runs: dict[str, Su
     assert run.rows.keys() < run.merged.rows.keys() <= run.truth.keys() | run.rows.keys()
     (lost,) = (worker for worker in run.merged.result.manifest.workers if worker.lost)
     assert lost.received == lost_worker(run).received + len(recovered)
-    assert run.merged.code == 2
+    assert run.merged.code == 4
 
 
 def test_a_worker_that_was_frozen_is_not_lost(runs: dict[str, Survived]) -> None:

@@ -85,7 +85,7 @@ def test_the_report_is_the_one_that_this_process_would_have_made(tmp_path: Path)
     here = finish_run(write_frames(tmp_path / "here", gates="rps>1", workers_expected=2))
     write_frames(tmp_path / "there", gates="rps>1", workers_expected=2)
     assert finish_elsewhere(tmp_path / "there") == here
-    assert here.exit_code == 2
+    assert here.exit_code == 4
     assert finish_elsewhere(tmp_path / "there", allow_incomplete=True).exit_code == 0
 
 

@@ -365,8 +365,8 @@ def test_a_worker_that_was_killed_loses_no_more_than_an_interval(name: str, runs
     assert min(missing) > max(missing) - 3.5e9
 
 
-def test_missing_records_give_exit_code_2_unless_that_is_allowed(runs: dict[str, Ended]) -> None:
-    assert runs["a worker killed"].code == 2
+def test_missing_records_give_exit_code_4_unless_that_is_allowed(runs: dict[str, Ended]) -> None:
+    assert runs["a worker killed"].code == 4
     assert runs["a worker killed, allowed"].code == 0
 
 
@@ -376,11 +376,11 @@ def unwritten(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Unwritten]:
 
 
 @pytest.mark.parametrize("name", list(FULL_DISKS))
-def test_a_full_disk_gives_exit_code_2_and_says_why_without_a_traceback(
+def test_a_full_disk_gives_exit_code_4_and_says_why_without_a_traceback(
     name: str, unwritten: dict[str, Unwritten]
 ) -> None:
     run = unwritten[name]
-    assert run.code == 2
+    assert run.code == 4
     assert "a write failed, its batches will be sent again: [Errno 27] File too large" in run.process.stderr
     assert "Traceback" not in run.process.stderr
     assert run.left_over == []

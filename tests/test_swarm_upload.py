@@ -49,11 +49,11 @@ def test_the_last_line_on_standard_output_is_the_summary(
     assert json.loads(last) == json.loads((folder / "run" / "summary.json").read_text())
 
 
-def test_a_run_that_could_not_be_copied_gives_exit_code_2_and_keeps_its_files(
+def test_a_run_that_could_not_be_copied_gives_exit_code_4_and_keeps_its_files(
     runs: dict[str, tuple[int, Process, Path]],
 ) -> None:
     code, process, _ = runs["refused"]
-    assert code == 2
+    assert code == 4
     assert len([line for line in process.stderr.splitlines() if "taken" in line and "/ERROR/" in line]) <= 1
     assert "taken" in process.stderr
     assert "Traceback" not in process.stderr

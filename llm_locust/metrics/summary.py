@@ -48,6 +48,9 @@ SUMMARY_SCHEMA = 2
 
 WINDOWS = ("run", "steady")
 
+#: What a run's result makes the exit code. 2 is of what could not begin, or be read, at all.
+EXIT_GATE, EXIT_INVALID, EXIT_INCOMPLETE = 1, 3, 4
+
 
 def summarise(
     requests: Requests,
@@ -138,19 +141,19 @@ def summarise(
 def exit_code(summary: dict[str, Any], manifest: Manifest, allow_incomplete: bool = False) -> int | None:
     """The exit code that a run's result asks for.
 
-    2 when records are missing or a fault cut the run short (unless ``allow_incomplete``), before 3 when
+    4 when records are missing or a fault cut the run short (unless ``allow_incomplete``), before 3 when
     the measurement is invalid and the manifest requires a valid one, before 1 when a gate broke: a gate
     on a part of the records, or on numbers that are the client's own, says nothing about the server. 0
     when all gates held. None without gates: Locust's own code stands then.
     """
     whole = summary["completeness"]["complete"] and not summary["completeness"]["cut_short"]
     if not whole and not allow_incomplete:
-        return 2
+        return EXIT_INCOMPLETE
     if manifest.require_valid and summary["client"]["verdict"] == "invalid":
-        return 3
+        return EXIT_INVALID
     if not summary["gates"]:
         return None
-    return 0 if all(gate["passed"] for gate in summary["gates"]) else 1
+    return 0 if all(gate["passed"] for gate in summary["gates"]) else EXIT_GATE
 
 
 def chosen_window(window: str | Window, warmup_s: float) -> str | Window:

@@ -60,7 +60,7 @@ def build_report(
         slo, gates: texts such as ``ttft=500ms`` and ``goodput>=95%``; an empty one means none.
         window: ``run`` or ``steady``.
         prices: for what answers cost; each that is None is the manifest's.
-        allow_incomplete: missing records do not make the exit code 2.
+        allow_incomplete: missing records do not make the exit code 4.
 
     Raises:
         StoreError: the run cannot be read or the reports cannot be written.

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     told.add_argument("--out", type=Path, metavar="DIR", help="write the reports into this directory")
     told.add_argument(
-        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 2"
+        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 4"
     )
 
 

@@ -39,7 +39,7 @@ def finish_run(run: Path, *, allow_incomplete: bool = False) -> Report:
 
     Args:
         run: a run directory with its manifest and, unless they are compacted already, its frames.
-        allow_incomplete: missing records do not make the exit code 2.
+        allow_incomplete: missing records do not make the exit code 4.
 
     Raises:
         ValueError: manifest, batches or limits that cannot be used (StoreError, BatchError, SloError, ...).
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.add_argument(
-        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 2"
+        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 4"
     )
     args = parser.parse_args(argv)
     os.nice(_NICENESS)

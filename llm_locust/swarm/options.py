@@ -277,7 +277,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
     )
     add("--print-summary", action="store_true", help="summary.json as the last line on standard output")
     add("--require-valid", action="store_true", help="exit code 3 when the client's verdict is 'invalid'")
-    add("--allow-incomplete", action="store_true", help="no exit code 2 when records are missing")
+    add("--allow-incomplete", action="store_true", help="no exit code 4 when records are missing")
     _add_load_arguments(add)
     add_deployment_arguments(add)
     add_web_arguments(add)

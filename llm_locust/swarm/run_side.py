@@ -14,6 +14,7 @@ from locust.env import Environment
 
 from llm_locust.deployment.profiler import ProfileError
 from llm_locust.deployment.readiness import Replicas
+from llm_locust.metrics.summary import EXIT_INCOMPLETE
 from llm_locust.report.console import print_report
 from llm_locust.report.output import shown_json
 from llm_locust.store import FRAMES_FILE, FrameLog
@@ -262,7 +263,7 @@ class RunSide:
         if self.run is None:
             return None
         if self.run.report is None or self.run.uploaded is False:
-            return EXIT_USAGE
+            return EXIT_INCOMPLETE
         return self.run.report.exit_code
 
     def _finish(self, run: Run) -> None:

@@ -249,7 +249,7 @@ def test_a_worker_that_sends_nonsense_makes_the_run_incomplete_and_loses_nobody_
     told: dict[str, Any],
 ) -> None:
     run = told["worker"]
-    assert run["code"] == 2, run["stderr"]
+    assert run["code"] == 4, run["stderr"]
     assert run["summary"]["complete"] is False
     assert run["rows"] == run["entries"] > 4
     assert run["summary"]["faults"]["fake"]

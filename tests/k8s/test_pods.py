@@ -184,7 +184,7 @@ def test_a_broken_gate_is_the_exit_code_of_the_master_and_no_failure_of_a_worker
 def test_workers_that_are_killed_are_named_and_the_run_goes_on(runs: dict[str, Ended]) -> None:
     run = runs["fire"]
     # Records are missing, and it says so.
-    assert run.exit_codes == dict(zip((MASTER, *WORKERS), (2, 137, 137, 0), strict=True)), run.said
+    assert run.exit_codes == dict(zip((MASTER, *WORKERS), (4, 137, 137, 0), strict=True)), run.said
     assert not run.manifest.complete
     for pod in WORKERS[:2]:
         assert run.worker(pod).lost

@@ -131,7 +131,7 @@ def test_what_a_steady_window_left_out_is_judged_as_the_run_is() -> None:
 def test_a_run_that_a_fault_ended_early_fails_in_junit_as_its_exit_code_does() -> None:
     run = manifest(slo="ttft=500ms", gates="goodput>=99%", cut_short=True, stop_reason="no worker was left")
     found, code = told(answered(), run)
-    assert code == 2
+    assert code == 4
     text = junit(found)
     assert 'failures="1"' in text  # printed 0
     assert 'message="a fault ended the run before its time">no worker was left' in text
