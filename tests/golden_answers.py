@@ -41,6 +41,7 @@ def sessions(df: Frame) -> dict[str, Any]:
                 "ok": len(ok),
                 "failed": len(failed),
                 "abandoned": int((rows.cancelled & rows.abandoned).sum()),
+                "left_out": int(rows.given_up.sum()),
                 **{f"{m}_ms": _times(ok[m] * 1e3, ok.scheduled) for m in ("ttft", "tpot", "e2el")},
                 "input_tokens": some(ok.input_tokens, *amounts),
                 "cached_share": both.cached_tokens.sum() / both.input_tokens.sum(),

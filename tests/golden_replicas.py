@@ -7,7 +7,7 @@ from typing import Any
 import golden_run as run
 import numpy as np
 import pandas as pd
-from golden_expected import latency, stuck
+from golden_expected import latency, stuck, stuck_ms
 from golden_frame import Frame, population
 
 from llm_locust.record import Outcome, RequestRecord
@@ -23,7 +23,8 @@ def replicas(df: Frame, seconds: float) -> list[dict[str, Any]]:
         _, failed, judged = population(rows)
         inside = rows[rows.inside]
         cut = int(inside.cut.sum())
-        of = {metric: latency(inside, metric, inside.iloc[:0], []) for metric in ("ttft", "tpot", "e2el")}
+        none = inside.iloc[:0]
+        of = {m: latency(inside, m, none, stuck_ms(rows, m)) for m in ("ttft", "tpot", "e2el")}
         places = [(metric, place) for metric in of for place in ("p50", "p99")]
         in_flight = [_overlap(rows, *part) for part in pairwise(edges)]
         entries.append(

@@ -190,7 +190,7 @@ def test_the_report_says_how_sessions_ended_and_what_is_in_no_latency() -> None:
     assert lengths == "turns 1.33 mean, 1.00 median, 2 max · output tokens 3.33 mean"
     assert lasted == "completed in ~1.40 s p50, ~1.40 s p95, ~1.40 s p99"
     assert found.notes[0].text.startswith("~ too few independent samples")
-    assert left == "1 request abandoned before the first token: in no latency above"
+    assert left == "1 request abandoned before the first token: lower bounds in TTFT and E2EL"
 
 
 def test_turns_stand_side_by_side_where_there_are_several() -> None:

@@ -293,3 +293,10 @@ def test_templates_escape_and_name_no_other_place() -> None:
 @pytest.mark.parametrize("slo", ["", "e2el=1s", "ttft_scheduled=1s"])
 def test_any_slo_or_none_has_its_page(slo: str) -> None:
     assert "goodput-surface" in page(slo=slo, open_loop=True).charts()
+
+
+def test_a_chart_of_answers_says_how_many_were_given_up() -> None:
+    cut = [request(9.0 + i / 100, (), ended=9.9, outcome=Outcome.CANCELLED) for i in range(3)]
+    text = " ".join(page([*records(), *cut]).text().split())
+    assert "3 requests cut, left or timed out: in no percentile." in text
+    assert "in no percentile" not in page(records()).text()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -70,7 +71,8 @@ def breakdown(
     found = sorted(groups(_labels(requests, dimension)), key=lambda group: -len(group[1]))
     told = sorted(found[:MOST_GROUPS], key=lambda group: _order(group[0]))
     populations = [m.population(rows) for _, rows in told]
-    latencies = latency_figures(m.c, populations, _SHOWN, places)
+    stuck_s = [partial(m.stuck.bounds_s, rows) for _, rows in told]
+    latencies = latency_figures(m.c, populations, _SHOWN, places, stuck_s)
     figures = {
         label: _figures(m, rows, population, latency_ms)
         for (label, rows), population, latency_ms in zip(told, populations, latencies, strict=True)

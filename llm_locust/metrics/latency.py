@@ -273,14 +273,23 @@ def _failed_gaps(population: Population, gaps: int) -> int:
 
 
 def latency_figures(
-    c: Columns, populations: Sequence[Population], metrics: Sequence[str], places: Mapping[str, float]
+    c: Columns,
+    populations: Sequence[Population],
+    metrics: Sequence[str],
+    places: Mapping[str, float],
+    stuck_s: Sequence[Callable[[str], Floats]] | None = None,
 ) -> list[dict[str, dict[str, Any]]]:
-    """The plain figures of some metrics other than itl, for each population."""
+    """The plain figures of some metrics other than itl, for each population.
+
+    Args:
+        stuck_s: of each population, as :class:`Measurable` has it; without it there are none.
+    """
+    bounds_s = stuck_s or [lambda _: np.empty(0)] * len(populations)
     found: list[dict[str, dict[str, Any]]] = [{} for _ in populations]
     orders = [order_cells(c, population.all) for population in populations]
     for metric in metrics:
         samples = Samples.of(c, per_request(c), metric)
-        for figures, population, order in zip(found, populations, orders, strict=True):
-            durations = samples.durations(population, order=order)
+        for figures, population, order, bound_s in zip(found, populations, orders, bounds_s, strict=True):
+            durations = with_stuck(samples.durations(population, order=order), bound_s(metric))
             figures[metric] = summarise(durations, 1e3, places)
     return found

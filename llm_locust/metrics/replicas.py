@@ -1,7 +1,7 @@
 """The deployment's replicas side by side."""
 
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,8 @@ def replicas(c: Columns, credits: Credits, judgement: Judgement | None, stuck: S
     scheduled = window.scheduled(c)
     found = [(name, rows, Population.of(c, scheduled, rows)) for name, rows in groups(c.replica)]
     known = sum(len(population.judged) for _, _, population in found)
-    latencies = latency_figures(c, [population for *_, population in found], _LATENCIES, _PLACES)
+    stuck_s = [partial(stuck.bounds_s, rows) for _, rows, _ in found]
+    latencies = latency_figures(c, [population for *_, population in found], _LATENCIES, _PLACES, stuck_s)
     entries = []
     for (name, rows, population), stats in zip(found, latencies, strict=True):
         judged, cut = population.judged, int((~c.abandoned[population.cancelled]).sum())

@@ -184,6 +184,11 @@ def _how(summary: Part, part: Part) -> Iterator[Line]:
         "intervals widened for bins that resemble their neighbours",
         Tone.FAINT,
     )
+    requests = summary.get("requests") or {}
+    given_up = (requests.get("cancelled") or 0) + ((requests.get("by_outcome") or {}).get("timeout") or 0)
+    if given_up:
+        text = f"TTFT is of ok requests: {count(given_up)} that were cut, left or timed out are left out"
+        yield Line(text, Tone.WARN)
     workers = (summary.get("completeness") or {}).get("workers") or ()
     most = [worker["rss_mib_max"] for worker in workers if worker.get("rss_mib_max") is not None]
     if most:

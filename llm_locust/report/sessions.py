@@ -1,6 +1,6 @@
 """Conversations: how they ended, how long they were, and what a turn's number did to its latency."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
@@ -51,7 +51,9 @@ def _lengths(part: Part) -> Iterator[Line]:
 def _left(summary: Part) -> Iterator[Line]:
     abandoned = (summary.get("requests") or {}).get("abandoned")
     if abandoned:
-        text = f"{plural(abandoned, 'request')} abandoned before the first token: in no latency above"
+        text = (
+            f"{plural(abandoned, 'request')} abandoned before the first token: lower bounds in TTFT and E2EL"
+        )
         yield Line(text, Tone.WARN)
 
 
@@ -75,7 +77,18 @@ def by_turn(summary: Part) -> Section | None:
         Column("cached"),
     )
     table = Table(columns, tuple(map(_turn_row, turns)))
-    return Section("By turn", table=table, notes=tuple(meaning_in(table)))
+    return Section("By turn", table=table, notes=(*_left_out(turns), *meaning_in(table)))
+
+
+def _left_out(turns: Sequence[Part]) -> Iterator[Line]:
+    """How many turns that were long are in no latency of the table."""
+    left_out, answered = (sum(turn.get(key) or 0 for turn in turns) for key in ("left_out", "ok"))
+    if left_out:
+        yield Line(
+            f"latencies are of {count(answered)} ok turns and too low: "
+            f"{count(left_out)} that were cut, left or timed out are left out",
+            Tone.WARN,
+        )
 
 
 def _turn_row(turn: Part) -> Row:

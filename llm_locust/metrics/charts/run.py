@@ -45,6 +45,7 @@ class RunCharts:
     percentiles: dict[str, dict[str, Floats]]
     rates: dict[str, Floats]
     failures: dict[str, Floats]
+    given_up: int  # cut, left or timed out: in no latency over time
     distributions: dict[str, Floats]
     itl_relative_error: float
     gaps: Rows
@@ -85,6 +86,7 @@ def run_charts(requests: Requests, manifest: Manifest, m: Measured, missing: int
         percentiles={key: percentiles_over_time(axis, c, values[key]) for key in _OVER_TIME},
         rates=rates_over_time(axis, c, tokens.output_tokens),
         failures=failures_over_time(axis, c),
+        given_up=int(c.given_up.sum()),
         distributions=distributions(m, ok, manifest.open_loop),
         itl_relative_error=m.gaps.relative_error,
         gaps=tokens.gaps,

@@ -7,7 +7,7 @@ from llm_locust.metrics.charts.over_time import PLACES
 from llm_locust.metrics.charts.tokens import gap_edges_s
 from llm_locust.metrics.columns import Floats
 from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures
-from llm_locust.report.text import number, seconds
+from llm_locust.report.text import number, plural, seconds
 
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
 
@@ -26,10 +26,15 @@ def _latency(run: RunCharts, metric: str, limit_ms: float | None) -> Chart:
     columns |= {f"{place} (ms)": figures(found[place], 1e3) for place in PLACES}
     is_near = limit_ms is not None and limit_ms <= _NEAR * 1e3 * np.nanmax([0.0, *found["p99"]])
     above = "" if is_near or limit_ms is None else f" The limit of {limit_ms:,g} ms is above the chart."
+    left = (
+        f" {plural(run.given_up, 'request')} cut, left or timed out: in no percentile."
+        if run.given_up
+        else ""
+    )
     return Chart(
         id=f"{metric}-over-time",
         title=f"{METRICS[metric]} over the run, ms",
-        reading=f"Percentiles of the requests that ended ok in each {width(run)}.{above}",
+        reading=f"Percentiles of the requests that ended ok in each {width(run)}.{left}{above}",
         data=(Data("percentiles", columns),),
         series=tuple(Series(place, unit, f"{place} (ms)", place) for place in PLACES),
         x=axis,
