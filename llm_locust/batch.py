@@ -21,6 +21,8 @@ SCHEMA_VERSION = 1
 #: Rows that are worked on at a time: with 100 tokens each, 13 MB of arrivals.
 PART_ROWS = 1 << 14
 
+#: A larger batch travels as it is.
+_COMPRESSED_BYTES = 1 << 20
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
@@ -188,11 +190,15 @@ class RecordBatch:
             raise BatchError(f"columns are not of schema version {SCHEMA_VERSION}: {e}") from e
 
     def to_bytes(self) -> bytes:
-        """This batch as one Arrow IPC stream, its buffers LZ4-compressed."""
+        """This batch as one Arrow IPC stream, its buffers LZ4-compressed unless they are large.
+
+        Compressing 200,000 arrivals would hold an event loop for 10 ms.
+        """
         sink = pa.BufferOutputStream()
         # In this thread: on a busy machine waiting for Arrow's own takes three times as long, and each of
         # them keeps freed memory, so that a worker would grow by megabytes over hours.
-        options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+        compression = "lz4" if self.table.nbytes <= _COMPRESSED_BYTES else None
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         with pa.ipc.new_stream(sink, SCHEMA, options=options) as writer:
             writer.write_table(self.table)
         return bytes(sink.getvalue())

@@ -1,5 +1,7 @@
 """The share of the event loop that decoding has."""
 
+from collections.abc import Callable
+
 import gevent
 
 #: How much of one turn of the event loop goes to decoding, of all connections together. A connection
@@ -31,6 +33,12 @@ class Turn:
         loop = gevent.get_hub().loop
         while not self.has_time(loop.now()):
             gevent.sleep(_NEXT_TURN_S)
+
+    def take(self, work: Callable[[], None]) -> None:
+        """Do work that cannot be cut in a turn that it has for itself. For a greenlet."""
+        self.wait()
+        self.spend(DECODING_S)
+        work()
 
     def wait_for_next(self) -> None:
         """Let the loop take a turn."""

@@ -10,7 +10,7 @@ from llm_locust.live.counts import CODES, METRICS, Counts
 from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
 from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
-from llm_locust.metrics.latency import first_token_wide, itl, per_request
+from llm_locust.metrics.latency import Gaps, first_token_wide, itl, per_request
 from llm_locust.metrics.sketch import BUCKETS, Integers, Tally, buckets_of
 from llm_locust.metrics.slo import SLO_METRICS
 from llm_locust.record import Outcome
@@ -27,8 +27,9 @@ def count(
     judgement = judge(part, values, limits, measured_from) if limits else None
     latencies = {metric: _latency(part, values, metric) for metric in METRICS if metric != "itl"}
     keys, group = _grouped(part, limit)
-    scalars = _sums(_amounts(part, judgement, latencies), group)
-    tallies = _tallies(part, latencies, group, len(keys))
+    gaps = itl(part)
+    scalars = _sums(_amounts(part, judgement, latencies, gaps), group)
+    tallies = _tallies(part, latencies, gaps, group, len(keys))
     return {key: Counts(scalars[:, g], tallies[g]) for g, key in enumerate(keys)}
 
 
@@ -52,7 +53,9 @@ def _grouped(part: Part, limit: KeyLimit) -> tuple[list[Key], Rows]:
     return keys, np.array([keys.index(key) for key in folded])[kind]
 
 
-def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Floats]) -> list[Integers]:
+def _amounts(
+    part: Part, judgement: Judgement | None, latencies: Mapping[str, Floats], known: Gaps
+) -> list[Integers]:
     """What each request adds to each of ``SCALARS``, in their order."""
     none = np.zeros(len(part), np.bool_)
     good = none if judgement is None else judgement.good
@@ -81,8 +84,8 @@ def _amounts(part: Part, judgement: Judgement | None, latencies: Mapping[str, Fl
         first,
         first & first_token_wide(part),
         gaps,
-        gaps - np.diff(itl(part).offsets) * part.ok if len(part.early.values) else np.zeros(len(part)),
-        *(_ns(_gap_sums(part) if metric == "itl" else latencies[metric]) for metric in METRICS),
+        gaps - np.diff(known.offsets) * part.ok if len(part.early.values) else np.zeros(len(part)),
+        *(_ns(_gap_sums(part, known) if metric == "itl" else latencies[metric]) for metric in METRICS),
     ]
     return [amount.astype(np.int64) for amount in amounts]
 
@@ -95,12 +98,11 @@ def _ns(durations_s: Floats) -> Integers:
     return np.rint(np.nan_to_num(durations_s, nan=0.0) * 1e9).astype(np.int64)
 
 
-def _gap_sums(part: Part) -> Floats:
+def _gap_sums(part: Part, known: Gaps) -> Floats:
     """The sum of each ok request's known inter-token latencies."""
     having = part.ok & part.streamed & (part.events > 1)
     if not len(part.early.values):
         return np.where(having, part.last_event_s - part.first_event_s, np.nan)
-    known = itl(part)
     of_row = np.repeat(np.arange(len(part)), np.diff(known.offsets))
     return np.where(having, np.bincount(of_row, known.values_s, len(part)), np.nan)
 
@@ -113,15 +115,16 @@ def _sums(amounts: list[Integers], group: Rows) -> Integers:
     return sums
 
 
-def _tallies(part: Part, latencies: Mapping[str, Floats], group: Rows, groups: int) -> list[Tally]:
+def _tallies(
+    part: Part, latencies: Mapping[str, Floats], gaps: Gaps, group: Rows, groups: int
+) -> list[Tally]:
     """The tally of each group, of all metrics."""
     begins = group * CODES
-    ok = np.flatnonzero(part.ok)
-    gaps = itl(part, ok)
+    of_ok = np.repeat(part.ok, np.diff(gaps.offsets))
     pieces = []
     for place, metric in enumerate(METRICS):
         if metric == "itl":
-            durations_s, begin = gaps.values_s, np.repeat(begins[ok], np.diff(gaps.offsets))
+            durations_s, begin = gaps.values_s[of_ok], np.repeat(begins, np.diff(gaps.offsets))[of_ok]
         else:
             known = ~np.isnan(latencies[metric])
             durations_s, begin = latencies[metric][known], begins[known]

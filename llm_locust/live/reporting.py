@@ -15,6 +15,9 @@ from llm_locust.record import Outcome, RequestRecord
 #: Records that wait to be counted: a pass over so many takes about 3 ms, in which nothing else happens.
 PASS_ROWS = 256
 
+#: And token arrivals of theirs. A longer answer has a pass of its own.
+PASS_ARRIVALS = 1 << 15
+
 _SECOND_NS = 1_000_000_000
 
 _MADE_UP = RequestRecord(
@@ -57,19 +60,23 @@ class LiveCounts:
         self._finished = 0
         self._second = 0
         self._waiting: list[RequestRecord] = []  # of that second
+        self._arrivals = 0  # of those that wait
         self._counted: dict[int, dict[Key, Counts]] = {}
 
     def add(self, record: RequestRecord) -> None:
         """A request ended just now."""
         second = self._clock_ns() // _SECOND_NS
-        if second != self._second or len(self._waiting) >= PASS_ROWS:
-            self._count()
+        arrivals = len(record.arrivals_ns)
+        full = len(self._waiting) >= PASS_ROWS or self._arrivals + arrivals > PASS_ARRIVALS
+        if second != self._second or full:
+            self.count()
             self._second = second
         self._waiting.append(record)
+        self._arrivals += arrivals
 
     def report(self) -> bytes:
         """What came since the last report, which is forgotten here."""
-        self._count()
+        self.count()
         counted, self._counted = self._counted, {}
         now_s = self._clock_ns() / _SECOND_NS
         slices = [Slice.of(max(0.0, now_s - second - 0.5), counts) for second, counts in counted.items()]
@@ -77,10 +84,11 @@ class LiveCounts:
         self._seq += 1
         return encode_report(report)
 
-    def _count(self) -> None:
+    def count(self) -> None:
+        """Count the records that wait."""
         if not self._waiting:
             return
-        records, self._waiting = self._waiting, []
+        records, self._waiting, self._arrivals = self._waiting, [], 0
         self._finished += len(records)
         batch = RecordBatch.from_records(records, worker="")
         counts = self._counted.setdefault(self._second, {})

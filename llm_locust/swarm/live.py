@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated
 
+import gevent
 import msgspec
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 from msgspec import Meta
 
+from llm_locust.client.turns import TURN
 from llm_locust.live.messages import ReportError
-from llm_locust.live.reporting import LiveCounts
+from llm_locust.live.reporting import PASS_ARRIVALS, LiveCounts
 from llm_locust.live.state import WorkerState
 from llm_locust.live.store import LiveStore
 from llm_locust.manifest import Count, NodeHealth
@@ -125,6 +127,8 @@ class _Counting:
     def _on_request(self, record: RequestRecord, **_: object) -> None:
         if self.counts is not None:
             self.counts.add(record)
+            if len(record.arrivals_ns) > PASS_ARRIVALS:
+                gevent.spawn(TURN.take, self.counts.count)  # as with the record's batch
 
 
 class _Worker:

@@ -9,8 +9,10 @@ from llm_locust.store import FrameHeader, encode_frame
 #: A batch is closed at this size even before its time: building one then costs about 2 ms.
 BATCH_ROWS = 256
 
-#: And at this many token arrivals, 8 MiB: 256 long answers would pass the bound of a message.
-BATCH_ARRIVALS = 1 << 20
+#: And before it has more token arrivals than this: 256 answers of 1,000 tokens in one batch would hold the
+#: event loop for 17 ms, and 256 of the longest would pass the bound of a message. A longer answer has a
+#: batch of its own.
+BATCH_ARRIVALS = 1 << 15
 
 Deliver = Callable[[FrameHeader, bytes], None]
 
@@ -63,9 +65,12 @@ class Recorder:
             # Its times are of the clock before the step: a batch of those may just have been closed.
             self._clock()
             record = moved(record, record.clock_step_ns)
+        arrivals = len(record.arrivals_ns)
+        if self._open_arrivals + arrivals > BATCH_ARRIVALS:
+            self.close_batch()
         self._open.append(record)
-        self._open_arrivals += len(record.arrivals_ns)
-        if len(self._open) >= BATCH_ROWS or self._open_arrivals >= BATCH_ARRIVALS:
+        self._open_arrivals += arrivals
+        if len(self._open) >= BATCH_ROWS:
             self.close_batch()
 
     def close_batch(self) -> None:

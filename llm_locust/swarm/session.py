@@ -23,6 +23,7 @@ from llm_locust.client.pool import Pool, Target, tls_context
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Heads, Routes
 from llm_locust.client.stream import Answer, LlmClient
+from llm_locust.client.turns import TURN
 from llm_locust.deployment.targets import make_chooser
 from llm_locust.metrics.error_text import ErrorKinds
 from llm_locust.record import UNJUDGED, Outcome, RequestRecord
@@ -33,7 +34,7 @@ from llm_locust.swarm.judging import Judge
 from llm_locust.swarm.kinds import Kind
 from llm_locust.swarm.limits import Quota, share
 from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
-from llm_locust.swarm.recorder import Deliver, Offset, Recorder
+from llm_locust.swarm.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.tracing import tracer_of
 from llm_locust.swarm.traffic import Traffic
@@ -337,6 +338,8 @@ class Session:
             logger.warning("request %s ended after its run: not recorded", record.request_id)
             return
         self.recorder.add(record)
+        if len(record.arrivals_ns) > BATCH_ARRIVALS:
+            gevent.spawn(TURN.take, self.recorder.close_batch)  # some 10 ms, for which no answer waits
         self.ok += record.outcome is Outcome.OK
         if record.outcome not in UNJUDGED:
             self.failed += record.outcome is not Outcome.OK

@@ -105,7 +105,7 @@ def test_long_answers_close_a_batch_before_its_rows_do() -> None:
     for number in range(12):
         recorder.add(long(number, BATCH_ARRIVALS // 6))
     recorder.close_batch()
-    assert [header.rows for header in headers] == [7, 5]
+    assert [header.rows for header in headers] == [6, 6]
     assert recorder.finished == 12
 
 

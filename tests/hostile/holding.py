@@ -1,0 +1,32 @@
+"""How long a slice of work may hold an event loop, and how fast this machine is."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+#: Of CPU time of the loop's thread: what else the machine does is not in it.
+HOLD_S = 0.02
+
+#: CPU time of :func:`known_work` on the machine that the bound is meant for.
+KNOWN_WORK_S = 0.0036
+
+
+def cpu_s(work: Callable[[], object], times: int = 1) -> float:
+    """CPU seconds of this thread that a piece of work takes, the least of some times."""
+
+    def once_s() -> float:
+        begun = time.thread_time()
+        work()
+        return time.thread_time() - begun
+
+    return min(once_s() for _ in range(times))
+
+
+def known_work() -> float:
+    document = b"[" + b",".join(b'{"%05x":1e5}' % n for n in range(20_000)) + b"]"
+    return cpu_s(lambda: msgspec.json.decode(document), 10)
+
+
+#: A slower machine may take longer, by what it is slower.
+BOUND_S = HOLD_S * max(1.0, known_work() / KNOWN_WORK_S)
