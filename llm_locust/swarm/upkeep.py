@@ -1,9 +1,11 @@
 """Uploads of a run directory, each in a process of its own: at the run's end, and often before it."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
-from llm_locust.swarm.children import STDERR, STDOUT, run_elsewhere
+from llm_locust.swarm.children import STDERR, STDOUT, LateError, run_elsewhere
+from llm_locust.swarm.offload import off_the_hub
 
 logger = logging.getLogger(__name__)
 
@@ -12,6 +14,10 @@ _CREDENTIALS = (
     *("AWS_", "GOOGLE_", "CLOUDSDK_", "GCE_", "SSL_CERT_"),
     *("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
 )
+
+#: An upload that takes longer than this, and than its files take at this pace, hangs.
+UPLOAD_PATIENCE_S = 3600.0
+_SLOWEST_BYTES_PER_S = 100_000
 
 #: Of an upload in between: the next one makes up for it, and the run's end must not wait long for it.
 _ATTEMPTS_IN_BETWEEN = 2
@@ -30,17 +36,29 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
         Whether all of it is there, and a line that says what was done, or why not.
     """
     words = [] if attempts is None else ["--attempts", str(attempts)]
+    size = off_the_hub(_size_bytes, run)
     try:
         code, said = run_elsewhere(
             "llm_locust.store.upload_command",
             [*words, "--", str(run), to],
             heard=(STDOUT, STDERR),
             prefixes=_CREDENTIALS,
+            within_s=UPLOAD_PATIENCE_S + size / _SLOWEST_BYTES_PER_S,
         )
+    except LateError as e:
+        return False, f"the process that uploads {e}"
     except OSError as e:
         return False, f"the process that uploads cannot be started: {e.strerror or e}"
     told = " ".join(said.decode(errors="replace").split())[-500:]
     return code == 0, told or f"the process that uploads ended with {code}"
+
+
+def _size_bytes(run: Path) -> int:
+    size = 0
+    for file in run.rglob("*"):
+        with suppress(OSError):  # gone since
+            size += file.stat().st_size
+    return size
 
 
 def upload_so_far(run: Path, to: str) -> bool:
