@@ -3,8 +3,8 @@
 Runs are made, many of each kind, and their figures are told as a summary tells them. The truth is known in
 closed form: an M/M/1 queue's time in system is exponential, the values of the other processes are normal or
 lognormal. Printed is, for each figure, how many runs have an interval of it, and how many of these hold the
-truth. The mark is 0.90 to 0.98 wherever at least nine of ten runs have one. Where fewer have, those that do
-are the quiet ones, so that the mark there is of all runs: at most one in seven has an interval that is wrong.
+truth. The mark is that 0.90 to 0.98 of them do, within three standard errors. Where fewer than one run in
+fifty has an interval, too few are seen to judge by.
 
 Relative gates of +5 % judge pairs of such runs, one of which is slower by a known share. The mark is that a
 change within the limit breaks at most one in twenty.
@@ -27,26 +27,17 @@ from llm_locust.metrics.cells import Cells, Order
 from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.estimates import Average, Estimate, Percentile
 from llm_locust.metrics.gap_course import GapCourse
-from llm_locust.metrics.intervals import (
-    CONFIDENCE,
-    FEWEST,
-    Observed,
-    in_order,
-    is_told,
-    mean_worth,
-    percentile_worths,
-    share_ends,
-    share_worth,
-)
+from llm_locust.metrics.intervals import CONFIDENCE, Observed, in_order, share_worth, worths
 from llm_locust.metrics.latency import summarise_latency
 from llm_locust.metrics.percentiles import moments, ordered, percentile, summarise_ascending
 from llm_locust.metrics.relative_gates import judge_change, parse_relative_gates
+from llm_locust.metrics.worth import FEWEST, is_told, ratio_ends
 
 Floats = NDArray[np.float64]
 Ends = list[float | None] | None
 
 PLACES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
-LOW, HIGH, MOST_RUNS, WRONG = 0.90, 0.98, 0.9, 1 / 7
+LOW, HIGH, RARE = 0.90, 0.98, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +124,10 @@ class Count:
     @property
     def is_met(self) -> bool:
         """Within three standard errors, of so many runs."""
-        if self.share < MOST_RUNS:
-            return (self.told - self.held) / self.runs <= WRONG + 3 * math.sqrt(WRONG / self.runs)
-        error = math.sqrt(LOW * (1 - LOW) / self.told)
-        return LOW - 3 * error <= self.coverage <= min(1.0, HIGH + 3 * math.sqrt(0.02 * 0.98 / self.told))
+        if self.share < RARE:
+            return True
+        too_low, too_high = (3 * math.sqrt(mark * (1 - mark) / self.told) for mark in (LOW, HIGH))
+        return LOW - too_low <= self.coverage <= HIGH + too_high
 
 
 def coverage(process: Process, n: int, runs: int, seed: int = 0) -> dict[str, Count]:
@@ -154,12 +145,13 @@ def coverage(process: Process, n: int, runs: int, seed: int = 0) -> dict[str, Co
 
 def _goodput(values: Floats, limit: float) -> Ends:
     order = Order.even(len(values))
-    slow = mean_worth(Observed(order, values), float(values.mean()), float(values.std()))
+    moments = float(values.mean()), float(values.std())
+    slow, _ = worths(Observed(order, values), *moments, float(np.median(values)))
     good = values <= limit
     worth = share_worth(order.sums(good), np.diff(order.bounds).astype(np.float64), slow)
     if worth is None or not is_told(worth, FEWEST):
         return None
-    return list(share_ends(float(good.mean()), worth.n_eff, worth.t(CONFIDENCE)))
+    return list(ratio_ends(float(good.mean()), worth, CONFIDENCE))
 
 
 def engine_steps(runs: int, seed: int = 0) -> dict[str, Count]:
@@ -230,12 +222,12 @@ def estimate(statistic: str, values: Floats) -> Estimate:
     """A latency's figure as a comparison takes it."""
     ascending, course = ordered(values), in_order(values)
     mean, std = moments(ascending)
-    worth = mean_worth(course, mean, std)
     if statistic == "mean":
+        worth, _ = worths(course, mean, std, percentile(ascending, 50.0))
         return Average(mean, worth)
     value = percentile(ascending, PLACES[statistic])
-    (worth,) = percentile_worths(course, [value], worth)
-    return Percentile(value, PLACES[statistic], replace(Durations(ascending), course=course), worth)
+    _, (of_value,) = worths(course, mean, std, percentile(ascending, 50.0), [value])
+    return Percentile(value, PLACES[statistic], replace(Durations(ascending), course=course), of_value)
 
 
 def gates_table(pairs: int) -> tuple[Table, bool]:

@@ -78,6 +78,40 @@ def error(amounts: Array, weights: Array) -> tuple[float, float, bool] | None:
 Worth = tuple[float, float, bool]  # effective samples, degrees, settled
 
 
+@dataclass
+class Memory:
+    """``n`` samples, their effective number at the median, 0 where it is not settled."""
+
+    n: float
+    worth: float
+    upward: bool = True
+
+    def margin(self, fewest: float) -> float:
+        return self.worth / min(2, self.n / self.worth) / fewest if self.worth else 0.0
+
+    def stretch(self, own: float, fewest: float) -> float:
+        """At the least margin the dependent part of the error counts 3.5 times, at 3 times as much once."""
+        factor = 1 + 2.5 * min(1.0, max(0.0, (3 - self.margin(fewest)) / 2))
+        independent = min(1.0, own / self.n)
+        return math.sqrt(independent + factor**2 * (1 - independent))
+
+    def tells(self, worth: Worth, fewest: float) -> bool:
+        return worth[2] and worth[0] >= 0.75 * fewest and self.margin(fewest) >= 1
+
+
+def needed(percent: float) -> int:
+    tail = min(percent, 100 - percent) / 100
+    return math.ceil(round(max(10 / tail, 40 * math.sqrt(0.5 / tail)), 6))
+
+
+def share_interval(
+    p: float, worth: Worth, memory: Memory, fewest: float, upward: bool
+) -> tuple[float, float]:
+    t, stretch = student_t(worth[1], 0.95), memory.stretch(worth[0], fewest)
+    near, far = wilson(p, worth[0], t), wilson(p, worth[0] / stretch**2, t)
+    return (near[0], far[1]) if upward else (far[0], near[1])
+
+
 def share_worth(hits: Array, counts: Array) -> Worth | None:
     found = error(hits, counts)
     if found is None:
@@ -136,33 +170,57 @@ def uncertainty(
     mean, std = (known.mean(), known.std()) if table is None else (table["mean"], table["std"])
     cut = None if ended is None or all(ended) else _Cut(x, np.asarray(ended), int(infinite.sum()))
     counts = sums(course, ~np.isnan(x)) + infinite
-    fallback = None
+    fallback, of_mean = None, 0.0
     if not infinite.sum() and mean is not None:
         found = mean_worth(sums(course, x if cut is None else cut.means()), counts, std)
         if found is not None:
             fallback, of_mean = found
             worths["mean"] = fallback[0]
-            if fallback[2] and fallback[0] >= 100:
-                ends["mean"] = on_log_scale(mean, of_mean, fallback[1])
+    n = float(counts.sum())
+
+    def hits_at(value: float) -> Array:
+        is_hit = _in_bins(x, value) if course.binned else x <= value
+        return sums(course, is_hit if cut is None else cut.at_most(value))
+
+    median = quantile(0.5)
+    memory = Memory(n, 0.0)
+    if fallback is not None and std <= 1e-9 * abs(mean):
+        memory = Memory(n, n)
+    elif math.isfinite(median):
+        at_median = hits_at(median)
+        of_median = fallback
+        if 1e-9 < at_median.sum() / n < 1 - 1e-9:
+            of_median = share_worth(at_median, counts)
+            share = at_median.sum() / n
+            if of_median is not None and fallback is not None and of_median[0] * min(share, 1 - share) < 10:
+                of_median = min(of_median[0], fallback[0]), *fallback[1:]
+        if of_median is not None and of_median[2]:
+            memory = Memory(n, of_median[0])
+    memory.upward = mean is None or infinite.sum() > 0 or not mean < median
+    if fallback is not None and memory.tells(fallback, 100):
+        near = on_log_scale(mean, of_mean, fallback[1])
+        far = on_log_scale(mean, of_mean * memory.stretch(fallback[0], 100), fallback[1])
+        ends["mean"] = [near[0], far[1]] if memory.upward else [far[0], near[1]]
+    telling: dict[str, bool] = {}
     for key, percent in percents.items():
         value = quantile(percent / 100)
+        telling[key] = False
         if not math.isfinite(value):
             continue
-        is_hit = _in_bins(x, value) if course.binned else x <= value
-        hits = is_hit if cut is None else cut.at_most(value)
-        worth = (
-            share_worth(sums(course, hits), counts)
-            if 1e-9 < hits.sum() / counts.sum() < 1 - 1e-9
-            else fallback
-        )
+        hits = hits_at(value)
+        worth = share_worth(hits, counts) if 1e-9 < hits.sum() / n < 1 - 1e-9 else fallback
         if worth is None:
             continue
         worths[key] = worth[0]
-        tail = min(percent, 100 - percent) / 100
-        if worth[2] and worth[0] >= max(40, math.ceil(round(10 / tail, 6))):
-            pair = wilson(percent / 100, worth[0], student_t(worth[1], 0.95))
+        telling[key] = memory.tells(worth, needed(percent))
+        if telling[key]:
+            pair = share_interval(percent / 100, worth, memory, needed(percent), memory.upward)
             at = [quantile(share) for share in pair]
             ends[key] = [value if math.isfinite(value) else None for value in at]
+    for key, percent in percents.items():
+        nearer = [k for k, p in percents.items() if min(50, percent) <= p <= max(50, percent)]
+        if not all(telling[k] for k in nearer):
+            ends[key] = None
     return {"ci95": ends, "n_effective": worths}
 
 
@@ -242,15 +300,38 @@ def ratio(judged: pd.DataFrame, hits: Any, missing: int, e2el: Any) -> dict[str,
     counts = sums(course, np.ones(len(judged))) + missing / max(1, course.cells)
     worth = share_worth(sums(course, hits), counts)
     share = np.asarray(hits).sum() / counts.sum()
-    if worth is not None and worth[0] * min(share, 1 - share) < 10:
-        latencies = np.where(judged.ok, e2el, np.nan)
-        slow = mean_worth(
-            sums(course, latencies), sums(course, ~np.isnan(latencies)), float(np.nanstd(latencies))
-        )
-        if slow is not None:
-            worth = min(worth[0], slow[0][0]), *slow[0][1:]
     if worth is None:
         return {"ci95": None, "n_effective": None}
-    told = worth[2] and worth[0] >= 40
-    ends = list(wilson(share, worth[0], student_t(worth[1], 0.95))) if told else None
+    memory = Memory(float(counts.sum()), worth[0] if worth[2] else 0.0)
+    latencies = np.where(judged.ok, e2el, np.nan)
+    known = ~np.isnan(latencies)
+    if known.any():
+        of_latencies = in_order(judged)
+        slow = uncertain_memory(of_latencies, latencies, known)
+        if slow is not None:
+            mean, memory = slow
+            if worth[0] * min(share, 1 - share) < 10:
+                worth = min(worth[0], mean[0]), *mean[1:]
+    ends = None
+    if memory.tells(worth, 40):
+        ends = list(share_interval(share, worth, memory, 80, share < 0.5))
     return {"ci95": ends, "n_effective": worth[0]}
+
+
+def uncertain_memory(course: Course, values: Array, known: Array) -> tuple[Worth, Memory] | None:
+    """What values that are ``known`` are worth for their mean, and their memory."""
+    counts, n = sums(course, known), float(known.sum())
+    found = mean_worth(sums(course, values), counts, float(np.nanstd(values)))
+    if found is None:
+        return None
+    mean = found[0]
+    if np.nanstd(values) <= 1e-9 * abs(np.nanmean(values)):
+        return mean, Memory(n, n)
+    at_median = sums(course, values <= np.nanmedian(values))
+    share = at_median.sum() / n
+    of_median: Worth | None = mean
+    if 1e-9 < share < 1 - 1e-9:
+        of_median = share_worth(at_median, counts)
+        if of_median is not None and of_median[0] * min(share, 1 - share) < 10:
+            of_median = min(of_median[0], mean[0]), *mean[1:]
+    return mean, Memory(n, of_median[0] if of_median is not None and of_median[2] else 0.0)

@@ -18,7 +18,7 @@ from llm_locust.metrics.estimates import Average, Estimate, Percentile, Rate, Sh
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.goodput import good_rates
 from llm_locust.metrics.goodput_intervals import ratio_worth
-from llm_locust.metrics.intervals import Observed, mean_worth, percentile_worths, rate_error
+from llm_locust.metrics.intervals import Observed, rate_error, worths
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
 from llm_locust.metrics.selection import asked
@@ -116,18 +116,16 @@ def _latency(run: Compared, metric: Metric) -> Estimate | None:
     if not len(found.observed):
         return None
     mean, std = found.moments()
-    worth = None
-    if found.course is not None and math.isfinite(mean):
-        worth = mean_worth(found.course, mean, std)
-    if metric.statistic == "mean":
-        return Average(mean, worth) if math.isfinite(mean) else None
-    percent = PERCENTILES[metric.statistic]
-    value = found.quantile(percent / 100)
+    percent = PERCENTILES.get(metric.statistic, math.nan)
+    value = mean if metric.statistic == "mean" else found.quantile(percent / 100)
     if math.isnan(value):
         return None
+    worth, of_value = None, None
     if found.course is not None:
-        (worth,) = percentile_worths(found.course, [value], worth)
-    return Percentile(value, percent, found, worth)
+        worth, (of_value,) = worths(found.course, mean, std, found.quantile(0.5), [value])
+    if metric.statistic == "mean":
+        return Average(value, worth)
+    return Percentile(value, percent, found, of_value)
 
 
 def _on_time(run: Compared) -> Estimate | None:
@@ -138,7 +136,9 @@ def _on_time(run: Compared) -> Estimate | None:
     if not len(ascending):
         return None
     mean, std = moments(ascending)
-    return Average(mean, mean_worth(Observed(order_cells(run.c, run.population.ok), shares), mean, std))
+    course = Observed(order_cells(run.c, run.population.ok), shares)
+    worth, _ = worths(course, mean, std, percentile(ascending, 50.0))
+    return Average(mean, worth)
 
 
 def _share(run: Compared, metric: Metric) -> Estimate | None:

@@ -13,15 +13,17 @@ from typing import Protocol
 
 from llm_locust.metrics.bootstrap import StandardError
 from llm_locust.metrics.censoring import Durations
-from llm_locust.metrics.intervals import (
+from llm_locust.metrics.worth import (
     FEWEST,
     FEWEST_OF_MEAN,
     Ends,
     Worth,
     is_told,
+    mean_ends,
     needed,
+    percentile_shares,
+    ratio_ends,
     scaled_ends,
-    share_ends,
 )
 
 
@@ -46,7 +48,7 @@ class Average:
     def ends(self, confidence: float) -> Ends:
         if self.worth is None or not is_told(self.worth, FEWEST_OF_MEAN):
             return -math.inf, math.inf
-        return scaled_ends(self.value, self.worth.error, confidence)
+        return mean_ends(self.value, self.worth, confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Share:
     def ends(self, confidence: float) -> Ends:
         if self.worth is None or not is_told(self.worth, FEWEST):
             return 0.0, 1.0
-        return share_ends(self.value, self.worth.n_eff, self.worth.t(confidence))
+        return ratio_ends(self.value, self.worth, confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Percentile:
     def ends(self, confidence: float) -> Ends:
         if self.worth is None or not is_told(self.worth, needed(self.percent)):
             return -math.inf, math.inf
-        low, high = share_ends(self.percent / 100, self.worth.n_eff, self.worth.t(confidence))
+        low, high = percentile_shares(self.percent, self.worth, confidence)
         ends = self.samples.quantile(low), self.samples.quantile(high)
         return ends[0], math.inf if math.isnan(ends[1]) else ends[1]
 

@@ -1,5 +1,6 @@
 """How sure goodput is: the intervals of its ratio and its rates."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,21 +10,17 @@ from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.goodput import good_rates
 from llm_locust.metrics.intervals import (
     CONFIDENCE,
-    FEWEST,
-    Ends,
     Observed,
-    Worth,
     as_json,
-    is_told,
-    mean_worth,
     rate_ends,
     rounded,
-    share_ends,
     share_worth,
+    worths,
 )
 from llm_locust.metrics.latency import e2el
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.throughput import amounts_over_time
+from llm_locust.metrics.worth import FEWEST, Ends, Memory, Worth, is_told, ratio_ends
 
 RATES = ("requests_per_s", "output_tokens_per_s")
 
@@ -47,7 +44,7 @@ def goodput_intervals(m: Measured, scheduled: Rows, rows: Rows, missing: int = 0
             worth = ratio_worth(m.c, judged, good[judged].astype(np.float64), missing)
         if worth is not None and is_told(worth, FEWEST):
             share = float(good[judged].sum()) / (len(judged) + missing)
-            ends["ratio"] = share_ends(share, worth.n_eff, worth.t(CONFIDENCE))
+            ends["ratio"] = ratio_ends(share, worth, CONFIDENCE)
         rates = good_rates(m.judgement, m.credits, rows)
         given = amounts_over_time(m.c, m.credits, rows[good[rows]])
         ends |= {key: rate_ends(rates[key], given[key], m.window, m.c) for key in RATES}
@@ -67,5 +64,10 @@ def ratio_worth(c: Columns, judged: Rows, hits: Floats, missing: int = 0) -> Wor
     known = latencies[~np.isnan(latencies)]
     slow = None
     if len(known):
-        slow = mean_worth(Observed(order, latencies), float(known.mean()), float(known.std()))
-    return share_worth(order.sums(order.sorted(hits)), counts, slow)
+        moments = float(known.mean()), float(known.std())
+        slow, _ = worths(Observed(order, latencies), *moments, float(np.median(known)))
+    worth = share_worth(order.sums(order.sorted(hits)), counts, slow)
+    if worth is None or worth.memory is not None:
+        return worth
+    # No request was ok: the share itself is all that shows how long the run remembers.
+    return replace(worth, memory=Memory(float(counts.sum()), worth.n_eff if worth.error.settled else 0.0))

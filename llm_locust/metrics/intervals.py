@@ -7,16 +7,17 @@ p (1 − p) / error² for a share p, variance / error² for a mean, never more t
 
 A percentile's interval is Woodruff's (1952): an interval for the share of samples at or below it, carried
 back to values by the run's own quantile function. It is as skewed as the tail, and no density is estimated.
-The share's interval is that of :func:`share_ends`, of n_eff samples and with Student's t (after Korn and
-Graubard 1998). The interval of a mean or a rate is made on the scale of its logarithm, value × exp(± t ×
-error / value), because what is skewed has its larger errors where it is large.
+The share's interval is that of :func:`~llm_locust.metrics.worth.share_ends`, of n_eff samples and with
+Student's t (after Korn and Graubard 1998). The interval of a mean or a rate is made on the scale of its
+logarithm, value × exp(± t × error / value), because what is skewed has its larger errors where it is large.
 
 **Where the data cannot tell, there is no interval**: where the run's memory is longer than the blocks that
-fit into it, and where n_eff leaves too few samples to know the error itself by (:func:`needed`).
+fit into it, and where its samples are worth too few independent ones (:mod:`~llm_locust.metrics.worth`).
+A percentile has one only where all that are nearer the median have.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,19 +27,24 @@ from llm_locust.metrics.bootstrap import StandardError, standard_error
 from llm_locust.metrics.cells import Order, seconds_of_cells
 from llm_locust.metrics.columns import Floats, Times
 from llm_locust.metrics.window import Window
+from llm_locust.metrics.worth import (
+    FEWEST,
+    FEWEST_BEYOND,
+    FEWEST_OF_MEAN,
+    Ends,
+    Memory,
+    Worth,
+    is_told,
+    mean_ends,
+    needed,
+    percentile_shares,
+    scaled_ends,
+)
 
 CONFIDENCE = 0.95
 
-#: Effective samples that an interval needs at each side of its percentile, and in all.
-FEWEST_BEYOND, FEWEST = 10, 40
-
-#: Effective samples that the interval of a mean needs: a tail that a run has not seen is in no error.
-FEWEST_OF_MEAN = 100
-
 #: Values that differ by less than this share of them are one value and the rounding of floats.
 _SAME = 1e-9
-
-Ends = tuple[float, float]
 
 
 class Course(Protocol):
@@ -101,51 +107,12 @@ def in_order(values: Floats, infinite: int = 0) -> Course:
     return WithInfinite(course, order.sums(~finite)) if infinite else course
 
 
-def needed(percent: float) -> int:
-    """The fewest effective samples for the interval of a percentile: 40 for p50, 1,000 for p99."""
-    tail = min(percent, 100 - percent) / 100
-    return max(FEWEST, math.ceil(round(FEWEST_BEYOND / tail, 6)))
-
-
-def share_ends(share: float, n_eff: float, z: float) -> Ends:
-    """Wilson's interval of a share of ``n_eff`` samples, with the correction for continuity."""
-    zz, spread = z * z, 4 * n_eff * share * (1 - share)
-    middle = 2 * n_eff * share + zz
-    low = middle - z * math.sqrt(max(0.0, zz - 1 / n_eff + spread + (4 * share - 2))) - 1
-    high = middle + z * math.sqrt(max(0.0, zz - 1 / n_eff + spread - (4 * share - 2))) + 1
-    whole = 2 * (n_eff + zz)
-    # Where the share stands for less than one sample, the correction would leave it outside.
-    return (
-        max(0.0, min(share, low / whole)) if share > 0 else 0.0,
-        min(1.0, max(share, high / whole)) if share < 1 else 1.0,
-    )
-
-
-def scaled_ends(value: float, error: StandardError, confidence: float) -> Ends:
-    """value × exp(± t × error / value) of a mean or a rate above 0, else value ± t × error."""
-    reach = error.reach(confidence)
-    if value <= 0:
-        return value - reach, value + reach
-    factor = math.exp(min(reach / value, 50.0))
-    return value / factor, value * factor
-
-
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """The error of a figure and its effective sample size."""
-
-    error: StandardError
-    n_eff: float
-
-    def t(self, confidence: float) -> float:
-        return self.error.t(confidence)
-
-
 def share_worth(hits: Floats, counts: Floats, fallback: Worth | None = None) -> Worth | None:
     """What the cells' ``hits`` of ``counts`` are worth; None where cells do not show how they differ.
 
-    Where fewer than :data:`FEWEST_BEYOND` effective samples are hits, or are none, how these come together
-    is not known: the share is then worth no more than the ``fallback``.
+    Where fewer than :data:`~llm_locust.metrics.worth.FEWEST_BEYOND` effective samples are hits, or are none,
+    how these come together is not known: the share is then worth no more than the ``fallback``. The memory
+    is the fallback's.
     """
     error = standard_error(hits, counts)
     if error is None:
@@ -154,47 +121,67 @@ def share_worth(hits: Floats, counts: Floats, fallback: Worth | None = None) -> 
     share = float(hits.sum()) / n
     variance = share * (1 - share)
     n_eff = min(n, variance / error.value**2) if error.value else n
-    if fallback is not None and n_eff * min(share, 1 - share) < FEWEST_BEYOND:
-        return Worth(fallback.error, min(n_eff, fallback.n_eff))
-    return Worth(error, n_eff)
+    if fallback is None:
+        return Worth(error, n_eff)
+    if n_eff * min(share, 1 - share) < FEWEST_BEYOND:
+        return Worth(fallback.error, min(n_eff, fallback.n_eff), fallback.memory)
+    return Worth(error, n_eff, fallback.memory)
 
 
-def mean_worth(course: Course, mean: float, std: float) -> Worth | None:
-    """What the samples of a course are worth for their mean; None where cells do not show how they differ."""
-    error = standard_error(course.sums, course.counts)
-    if error is None:
-        return None
-    n = float(course.counts.sum())
-    if std <= _SAME * abs(mean):
-        return Worth(StandardError(0.0, error.degrees), n)
-    return Worth(error, min(n, std**2 / error.value**2) if error.value else n)
+def worths(
+    course: Course, mean: float, std: float, median: float, values: Sequence[float] = ()
+) -> tuple[Worth | None, list[Worth | None]]:
+    """What the samples of a course are worth for their mean, and for the share at or below each value.
 
-
-def is_told(worth: Worth | None, fewest: float) -> bool:
-    """Whether there are blocks enough, and samples enough."""
-    return worth is not None and worth.error.settled and worth.n_eff >= fewest
-
-
-def percentile_worths(course: Course, values: list[float], fallback: Worth | None) -> list[Worth | None]:
-    """What the samples are worth for each percentile, ``values`` being what these are.
-
-    Where all samples, or none, are at or below one, they are worth the ``fallback``.
+    None where cells do not show how they differ, and for what is not finite. Where all samples, or none, are
+    at or below a value, they are worth as much as for the mean.
     """
-    if fallback is not None and not fallback.error.value:
-        return [fallback] * len(values)  # all samples are one value and the rounding of floats
+    of_mean = _mean_worth(course, mean, std) if math.isfinite(mean) else None
+    if of_mean is not None and not of_mean.error.value:
+        return of_mean, [of_mean] * len(values)  # all samples are one value and the rounding of floats
     counts = course.counts
-    limits = np.unique([value for value in values if math.isfinite(value)])
-    at_most = dict(zip(limits.tolist(), course.at_most(limits), strict=True))
+    limits = np.unique([value for value in (median, *values) if math.isfinite(value)])
+    hits = dict(zip(limits.tolist(), course.at_most(limits), strict=True))
+    known = {limit: at_most for limit, at_most in hits.items() if _parts(at_most, counts)}
+    # A mean above the median, or one that is not defined for samples of +∞: the longer tail is above.
+    memory = _memory(known.get(median), counts, of_mean, upward=not mean < median)
+    if of_mean is not None:
+        of_mean = replace(of_mean, memory=memory)
     found: list[Worth | None] = []
     for value in values:
-        hits = at_most.get(value)
-        if hits is None:
-            found.append(None)
-        elif _SAME < float(hits.sum() / counts.sum()) < 1 - _SAME:
-            found.append(share_worth(hits, counts))
+        if value in known:
+            worth = share_worth(known[value], counts)
+            found.append(worth and replace(worth, memory=memory))
         else:
-            found.append(fallback)
-    return found
+            found.append(of_mean if value in hits else None)
+    return of_mean, found
+
+
+def _parts(hits: Floats, counts: Floats) -> bool:
+    """Whether some samples are at or below a limit, and some above."""
+    return _SAME < float(hits.sum() / counts.sum()) < 1 - _SAME
+
+
+def _memory(hits: Floats | None, counts: Floats, of_mean: Worth | None, *, upward: bool) -> Memory | None:
+    """``hits`` are the samples at or below the median; None where all are, or it is not known.
+
+    The median then says nothing, and the mean decides.
+    """
+    worth = of_mean if hits is None else share_worth(hits, counts, of_mean)
+    if worth is None:
+        return None
+    return Memory(float(counts.sum()), worth.n_eff if worth.error.settled else 0.0, upward)
+
+
+def _mean_worth(course: Course, mean: float, std: float) -> Worth | None:
+    counts = course.counts
+    error = standard_error(course.sums, counts)
+    if error is None:
+        return None
+    n = float(counts.sum())
+    if std <= _SAME * abs(mean):
+        return Worth(StandardError(0.0, error.degrees), n, Memory(n, n))
+    return Worth(error, min(n, std**2 / error.value**2) if error.value else n)
 
 
 def told(
@@ -217,21 +204,34 @@ def told(
     n_effective: dict[str, float | None] = dict.fromkeys(("mean", *places))
     if course is None:
         return ends, n_effective
-    of_mean = mean_worth(course, mean, std) if math.isfinite(mean) else None
+    of_mean, of_places = worths(course, mean, std, quantile(50.0), [quantile(p) for p in places.values()])
     if of_mean is not None:
         n_effective["mean"] = rounded(of_mean.n_eff)
         if is_told(of_mean, FEWEST_OF_MEAN):
-            ends["mean"] = scaled_ends(mean, of_mean.error, CONFIDENCE)
-    percents = list(places.values())
-    worths = percentile_worths(course, [quantile(percent) for percent in percents], of_mean)
-    for key, percent, worth in zip(places, percents, worths, strict=True):
-        if worth is None:
-            continue
-        n_effective[key] = rounded(worth.n_eff)
-        if is_told(worth, needed(percent)):
-            low, high = share_ends(percent / 100, worth.n_eff, worth.t(CONFIDENCE))
+            ends["mean"] = mean_ends(mean, of_mean, CONFIDENCE)
+    of = dict(zip(places, of_places, strict=True))
+    can_tell = _can_tell(places, of)
+    for key, worth in of.items():
+        if worth is not None:
+            n_effective[key] = rounded(worth.n_eff)
+        if worth is not None and key in can_tell:
+            low, high = percentile_shares(places[key], worth, CONFIDENCE)
             ends[key] = quantile(100 * low), quantile(100 * high)
     return ends, n_effective
+
+
+def _can_tell(places: Mapping[str, float], of: Mapping[str, Worth | None]) -> set[str]:
+    """Percentiles that have an interval: each only where all that are nearer the median on its side have."""
+    found = set()
+    for side in (1, -1):
+        outwards = sorted((side * (percent - 50), key) for key, percent in places.items())
+        for far, key in outwards:
+            if far < 0:
+                continue
+            if not is_told(of[key], needed(places[key])):
+                break
+            found.add(key)
+    return found
 
 
 def rate_ends(value: float | None, amounts: Floats, window: Window, c: Times) -> Ends | None:

@@ -31,7 +31,7 @@ from llm_locust.metrics.compared import Compared
 from llm_locust.metrics.comparison import Row, compare_figures, joint_confidence
 from llm_locust.metrics.estimates import Difference, Estimate, Percentile, difference
 from llm_locust.metrics.gates import GateError, Kind
-from llm_locust.metrics.intervals import mean_worth, percentile_worths
+from llm_locust.metrics.intervals import worths
 from llm_locust.metrics.terms import Term, listed, nearest, split_terms
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
@@ -232,8 +232,9 @@ def _above(figure: Percentile, value: float) -> tuple[float, int] | None:
     if course is None:
         return None
     mean, std = figure.samples.moments()
-    of_mean = mean_worth(course, mean, std) if math.isfinite(mean) else figure.worth
-    (worth,) = percentile_worths(course, [value], of_mean)
+    of_mean, (worth,) = worths(course, mean, std, figure.samples.quantile(0.5), [value])
+    of_mean = of_mean or figure.worth
+    worth = worth or of_mean
     if worth is None or of_mean is None or not (worth.error.settled and of_mean.error.settled):
         return None
     at_most = float(course.at_most(np.array([value])).sum() / course.counts.sum())

@@ -3,6 +3,10 @@
 - An M/M/1 queue at 90 % load: the 95 % intervals of its percentiles, by order statistics of independent
   samples, held the truth in fewer than 70 % of runs. Now they are by blocks of the run's own course; where a
   run is too short for its own memory, there is none.
+- The same queue with 10,000 requests, when the error of a figure alone decided whether the run can tell it:
+  of 150 runs 10 had an interval of the mean and 29 of the p90, those that happened to be quiet, and 6 and 14
+  of these did not hold the truth. Now the memory of the run decides too, and the upper end is moved out where
+  it leaves little to spare.
 """
 
 import math
@@ -53,3 +57,16 @@ def test_intervals_of_a_queue_at_90_percent_load_hold_the_truth() -> None:
 def test_a_run_too_short_for_its_queue_mostly_has_no_interval_of_its_p99() -> None:
     told = sum(summarise_latency(sojourns(seed, 1_000))["ci95"]["p99"] is not None for seed in range(RUNS))
     assert told <= 2
+
+
+def test_runs_that_happen_to_be_quiet_are_not_those_that_have_an_interval() -> None:
+    runs, wrong, told = 150, dict.fromkeys(("mean", "p90"), 0), dict.fromkeys(("mean", "p90"), 0)
+    truths = {"mean": 10e3, "p90": -math.log(0.1) * 10e3}
+    for seed in range(runs):
+        ends = summarise_latency(sojourns(1_000 + seed, 10_000))["ci95"]
+        for key, truth in truths.items():
+            if ends[key] is not None:
+                told[key] += 1
+                wrong[key] += not ends[key][0] <= truth <= ends[key][1]
+    assert all(count <= 0.2 * runs for count in told.values()), told
+    assert all(count <= 0.03 * runs for count in wrong.values()), wrong
