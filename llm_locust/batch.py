@@ -242,8 +242,10 @@ class RecordBatch:
         return RecordBatch(table)
 
     def floats(self, name: str) -> NDArray[np.float64]:
-        """A numeric column as float64, null as NaN. Not for wall-clock times: see :meth:`seconds`."""
-        return np.asarray(self.table.column(name).cast(pa.float64()).to_numpy(), dtype=np.float64)
+        """A numeric column as float64, null as NaN; beyond 2⁵³ the nearest one, as of a clock that was set by
+        years. Not for wall-clock times: see :meth:`seconds`."""
+        column = self.table.column(name).cast(pa.float64(), safe=False)
+        return np.asarray(column.to_numpy(), dtype=np.float64)
 
     def seconds(self, name: str, origin_ns: int) -> NDArray[np.float64]:
         """A wall-clock column in seconds after ``origin_ns``, null as NaN.

@@ -38,6 +38,14 @@ _SHOWN_CHARS = 80
 #: A time behind this, in the year 2200 or so, is none; what is added to it does not overflow.
 _LAST_NS = 1 << 62
 
+#: Numbers of things, which are not negative; no run has more of anything than a float64 counts.
+_COUNTS = (
+    *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "hidden_tokens"),
+    *("asked_input_tokens", "asked_output_tokens", "output_chars", "bytes_received"),
+    *("reads", "coalesced_reads", "retries", "turn"),
+)
+_MOST = 1 << 53
+
 _READ_BYTES = 1 << 20
 _SEARCH_BYTES = 1 << 16
 
@@ -321,11 +329,12 @@ def _check_rows(batch: RecordBatch, header: FrameHeader) -> None:
         unknown = set(batch.labels(column).names) - set(known)
         if unknown:
             raise BatchError(f"{min(unknown)[:_SHOWN_CHARS]!r} is no {column.replace('_', ' ')}")
-    for column in MOMENTS:
-        moments = batch.table.column(column)
-        span = pc.min_max(moments)
-        if (
-            moments.null_count < len(moments)
-            and not 0 <= span["min"].as_py() <= span["max"].as_py() <= _LAST_NS
-        ):
-            raise BatchError(f"{column} has times that no clock shows")
+    _check_range(batch, MOMENTS, _LAST_NS, "times that no clock shows")
+    _check_range(batch, _COUNTS, _MOST, "numbers that no count has")
+
+
+def _check_range(batch: RecordBatch, columns: Iterable[str], most: int, what: str) -> None:
+    for column in columns:
+        span = pc.min_max(batch.table.column(column))
+        if span["min"].is_valid and not 0 <= span["min"].as_py() <= span["max"].as_py() <= most:
+            raise BatchError(f"{column} has {what}")

@@ -55,7 +55,7 @@ class _Exception(msgspec.Struct):
 
 class _Entry(msgspec.Struct):
     name: _Label
-    method: _Label
+    method: _Label | None
     last_request_timestamp: _Time | None = None
     start_time: _Time = 0
     num_requests: Count = 0

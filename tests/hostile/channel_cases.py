@@ -228,7 +228,6 @@ ENTRY: dict[str, Any] = {
         {"response_times": {float("nan"): 1}},
         {"response_times": {float("inf"): 1}},
         {"response_times": {5.0: 1}, "num_requests": 0},
-        {"method": None},
     ],
     ids=repr,
 )

@@ -1,14 +1,20 @@
 """Fuzzers of what a worker sends: files of frames with Arrow batches, and messages."""
 
+import json
 import struct
 import tempfile
 import zlib
 from pathlib import Path
 
-from fuzz_target import Target, check_line
+import numpy as np
+import pyarrow as pa
+from fuzz_target import Target, chance_of, check_line
 from mutated_frames import payloads
 
 from llm_locust.batch import BatchError, RecordBatch
+from llm_locust.manifest import Manifest
+from llm_locust.metrics.columns import Part
+from llm_locust.metrics.summary import summarise
 from llm_locust.record import MOMENTS
 from llm_locust.store import FrameHeader, encode_frame, frame_header
 from llm_locust.store.frames import FrameRef, index_frames, placed_batches, unique_frames
@@ -81,9 +87,24 @@ def check_file(data: bytes, path: Path) -> None:
     batches = list(placed_batches(frames, bad))  # type: ignore[arg-type]
     assert len(batches) + len(bad) == len(frames)
     for header, batch in batches:
-        assert len(batch) == header.rows
-        for column in MOMENTS:
-            batch.floats(column)
+        check_usable(batch, header.rows)
+    if batches and chance_of(data).random() < 0.05:
+        rows = RecordBatch.concat(batch for _, batch in batches)
+        ended_ns = max(rows.ints("ended_ns").tolist())
+        json.dumps(summarise(rows, Manifest(id="r", name="x", started_ns=1, ended_ns=ended_ns)))
+
+
+def check_usable(batch: RecordBatch, rows: int) -> None:
+    """What reports make of a batch can be made."""
+    assert len(batch) == rows
+    for field in batch.table.schema:
+        if pa.types.is_integer(field.type) and field.name not in MOMENTS:
+            assert np.isfinite(batch.floats(field.name)).sum() == rows - batch.table[field.name].null_count
+    for column in MOMENTS:
+        batch.seconds(column, 1)
+    columns = Part.from_batch(batch, 1)
+    for counts in (columns.input_tokens, columns.output_tokens, columns.reads, columns.hidden_tokens):
+        assert not (counts < 0).any()
 
 
 def _begin_of(frame: FrameRef) -> int:

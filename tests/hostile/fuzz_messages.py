@@ -39,6 +39,7 @@ from llm_locust.swarm.locust_messages import KINDS as LOCUST_KINDS
 from llm_locust.swarm.locust_messages import check, unpacked
 from llm_locust.swarm.messages import CountsMessage, MessageError, plain, read
 from llm_locust.swarm.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
+from llm_locust.swarm.reported import Reported
 from llm_locust.swarm.roster import Roster
 
 #: Every message of this project's own, and an example of it.
@@ -174,9 +175,12 @@ def check_locust(message: Message) -> None:
         return
     events, stats = Events(), RequestStats()
     setup_distributed_stats_event_listeners(events, stats)
+    reported = Reported(SimpleNamespace(stats=stats, exceptions={}))  # type: ignore[arg-type]
+    reported.bound_stats(message.data)
     for _ in range(2):
         for handler in events.worker_report._handlers:
             handler(client_id="w", data=message.data)
+    reported.after()
     for current in (True, False):
         get_stats_summary(stats, current)
     get_percentile_stats_summary(stats)

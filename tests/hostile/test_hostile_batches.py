@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,9 @@ from record_strategies import record
 
 from llm_locust.arrow_stream import StreamError, read_stream
 from llm_locust.batch import SCHEMA, BatchError, RecordBatch
+from llm_locust.metrics.columns import Part
+from llm_locust.store import FRAMES_FILE, FrameHeader, encode_frame
+from llm_locust.store.frames import BadFrame, index_frames, placed_batches
 
 TESTS = Path(__file__).parent.parent
 ORIGINALS = payloads()
@@ -57,6 +62,29 @@ def test_any_damage_gives_a_batch_that_can_be_used_or_a_batch_error(
 def test_any_bytes_are_no_stream(data: bytes) -> None:
     with pytest.raises(BatchError):
         RecordBatch.from_bytes(data)
+
+
+def test_a_clock_that_was_set_by_years_during_a_request_does_not_end_the_report() -> None:
+    step_ns = 56 * 365 * 86_400 * 10**9 + 1
+    batch = RecordBatch.from_records([replace(record(1), clock_step_ns=step_ns)], "w1")
+    assert batch.floats("clock_step_ns").tolist() == [float(step_ns)]
+    assert Part.from_batch(batch, 0).stepped.tolist() == [True]
+
+
+@pytest.mark.parametrize("count", [-1, 2**53 + 1, 2**63 - 1])
+@pytest.mark.parametrize("column", ["output_tokens", "input_tokens", "bytes_received"])
+def test_a_batch_with_a_count_that_nothing_has_is_left_out_and_the_others_are_reported(
+    column: str, count: int, tmp_path: Path
+) -> None:
+    values: list[Any] = [{column: 5}, {column: count}]
+    batches = [RecordBatch.from_records([replace(record(1), **each)], "w1") for each in values]
+    frames = [encode_frame(FrameHeader("run", "w1", n, 1), each.to_bytes()) for n, each in enumerate(batches)]
+    (tmp_path / FRAMES_FILE).write_bytes(b"".join(frames))
+    bad: list[BadFrame] = []
+    index = index_frames(tmp_path / FRAMES_FILE)
+    ((_, good),) = placed_batches(index.frames, bad)
+    assert good.floats(column).tolist() == [5]
+    assert [each.why.rpartition(": ")[2] for each in bad] == [f"{column} has numbers that no count has"]
 
 
 def bomb(column: str, size: int) -> bytes:
