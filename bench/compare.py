@@ -16,12 +16,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.compared import Compared, measure_for_comparison
 from llm_locust.metrics.comparison import Row, Verdict, compare
 from llm_locust.metrics.slo import parse_slo
-from llm_locust.record import Outcome, RequestRecord, TokenSource
 from llm_locust.sim.engine import Engine, EngineProfile, Sequence
 
 REQUESTS = 2_000

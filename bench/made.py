@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from locust.stats import RequestStats
 
-from llm_locust.batch import RecordBatch
-from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.swarm.recorder import BATCH_ROWS
 
 TOKENS = 100

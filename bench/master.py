@@ -23,7 +23,7 @@ from clients import HERE, LOCUSTFILE, BenchError, cpu_s, free_port, last_words, 
 from rich.console import Console
 from tally import Tally
 
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
 from llm_locust.store import SUMMARY_FILE, open_requests, read_manifest
 from llm_locust.swarm.recorder import BATCH_ROWS
 

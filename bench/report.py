@@ -19,9 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from rich.console import Console
 
-from llm_locust.batch import SCHEMA, RecordBatch
-from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
-from llm_locust.record import Outcome, TokenSource
+from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.record import Outcome, TokenSource
 from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests
 
 TOKENS = 100

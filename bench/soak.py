@@ -23,8 +23,8 @@ from clients import HERE, BenchError, cpu_s, free_port, last_words, running
 from memory import MOST_MB_PER_H, Sample, print_memory, write_samples
 from rich.console import Console
 
-from llm_locust.manifest import Manifest
-from llm_locust.record import Outcome
+from llm_locust.core.manifest import Manifest
+from llm_locust.core.record import Outcome
 from llm_locust.store import iter_requests, read_manifest
 
 BUILD = HERE / "build"

@@ -19,7 +19,8 @@ from prometheus_client import generate_latest
 from rich.console import Console
 from rich.table import Table
 
-from llm_locust.batch import RecordBatch
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.live.counting import count
 from llm_locust.live.keys import KeyLimit
 from llm_locust.live.messages import LiveReport, Slice, encode_report
@@ -29,7 +30,6 @@ from llm_locust.live.state import MISSING, LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.goodput import Limits
 from llm_locust.metrics.slo import parse_slo
-from llm_locust.record import Outcome, RequestRecord, TokenSource
 from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.numbers import KEEP_S, at_rest, look_at
 from llm_locust.swarm.web.status import status

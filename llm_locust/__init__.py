@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llm_locust.client.stream import Answer
+    from llm_locust.core.record import Outcome, RequestRecord, TokenSource
     from llm_locust.metrics.slo import Slo
-    from llm_locust.record import Outcome, RequestRecord, TokenSource
     from llm_locust.report.run_data import RunData
     from llm_locust.swarm.conversation import ConversationUser
     from llm_locust.swarm.hooks import events
@@ -51,14 +51,14 @@ _HOMES = {
     "MessagesUser": "llm_locust.swarm.users",
     "OpenAIUser": "llm_locust.swarm.openai_user",
     "OpenLoopUser": "llm_locust.swarm.open_loop",
-    "Outcome": "llm_locust.record",
+    "Outcome": "llm_locust.core.record",
     "Prompt": "llm_locust.workload.prompts",
-    "RequestRecord": "llm_locust.record",
+    "RequestRecord": "llm_locust.core.record",
     "ResponsesUser": "llm_locust.swarm.users",
     "RunData": "llm_locust.report.run_data",
     "ScenarioUser": "llm_locust.swarm.scenario_user",
     "Slo": "llm_locust.metrics.slo",
-    "TokenSource": "llm_locust.record",
+    "TokenSource": "llm_locust.core.record",
     "Validator": "llm_locust.workload.scenario.parts",
     "events": "llm_locust.swarm.hooks",
 }

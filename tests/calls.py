@@ -16,7 +16,7 @@ from scripted import Script, chat_chunk, chunk, last_chunk, response_head, sse, 
 from llm_locust.client.connection import Connection
 from llm_locust.client.pool import Pool, Target
 from llm_locust.client.stream import Answer, Call, LlmClient
-from llm_locust.record import RequestRecord
+from llm_locust.core.record import RequestRecord
 
 MS = 1_000_000
 

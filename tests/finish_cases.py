@@ -5,8 +5,8 @@ from typing import Any
 
 from report_cases import manifest, records
 
-from llm_locust.batch import RecordBatch
-from llm_locust.record import RequestRecord
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import RequestRecord
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, encode_frame, write_manifest
 
 

@@ -9,7 +9,7 @@ from golden_frame import Frame, at, in_ms, population, slo_of
 from golden_intervals import Course, in_order, over_time, rate_ends, ratio, spread, sums, uncertainty
 from golden_stats import figures, some, survival
 
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 
 OUTCOMES = [outcome.value for outcome in Outcome if outcome is not Outcome.RESENT]
 LATENCIES = (

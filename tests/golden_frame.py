@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from metrics_cases import ORIGIN_NS
 
-from llm_locust.record import RequestRecord
+from llm_locust.core.record import RequestRecord
 
 Frame = pd.DataFrame
 

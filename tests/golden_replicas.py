@@ -10,7 +10,7 @@ import pandas as pd
 from golden_expected import latency, stuck, stuck_ms
 from golden_frame import Frame, population
 
-from llm_locust.record import Outcome, RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
 
 PARTS = 60
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from metrics_cases import ORIGIN_NS
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import ClockFacts, HealthCell, Manifest, NodeHealth, ServerCall, WorkerFacts
-from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import ClockFacts, HealthCell, Manifest, NodeHealth, ServerCall, WorkerFacts
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 REQUESTS = 5000
 SPACING_S = 0.3

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from metrics_cases import batch
 
+from llm_locust.core.record import RequestRecord
 from llm_locust.live.counting import count
 from llm_locust.live.counts import Counts
 from llm_locust.live.keys import Key, KeyLimit
@@ -13,7 +14,6 @@ from llm_locust.live.state import LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.goodput import Limits, MeasuredFrom
 from llm_locust.metrics.slo import Slo
-from llm_locust.record import RequestRecord
 
 START_S = 1_795_000_000.0
 LIMITS = Limits(Slo(ttft_s=0.1, tpot_s=0.05))

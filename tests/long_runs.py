@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from metrics_cases import columns, ns, request
 
-from llm_locust.batch import Labels
+from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.window import Population, Window
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.columns import Part
-from llm_locust.record import Outcome, RequestRecord, TokenSource
 
 ORIGIN_NS = 1_795_000_000_000_000_000
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 _NS = st.integers(0, 2**62)

@@ -6,7 +6,7 @@ from typing import Any
 
 from metrics_cases import request
 
-from llm_locust.record import RequestRecord
+from llm_locust.core.record import RequestRecord
 
 NAMES = ("a", "b", "c", "d")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from metrics_cases import ORIGIN_NS, batch, failed, request
 
-from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.summary import summarise
-from llm_locust.record import RequestRecord
 from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
 
 SECONDS = 10

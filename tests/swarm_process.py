@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest
 from llm_locust.store import read_manifest, read_requests
 
 LOCUSTFILES = Path(__file__).parent.parent / "locustfiles"

@@ -30,7 +30,7 @@ from llm_locust.client.errors import ConnectionBrokenError, ResponseError
 from llm_locust.client.exchange import Exchange, Stamp
 from llm_locust.client.pool import Pool
 from llm_locust.client.timeouts import Timeouts
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
 

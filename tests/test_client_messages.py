@@ -6,7 +6,7 @@ import pytest
 from calls import HEAD, Caller, caller
 from scripted import Script, ScriptedServer, chunk, json_response, last_chunk, sse, write
 
-from llm_locust.record import Outcome, TokenSource
+from llm_locust.core.record import Outcome, TokenSource
 from llm_locust.wire.reply import Endpoint
 
 START = sse(

@@ -34,7 +34,7 @@ from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
 from llm_locust.client.pool import Pool, Target
 from llm_locust.client.stream import Call, LlmClient
 from llm_locust.client.timeouts import Timeouts
-from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.wire.reply import Endpoint
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]

@@ -19,7 +19,7 @@ from scripted import (
     write,
 )
 
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 from llm_locust.wire.reply import Endpoint
 
 

@@ -20,7 +20,7 @@ from scripted import (
 )
 
 from llm_locust.client.stream import Answer
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 
 PATIENCE_S = 0.08
 LATE_MS = 2_000

@@ -19,7 +19,7 @@ from llm_locust.client.errors import ClientError, ConnectError
 from llm_locust.client.pool import Pool, Target, TargetError
 from llm_locust.client.request import get
 from llm_locust.client.stream import Answer, LlmClient
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 
 OK = json_response({"ok": True})
 

@@ -27,8 +27,8 @@ from llm_locust.client.openai_sdk import MeasuredTransport
 from llm_locust.client.pool import Pool, Target
 from llm_locust.client.routes import Chooser, Route, Routes
 from llm_locust.client.stream import Answer, Call, LlmClient
+from llm_locust.core.record import Outcome
 from llm_locust.deployment.targets import make_chooser
-from llm_locust.record import Outcome
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from scripted.raw import best_of
 
 from llm_locust.client.exchange import SLICE_BYTES
 from llm_locust.client.timeouts import Timeouts
-from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
 

@@ -27,7 +27,7 @@ from scripted.raw import best_of
 
 from llm_locust.client.pool import TargetError, tls_context
 from llm_locust.client.tls import Tls, tls_reason
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 
 BODY = sse(chat_chunk("t")) + sse(chat_chunk(finish_reason="stop")) + sse("[DONE]")
 GOOD = write(0, response_head() + chunk(BODY) + last_chunk())

@@ -9,8 +9,8 @@ import pytest
 from metrics_cases import ns
 from report_cases import clock, lost_records, records, seen_worker, summary
 
-from llm_locust.manifest import NodeHealth
-from llm_locust.record import Outcome
+from llm_locust.core.manifest import NodeHealth
+from llm_locust.core.record import Outcome
 from llm_locust.report.console import print_report
 
 RUN = Path("runs/first")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from live_cases import LIMITS, Clock, counts_of
 from metrics_cases import request, requests
 
+from llm_locust.core.record import RequestRecord
 from llm_locust.live.keys import Key
 from llm_locust.live.messages import (
     LiveReport,
@@ -18,7 +19,6 @@ from llm_locust.live.messages import (
 )
 from llm_locust.live.reporting import PASS_ROWS, LiveCounts
 from llm_locust.live.state import LiveRun
-from llm_locust.record import RequestRecord
 
 
 def worker(clock: Clock) -> LiveCounts:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from live_cases import START_S, Run, observation, worker
 from metrics_cases import failed, request, requests
 
+from llm_locust.core.record import RequestRecord
 from llm_locust.live.keys import OTHERS, Key
 from llm_locust.live.messages import (
     LiveReport,
@@ -22,7 +23,6 @@ from llm_locust.live.series import SPANS, Charts
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import GONE, MISSING, LiveRun
 from llm_locust.live.store import HOUR_CELLS, MOST_MARKS, RECENT_CELLS, RUN_CELLS
-from llm_locust.record import RequestRecord
 
 
 def test_a_report_that_comes_again_counts_once() -> None:

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import batch, columns, failed, manifest, ns, request
 
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.availability import reliability
 from llm_locust.metrics.goodput import Limits, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Population, Window
-from llm_locust.record import Outcome, RequestRecord
 
 TEN = Window(ns(0.0), ns(10.0), "")
 

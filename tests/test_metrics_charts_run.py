@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
 
-from llm_locust.batch import SCHEMA, RecordBatch, Requests
+from llm_locust.core.batch import SCHEMA, RecordBatch, Requests
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.charts import RunCharts, run_charts
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.charts.slowest import PHASES, slow_request, slowest
 from llm_locust.metrics.charts.tokens import Details
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.slo import Slo
-from llm_locust.record import Outcome
 
 SLO = Slo(ttft_s=0.1, tpot_s=0.03)
 

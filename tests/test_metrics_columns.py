@@ -3,9 +3,9 @@
 import numpy as np
 from metrics_cases import ORIGIN_NS, batch, columns, failed, request
 
-from llm_locust.batch import RecordBatch
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import Outcome, TokenSource
 from llm_locust.metrics.columns import OUTCOMES, SOURCES, Part, groups
-from llm_locust.record import Outcome, TokenSource
 
 
 def test_times_are_seconds_after_the_origin_and_unknown_ones_nan() -> None:

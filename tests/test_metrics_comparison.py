@@ -11,8 +11,8 @@ import pytest
 from compare_cases import SECONDS, TOKENS, compared, facts, lognormal, made_batch, made_run
 from metrics_cases import batch, failed, manifest, ns, request
 
-from llm_locust.batch import SCHEMA, RecordBatch
-from llm_locust.manifest import NodeHealth, WorkerFacts
+from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.comparability import doubts, unlike
 from llm_locust.metrics.comparable import METRICS, NOT_COMPARED

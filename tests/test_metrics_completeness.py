@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import manifest, ns
 
-from llm_locust.manifest import ClockFacts, NodeHealth, WorkerFacts
+from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.metrics.completeness import completeness, known, largest, requests_lost
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, ns, request
 
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.concurrency import Spans
-from llm_locust.record import Outcome
 
 
 def spans(*times: tuple[float, float]) -> Spans:

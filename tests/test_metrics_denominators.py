@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from metrics_cases import batch, manifest, request
 
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.summary import summarise
-from llm_locust.record import Outcome, RequestRecord
 
 DOCS = Path(__file__).parent.parent / "docs" / "metrics.md"
 ANSWER = (0.1, 0.3, 0.5)

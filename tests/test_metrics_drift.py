@@ -7,13 +7,13 @@ import pytest
 from long_runs import everybody, run_of, span, wandering
 from metrics_cases import ns
 
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import OUTCOMES, Columns
 from llm_locust.metrics.drift import MEASURES, drift
 from llm_locust.metrics.goodput import Limits, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.window import Window
-from llm_locust.record import Outcome
 
 HOURS = 3.0
 SECONDS = HOURS * 3600

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, columns, failed, ns
 
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.failures import MOST_KINDS, OTHER, failures, iso
-from llm_locust.record import Outcome
 
 
 def word(number: int) -> str:

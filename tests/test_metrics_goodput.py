@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, failed, ns, request, requests
 
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.goodput import (
     ABANDONED,
     LOST,
@@ -26,7 +27,6 @@ from llm_locust.metrics.latency import per_request, summarise_latency
 from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.throughput import Credits
 from llm_locust.metrics.window import Window
-from llm_locust.record import Outcome, RequestRecord
 
 
 def of(

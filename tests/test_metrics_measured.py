@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_cases import batch, failed, manifest, request, requests
 
-from llm_locust import batch as batch_module
-from llm_locust.batch import SCHEMA, RecordBatch
-from llm_locust.manifest import Manifest
+from llm_locust.core import batch as batch_module
+from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.manifest import Manifest
+from llm_locust.core.record import RequestRecord
 from llm_locust.metrics import gaps
 from llm_locust.metrics.histogram import RELATIVE_ERROR
 from llm_locust.metrics.summary import summarise
-from llm_locust.record import RequestRecord
 from llm_locust.report.timeseries import timeseries_csv
 
 FACTS = manifest(slo="ttft=300ms tpot=100ms e2el=1s", gates="p99_itl<1s", warmup_s=0.5, open_loop=True)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import columns, failed, request
 
+from llm_locust.core.record import RequestRecord
 from llm_locust.metrics import ragged
 from llm_locust.metrics.pace import on_time_ratio
-from llm_locust.record import RequestRecord
 
 
 def ratio(record: RequestRecord, ttft: float = 0.5, tpot: float = 0.1) -> float:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.batch import Ragged
+from llm_locust.core.batch import Ragged
 from llm_locust.metrics import ragged as module
 from llm_locust.metrics.ragged import gather, offsets_of, pieces
 

@@ -15,10 +15,10 @@ from metrics_cases import batch, failed, manifest, request
 from roofline_cases import plain_roof
 from server_cases import Row, rows, series
 
+from llm_locust.core.record import Outcome
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.summary import summarise
-from llm_locust.record import Outcome
 
 DOCS = Path(__file__).parent.parent / "docs" / "metrics.md"
 HEADING = "## Every key of summary.json"

@@ -3,6 +3,7 @@
 import pytest
 from metrics_cases import columns, failed, ns, request
 
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.goodput import Limits, judge
 from llm_locust.metrics.latency import per_request
 from llm_locust.metrics.replicas import course, replicas
@@ -10,7 +11,6 @@ from llm_locust.metrics.slo import Slo
 from llm_locust.metrics.stuck import find_stuck
 from llm_locust.metrics.throughput import Credits
 from llm_locust.metrics.window import Window
-from llm_locust.record import Outcome
 
 
 def test_a_slow_replica_does_not_hide_in_the_pool() -> None:

@@ -8,7 +8,8 @@ import pytest
 from metrics_cases import ORIGIN_NS, batch, columns, request
 from replica_cases import NAMES, at_random, in_turn, served
 
-from llm_locust.batch import RecordBatch
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.routing import (
     Affinity,
@@ -20,7 +21,6 @@ from llm_locust.metrics.routing import (
     replica_labels,
     while_all_serve,
 )
-from llm_locust.record import RequestRecord
 
 
 def connection(records: list[RequestRecord], rows: RecordBatch | None = None) -> Affinity:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
 
-from llm_locust.batch import PART_ROWS, SCHEMA, RecordBatch
+from llm_locust.core.batch import PART_ROWS, SCHEMA, RecordBatch
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.sessions import TURNS_APART, planned_turns, session_name, sessions
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
-from llm_locust.record import Outcome, RequestRecord
 from llm_locust.report.sessions import by_turn
 from llm_locust.report.sessions import sessions as section
 

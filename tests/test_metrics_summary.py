@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, failed, manifest, request, requests
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.gates import GateError, parse_gates
 from llm_locust.metrics.latency import METRICS
 from llm_locust.metrics.slo import Slo, SloError
 from llm_locust.metrics.summary import exit_code, summarise
-from llm_locust.record import Outcome, RequestRecord, TokenSource
 
 CONTRACT: dict[str, set[str]] = {
     "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},

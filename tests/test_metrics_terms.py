@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.terms import Word, nearest, split_terms
+from llm_locust.core.terms import Word, nearest, split_terms
 
 
 def parts(text: str) -> list[tuple[str, str, str]]:

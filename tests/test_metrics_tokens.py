@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from metrics_cases import columns, request
 
+from llm_locust.core.record import RequestRecord, TokenSource
 from llm_locust.metrics.tokens import delivery, tokens
-from llm_locust.record import RequestRecord, TokenSource
 
 
 def of(*records: RequestRecord) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from llm_locust.batch import Labels
+from llm_locust.core.batch import Labels
 from llm_locust.metrics import whole as module
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.whole import Whole

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
 
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.steady import asked_load, steady_window
 from llm_locust.metrics.window import Population, Window, run_window
-from llm_locust.record import Outcome, RequestRecord
 
 
 def test_the_run_is_from_the_first_scheduled_request_after_warm_up_to_the_stop() -> None:

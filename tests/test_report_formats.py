@@ -10,7 +10,7 @@ import pytest
 from metrics_cases import failed, request
 from report_cases import lost_records, summary, write_run
 
-from llm_locust.record import Outcome, RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.report.analysis import Analysis, Question, analyse
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.vllm import vllm_json

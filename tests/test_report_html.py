@@ -14,10 +14,10 @@ from metrics_cases import batch, failed, request
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from report_cases import lost_records, manifest, records, seen_worker
 
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.metrics.summary import summarise
-from llm_locust.record import Outcome, RequestRecord
 from llm_locust.report.html import html_report
 
 EVIL = "<script>alert(1)</script><!--<b onclick=x()>\u2028"

@@ -11,9 +11,9 @@ from report_cases import records, write_run
 from server_cases import Row, rows
 from test_report_html import Page
 
+from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, Sample, SampleWriter
 from llm_locust.live.ending import live_end
-from llm_locust.manifest import ScrapeFacts
 from llm_locust.report.analysis import Question, analyse
 from llm_locust.report.build import build_report
 from llm_locust.report.finish import finish_run

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from metrics_cases import manifest, ns, request
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import Manifest, WorkerFacts
-from llm_locust.record import RequestRecord
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.record import RequestRecord
 from llm_locust.report.analysis import Question, analyse
 from llm_locust.report.build import build_report
 from llm_locust.report.so_far import SO_FAR_DIR, main, open_so_far, write_so_far

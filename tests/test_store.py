@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record
 
-from llm_locust.batch import BatchError, RecordBatch
-from llm_locust.manifest import MANIFEST_SCHEMA, Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.batch import BatchError, RecordBatch
+from llm_locust.core.manifest import MANIFEST_SCHEMA, Manifest, NodeHealth, WorkerFacts
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, request
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.report.build import build_report
 from llm_locust.store import (
     FRAMES_FILE,

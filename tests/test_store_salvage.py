@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from record_strategies import record
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.report.sources import open_source
 from llm_locust.store import (
     REQUESTS_FILE,

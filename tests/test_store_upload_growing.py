@@ -15,7 +15,7 @@ from metrics_cases import request
 from report_cases import manifest
 from upload_cases import contents, copy
 
-from llm_locust.batch import RecordBatch
+from llm_locust.core.batch import RecordBatch
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

@@ -25,7 +25,7 @@ from chaos import (
 from relay import relay
 from swarm_process import as_worker, free_port, in_parallel, locust, simulation, swarm, wait_until
 
-from llm_locust.manifest import WorkerFacts
+from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import FRAMES_FILE
 
 #: Longer than Locust waits for a heartbeat.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import gevent
 import pytest
 
-from llm_locust.manifest import NodeHealth
+from llm_locust.core.manifest import NodeHealth
 from llm_locust.swarm import health as module
 from llm_locust.swarm.health import Health
 

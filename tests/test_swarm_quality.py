@@ -16,7 +16,7 @@ from scripted import ScriptedServer
 from swarm_process import Process, Result, in_parallel, locust, simulation
 
 from llm_locust.client.stream import Answer
-from llm_locust.record import Outcome, RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.swarm.judging import SLOW_S, Judge, answer_hash, judged, prompt_key
 from llm_locust.wire.reply import Endpoint, reply_reader
 from llm_locust.workload.expected import expected_answer

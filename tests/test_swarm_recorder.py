@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record
 
-from llm_locust.batch import RecordBatch
+from llm_locust.core.batch import RecordBatch
 from llm_locust.store import FrameHeader, encode_frame
 from llm_locust.swarm.recorder import BATCH_ROWS, Recorder
 

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from page_server import hang, page, serving
 
+from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
-from llm_locust.manifest import ScrapeFacts
 from llm_locust.metrics.server_now import ServerNow
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.deployment_options import MetricsSettings

@@ -14,7 +14,7 @@ from gevent.event import Event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_locust.manifest import WorkerFacts
+from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool
 from llm_locust.swarm.messages import BatchMessage
 from llm_locust.swarm.shipping import Shipper

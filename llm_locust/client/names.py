@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from llm_locust.record import RequestRecord
+from llm_locust.core.record import RequestRecord
 from llm_locust.wire.names import clean_name
 
 #: Most different names of one kind (replicas, models, finish reasons) in the records of one process.

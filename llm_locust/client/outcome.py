@@ -1,4 +1,4 @@
-"""How a call ended, in the words of :class:`~llm_locust.record.Outcome`."""
+"""How a call ended, in the words of :class:`~llm_locust.core.record.Outcome`."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from llm_locust.client.errors import (
     ResponseError,
 )
 from llm_locust.client.exchange import Exchange
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 from llm_locust.wire.names import CONTROL
 from llm_locust.wire.reply import Reply
 from llm_locust.wire.secrecy import blanked, blanked_name

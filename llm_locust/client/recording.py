@@ -9,7 +9,7 @@ import numpy as np
 from llm_locust.client.exchange import Exchange
 from llm_locust.client.outcome import Verdict
 from llm_locust.client.timing import Moments, Timeline, timeline
-from llm_locust.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.reply import Endpoint, Reply, reply_reader
 from llm_locust.wire.secrecy import blanked_name

@@ -34,7 +34,7 @@ from llm_locust.client.routes import Heads, Route, Routes
 from llm_locust.client.timeouts import Timeouts
 from llm_locust.client.timing import Moments, timeline
 from llm_locust.client.turns import DECODING_S, TURN
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 from llm_locust.wire.headers import header_lines
 
 __all__ = ["Answer", "Call", "LiveCall", "LlmClient", "Trace"]

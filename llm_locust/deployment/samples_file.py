@@ -16,7 +16,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.replacing import replacing
+from llm_locust.core.replacing import replacing
 
 SERVER_METRICS_FILE = "server_metrics.parquet"
 

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from llm_locust.batch import RecordBatch
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import Outcome
 from llm_locust.live.counts import CODES, METRICS, Counts
 from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
@@ -13,7 +14,6 @@ from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
 from llm_locust.metrics.latency import Gaps, first_token_wide, itl, per_request
 from llm_locust.metrics.sketch import BUCKETS, Integers, Tally, buckets_of
 from llm_locust.metrics.slo import SLO_METRICS
-from llm_locust.record import Outcome
 
 
 def count(

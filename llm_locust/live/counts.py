@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import OUTCOMES
 from llm_locust.metrics.sketch import BUCKETS, Integers, Sketch, Tally
 from llm_locust.metrics.slo import SLO_METRICS
-from llm_locust.record import Outcome
 
 #: Latencies that have a sketch, each of the requests that ended ok, as in ``summary.json``.
 METRICS = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay", "client_lag")

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from llm_locust.batch import RecordBatch
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.live.counting import count
 from llm_locust.live.counts import Counts
 from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.live.messages import LiveReport, Slice, encode_report
 from llm_locust.live.state import LiveRun
-from llm_locust.record import Outcome, RequestRecord
 
 #: Records that wait to be counted: a pass over so many takes about 3 ms, in which nothing else happens.
 PASS_ROWS = 256

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from llm_locust.core.record import Outcome
 from llm_locust.live.figures import Figures, Latency, figures, rounded
 from llm_locust.live.rings import Ring
 from llm_locust.live.state import Gauges, Mark, ServerGauges
 from llm_locust.live.store import Cell, LiveStore
 from llm_locust.metrics.server_now import FIGURES, spread
-from llm_locust.record import Outcome
 
 #: The last 5 minutes, the last hour, the whole run.
 Span = Literal["5m", "1h", "run"]

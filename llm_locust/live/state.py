@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import Literal, TypeVar
 
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.goodput import Limits, MeasuredFrom
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.server_now import FIGURES, ServerNow

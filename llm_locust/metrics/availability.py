@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
+from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.goodput import Judgement
 from llm_locust.metrics.standstill import standstill

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.batch import Labels, Ragged, RecordBatch
+from llm_locust.core.batch import Labels, Ragged, RecordBatch
+from llm_locust.core.record import Outcome, TokenSource
 from llm_locust.metrics.ragged import lengths, offsets_of
-from llm_locust.record import Outcome, TokenSource
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import SOURCES
 from llm_locust.metrics.compared import Compared
 from llm_locust.metrics.completeness import completeness

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.cells import order_cells
 from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows

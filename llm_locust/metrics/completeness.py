@@ -3,7 +3,7 @@
 A request is *lost* when it was sent, as far as is known, and the run has no record of it: it was
 under way when its worker was last heard, or its record did not come. A worker counts as unrecorded
 what it announced and what it had under way, less what came of it; see
-:attr:`~llm_locust.manifest.WorkerFacts.unrecorded`.
+:attr:`~llm_locust.core.manifest.WorkerFacts.unrecorded`.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from llm_locust.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 
 
 def requests_lost(manifest: Manifest, rows: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.batch import Labels, Ragged, Requests
+from llm_locust.core.batch import Labels, Ragged, Requests
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.ragged import pieces

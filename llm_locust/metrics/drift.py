@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.goodput import Judgement
 from llm_locust.metrics.latency import ttft

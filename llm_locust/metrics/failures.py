@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Labels
+from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows
 from llm_locust.metrics.error_text import fold
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
+from llm_locust.core.batch import Requests
 from llm_locust.metrics.causes import Evidence, causes
 from llm_locust.metrics.chance import Significance, equal_shares, median_interval, same_distribution
 from llm_locust.metrics.columns import Columns, Floats, Rows

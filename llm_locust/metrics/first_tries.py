@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from llm_locust.batch import Labels
+from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import Mask, Times
 from llm_locust.metrics.selection import Asked
 from llm_locust.metrics.window import Window

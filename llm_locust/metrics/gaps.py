@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from llm_locust.batch import Ragged
+from llm_locust.core.batch import Ragged
 from llm_locust.metrics.cells import Cells
 from llm_locust.metrics.columns import Floats, Mask, Part, Rows
 from llm_locust.metrics.gap_course import GapCourse, joined

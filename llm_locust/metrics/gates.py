@@ -9,10 +9,10 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from llm_locust.core.terms import Term, listed, nearest, split_terms
 from llm_locust.metrics.cut import FROM_SCHEDULED
 from llm_locust.metrics.percentiles import PERCENTILES
 from llm_locust.metrics.slo import parse_duration
-from llm_locust.metrics.terms import Term, listed, nearest, split_terms
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,

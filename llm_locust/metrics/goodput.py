@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.batch import Labels
+from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.cut import MeasuredFrom as MeasuredFrom
 from llm_locust.metrics.cut import at_least, most_gaps

@@ -3,7 +3,7 @@
 from itertools import groupby
 from typing import Any
 
-from llm_locust.manifest import Manifest, ServerCall
+from llm_locust.core.manifest import Manifest, ServerCall
 from llm_locust.metrics.window import Window
 
 #: The paths between which a server's profiler runs.

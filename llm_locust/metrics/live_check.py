@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
+from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
 from llm_locust.metrics.gaps import PooledGaps
 from llm_locust.metrics.measured import Measured

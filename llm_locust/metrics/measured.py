@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from llm_locust.batch import Requests
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.cells import time_cells
 from llm_locust.metrics.columns import (
     PART_COLUMNS,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from llm_locust.manifest import ClockFacts, HealthCell, Manifest, NodeHealth
+from llm_locust.core.manifest import ClockFacts, HealthCell, Manifest, NodeHealth
 from llm_locust.metrics.completeness import known, largest
 from llm_locust.metrics.window import Window
 
@@ -11,7 +11,7 @@ from llm_locust.metrics.window import Window
 def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
     """Of the worst worker each, and of the master; without a window of all of the run.
 
-    A worker's figures are those of its :class:`~llm_locust.manifest.HealthCell` whose middle is in the
+    A worker's figures are those of its :class:`~llm_locust.core.manifest.HealthCell` whose middle is in the
     window; where none is, or the run's manifest has no such cells, those of all of its run.
     """
     workers = [_health(w.health, w.clock, window) for w in manifest.workers]

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Labels
+from llm_locust.core.batch import Labels
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.accuracy import Answers
 from llm_locust.metrics.cells import order_cells, time_cells
 from llm_locust.metrics.censoring import Durations
@@ -22,7 +23,6 @@ from llm_locust.metrics.pace import summarise_on_time
 from llm_locust.metrics.quality import quality_of_part
 from llm_locust.metrics.throughput import throughput
 from llm_locust.metrics.window import Population
-from llm_locust.record import Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Labels
+from llm_locust.core.batch import Labels
 from llm_locust.metrics.accuracy import Answers, ByPrompt, accuracy, complete
 from llm_locust.metrics.columns import Columns, Rows
 from llm_locust.metrics.proportions import Proportion, summarise_proportion

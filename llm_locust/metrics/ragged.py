@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.batch import Ragged
+from llm_locust.core.batch import Ragged
 
 #: Values that one piece holds at most: its temporaries, 2 MiB each, stay near the processor.
 PIECE = 1 << 18

@@ -11,11 +11,11 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
-from llm_locust.batch import SCHEMA, RecordBatch
+from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.record import MOMENTS
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
 from llm_locust.metrics.goodput import Limits, MeasuredFrom, judge
 from llm_locust.metrics.latency import METRICS, per_request, user_tps
-from llm_locust.record import MOMENTS
 
 
 class Kind(StrEnum):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.batch import Labels, RecordBatch, Requests
+from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.columns import Columns, Rows
 from llm_locust.metrics.whole import Whole
 

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.batch import SCHEMA, RecordBatch, Requests
+from llm_locust.core.batch import SCHEMA, RecordBatch, Requests
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import Mask
 from llm_locust.metrics.request_fields import FieldValues, Terms, columns_of
 from llm_locust.metrics.where import Where
-from llm_locust.record import Outcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selected:
-    """The requests that ``mask`` marks (:class:`~llm_locust.batch.Requests`)."""
+    """The requests that ``mask`` marks (:class:`~llm_locust.core.batch.Requests`)."""
 
     requests: Requests
     mask: Mask
@@ -32,7 +32,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What was asked for, each request once (:class:`~llm_locust.batch.Requests`).
+    """What was asked for, each request once (:class:`~llm_locust.core.batch.Requests`).
 
     Attributes:
         stored: all rows, those of first tries among them.
@@ -68,7 +68,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """The requests of several runs, one run after the other (:class:`~llm_locust.batch.Requests`)."""
+    """The requests of several runs, one run after the other (:class:`~llm_locust.core.batch.Requests`)."""
 
     runs: tuple[Requests, ...]
 

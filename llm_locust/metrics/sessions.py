@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.batch import Labels, RecordBatch, Requests
+from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.intervals import in_order
 from llm_locust.metrics.latency import e2el, tpot, ttft

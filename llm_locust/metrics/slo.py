@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, fields
 from decimal import Decimal
 
-from llm_locust.metrics.terms import Term, listed, nearest, split_terms
+from llm_locust.core.terms import Term, listed, nearest, split_terms
 
 #: Seconds of each unit; decimal, so that 50ms is the float nearest to 0.05.
 UNITS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1), "m": Decimal(60)}

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Rows
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.latency import e2el, ttft
 from llm_locust.metrics.percentiles import ordered, percentile
 from llm_locust.metrics.window import Population, Window
-from llm_locust.record import Outcome
 
 #: A standstill lasts longer than this, and than so many medians.
 LEAST_S = 1.0

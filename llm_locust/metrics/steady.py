@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Mask, Times
 from llm_locust.metrics.concurrency import Spans
 from llm_locust.metrics.goodput import Judgement

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.accuracy import Answers, ByPrompt
 from llm_locust.metrics.availability import reliability
 from llm_locust.metrics.columns import Rows

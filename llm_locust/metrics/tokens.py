@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.core.record import Outcome, TokenSource
 from llm_locust.metrics.cells import Order, order_cells
 from llm_locust.metrics.columns import OUTCOMES, SOURCES, Columns, Floats, Mask, Rows
 from llm_locust.metrics.intervals import Observed
 from llm_locust.metrics.latency import chars_per_s, user_tps
 from llm_locust.metrics.lengths import length_error
 from llm_locust.metrics.percentiles import ordered, summarise_ascending
-from llm_locust.record import Outcome, TokenSource
 
 _BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
 _REJECTED = OUTCOMES.index(Outcome.REJECTED)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
+from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.decode_steps import DecodeWork, Engines, decode_work
 from llm_locust.metrics.measured import Measured

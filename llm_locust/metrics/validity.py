@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.gaps import PooledGaps
 from llm_locust.metrics.latency import client_lag, first_token_wide, schedule_delay

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
+from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
 from llm_locust.metrics.compat import benchmark_seconds, vllm_gaps, vllm_good, vllm_values
 from llm_locust.metrics.concurrency import Spans

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.batch import Labels
+from llm_locust.core.batch import Labels
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ class Whole(Generic[T]):
     """The values of a frozen dataclass for ``rows`` requests, out of those of its parts, in order.
 
     Of the fields of ``kind``, arrays of shape (part's rows,), dictionaries of such arrays and
-    :class:`~llm_locust.batch.Labels` become those of all rows; what else there is (an origin, a
+    :class:`~llm_locust.core.batch.Labels` become those of all rows; what else there is (an origin, a
     window, None) all parts have alike. Beside the result no memory is used: parts that were kept to
     be joined in the end would be there twice.
 

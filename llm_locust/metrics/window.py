@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
 
 

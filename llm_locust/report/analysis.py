@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Requests
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.accuracy import Answers, ByPrompt
 from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.cost import Prices

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from llm_locust.batch import SCHEMA, RecordBatch
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns
 from llm_locust.metrics.goodput import OUTCOME
 from llm_locust.metrics.latency import METRICS, user_tps

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.failures import iso
 from llm_locust.metrics.percentiles import ordered, percentile
 from llm_locust.report.analysis import Question, analyse

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from llm_locust.batch import Requests
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest, NodeHealth
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, holds_samples
-from llm_locust.manifest import Manifest, NodeHealth
 from llm_locust.metrics.completeness import largest
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.selection import Pooled

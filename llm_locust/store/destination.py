@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from llm_locust.replacing import replacing
+from llm_locust.core.replacing import replacing
 from llm_locust.wire.secrecy import blanked, public_url, url_secret
 
 #: Bounds of one request to an object store: another one may then be tried.

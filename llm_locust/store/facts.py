@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from llm_locust.manifest import Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.store.frames import BadFrame, FrameHeader, Tear
 from llm_locust.store.seqs import joined, ranges_text, seq_ranges
 from llm_locust.wire.names import clean_name
@@ -155,12 +155,12 @@ def all_here(manifest: Manifest) -> bool:
 
 
 def tear_text(tear: Tear, name: str) -> str:
-    """A line of :attr:`~llm_locust.manifest.Manifest.torn`."""
+    """A line of :attr:`~llm_locust.core.manifest.Manifest.torn`."""
     return f"{name}: bytes {tear.start} to {tear.end} are no frame" if tear.end else f"{name}: is empty"
 
 
 def bad_text(bad: BadFrame, name: str) -> str:
-    """The line of :attr:`~llm_locust.manifest.Manifest.torn` on a frame that holds no batch."""
+    """The line of :attr:`~llm_locust.core.manifest.Manifest.torn` on a frame that holds no batch."""
     frame = bad.frame
     whose = clean_name(frame.header.worker).replace(":", " ")
     return (

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.manifest import MANIFEST_SCHEMA, Manifest
-from llm_locust.replacing import replacing
+from llm_locust.core.manifest import MANIFEST_SCHEMA, Manifest
+from llm_locust.core.replacing import replacing
 from llm_locust.wire.payload import DECODE_ERRORS
 
 MANIFEST_FILE = "manifest.json"

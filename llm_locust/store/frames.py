@@ -22,8 +22,8 @@ from typing import BinaryIO
 import msgspec
 import pyarrow.compute as pc
 
-from llm_locust.batch import BatchError, RecordBatch
-from llm_locust.record import MOMENTS, Outcome, TokenSource
+from llm_locust.core.batch import BatchError, RecordBatch
+from llm_locust.core.record import MOMENTS, Outcome, TokenSource
 from llm_locust.wire.payload import DECODE_ERRORS
 
 _MAGIC = b"LLB1"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from llm_locust.batch import RecordBatch
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.store.facts import (
     Holding,
     account,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.batch import PART_ROWS, SCHEMA, SCHEMA_VERSION, BatchError, RecordBatch
-from llm_locust.record import MAX_ARRIVALS
-from llm_locust.replacing import replacing
+from llm_locust.core.batch import PART_ROWS, SCHEMA, SCHEMA_VERSION, BatchError, RecordBatch
+from llm_locust.core.record import MAX_ARRIVALS
+from llm_locust.core.replacing import replacing
 from llm_locust.store.facts import account, all_here, bad_text, holdings, tear_text
 from llm_locust.store.files import (
     FRAMES_FILE,
@@ -116,7 +116,7 @@ def _groups(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class StoredRequests:
-    """The requests of a run directory, read part by part (:class:`~llm_locust.batch.Requests`)."""
+    """The requests of a run directory, read part by part (:class:`~llm_locust.core.batch.Requests`)."""
 
     path: Path
     rows: int

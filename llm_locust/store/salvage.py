@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from llm_locust.batch import BatchError, RecordBatch
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import BatchError, RecordBatch
+from llm_locust.core.manifest import Manifest
 from llm_locust.store.files import REQUESTS_FILE, existing_file, read_manifest, write_manifest
 from llm_locust.store.requests import StoredRequests, check_group, open_requests, write_requests
 
@@ -25,7 +25,7 @@ def is_damaged(run: Path) -> bool:
 def salvage(run: Path, out: Path) -> Manifest:
     """Make a run directory of the row groups of ``run`` that can be read; gives its manifest.
 
-    Row groups that cannot are named in :attr:`~llm_locust.manifest.Manifest.torn`, and their records are
+    Row groups that cannot are named in :attr:`~llm_locust.core.manifest.Manifest.torn`, and their records are
     missing. ``run`` is only read.
 
     Raises:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.store.files import MANIFEST_FILE, REQUESTS_FILE, StoreError, read_manifest
 from llm_locust.store.frames import FrameIndex, FrameRef, Tear, index_frames
 from llm_locust.store.spool import WORKER_FILE

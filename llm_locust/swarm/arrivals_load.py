@@ -20,7 +20,7 @@ from llm_locust.arrivals import (
     Timetable,
     constant,
 )
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
 from llm_locust.swarm.arrivals_dispatch import Dispatcher, ScheduleClock, Sender
 from llm_locust.swarm.arrivals_options import DEFAULT_PROCESS, LoadSettings
 from llm_locust.swarm.arrivals_turns import Turns

@@ -20,7 +20,7 @@ from typing import NoReturn
 import gevent
 
 from llm_locust.client.clock import STEP_THRESHOLD_NS, ClockPair, clock_step_ns, read_clocks
-from llm_locust.manifest import ClockFacts
+from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm.messages import PingMessage, PongMessage
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import gevent
 import numpy as np
 import psutil
 
-from llm_locust.manifest import HealthCell, NodeHealth
+from llm_locust.core.manifest import HealthCell, NodeHealth
 from llm_locust.metrics.histogram import Histogram, count_durations, merge
 from llm_locust.metrics.percentiles import percentile
 from llm_locust.swarm.cpu_taken import CpuTaken, Taken

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from llm_locust.client.stream import Answer
-from llm_locust.record import Outcome, RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.workload.expected import ExpectedAnswer, ExpectedError, expected_answer, is_correct
 from llm_locust.workload.prompts import Prompt
 from llm_locust.workload.validators import Check

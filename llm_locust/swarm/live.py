@@ -18,12 +18,12 @@ from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 from msgspec import Meta
 
 from llm_locust.client.turns import TURN
+from llm_locust.core.manifest import Count, NodeHealth
+from llm_locust.core.record import RequestRecord
 from llm_locust.live.messages import ReportError
 from llm_locust.live.reporting import PASS_ARRIVALS, LiveCounts
 from llm_locust.live.state import WorkerState
 from llm_locust.live.store import LiveStore
-from llm_locust.manifest import Count, NodeHealth
-from llm_locust.record import RequestRecord
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.live_watch import EPOCH_OPTION, Watch, live_run
 from llm_locust.swarm.loops import every

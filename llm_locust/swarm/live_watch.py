@@ -8,9 +8,9 @@ import msgspec
 from locust.env import Environment
 from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING
 
+from llm_locust.core.manifest import Manifest
 from llm_locust.live.state import GONE, MISSING, LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
-from llm_locust.manifest import Manifest
 from llm_locust.swarm.arrivals_options import LoadSettings, parse_load
 from llm_locust.swarm.loops import every
 from llm_locust.swarm.messages import RunInfo

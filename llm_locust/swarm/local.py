@@ -3,7 +3,7 @@
 from locust.env import Environment
 from locust.runners import LocalRunner
 
-from llm_locust.manifest import NodeHealth
+from llm_locust.core.manifest import NodeHealth
 from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.messages import BatchMessage
 from llm_locust.swarm.recorder import Offset

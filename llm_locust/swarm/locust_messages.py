@@ -7,7 +7,7 @@ from locust import runners
 from locust.rpc import Message
 from msgspec import Meta
 
-from llm_locust.manifest import Count
+from llm_locust.core.manifest import Count
 from llm_locust.swarm.messages import MessageError, Name, read
 
 _STATES = frozenset(value for name, value in vars(runners).items() if name.startswith("STATE_"))

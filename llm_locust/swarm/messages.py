@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, Protocol, TypedDict, TypeVar
 import msgspec
 from msgspec import Meta
 
-from llm_locust.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
+from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
 
 #: Raised by one with each change after which older versions would misread a message.
 PROTOCOL = 1

@@ -22,7 +22,7 @@ class OpenAIUser(LlmUser):
     """Any code written for the openai SDK, measured.
 
     ``self.client`` is an ``openai.OpenAI`` whose transport is ours: each request is a
-    :class:`~llm_locust.record.RequestRecord` by the kernel's stamps, however late the code that
+    :class:`~llm_locust.core.record.RequestRecord` by the kernel's stamps, however late the code that
     iterates the stream is. It never retries by itself.
 
     A stream that is left before its end is ``cancelled``: at once where it is closed (``with``, or

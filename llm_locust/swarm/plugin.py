@@ -7,7 +7,7 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from llm_locust.manifest import NodeHealth
+from llm_locust.core.manifest import NodeHealth
 from llm_locust.swarm.bounds import keep_bounded
 from llm_locust.swarm.hush import attach_hush
 from llm_locust.swarm.live import attach

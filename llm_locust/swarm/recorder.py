@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from llm_locust.batch import RecordBatch
-from llm_locust.record import RequestRecord, moved
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import RequestRecord, moved
 from llm_locust.store import FrameHeader, encode_frame
 
 #: A batch is closed at this size even before its time: building one then costs about 2 ms.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from llm_locust.manifest import NodeHealth, WorkerFacts
+from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.swarm.collector import Inbox
 from llm_locust.swarm.messages import CountsMessage
 

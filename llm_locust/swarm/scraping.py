@@ -12,9 +12,9 @@ from signal import Signals
 
 from gevent.event import Event
 
+from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
 from llm_locust.deployment.scraper import read_told
-from llm_locust.manifest import ScrapeFacts
 from llm_locust.metrics.server_now import ServerNow
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.children import Child

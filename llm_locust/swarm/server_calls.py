@@ -8,6 +8,7 @@ from functools import partial
 import gevent
 from gevent.pool import Pool as Greenlets
 
+from llm_locust.core.manifest import ServerCall
 from llm_locust.deployment.profiler import (
     START_PROFILE,
     STOP_PROFILE,
@@ -18,7 +19,6 @@ from llm_locust.deployment.profiler import (
     profile_calls,
     reset_prefix_caches,
 )
-from llm_locust.manifest import ServerCall
 from llm_locust.swarm.deployment_options import DeploymentSettings
 
 logger = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from llm_locust.client.recording import Call
 from llm_locust.client.routes import Heads, Routes
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.client.turns import TURN
+from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.deployment.targets import make_chooser
 from llm_locust.metrics.error_text import ErrorKinds
-from llm_locust.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.hush import hush

@@ -9,7 +9,7 @@ from typing import NoReturn
 from gevent.event import Event
 from gevent.lock import RLock
 
-from llm_locust.manifest import WorkerFacts
+from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import FrameHeader, Spool
 from llm_locust.swarm.backlog import Backlog, Batch
 from llm_locust.swarm.messages import BatchMessage

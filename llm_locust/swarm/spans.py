@@ -22,13 +22,13 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from llm_locust.batch import RecordBatch
 from llm_locust.client.head import header_value, with_lines
 from llm_locust.client.recording import Call
 from llm_locust.client.target import Target
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource, moved
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.latency import e2el, schedule_delay, tpot, ttft
-from llm_locust.record import Outcome, RequestRecord, TokenSource, moved
 from llm_locust.wire.reply import Endpoint
 
 #: The instrumentation scope of every span of this package.

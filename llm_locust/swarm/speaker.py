@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from llm_locust.client.stream import Answer, Call
-from llm_locust.record import RequestRecord
+from llm_locust.core.record import RequestRecord
 from llm_locust.swarm.judging import prompt_key
 from llm_locust.swarm.kinds import Kind
 from llm_locust.swarm.session import Session

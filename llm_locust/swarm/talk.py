@@ -6,8 +6,8 @@ from itertools import chain, islice, repeat
 import gevent
 
 from llm_locust.client.stream import Answer
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.sessions import session_name
-from llm_locust.record import Outcome
 from llm_locust.swarm.speaker import Prepared, Speaker
 from llm_locust.workload.conversations import (
     DEFAULT_TURNS,

@@ -14,11 +14,11 @@ from locust import argument_parser
 from locust.env import Environment
 from locust.runners import STATE_INIT, WorkerRunner
 
-from llm_locust.batch import RecordBatch
 from llm_locust.client.clock import hold_stamping
 from llm_locust.client.polling import PollLimiter
 from llm_locust.client.pool import TargetError
-from llm_locust.manifest import ClockFacts, WorkerFacts
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import ClockFacts, WorkerFacts
 from llm_locust.store import Spool
 from llm_locust.store.files import check_folder_name
 from llm_locust.swarm import messages

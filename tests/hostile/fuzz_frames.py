@@ -11,11 +11,11 @@ import pyarrow as pa
 from fuzz_target import Target, chance_of, check_line
 from mutated_frames import payloads
 
-from llm_locust.batch import BatchError, RecordBatch
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import BatchError, RecordBatch
+from llm_locust.core.manifest import Manifest
+from llm_locust.core.record import MOMENTS
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.summary import summarise
-from llm_locust.record import MOMENTS
 from llm_locust.store import FrameHeader, encode_frame, frame_header
 from llm_locust.store.frames import FrameRef, index_frames, placed_batches, unique_frames
 

@@ -23,6 +23,7 @@ from locust.stats import (
 )
 from prometheus_client import generate_latest
 
+from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth
 from llm_locust.live.counts import SCALARS
 from llm_locust.live.keys import Key
 from llm_locust.live.messages import LiveReport, PackedCounts, ReportError, Slice, encode_report
@@ -31,7 +32,6 @@ from llm_locust.live.series import Charts
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
-from llm_locust.manifest import ClockFacts, Manifest, NodeHealth
 from llm_locust.store import FrameHeader, encode_frame, frame_header
 from llm_locust.swarm import live, messages
 from llm_locust.swarm.collector import Inbox

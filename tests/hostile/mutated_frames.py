@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 from record_strategies import record
 
-from llm_locust.batch import SCHEMA, RecordBatch
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.store import (
     FRAMES_FILE,
     FrameHeader,

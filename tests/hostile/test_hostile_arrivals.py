@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from record_strategies import record
 
-from llm_locust.batch import BatchError, RecordBatch
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.exchange import Exchange
-from llm_locust.manifest import Manifest, WorkerFacts
-from llm_locust.record import MAX_ARRIVALS, RequestRecord
+from llm_locust.core.batch import BatchError, RecordBatch
+from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.record import MAX_ARRIVALS, RequestRecord
 from llm_locust.report.sources import open_source
 from llm_locust.store import (
     FRAMES_FILE,

@@ -9,9 +9,9 @@ import pytest
 from holding import BOUND_S, cpu_s
 
 from llm_locust.client.turns import TURN
+from llm_locust.core.record import MAX_ARRIVALS, Outcome, RequestRecord
 from llm_locust.live.reporting import LiveCounts
 from llm_locust.live.state import LiveRun
-from llm_locust.record import MAX_ARRIVALS, Outcome, RequestRecord
 from llm_locust.store import FrameHeader
 from llm_locust.swarm.recorder import Recorder
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_strategies import record
 
-from llm_locust.batch import RecordBatch
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest
 from llm_locust.live.keys import Key
 from llm_locust.live.messages import LiveReport, PackedCounts, ReportError, Slice, decode_report
 from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
-from llm_locust.manifest import Manifest
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
 from llm_locust.swarm import messages
 from llm_locust.swarm.collector import Collector, Inbox

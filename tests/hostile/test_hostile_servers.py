@@ -19,7 +19,7 @@ from holding import BOUND_S
 from scripted import Script, ScriptedServer, Step, scripted_server
 
 from llm_locust.client.timeouts import Timeouts
-from llm_locust.record import Outcome, RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
 
 CASES = list(cases())
 

@@ -13,7 +13,7 @@ import pytest
 from swarm_process import in_parallel, wait_until
 
 from k8s.pods import Cluster, playing, podman
-from llm_locust.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.store import MANIFEST_FILE, SUMMARY_FILE, read_manifest
 
 IMAGE = os.environ.get("LLM_LOCUST_TEST_IMAGE", "")

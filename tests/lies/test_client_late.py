@@ -20,7 +20,7 @@ from scripted import Script, ScriptedServer, chunk, last_chunk, stream_script, w
 from swarm_process import Result, locust, simulation
 
 from llm_locust.client.clock import ANCILLARY_BYTES
-from llm_locust.record import RequestRecord
+from llm_locust.core.record import RequestRecord
 
 pytestmark = pytest.mark.skipif(not ANCILLARY_BYTES, reason="this system does not stamp packets")
 

@@ -20,7 +20,7 @@ import pytest
 from calls import GOOD, HEAD, ask_on_a_stale_connection, caller, stop, token
 from scripted import ScriptedServer, Step, chunk, last_chunk
 
-from llm_locust.record import Outcome
+from llm_locust.core.record import Outcome
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")
 

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from metrics_cases import batch, manifest, request
 
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.summary import summarise
-from llm_locust.record import Outcome, RequestRecord
 from llm_locust.report.console import print_report
 from llm_locust.report.markdown import markdown
 

@@ -14,7 +14,7 @@ import pytest
 from metrics_cases import failed, request
 from report_cases import summary
 
-from llm_locust.record import RequestRecord
+from llm_locust.core.record import RequestRecord
 from llm_locust.report import verdicts
 
 

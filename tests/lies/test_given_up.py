@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from metrics_cases import batch, manifest, request
 
-from llm_locust.manifest import Manifest
+from llm_locust.core.manifest import Manifest
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.summary import exit_code, summarise
-from llm_locust.record import Outcome, RequestRecord, TokenSource
 from llm_locust.report.contents import sections
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.html.overview import alarms

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from metrics_cases import batch, columns, manifest, ns, request
 
+from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.steady import asked_load, steady_window
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
-from llm_locust.record import RequestRecord
 from llm_locust.report.console import print_report
 
 SECONDS = 60.0

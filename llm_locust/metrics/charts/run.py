@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.batch import Labels, Requests
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import Labels, Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts.axis import TimeAxis
 from llm_locust.metrics.charts.distributions import distributions
 from llm_locust.metrics.charts.limits import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.batch import Labels, RecordBatch, Requests
+from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.charts.axis import TimeAxis
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
 from llm_locust.metrics.gaps import unknown_gaps

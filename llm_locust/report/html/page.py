@@ -6,8 +6,8 @@ from typing import Any
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-from llm_locust.batch import Requests
-from llm_locust.manifest import Manifest
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts, run_charts
 from llm_locust.metrics.charts.distributions import LEVELS
 from llm_locust.metrics.charts.relations import MOST_DRAWN

@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from llm_locust.core.terms import listed
 from llm_locust.metrics.slo import Slo, parse_slo
-from llm_locust.metrics.terms import listed
 from llm_locust.wire.headers import HeaderError, header_template
 from llm_locust.workload.body import ENDPOINTS, parse_body
 from llm_locust.workload.lengths import MAX_TOKENS, Lengths, parse_lengths

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from llm_locust.arrow_stream import StreamError, read_stream
-from llm_locust.record import MAX_ARRIVALS, MOMENTS, Outcome, RequestRecord
+from llm_locust.core.arrow_stream import StreamError, read_stream
+from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, Outcome, RequestRecord
 
 SCHEMA_VERSION = 1
 
@@ -173,7 +173,7 @@ class RecordBatch:
 
         Raises:
             BatchError: another column is missing, or is of another type, or a request has more than
-                :data:`~llm_locust.record.MAX_ARRIVALS` token arrivals.
+                :data:`~llm_locust.core.record.MAX_ARRIVALS` token arrivals.
         """
         absent = [name for name in columns if name not in table.column_names]
         missing = [name for name in absent if name not in _ADDED]
