@@ -8,11 +8,11 @@ from array import array
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from llm_locust.wire.chat import read_body as _read_choices_body
-from llm_locust.wire.chat import read_chat, read_completions
+from llm_locust.wire.dialects.chat import read_body as _read_choices_body
+from llm_locust.wire.dialects.chat import read_chat, read_completions
+from llm_locust.wire.dialects.messages import read_messages, read_messages_body
+from llm_locust.wire.dialects.responses import read_responses, read_responses_body
 from llm_locust.wire.draft import Draft, Reply, ToolCall, Usage
-from llm_locust.wire.messages import read_messages, read_messages_body
-from llm_locust.wire.responses import read_responses, read_responses_body
 from llm_locust.wire.sse import SseEvent
 
 __all__ = ["Endpoint", "Reply", "ReplyReader", "ToolCall", "Usage", "read_body", "reply_reader"]

@@ -1,0 +1,1 @@
+"""Readers of the APIs' answers: one module an API."""
