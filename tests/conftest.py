@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from scripted import ScriptedServer, TlsFiles, make_tls_files, scripted_server
 
-from llm_locust.client.clock import ANCILLARY_BYTES, hold_stamping
+from llm_locust.client.http.clock import ANCILLARY_BYTES, hold_stamping
 
 # A time limit per example finds nothing but a busy machine.
 settings.register_profile("no_deadline", deadline=None)

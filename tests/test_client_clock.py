@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import llm_locust.client.clock as clock_module
-from llm_locust.client.clock import (
+import llm_locust.client.http.clock as clock_module
+from llm_locust.client.http.clock import (
     NO_STAMP,
     STEP_THRESHOLD_NS,
     ClockPair,

@@ -25,11 +25,11 @@ from scripted import (
 )
 from scripted.raw import best_of
 
-from llm_locust.client.connection import Connection
-from llm_locust.client.errors import ConnectionBrokenError, ResponseError
-from llm_locust.client.exchange import Exchange, Stamp
-from llm_locust.client.pool import Pool
-from llm_locust.client.timeouts import Timeouts
+from llm_locust.client.http.connection import Connection
+from llm_locust.client.http.errors import ConnectionBrokenError, ResponseError
+from llm_locust.client.http.exchange import Exchange, Stamp
+from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.record import Outcome
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scripted import chunk, last_chunk
 
-from llm_locust.client.errors import OversizeError, ResponseError
-from llm_locust.client.exchange import MAX_ANSWER_BYTES, SLICE_BYTES, Exchange
+from llm_locust.client.http.errors import OversizeError, ResponseError
+from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, SLICE_BYTES, Exchange
 
 OK = b"HTTP/1.1 200 OK\r\n"
 WHOLE = OK + b"Content-Length: 2\r\n\r\nok"

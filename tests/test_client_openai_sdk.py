@@ -30,10 +30,10 @@ from scripted import (
 )
 from scripted.raw import best_of
 
+from llm_locust.client.http.pool import Pool, Target
+from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
-from llm_locust.client.pool import Pool, Target
 from llm_locust.client.stream import Call, LlmClient
-from llm_locust.client.timeouts import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.wire.reply import Endpoint
 

@@ -9,7 +9,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from llm_locust.client.polling import BUSY_CALLS, PollLimiter, pause_s
+from llm_locust.client.http.polling import BUSY_CALLS, PollLimiter, pause_s
 
 PAUSE_S = 0.005
 

@@ -13,10 +13,10 @@ import pytest
 from calls import GOOD, Caller, ask_on_a_stale_connection, caller
 from scripted import ScriptedServer, Step, json_response, refusing_port, scripted_server, silent_port, write
 
-import llm_locust.client.connection as connection_module
-import llm_locust.client.pool as pool_module
-from llm_locust.client.errors import ClientError, ConnectError
-from llm_locust.client.pool import Pool, Target, TargetError
+import llm_locust.client.http.connection as connection_module
+import llm_locust.client.http.pool as pool_module
+from llm_locust.client.http.errors import ClientError, ConnectError
+from llm_locust.client.http.pool import Pool, Target, TargetError
 from llm_locust.client.request import get
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.core.record import Outcome

@@ -23,8 +23,8 @@ from scripted import (
     write,
 )
 
+from llm_locust.client.http.pool import Pool, Target
 from llm_locust.client.openai_sdk import MeasuredTransport
-from llm_locust.client.pool import Pool, Target
 from llm_locust.client.routes import Chooser, Route, Routes
 from llm_locust.client.stream import Answer, Call, LlmClient
 from llm_locust.core.record import Outcome

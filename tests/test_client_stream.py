@@ -23,8 +23,8 @@ from scripted import (
 )
 from scripted.raw import best_of
 
-from llm_locust.client.exchange import SLICE_BYTES
-from llm_locust.client.timeouts import Timeouts
+from llm_locust.client.http.exchange import SLICE_BYTES
+from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 
 pytestmark = pytest.mark.usefixtures("kernel_stamping")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from llm_locust.client.errors import RequestTimeoutError
-from llm_locust.client.timeouts import Timeouts
+from llm_locust.client.http.errors import RequestTimeoutError
+from llm_locust.client.http.timeouts import Timeouts
 
 BOUNDS = Timeouts(first_s=60, gap_s=5, total_s=100)
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.client.clock import ClockPair
-from llm_locust.client.exchange import Exchange
-from llm_locust.client.polling import CUT, FILLED, WAITED
+from llm_locust.client.http.clock import ClockPair
+from llm_locust.client.http.exchange import Exchange
+from llm_locust.client.http.polling import CUT, FILLED, WAITED
 from llm_locust.client.timing import Moments, arrivals, known_empty, read_times, timeline
 
 MS = 1_000_000

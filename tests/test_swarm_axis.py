@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.client.clock import STEP_THRESHOLD_NS, ClockPair
+from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm.axis import (
     BUSY_FACTOR,

@@ -11,7 +11,7 @@ from gevent.queue import Queue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.client.clock import STEP_THRESHOLD_NS, ClockPair
+from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm import clocks
 from llm_locust.swarm.axis import Axis, drift_ns, pong

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.client.connection import Timeouts
+from llm_locust.client.http.connection import Timeouts
 from llm_locust.core.manifest import Manifest
 from llm_locust.store import read_manifest
 from llm_locust.swarm.axis import Axis

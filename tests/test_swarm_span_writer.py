@@ -16,8 +16,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 from record_strategies import record
 
+from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
-from llm_locust.client.target import Target
 from llm_locust.swarm import span_writer
 from llm_locust.swarm.span_writer import SLICE, SpanWriter
 from llm_locust.wire.reply import Endpoint, read_body

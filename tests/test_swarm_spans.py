@@ -28,8 +28,8 @@ from record_strategies import record as numbered
 from record_strategies import records
 from scripted import ScriptedServer, Step, refusing_port
 
+from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
-from llm_locust.client.target import Target
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.swarm.spans import FIRST_TOKEN, SCOPE, Ended, Prospect, Spans, attributes_of, error_type
 from llm_locust.wire.reply import Endpoint

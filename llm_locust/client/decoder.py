@@ -1,6 +1,6 @@
 """The body of one response into a reply, in slices."""
 
-from llm_locust.client.exchange import MAX_ERROR_BYTES, Exchange, size_text
+from llm_locust.client.http.exchange import MAX_ERROR_BYTES, Exchange, size_text
 from llm_locust.core.record import MAX_ARRIVALS
 from llm_locust.wire.payload import MAX_DOCUMENT_BYTES, excess
 from llm_locust.wire.reply import Endpoint, Reply, read_body, reply_reader

@@ -10,7 +10,7 @@ import gevent
 import httpx2
 import msgspec
 
-from llm_locust.client.errors import ClientError, ConnectError, RequestTimeoutError
+from llm_locust.client.http.errors import ClientError, ConnectError, RequestTimeoutError
 from llm_locust.client.routes import Heads
 from llm_locust.client.stream import Call, LiveCall, LlmClient
 from llm_locust.wire.payload import DECODE_ERRORS

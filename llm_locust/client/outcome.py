@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from llm_locust.client.decoder import BodyDecoder
-from llm_locust.client.errors import (
+from llm_locust.client.http.errors import (
     ClientError,
     ConnectError,
     ConnectionBrokenError,
@@ -13,7 +13,7 @@ from llm_locust.client.errors import (
     RequestTimeoutError,
     ResponseError,
 )
-from llm_locust.client.exchange import Exchange
+from llm_locust.client.http.exchange import Exchange
 from llm_locust.core.record import Outcome
 from llm_locust.wire.names import CONTROL
 from llm_locust.wire.reply import Reply

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.client.exchange import Exchange
+from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import Verdict
 from llm_locust.client.timing import Moments, Timeline, timeline
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from llm_locust.client.head import Head
-from llm_locust.client.pool import Pool
+from llm_locust.client.http.pool import Pool
 from llm_locust.client.recording import Call
 
 #: The header lines of requests as each route has them, by its place.

@@ -9,17 +9,19 @@ from itertools import count
 
 import gevent
 
-from llm_locust.client.clock import ClockPair, read_clocks
-from llm_locust.client.connection import Connection
 from llm_locust.client.decoder import BodyDecoder
-from llm_locust.client.errors import ClientError, ConnectionBrokenError
-from llm_locust.client.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.head import Head, call_fields, make_head
+from llm_locust.client.http.clock import ClockPair, read_clocks
+from llm_locust.client.http.connection import Connection
+from llm_locust.client.http.errors import ClientError, ConnectionBrokenError
+from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, Exchange
+from llm_locust.client.http.patience import Patience
+from llm_locust.client.http.pool import Pool, Target
+from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.http.turns import DECODING_S, TURN
 from llm_locust.client.names import Names
 from llm_locust.client.occupancy import Occupancy
 from llm_locust.client.outcome import error_text, hushed, judge
-from llm_locust.client.patience import Patience
-from llm_locust.client.pool import Pool, Target
 from llm_locust.client.recording import (
     REPLICA_HEADERS,
     Answer,
@@ -31,9 +33,7 @@ from llm_locust.client.recording import (
     replica_of,
 )
 from llm_locust.client.routes import Heads, Route, Routes
-from llm_locust.client.timeouts import Timeouts
 from llm_locust.client.timing import Moments, timeline
-from llm_locust.client.turns import DECODING_S, TURN
 from llm_locust.core.record import Outcome
 from llm_locust.wire.headers import header_lines
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.client.clock import ClockPair, clock_step_ns
-from llm_locust.client.exchange import Exchange
-from llm_locust.client.polling import CUT, FILLED, MARKS, WAITED
+from llm_locust.client.http.clock import ClockPair, clock_step_ns
+from llm_locust.client.http.exchange import Exchange
+from llm_locust.client.http.polling import CUT, FILLED, MARKS, WAITED
 
 #: A read this soon after its stamp, out of a poll that had waited for it, was in time: what it took came
 #: together.
@@ -109,8 +109,9 @@ def known_empty(
     """For each read the last moment at which its socket was known to be empty, monotonic.
 
     The latest of: a poll that did not report the socket, or one that waited (``empty_ns``, with the marks of
-    :mod:`~llm_locust.client.polling`); the read before, which had emptied it unless it filled its buffer;
-    the sending of the request. What follows a read that filled its buffer may have been there as long.
+    :mod:`~llm_locust.client.http.polling`); the read before, which had emptied it unless it filled its
+    buffer; the sending of the request. What follows a read that filled its buffer may have been there as
+    long.
     """
     filled = (empty_ns & FILLED) > 0
     emptied = np.concatenate([[sent_ns], np.where(filled, 0, monotonic_ns)[:-1]])

@@ -16,7 +16,7 @@ import gevent
 from gevent.event import Event
 
 from llm_locust.arrivals import Timed, Timetable
-from llm_locust.client.clock import ClockPair, read_clocks
+from llm_locust.client.http.clock import ClockPair, read_clocks
 from llm_locust.swarm.alarm import Alarm
 from llm_locust.swarm.arrivals_greenlets import Greenlets
 from llm_locust.swarm.arrivals_turns import Turns

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import gevent
 
-from llm_locust.client.clock import STEP_THRESHOLD_NS, ClockPair, clock_step_ns, read_clocks
+from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair, clock_step_ns, read_clocks
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm.messages import PingMessage, PongMessage
 

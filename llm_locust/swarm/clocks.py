@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from gevent.event import Event
 
-from llm_locust.client.clock import ClockPair, read_clocks
+from llm_locust.client.http.clock import ClockPair, read_clocks
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm.axis import (
     LOOK_INTERVAL_S,

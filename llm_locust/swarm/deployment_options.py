@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from llm_locust.client.pool import Target
+from llm_locust.client.http.pool import Target
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.scraper import words as scraper_words
 from llm_locust.deployment.targets import POLICIES, Reuse

@@ -35,9 +35,9 @@ class Health:
     """Samples this process's event loop, CPU and memory, of bounded size however long it lives.
 
     The loop's lag is how much later than asked a timer ran: all that holds the loop or stops the process
-    is in it, as is the pause of :class:`~llm_locust.client.polling.PollLimiter` (1 ms at most). A delay also
-    stands for the timers that would have been due meanwhile, each late by what was left of it: a loop that
-    is held takes no samples. The percentile is off by
+    is in it, as is the pause of :class:`~llm_locust.client.http.polling.PollLimiter` (1 ms at most). A delay
+    also stands for the timers that would have been due meanwhile, each late by what was left of it: a loop
+    that is held takes no samples. The percentile is off by
     :data:`~llm_locust.metrics.histogram.RELATIVE_ERROR` at most, the maximum is exact. CPU is that of all
     threads, in percent of one core.
     """

@@ -17,7 +17,7 @@ from locust.exception import RPCError
 from locust.runners import LocalRunner, MasterRunner, WorkerRunner
 from msgspec import Meta
 
-from llm_locust.client.turns import TURN
+from llm_locust.client.http.turns import TURN
 from llm_locust.core.manifest import Count, NodeHealth
 from llm_locust.core.record import RequestRecord
 from llm_locust.live.messages import ReportError

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from llm_locust.client.connection import Timeouts
+from llm_locust.client.http.connection import Timeouts
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.model_file import read_model

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from llm_locust.client.errors import ClientError
-from llm_locust.client.pool import Target, TargetError
+from llm_locust.client.http.errors import ClientError
+from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.client.request import get
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.destination import UploadError, check_address, open_destination

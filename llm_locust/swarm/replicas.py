@@ -11,8 +11,8 @@ import gevent.socket
 import msgspec
 from gevent.pool import Pool as Greenlets
 
-from llm_locust.client.errors import ClientError
-from llm_locust.client.pool import Target
+from llm_locust.client.http.errors import ClientError
+from llm_locust.client.http.pool import Target
 from llm_locust.client.recording import REPLICA_HEADERS, replica_of
 from llm_locust.client.request import Plain, ask
 from llm_locust.deployment.readiness import (

@@ -18,12 +18,12 @@ from greenlet import getcurrent, greenlet
 from locust.env import Environment
 from locust.exception import StopUser
 
-from llm_locust.client.polling import pause_s
-from llm_locust.client.pool import Pool, Target, tls_context
+from llm_locust.client.http.polling import pause_s
+from llm_locust.client.http.pool import Pool, Target, tls_context
+from llm_locust.client.http.turns import TURN
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Heads, Routes
 from llm_locust.client.stream import Answer, LlmClient
-from llm_locust.client.turns import TURN
 from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.deployment.targets import make_chooser
 from llm_locust.metrics.error_text import ErrorKinds

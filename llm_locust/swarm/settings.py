@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from llm_locust.client.connection import Timeouts
+from llm_locust.client.http.connection import Timeouts
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.roofline.roof import roof_of_options

@@ -20,9 +20,9 @@ from gevent.lock import Semaphore
 from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
 from llm_locust.client.stream import Trace
-from llm_locust.client.target import Target
 from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.spans import SCOPE, Ended, Prospect, Spans
 from llm_locust.swarm.throttle import Throttle

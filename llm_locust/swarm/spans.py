@@ -23,8 +23,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from llm_locust.client.head import header_value, with_lines
+from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Call
-from llm_locust.client.target import Target
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource, moved
 from llm_locust.metrics.columns import Part

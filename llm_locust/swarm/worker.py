@@ -14,9 +14,9 @@ from locust import argument_parser
 from locust.env import Environment
 from locust.runners import STATE_INIT, WorkerRunner
 
-from llm_locust.client.clock import hold_stamping
-from llm_locust.client.polling import PollLimiter
-from llm_locust.client.pool import TargetError
+from llm_locust.client.http.clock import hold_stamping
+from llm_locust.client.http.polling import PollLimiter
+from llm_locust.client.http.pool import TargetError
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts, WorkerFacts
 from llm_locust.store import Spool

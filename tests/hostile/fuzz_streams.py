@@ -6,8 +6,8 @@ import h11
 from fuzz_target import Target, chance_of, check_line, cut, places_of
 
 from llm_locust.client.decoder import BodyDecoder
-from llm_locust.client.errors import ResponseError
-from llm_locust.client.exchange import Exchange
+from llm_locust.client.http.errors import ResponseError
+from llm_locust.client.http.exchange import Exchange
 from llm_locust.wire.reply import Endpoint
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 

@@ -9,7 +9,7 @@ import pytest
 from record_strategies import record
 
 from llm_locust.client.decoder import BodyDecoder
-from llm_locust.client.exchange import Exchange
+from llm_locust.client.http.exchange import Exchange
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import MAX_ARRIVALS, RequestRecord

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from holding import BOUND_S, cpu_s
 
-from llm_locust.client.turns import TURN
+from llm_locust.client.http.turns import TURN
 from llm_locust.core.record import MAX_ARRIVALS, Outcome, RequestRecord
 from llm_locust.live.reporting import LiveCounts
 from llm_locust.live.state import LiveRun

@@ -18,7 +18,7 @@ from cases import OK, SSE, STOP, TOKEN, Case, cases, framed, once, repeated
 from holding import BOUND_S
 from scripted import Script, ScriptedServer, Step, scripted_server
 
-from llm_locust.client.timeouts import Timeouts
+from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord
 
 CASES = list(cases())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.client.pool import Target, TargetError
+from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.deployment.endpoints import Endpoint, EndpointError
 from llm_locust.store.destination import UploadError, check_address, open_destination
 from llm_locust.wire.secrecy import (

@@ -19,7 +19,7 @@ from gevent.monkey import get_original
 from scripted import Script, ScriptedServer, chunk, last_chunk, stream_script, write
 from swarm_process import Result, locust, simulation
 
-from llm_locust.client.clock import ANCILLARY_BYTES
+from llm_locust.client.http.clock import ANCILLARY_BYTES
 from llm_locust.core.record import RequestRecord
 
 pytestmark = pytest.mark.skipif(not ANCILLARY_BYTES, reason="this system does not stamp packets")

@@ -20,7 +20,7 @@ from locust.runners import STATE_RUNNING, STATE_SPAWNING
 from locust.util.timespan import parse_timespan
 from locust.web import WebUI
 
-from llm_locust.client.target import Target, TargetError
+from llm_locust.client.http.target import Target, TargetError
 from llm_locust.report.text import clean, short
 from llm_locust.swarm.deployment_options import DNS
 from llm_locust.wire.secrecy import public_url

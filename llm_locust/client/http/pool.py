@@ -8,11 +8,11 @@ import gevent
 import gevent.socket
 from gevent.lock import RLock
 
-from llm_locust.client.connection import Connection
-from llm_locust.client.dial import Address, address_text, dial
-from llm_locust.client.errors import ConnectError
-from llm_locust.client.target import Target, TargetError
-from llm_locust.client.tls import Tls, tls_context, tls_reason
+from llm_locust.client.http.connection import Connection
+from llm_locust.client.http.dial import Address, address_text, dial
+from llm_locust.client.http.errors import ConnectError
+from llm_locust.client.http.target import Target, TargetError
+from llm_locust.client.http.tls import Tls, tls_context, tls_reason
 
 __all__ = ["Pool", "Target", "TargetError", "tls_context"]
 

@@ -8,9 +8,9 @@ from socket import AF_INET6, IPPROTO_TCP, SO_ERROR, SO_KEEPALIVE, SOCK_STREAM, S
 
 import gevent
 
-from llm_locust.client.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
-from llm_locust.client.connection import Connection
-from llm_locust.client.tls import Tls
+from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
+from llm_locust.client.http.connection import Connection
+from llm_locust.client.http.tls import Tls
 
 #: An address family and a socket address of it.
 Address = tuple[int, tuple[object, ...]]

@@ -4,7 +4,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_locust.client.target import TargetError
+from llm_locust.client.http.target import TargetError
 
 _READ_SIZE = 65_536
 _RECORD_HEAD = 5

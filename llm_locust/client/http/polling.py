@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import gevent
 from gevent.monkey import get_original
 
-from llm_locust.client.clock import ANCILLARY_BYTES
+from llm_locust.client.http.clock import ANCILLARY_BYTES
 
 #: Two looks for readable sockets are never kept further apart than this.
 LONGEST_PAUSE_S = 0.001

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from llm_locust.client.errors import RequestTimeoutError
+from llm_locust.client.http.errors import RequestTimeoutError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import gevent
 
-from llm_locust.client.connection import Connection
+from llm_locust.client.http.connection import Connection
 
 if TYPE_CHECKING:
     from gevent._types import _TimerWatcher

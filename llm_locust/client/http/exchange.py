@@ -13,8 +13,8 @@ import httptools
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.client.clock import NO_STAMP, decode_stamps
-from llm_locust.client.errors import OversizeError, ResponseError
+from llm_locust.client.http.clock import NO_STAMP, decode_stamps
+from llm_locust.client.http.errors import OversizeError, ResponseError
 
 #: A response is folded and decoded whenever so many bytes of it have come, so that neither memory nor
 #: the event loop is held by a long one. The bounds below are checked at the same time.
@@ -123,7 +123,7 @@ class Exchange:
 
         Args:
             empty_ns: when the socket was last known to be empty, with the read's marks, as of
-                :mod:`~llm_locust.client.polling`; 0 where nothing tells.
+                :mod:`~llm_locust.client.http.polling`; 0 where nothing tells.
 
         Raises:
             ResponseError: the bytes are not HTTP, or more than a bound.

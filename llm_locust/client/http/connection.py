@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import gevent
 from gevent.hub import Waiter
 
-from llm_locust.client.clock import ANCILLARY_BYTES, ClockPair, read_clocks
-from llm_locust.client.errors import ClientError, ConnectionBrokenError, ResponseError
-from llm_locust.client.exchange import Exchange
-from llm_locust.client.polling import CUT, FILLED, polls
-from llm_locust.client.timeouts import Timeouts
-from llm_locust.client.tls import Tls, tls_reason
-from llm_locust.client.turns import TURN
+from llm_locust.client.http.clock import ANCILLARY_BYTES, ClockPair, read_clocks
+from llm_locust.client.http.errors import ClientError, ConnectionBrokenError, ResponseError
+from llm_locust.client.http.exchange import Exchange
+from llm_locust.client.http.polling import CUT, FILLED, polls
+from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.http.tls import Tls, tls_reason
+from llm_locust.client.http.turns import TURN
 
 if TYPE_CHECKING:
     from gevent._types import _IoWatcher, _TimerWatcher
