@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from llm_locust.arrivals import Arrival, ListedSchedule, Process, Schedule, Timetable, parse_rate
+from llm_locust.workload.arrivals import Arrival, ListedSchedule, Process, Schedule, Timetable, parse_rate
 from llm_locust.workload.traces import TraceEntry, open_trace
 
 RATE = 10_000

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from llm_locust.swarm.openai_user import OpenAIUser
     from llm_locust.swarm.scenario_user import ScenarioUser
     from llm_locust.swarm.users import ChatUser, CompletionUser, MessagesUser, ResponsesUser
-    from llm_locust.workload.prompts import Prompt
-    from llm_locust.workload.scenario.parts import Validator
+    from llm_locust.workload.parts import Validator
+    from llm_locust.workload.text.prompts import Prompt
 
 __all__ = [
     "Answer",
@@ -52,14 +52,14 @@ _HOMES = {
     "OpenAIUser": "llm_locust.swarm.openai_user",
     "OpenLoopUser": "llm_locust.swarm.open_loop",
     "Outcome": "llm_locust.core.record",
-    "Prompt": "llm_locust.workload.prompts",
+    "Prompt": "llm_locust.workload.text.prompts",
     "RequestRecord": "llm_locust.core.record",
     "ResponsesUser": "llm_locust.swarm.users",
     "RunData": "llm_locust.report.run_data",
     "ScenarioUser": "llm_locust.swarm.scenario_user",
     "Slo": "llm_locust.metrics.slo",
     "TokenSource": "llm_locust.core.record",
-    "Validator": "llm_locust.workload.scenario.parts",
+    "Validator": "llm_locust.workload.parts",
     "events": "llm_locust.swarm.hooks",
 }
 

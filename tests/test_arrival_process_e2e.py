@@ -23,7 +23,7 @@ from swarm_process import (
     simulation,
 )
 
-from llm_locust.arrivals import Process, Schedule, constant
+from llm_locust.workload.arrivals import Process, Schedule, constant
 
 OPEN_LOOP = LOCUSTFILES / "open_loop.py"
 REPLAY = LOCUSTFILES / "replay.py"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_locust.arrivals import ClassArrival, MixedSchedule, Process, Schedule, constant, parse_rate
+from llm_locust.workload.arrivals import ClassArrival, MixedSchedule, Process, Schedule, constant, parse_rate
 
 RATES = {"chat": 20.0, "code": 5.0, "batch": 0.5}
 

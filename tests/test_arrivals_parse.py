@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.arrivals import (
+from llm_locust.workload.arrivals import (
     ArrivalError,
     Leg,
     Process,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llm_locust.arrivals import Process, unit_times
-from llm_locust.arrivals.process import BLOCK
+from llm_locust.workload.arrivals import Process, unit_times
+from llm_locust.workload.arrivals.process import BLOCK
 
 N = 40_000
 

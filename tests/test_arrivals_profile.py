@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.arrivals import Leg, Process, Profile, Schedule, Segment, constant, piecewise, sine
-from llm_locust.arrivals.parse import parse_rate
+from llm_locust.workload.arrivals import Leg, Process, Profile, Schedule, Segment, constant, piecewise, sine
+from llm_locust.workload.arrivals.parse import parse_rate
 
 TEXTS = [
     "10",

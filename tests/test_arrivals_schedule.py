@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_locust.arrivals import Arrival, Arrivals, ListedSchedule, Process, Schedule, constant, parse_rate
+from llm_locust.workload.arrivals import (
+    Arrival,
+    Arrivals,
+    ListedSchedule,
+    Process,
+    Schedule,
+    constant,
+    parse_rate,
+)
 
 RATES = st.sampled_from(["200", "ramp:0..300,20s", "steps:50@5s,0@5s,400", "sine:200,200,7s"])
 CVS = st.sampled_from([0.0, 0.5, 1.0, 3.0])

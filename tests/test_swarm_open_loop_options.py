@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from llm_locust.arrivals import Process, TraceFile, constant
 from llm_locust.swarm.arrivals_options import LoadSettings, Slice, parse_load, parse_slice
+from llm_locust.workload.arrivals import Process, TraceFile, constant
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:00:{second:02d}.0000000,{100 + second},10\n" for second in range(11)

@@ -19,10 +19,10 @@ from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.swarm.judging import SLOW_S, Judge, answer_hash, judged, prompt_key
 from llm_locust.wire.reply import Endpoint, reply_reader
-from llm_locust.workload.expected import expected_answer
-from llm_locust.workload.prompts import Prompt
-from llm_locust.workload.scenario.parts import Validator
-from llm_locust.workload.validators import Check, checks_of
+from llm_locust.workload.answers.expected import expected_answer
+from llm_locust.workload.answers.validators import Check, checks_of
+from llm_locust.workload.parts import Validator
+from llm_locust.workload.text.prompts import Prompt
 
 EMPTY = reply_reader(Endpoint.CHAT).finish()
 
@@ -158,7 +158,7 @@ import locust
 from locust import task
 
 from llm_locust import ChatUser, OpenAIUser, events
-from llm_locust.workload.scenario.parts import Validator
+from llm_locust.workload.parts import Validator
 
 
 def note(file, value):
@@ -256,7 +256,7 @@ UNUSABLE = """
 from locust import task
 
 from llm_locust import ChatUser
-from llm_locust.workload.scenario.parts import Validator
+from llm_locust.workload.parts import Validator
 
 
 class Wrong(ChatUser):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llm_locust.workload.ahead import Ahead, Order
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.ahead import Ahead, Order
+from llm_locust.workload.text.prompts import Prompt
 
 
 def numbered(k: int) -> Prompt:
@@ -105,8 +105,8 @@ monkey.patch_all()
 import gevent
 from gevent.threadpool import ThreadPoolExecutor
 
-from llm_locust.workload.ahead import Ahead
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.ahead import Ahead
+from llm_locust.workload.text.prompts import Prompt
 
 native_sleep = monkey.get_original("time", "sleep")
 turns = 0

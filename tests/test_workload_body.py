@@ -18,7 +18,7 @@ from llm_locust.workload.body import (
     parse_body,
     path_of,
 )
-from llm_locust.workload.prompts import Prompt, PromptError
+from llm_locust.workload.text.prompts import Prompt, PromptError
 
 HELLO = Prompt(text="Hello", asked_output_tokens=16)
 MESSAGES = ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"})

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.workload.dataset import Dataset, DatasetError, load_dataset
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
+from llm_locust.workload.text.prompts import Prompt
 
 QUESTIONS = Path(__file__).parent.parent / "examples" / "questions.jsonl"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from strategies import json_values, spoiled
 
 from llm_locust.workload.dialects import in_dialect, messages_turns, responses_input
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 PICTURE = {"type": "image_url", "image_url": {"url": "https://h/p.png"}}
 INLINE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import CHATML, KINDS, PLAIN_MARKS, write_folder
 
-from llm_locust.workload.exact import ExactText, WordCosts, exact_prompt, prompt_count
-from llm_locust.workload.prompts import Corpus, PromptError, head_words
-from llm_locust.workload.tokenizer import PromptTokenizer, load_tokenizer
+from llm_locust.workload.text.exact import ExactText, WordCosts, exact_prompt, prompt_count
+from llm_locust.workload.text.prompts import Corpus, PromptError, head_words
+from llm_locust.workload.text.tokenizer import PromptTokenizer, load_tokenizer
 
 CORPUS = Corpus.of(7)
 TEMPLATES = {"chatml": CHATML, "plain marks": PLAIN_MARKS, "none": None}

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.dataset import DatasetError, load_dataset
-from llm_locust.workload.expected import (
+from llm_locust.workload.answers.expected import (
     ExpectedError,
     choice_of,
     expected_answer,
@@ -16,6 +15,7 @@ from llm_locust.workload.expected import (
     normalised,
     number_of,
 )
+from llm_locust.workload.datasets.load import DatasetError, load_dataset
 
 
 @pytest.mark.parametrize(

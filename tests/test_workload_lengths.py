@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from llm_locust.workload.lengths import MAX_TOKENS, LengthError, parse_lengths
+from llm_locust.workload.lengths.tokens import MAX_TOKENS, LengthError, parse_lengths
 
 N = 20_000
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from small_tokenizers import write_folder
 
 from llm_locust.workload.body import BodyError
-from llm_locust.workload.dataset import Dataset, DatasetError
-from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.datasets.load import Dataset, DatasetError
+from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
-from llm_locust.workload.prompts import HEAD_WORDS, Prompt
-from llm_locust.workload.shared_prefix import SharedPrefix
-from llm_locust.workload.tokenizer import PromptTokenizer, load_tokenizer
+from llm_locust.workload.text.prompts import HEAD_WORDS, Prompt
+from llm_locust.workload.text.shared_prefix import SharedPrefix
+from llm_locust.workload.text.tokenizer import PromptTokenizer, load_tokenizer
 
 SYNTHETIC = WorkloadSpec(
     input_tokens=parse_lengths("uniform:100,200"), output_tokens=parse_lengths("uniform:10,500")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.prompts import (
+from llm_locust.workload.text.prompts import (
     HEAD_WORDS,
     Corpus,
     Prompt,
@@ -18,7 +18,7 @@ from llm_locust.workload.prompts import (
     synthetic_text,
     with_head,
 )
-from llm_locust.workload.words import WORDS
+from llm_locust.workload.text.words import WORDS
 
 CORPUS = Corpus.of(7)
 

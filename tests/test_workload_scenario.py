@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.arrivals import parse_arrival, parse_rate
 from llm_locust.metrics.slo import Slo
+from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.presets import PRESETS
 from llm_locust.workload.scenario import (
     Conversation,
@@ -34,7 +34,7 @@ from llm_locust.workload.scenario.classes import CLASS_KEYS, SHARED
 from llm_locust.workload.scenario.document import STOP, TOP_KEYS, WARM_UP
 from llm_locust.workload.scenario.options import DATASET, OPTIONS
 from llm_locust.workload.scenario.readers import CONVERSATION, EXPECTED, SHARED_PREFIX, VALIDATORS
-from llm_locust.workload.shared_prefix import SharedPrefix
+from llm_locust.workload.text.shared_prefix import SharedPrefix
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.calibration import Calibration
-from llm_locust.workload.prompts import Corpus
-from llm_locust.workload.shared_prefix import (
+from llm_locust.workload.text.calibration import Calibration
+from llm_locust.workload.text.prompts import Corpus
+from llm_locust.workload.text.shared_prefix import (
     SharedPrefix,
     SharedPrefixError,
     SharedTexts,
     parse_shared_prefix,
 )
-from llm_locust.workload.synthetic import AboutWriter
+from llm_locust.workload.text.synthetic import AboutWriter
 
 WRITER = AboutWriter(Corpus.of(3), Calibration(8))
 

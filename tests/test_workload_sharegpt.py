@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from llm_locust.workload.dataset import DatasetError, load_conversations, load_dataset
+from llm_locust.workload.datasets.load import DatasetError, load_conversations, load_dataset
 from llm_locust.workload.datasets.sharegpt import Conversation, Turn, conversation_of
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 
 def said(*turns: tuple[str, str], **more: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.dataset import Dataset, DatasetError, load_dataset
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
+from llm_locust.workload.text.prompts import Prompt
 
 
 def load(folder: Path, content: str, name: str = "data.csv") -> Dataset:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from llm_locust.workload.dataset import DatasetError, load_dataset
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.datasets.load import DatasetError, load_dataset
+from llm_locust.workload.text.prompts import Prompt
 
 
 def test_each_line_that_is_not_blank_is_a_prompt_with_its_own_spaces(tmp_path: Path) -> None:

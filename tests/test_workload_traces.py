@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llm_locust.arrivals import ListedSchedule
+from llm_locust.workload.arrivals import ListedSchedule
 from llm_locust.workload.traces import TraceEntry, TraceError, open_trace
 from llm_locust.workload.traces.sessions import MEMORY
 from llm_locust.workload.traces.trace import WINDOW

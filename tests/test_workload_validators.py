@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.prompts import Prompt
-from llm_locust.workload.scenario.parts import Validator
-from llm_locust.workload.validators import (
+from llm_locust.workload.answers.validators import (
     REPETITION_WORDS,
     ValidatorError,
     check_of,
     checks_of,
     repetition,
 )
-from llm_locust.workload.words import WORDS
+from llm_locust.workload.parts import Validator
+from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.text.words import WORDS
 
 PROSE = " ".join(WORDS[i * 37 % len(WORDS)] for i in range(len(WORDS)))
 PERSON = {

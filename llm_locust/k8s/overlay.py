@@ -13,8 +13,8 @@ from llm_locust.k8s.scenario_files import RenderError, files_of
 from llm_locust.k8s.target import Target
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.wire.secrecy import is_key_name
+from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain
 from llm_locust.workload.scenario import Scenario
-from llm_locust.workload.times import DEFAULT_DRAIN, parse_drain
 
 MANIFESTS = Path(__file__).parent / "manifests"
 

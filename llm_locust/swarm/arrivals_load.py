@@ -10,7 +10,15 @@ from typing import Any
 import gevent
 import msgspec
 
-from llm_locust.arrivals import (
+from llm_locust.core.manifest import Manifest
+from llm_locust.swarm.arrivals_dispatch import Dispatcher, ScheduleClock, Sender
+from llm_locust.swarm.arrivals_options import DEFAULT_PROCESS, LoadSettings
+from llm_locust.swarm.arrivals_turns import Turns
+from llm_locust.swarm.limits import share
+from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
+from llm_locust.swarm.recorder import Offset
+from llm_locust.swarm.waiting import wait_until
+from llm_locust.workload.arrivals import (
     Arrival,
     ClassArrival,
     ListedSchedule,
@@ -20,14 +28,6 @@ from llm_locust.arrivals import (
     Timetable,
     constant,
 )
-from llm_locust.core.manifest import Manifest
-from llm_locust.swarm.arrivals_dispatch import Dispatcher, ScheduleClock, Sender
-from llm_locust.swarm.arrivals_options import DEFAULT_PROCESS, LoadSettings
-from llm_locust.swarm.arrivals_turns import Turns
-from llm_locust.swarm.limits import share
-from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
-from llm_locust.swarm.recorder import Offset
-from llm_locust.swarm.waiting import wait_until
 from llm_locust.workload.traces import TraceEntry, TraceError
 
 logger = logging.getLogger(__name__)

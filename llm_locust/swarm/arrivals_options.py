@@ -7,9 +7,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from llm_locust.arrivals import Process, Profile, TraceFile, parse_arrival, parse_rate
 from llm_locust.metrics.slo import parse_duration
 from llm_locust.swarm.limits import StopRule, parse_stop_rules
+from llm_locust.workload.arrivals import Process, Profile, TraceFile, parse_arrival, parse_rate
 from llm_locust.workload.traces import Trace, open_trace
 
 #: What the manifest keeps of them.

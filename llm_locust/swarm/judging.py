@@ -13,9 +13,9 @@ from typing import Any
 
 from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.workload.expected import ExpectedAnswer, ExpectedError, expected_answer, is_correct
-from llm_locust.workload.prompts import Prompt
-from llm_locust.workload.validators import Check
+from llm_locust.workload.answers.expected import ExpectedAnswer, ExpectedError, expected_answer, is_correct
+from llm_locust.workload.answers.validators import Check
+from llm_locust.workload.text.prompts import Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Judge:
     """What the answers of one class of requests are held against, in one process.
 
     Attributes:
-        match: how a plain expected answer is compared, see :mod:`llm_locust.workload.expected`.
+        match: how a plain expected answer is compared, see :mod:`llm_locust.workload.answers.expected`.
         consistency: tell equal answers, of prompts without an id too.
     """
 

@@ -9,7 +9,7 @@ from llm_locust.swarm.arrivals_load import Item
 from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.speaker import Prepared, Speaker
 from llm_locust.swarm.users import PromptUser
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.traces import TraceEntry
 
 #: A user that only stands for the load waits; Locust ends one that does at once.

@@ -6,7 +6,6 @@ from typing import Any
 
 from locust.argument_parser import LocustArgumentParser
 
-from llm_locust.arrivals import parse_arrival, parse_rate
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.roofline.gpus import gpu_named
@@ -26,11 +25,12 @@ from llm_locust.swarm.option_types import (
 from llm_locust.swarm.progress import MODES
 from llm_locust.swarm.scenario_options import take_scenario
 from llm_locust.swarm.web_options import add_web_arguments, listen_on_loopback
+from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
-from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain
+from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.ordering import ORDERS
-from llm_locust.workload.shared_prefix import parse_shared_prefix
-from llm_locust.workload.times import DEFAULT_DRAIN, parse_drain
+from llm_locust.workload.text.shared_prefix import parse_shared_prefix
 
 ENV_PREFIX = "LLM_LOCUST_"
 

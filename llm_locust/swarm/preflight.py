@@ -21,8 +21,8 @@ from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.payload import DECODE_ERRORS, excess
 from llm_locust.wire.secrecy import blanked, blanked_name, public_url, url_secret
+from llm_locust.workload.answers.validators import ValidatorError, checks_of
 from llm_locust.workload.scenario import sole_class
-from llm_locust.workload.validators import ValidatorError, checks_of
 
 if TYPE_CHECKING:
     from locust import User

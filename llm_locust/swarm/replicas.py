@@ -34,7 +34,7 @@ from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.reply import Endpoint
 from llm_locust.wire.secrecy import blanked
 from llm_locust.workload.body import LIMIT_FIELDS, body_template, path_of
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 logger = logging.getLogger(__name__)
 

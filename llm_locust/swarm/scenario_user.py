@@ -6,7 +6,6 @@ from itertools import count
 from locust import task
 from locust.env import Environment
 
-from llm_locust.arrivals import ClassArrival
 from llm_locust.client.stream import Answer
 from llm_locust.swarm.arrivals_dispatch import ScheduleClock
 from llm_locust.swarm.arrivals_load import Item
@@ -16,6 +15,7 @@ from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.speaker import Prepared, Speaker
 from llm_locust.swarm.talk import Talk
 from llm_locust.swarm.users import LlmUser
+from llm_locust.workload.arrivals import ClassArrival
 from llm_locust.workload.scenario import Mix
 from llm_locust.workload.traces import TraceEntry
 

@@ -41,9 +41,9 @@ from llm_locust.swarm.traffic import Traffic
 from llm_locust.swarm.waiting import wait_until
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.reply import Endpoint
+from llm_locust.workload.answers.validators import OwnFunction, checks_of
+from llm_locust.workload.parts import Validator
 from llm_locust.workload.plan import Workload
-from llm_locust.workload.scenario.parts import Validator
-from llm_locust.workload.validators import OwnFunction, checks_of
 
 logger = logging.getLogger(__name__)
 

@@ -28,13 +28,13 @@ from llm_locust.swarm.scenario_options import scenario_of
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts, shown_variable, without_keys
 from llm_locust.workload.body import parse_body
-from llm_locust.workload.dataset import load_dataset
-from llm_locust.workload.lengths import parse_lengths
+from llm_locust.workload.datasets.load import load_dataset
+from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain
+from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.scenario import DatasetSource, Scenario, sole_class
-from llm_locust.workload.shared_prefix import parse_shared_prefix
-from llm_locust.workload.times import DEFAULT_DRAIN, parse_drain
-from llm_locust.workload.tokenizer import load_tokenizer
+from llm_locust.workload.text.shared_prefix import parse_shared_prefix
+from llm_locust.workload.text.tokenizer import load_tokenizer
 
 #: What a report of costs needs.
 PRICE_OPTIONS = ("gpu_hour_cost", "gpus", "input_token_price", "output_token_price")

@@ -10,7 +10,7 @@ from llm_locust.swarm.judging import prompt_key
 from llm_locust.swarm.kinds import Kind
 from llm_locust.swarm.session import Session
 from llm_locust.workload.plan import Workload
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from llm_locust.workload.conversations import (
     with_history,
 )
 from llm_locust.workload.datasets.sharegpt import Conversation
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 
 class Talk:

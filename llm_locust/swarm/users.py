@@ -19,9 +19,9 @@ from llm_locust.swarm.session import Session
 from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.speaker import Speaker
 from llm_locust.wire.reply import Endpoint
-from llm_locust.workload.prompts import Prompt
-from llm_locust.workload.scenario.parts import Validator
-from llm_locust.workload.validators import OwnFunction
+from llm_locust.workload.answers.validators import OwnFunction
+from llm_locust.workload.parts import Validator
+from llm_locust.workload.text.prompts import Prompt
 
 
 class LlmUser(User):

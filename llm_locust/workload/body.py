@@ -13,7 +13,7 @@ from typing import Any, Never
 import msgspec
 
 from llm_locust.workload.dialects import DIALECTS, in_dialect
-from llm_locust.workload.prompts import Prompt, as_text
+from llm_locust.workload.text.prompts import Prompt, as_text
 
 #: The fields that bound an answer's length. A body carries one of them.
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from llm_locust.workload.prompts import Message, Prompt
+from llm_locust.workload.text.prompts import Message, Prompt
 
 #: Endpoints that take something else than chat's form.
 DIALECTS = ("responses", "messages")

@@ -5,7 +5,7 @@ two users draw alike, and none depends on when another one acts, nor on when or 
 thread a prompt is made. A dataset is the worker's: its users take the next line as they come,
 and line k has the same lengths whoever takes it. Two runs of one seed and worker count send the
 same, but for the run-unique starts that keep prefix caches from hitting, and for what is learned
-from the server's counts (:class:`~llm_locust.workload.calibration.Calibration`).
+from the server's counts (:class:`~llm_locust.workload.text.calibration.Calibration`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from functools import partial
 
 import numpy as np
 
-from llm_locust.workload.ahead import Ahead, Order
 from llm_locust.workload.body import LIMIT_FIELDS, output_limit
-from llm_locust.workload.calibration import Calibration
-from llm_locust.workload.dataset import Dataset
+from llm_locust.workload.datasets.load import Dataset
 from llm_locust.workload.draws import LINE, OWN_OUTPUTS, REPLAY, TEXT, generator, swarm_generator
-from llm_locust.workload.lengths import parse_lengths
-from llm_locust.workload.prompts import TEMPLATE_TOKENS, Corpus, Prompt, head_tag, head_words, with_head
-from llm_locust.workload.shared_prefix import SharedTexts
+from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.spec import WorkloadError, WorkloadSpec
-from llm_locust.workload.synthetic import AboutWriter, ExactWriter, Writer
+from llm_locust.workload.text.ahead import Ahead, Order
+from llm_locust.workload.text.calibration import Calibration
+from llm_locust.workload.text.prompts import TEMPLATE_TOKENS, Corpus, Prompt, head_tag, head_words, with_head
+from llm_locust.workload.text.shared_prefix import SharedTexts
+from llm_locust.workload.text.synthetic import AboutWriter, ExactWriter, Writer
 
 __all__ = ["DEFAULT_INPUT_TOKENS", "Workload", "WorkloadError", "WorkloadSpec"]
 
@@ -46,7 +46,7 @@ class Workload:
         worker_count: how many workers there are.
         salt: a text that no other run has; only the prompts' heads and shared beginnings depend on it.
         executor: makes prompts ahead in other threads where a tokenizer makes that slow; see
-            :mod:`llm_locust.workload.ahead`. Prompts are the same without it.
+            :mod:`llm_locust.workload.text.ahead`. Prompts are the same without it.
 
     Raises:
         WorkloadError: a negative seed, or an index that is not below the count.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Lengths as :func:`~llm_locust.workload.lengths.parse_lengths` takes them, limits as
+    """Lengths as :func:`~llm_locust.workload.lengths.tokens.parse_lengths` takes them, limits as
     :func:`~llm_locust.metrics.slo.parse_slo`. An empty ``slo`` sets no limit on a single request."""
 
     input_tokens: str

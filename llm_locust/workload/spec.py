@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.workload.body import BodyTemplate, body_template, check_endpoint
-from llm_locust.workload.dataset import Dataset, DatasetError
-from llm_locust.workload.exact import prompt_count
-from llm_locust.workload.lengths import Lengths
+from llm_locust.workload.datasets.load import Dataset, DatasetError
+from llm_locust.workload.lengths.tokens import Lengths
 from llm_locust.workload.ordering import ORDERS, Order
-from llm_locust.workload.prompts import PromptError, as_text
-from llm_locust.workload.shared_prefix import SharedPrefix
-from llm_locust.workload.tokenizer import PromptTokenizer, TokenizerError
+from llm_locust.workload.text.exact import prompt_count
+from llm_locust.workload.text.prompts import PromptError, as_text
+from llm_locust.workload.text.shared_prefix import SharedPrefix
+from llm_locust.workload.text.tokenizer import PromptTokenizer, TokenizerError
 
 
 class WorkloadError(ValueError):
@@ -25,7 +25,7 @@ class WorkloadSpec:
     Attributes:
         tokenizer: counts prompts, so that they have exactly the asked lengths. Without it a word
             is taken for a token, and with ``calibrate`` that is corrected by the server's own counts.
-        calibrate: see :class:`~llm_locust.workload.calibration.Calibration`; false, and two runs of one
+        calibrate: see :class:`~llm_locust.workload.text.calibration.Calibration`; false, and two runs of one
             seed send the same texts without a tokenizer too.
         order: of a dataset's lines, see :mod:`llm_locust.workload.ordering`.
         unique_head: put a run-unique start before every prompt: six words that count before

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from llm_locust.workload.answers.expected import expected_answer
 from llm_locust.workload.body import check_choices, output_limit
 from llm_locust.workload.datasets.sharegpt import prompt_of_conversation
-from llm_locust.workload.expected import expected_answer
-from llm_locust.workload.prompts import Message, Prompt
+from llm_locust.workload.text.prompts import Message, Prompt
 
 #: Where a line has the right answer, unless it is said otherwise.
 EXPECTED_FIELD = "expected"

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 _SPEAKERS = {
     **dict.fromkeys(("human", "user"), "user"),

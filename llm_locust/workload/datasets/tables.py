@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llm_locust.workload.datasets.row import EXPECTED_FIELD, DatasetError, Row
-from llm_locust.workload.length_file import plain_number
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.lengths.file import plain_number
+from llm_locust.workload.text.prompts import Prompt
 
 _PROMPT_COLUMNS = ("prompt", "text", "input")
 _EXPECTED = "expected a header with a column named prompt, text or input"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from llm_locust.workload.datasets.row import DatasetError, Row, where_not_utf8
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 
 def text_line_rows(path: Path) -> Iterator[Row]:

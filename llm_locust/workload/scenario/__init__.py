@@ -1,15 +1,15 @@
 """The scenario file: a run's options, its classes of requests, its warm-up and stop rules, checked."""
 
-from llm_locust.workload.scenario.classes import sole_class
-from llm_locust.workload.scenario.document import Scenario, Stop, WarmUp, load_scenario, parse_scenario
-from llm_locust.workload.scenario.mix import Mix, choose
-from llm_locust.workload.scenario.parts import (
+from llm_locust.workload.parts import (
     Conversation,
     DatasetSource,
     Expected,
     TrafficClass,
     Validator,
 )
+from llm_locust.workload.scenario.classes import sole_class
+from llm_locust.workload.scenario.document import Scenario, Stop, WarmUp, load_scenario, parse_scenario
+from llm_locust.workload.scenario.mix import Mix, choose
 from llm_locust.workload.scenario.tree import ScenarioError
 
 __all__ = [

@@ -9,9 +9,8 @@ from llm_locust.core.terms import listed
 from llm_locust.metrics.slo import Slo, parse_slo
 from llm_locust.wire.headers import HeaderError, header_template
 from llm_locust.workload.body import ENDPOINTS, parse_body
-from llm_locust.workload.lengths import MAX_TOKENS, Lengths, parse_lengths
-from llm_locust.workload.scenario import options, values
-from llm_locust.workload.scenario.parts import (
+from llm_locust.workload.lengths.tokens import MAX_TOKENS, Lengths, parse_lengths
+from llm_locust.workload.parts import (
     EXPECTATIONS,
     HISTORIES,
     Conversation,
@@ -19,9 +18,15 @@ from llm_locust.workload.scenario.parts import (
     Expected,
     Validator,
 )
+from llm_locust.workload.scenario import options, values
 from llm_locust.workload.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
 from llm_locust.workload.scenario.values import Context, Reader
-from llm_locust.workload.shared_prefix import Choice, SharedPrefix, SharedPrefixError, parse_shared_prefix
+from llm_locust.workload.text.shared_prefix import (
+    Choice,
+    SharedPrefix,
+    SharedPrefixError,
+    parse_shared_prefix,
+)
 
 MOST_WEIGHT = 1e9
 

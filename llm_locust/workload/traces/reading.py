@@ -10,7 +10,7 @@ from typing import BinaryIO, TypeVar, cast
 
 import msgspec
 
-from llm_locust.workload.lengths import MAX_TOKENS
+from llm_locust.workload.lengths.tokens import MAX_TOKENS
 from llm_locust.workload.traces.entry import Row, TraceError
 
 #: No line is longer, in bytes: a file without line ends must not fill the memory.

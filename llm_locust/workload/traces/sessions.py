@@ -28,7 +28,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from llm_locust.workload.lengths import MAX_TOKENS
+from llm_locust.workload.lengths.tokens import MAX_TOKENS
 from llm_locust.workload.traces.entry import Row, TraceError
 from llm_locust.workload.traces.reading import MAX_SECONDS, json_rows
 

@@ -17,8 +17,8 @@ import jsonschema_rs
 import msgspec
 import regex
 
-from llm_locust.workload.prompts import Prompt
-from llm_locust.workload.scenario.parts import Validator
+from llm_locust.workload.parts import Validator
+from llm_locust.workload.text.prompts import Prompt
 
 REGEX_LIMIT_S = 0.002
 REPETITION_WORDS = 1 << 12

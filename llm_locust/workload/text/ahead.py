@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 #: Makes one prompt, the same whenever and wherever it is called.
 Order = Callable[[], Prompt]

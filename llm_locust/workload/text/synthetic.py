@@ -4,10 +4,10 @@ from typing import Protocol
 
 import numpy as np
 
-from llm_locust.workload.calibration import Calibration
-from llm_locust.workload.exact import ExactText, WordCosts, prompt_count
-from llm_locust.workload.prompts import Corpus, synthetic_text
-from llm_locust.workload.tokenizer import PromptTokenizer
+from llm_locust.workload.text.calibration import Calibration
+from llm_locust.workload.text.exact import ExactText, WordCosts, prompt_count
+from llm_locust.workload.text.prompts import Corpus, synthetic_text
+from llm_locust.workload.text.tokenizer import PromptTokenizer
 
 
 class Writer(Protocol):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from llm_locust.workload.chat_template import ChatTemplate, ChatTemplateError
+from llm_locust.workload.text.chat_template import ChatTemplate, ChatTemplateError
 
 _EXPECTED = "expected a Hugging Face folder with tokenizer.json, or such a file"
 

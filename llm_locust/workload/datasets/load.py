@@ -34,7 +34,7 @@ from llm_locust.workload.datasets.sharegpt import Conversation, conversation_of
 from llm_locust.workload.datasets.tables import table_rows
 from llm_locust.workload.datasets.texts import folder_rows, text_line_rows
 from llm_locust.workload.ordering import Order, sequential, shuffled, weighted
-from llm_locust.workload.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 _FORMS = "expected JSON values, a CSV table or plain text with one prompt a line, or a folder of texts"
 

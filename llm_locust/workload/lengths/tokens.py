@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.workload.length_file import MAX_TOKENS, LengthError, plain_number, read_lengths
+from llm_locust.workload.lengths.file import MAX_TOKENS, LengthError, plain_number, read_lengths
 
 __all__ = ["ALLOWED", "MAX_TOKENS", "LengthError", "Lengths", "parse_lengths"]
 

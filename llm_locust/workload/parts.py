@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.metrics.slo import Slo
-from llm_locust.workload.lengths import Lengths
+from llm_locust.workload.lengths.tokens import Lengths
 from llm_locust.workload.ordering import Order
-from llm_locust.workload.shared_prefix import SharedPrefix
+from llm_locust.workload.text.shared_prefix import SharedPrefix
 
 #: The forms a dataset may have, where its name does not tell.
 FORMATS = ("jsonl", "sharegpt", "csv", "text")

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from llm_locust.metrics.slo import parse_duration
-from llm_locust.workload.length_file import plain_number
+from llm_locust.workload.lengths.file import plain_number
 
 #: The forms that error texts name.
 ALLOWED = "2s, uniform:LOW,HIGH, exponential:MEAN or lognormal:MEDIAN,SIGMA"

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from unicodedata import normalize
 
-from llm_locust.workload.validators import ValidatorError, compiled_pattern, found
+from llm_locust.workload.answers.validators import ValidatorError, compiled_pattern, found
 
 KINDS = ("exact", "choice", "number", "regex")
 

@@ -1,7 +1,7 @@
 """Arrival processes of rate 1: the law of the gaps, and one endless sequence of it for all workers.
 
 A sequence in *unit time* has one arrival a unit on average. A rate profile maps it to seconds
-(:mod:`llm_locust.arrivals.profile`), so a process keeps its law whatever the rate does.
+(:mod:`llm_locust.workload.arrivals.profile`), so a process keeps its law whatever the rate does.
 """
 
 import math

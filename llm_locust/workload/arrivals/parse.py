@@ -23,9 +23,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_locust.arrivals.process import Process
-from llm_locust.arrivals.profile import Leg, Profile, constant, piecewise, sine
 from llm_locust.metrics.slo import parse_duration
+from llm_locust.workload.arrivals.process import Process
+from llm_locust.workload.arrivals.profile import Leg, Profile, constant, piecewise, sine
 
 #: No rate is higher: a typing error must not ask for a schedule that fills the memory.
 MAX_RATE = 1_000_000.0

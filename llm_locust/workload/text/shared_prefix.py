@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.workload.draws import BLOCK, PREFIX, swarm_generator
-from llm_locust.workload.length_file import MAX_TOKENS
-from llm_locust.workload.prompts import head_words
-from llm_locust.workload.synthetic import Writer
+from llm_locust.workload.lengths.file import MAX_TOKENS
+from llm_locust.workload.text.prompts import head_words
+from llm_locust.workload.text.synthetic import Writer
 
 Choice = Literal["uniform", "zipf"]
 

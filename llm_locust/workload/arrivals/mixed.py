@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from llm_locust.arrivals.schedule import Schedule
+from llm_locust.workload.arrivals.schedule import Schedule
 
 
 class ClassArrival(NamedTuple):

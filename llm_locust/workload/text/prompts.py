@@ -1,6 +1,6 @@
 """What one request says, and synthetic text of about an asked length in tokens.
 
-Synthetic text is words of :data:`llm_locust.workload.words.WORDS`, one token each, drawn
+Synthetic text is words of :data:`llm_locust.workload.text.words.WORDS`, one token each, drawn
 independently and uniformly: ten bits a word, so that nothing can compress a prompt below a
 fifth of its size (zlib: a half). A word is 6.5 characters with its space. A message is
 counted as its words plus :data:`TEMPLATE_TOKENS`. What that leaves as error against a
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.workload.words import WORDS
+from llm_locust.workload.text.words import WORDS
 
 Message = Mapping[str, Any]
 
@@ -48,7 +48,7 @@ class Prompt:
     ``counted_input_tokens`` is the count by the tokenizer that was given, where one was:
     other than asked only where no text has the asked length. ``answer`` is the one
     that a dataset has beside the question, ``expected`` the right one as the dataset's line says it:
-    see :mod:`llm_locust.workload.expected`.
+    see :mod:`llm_locust.workload.answers.expected`.
     """
 
     text: str | None = None

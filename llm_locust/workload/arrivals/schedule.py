@@ -11,8 +11,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.arrivals.process import BLOCK, Process, unit_times
-from llm_locust.arrivals.profile import Profile
+from llm_locust.workload.arrivals.process import BLOCK, Process, unit_times
+from llm_locust.workload.arrivals.profile import Profile
 
 
 class Timed(Protocol):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.workload.prompts import SLICE_WORDS, TEMPLATE_TOKENS, Corpus, Prompt, PromptError
-from llm_locust.workload.tokenizer import PromptTokenizer
-from llm_locust.workload.words import WORDS
+from llm_locust.workload.text.prompts import SLICE_WORDS, TEMPLATE_TOKENS, Corpus, Prompt, PromptError
+from llm_locust.workload.text.tokenizer import PromptTokenizer
+from llm_locust.workload.text.words import WORDS
 
 #: ``text`` to the tokens that the server counts for a prompt of it.
 Count = Callable[[str], int]
@@ -159,7 +159,7 @@ def prompt_count(tokenizer: PromptTokenizer, endpoint: str) -> Count:
     """How an endpoint's server counts a prompt that is one text.
 
     Without a chat template its tokens are taken to be
-    :data:`~llm_locust.workload.prompts.TEMPLATE_TOKENS`.
+    :data:`~llm_locust.workload.text.prompts.TEMPLATE_TOKENS`.
     """
     if endpoint == "completions":
         return lambda text: tokenizer.count(text, special=True)

@@ -1,0 +1,1 @@
+"""Checks of answers: validators and expected answers."""

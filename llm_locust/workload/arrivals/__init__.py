@@ -1,0 +1,37 @@
+"""When requests are sent: schedules that are absolute, reproducible and divided over the workers."""
+
+from llm_locust.workload.arrivals.mixed import ClassArrival, MixedSchedule
+from llm_locust.workload.arrivals.parse import ArrivalError, TraceFile, parse_arrival, parse_rate
+from llm_locust.workload.arrivals.process import Process, unit_times
+from llm_locust.workload.arrivals.profile import Leg, Profile, Segment, constant, piecewise, sine
+from llm_locust.workload.arrivals.schedule import (
+    Arrival,
+    Arrivals,
+    ListedSchedule,
+    Schedule,
+    Timed,
+    Timetable,
+)
+
+__all__ = [
+    "Arrival",
+    "ArrivalError",
+    "Arrivals",
+    "ClassArrival",
+    "Leg",
+    "ListedSchedule",
+    "MixedSchedule",
+    "Process",
+    "Profile",
+    "Schedule",
+    "Segment",
+    "Timed",
+    "Timetable",
+    "TraceFile",
+    "constant",
+    "parse_arrival",
+    "parse_rate",
+    "piecewise",
+    "sine",
+    "unit_times",
+]

@@ -1,0 +1,1 @@
+"""Lengths as distributions: in tokens, in time, or out of a file."""
