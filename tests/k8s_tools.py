@@ -13,7 +13,7 @@ import yaml
 
 from llm_locust.k8s.command import render
 from llm_locust.k8s.overlay import MANIFESTS, Plan, write_overlay
-from llm_locust.workload.scenario import load_scenario
+from llm_locust.scenario import load_scenario
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ROOT / ".venv-k8s" / "bin"

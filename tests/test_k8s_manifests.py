@@ -14,8 +14,8 @@ from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found,
 
 from llm_locust.k8s import command
 from llm_locust.k8s.overlay import MANIFESTS
+from llm_locust.scenario import load_scenario
 from llm_locust.store import upload_command
-from llm_locust.workload.scenario import load_scenario
 
 #: Reads the real parser: Locust's options and ours, and the environment variables of all.
 PARSE = """

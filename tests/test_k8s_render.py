@@ -18,7 +18,7 @@ from k8s_tools import kubectl_on_path
 from llm_locust.k8s import command
 from llm_locust.k8s.scenario_files import MOST_BYTES, RenderError, files_of
 from llm_locust.k8s.target import Target
-from llm_locust.workload.scenario import load_scenario
+from llm_locust.scenario import load_scenario
 
 ROOT = Path(__file__).parent.parent
 TARGET = ("--target", "http://vllm.models.svc:8000")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.scenario.presets import PRESETS, Preset
 from llm_locust.workload.lengths.tokens import parse_lengths
-from llm_locust.workload.presets import PRESETS, Preset
 
 DOCS = Path(__file__).parent.parent / "docs" / "scenario.md"
 

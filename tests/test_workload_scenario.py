@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.slo import Slo
-from llm_locust.workload.arrivals import parse_arrival, parse_rate
-from llm_locust.workload.presets import PRESETS
-from llm_locust.workload.scenario import (
+from llm_locust.scenario import (
     Conversation,
     DatasetSource,
     Expected,
@@ -30,10 +28,12 @@ from llm_locust.workload.scenario import (
     load_scenario,
     parse_scenario,
 )
-from llm_locust.workload.scenario.classes import CLASS_KEYS, SHARED
-from llm_locust.workload.scenario.document import STOP, TOP_KEYS, WARM_UP
-from llm_locust.workload.scenario.options import DATASET, OPTIONS
-from llm_locust.workload.scenario.readers import CONVERSATION, EXPECTED, SHARED_PREFIX, VALIDATORS
+from llm_locust.scenario.classes import CLASS_KEYS, SHARED
+from llm_locust.scenario.document import STOP, TOP_KEYS, WARM_UP
+from llm_locust.scenario.options import DATASET, OPTIONS
+from llm_locust.scenario.presets import PRESETS
+from llm_locust.scenario.readers import CONVERSATION, EXPECTED, SHARED_PREFIX, VALIDATORS
+from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 
 ROOT = Path(__file__).parent.parent

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.workload.scenario.tree import Fields, Place, ScenarioError, from_plain, plain
-from llm_locust.workload.scenario.yaml_lines import MAX_BYTES, MAX_DEPTH, parse_yaml, read_text
+from llm_locust.scenario.tree import Fields, Place, ScenarioError, from_plain, plain
+from llm_locust.scenario.yaml_lines import MAX_BYTES, MAX_DEPTH, parse_yaml, read_text
 
 
 def complaint(text: str) -> str:

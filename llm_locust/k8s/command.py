@@ -9,8 +9,8 @@ from pathlib import Path
 
 from llm_locust.k8s.overlay import OVERLAYS, Plan, write_overlay
 from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.scenario import load_scenario
 from llm_locust.workload.arrivals import parse_arrival, parse_rate
-from llm_locust.workload.scenario import load_scenario
 
 DESCRIPTION = "Kubernetes: `llm-locust k8s render --scenario s.yaml --workers 20 | kubectl apply -f -`."
 

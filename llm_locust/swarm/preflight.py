@@ -11,6 +11,7 @@ import msgspec
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.client.request import get
+from llm_locust.scenario import sole_class
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.destination import UploadError, check_address, open_destination
 from llm_locust.swarm.deployment_options import DNS, metrics_words
@@ -22,7 +23,6 @@ from llm_locust.wire.names import clean_name
 from llm_locust.wire.payload import DECODE_ERRORS, excess
 from llm_locust.wire.secrecy import blanked, blanked_name, public_url, url_secret
 from llm_locust.workload.answers.validators import ValidatorError, checks_of
-from llm_locust.workload.scenario import sole_class
 
 if TYPE_CHECKING:
     from locust import User

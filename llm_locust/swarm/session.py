@@ -27,11 +27,11 @@ from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.deployment.targets import make_chooser
 from llm_locust.metrics.error_text import ErrorKinds
+from llm_locust.scenario.request_kind import Kind
 from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.hush import hush
 from llm_locust.swarm.judging import Judge
-from llm_locust.swarm.kinds import Kind
 from llm_locust.swarm.limits import Quota, share
 from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder

@@ -13,9 +13,10 @@ from llm_locust.client.http.connection import Timeouts
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import parse_slo
 from llm_locust.roofline.roof import roof_of_options
+from llm_locust.scenario import DatasetSource, Scenario, sole_class
+from llm_locust.scenario.request_kind import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
 from llm_locust.swarm.arrivals_options import LOAD_OPTIONS, LoadSettings, parse_load
 from llm_locust.swarm.deployment_options import DEPLOYMENT_OPTIONS, DeploymentSettings, parse_deployment
-from llm_locust.swarm.kinds import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
 from llm_locust.swarm.option_types import (
     parse_header,
     parse_price,
@@ -32,7 +33,6 @@ from llm_locust.workload.datasets.load import load_dataset
 from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
-from llm_locust.workload.scenario import DatasetSource, Scenario, sole_class
 from llm_locust.workload.text.shared_prefix import parse_shared_prefix
 from llm_locust.workload.text.tokenizer import load_tokenizer
 

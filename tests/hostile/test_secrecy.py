@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.deployment.endpoints import Endpoint, EndpointError
+from llm_locust.scenario import Scenario
 from llm_locust.store.destination import UploadError, check_address, open_destination
 from llm_locust.wire.secrecy import (
     blanked,
@@ -20,7 +21,6 @@ from llm_locust.wire.secrecy import (
     url_secret,
     without_keys,
 )
-from llm_locust.workload.scenario import Scenario
 
 KEY = "sk-Abc/123+very=secret"
 

@@ -1,5 +1,9 @@
 """The scenario file: a run's options, its classes of requests, its warm-up and stop rules, checked."""
 
+from llm_locust.scenario.classes import sole_class
+from llm_locust.scenario.document import Scenario, Stop, WarmUp, load_scenario, parse_scenario
+from llm_locust.scenario.mix import Mix, choose
+from llm_locust.scenario.tree import ScenarioError
 from llm_locust.workload.parts import (
     Conversation,
     DatasetSource,
@@ -7,10 +11,6 @@ from llm_locust.workload.parts import (
     TrafficClass,
     Validator,
 )
-from llm_locust.workload.scenario.classes import sole_class
-from llm_locust.workload.scenario.document import Scenario, Stop, WarmUp, load_scenario, parse_scenario
-from llm_locust.workload.scenario.mix import Mix, choose
-from llm_locust.workload.scenario.tree import ScenarioError
 
 __all__ = [
     "Conversation",

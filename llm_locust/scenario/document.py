@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.metrics.slo import parse_duration
+from llm_locust.scenario import options, readers, values
+from llm_locust.scenario.classes import SHARED, preset, read_classes, sole_class
+from llm_locust.scenario.options import OPTIONS, destination
+from llm_locust.scenario.presets import PRESETS
+from llm_locust.scenario.tree import Entry, Node, Place, ScenarioError, from_plain, plain
+from llm_locust.scenario.values import Check, Context, Reader
+from llm_locust.scenario.yaml_lines import parse_yaml, read_text
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import without_keys
 from llm_locust.workload.parts import DatasetSource, TrafficClass
-from llm_locust.workload.presets import PRESETS
-from llm_locust.workload.scenario import options, readers, values
-from llm_locust.workload.scenario.classes import SHARED, preset, read_classes, sole_class
-from llm_locust.workload.scenario.options import OPTIONS, destination
-from llm_locust.workload.scenario.tree import Entry, Node, Place, ScenarioError, from_plain, plain
-from llm_locust.workload.scenario.values import Check, Context, Reader
-from llm_locust.workload.scenario.yaml_lines import parse_yaml, read_text
 
 #: Where the warm-up's prompts come from: draws of its own, or the first of the run's.
 WARM_UP_PROMPTS = ("own", "shared")

@@ -7,6 +7,9 @@ from typing import Any, get_args
 
 from llm_locust.core.terms import listed
 from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.scenario import options, values
+from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
+from llm_locust.scenario.values import Context, Reader
 from llm_locust.wire.headers import HeaderError, header_template
 from llm_locust.workload.body import ENDPOINTS, parse_body
 from llm_locust.workload.lengths.tokens import MAX_TOKENS, Lengths, parse_lengths
@@ -18,9 +21,6 @@ from llm_locust.workload.parts import (
     Expected,
     Validator,
 )
-from llm_locust.workload.scenario import options, values
-from llm_locust.workload.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
-from llm_locust.workload.scenario.values import Context, Reader
 from llm_locust.workload.text.shared_prefix import (
     Choice,
     SharedPrefix,

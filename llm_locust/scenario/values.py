@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.core.terms import listed, nearest
-from llm_locust.workload.scenario.tree import Entry, Fields, Items, Node, Place, Scalar, ScenarioError
+from llm_locust.scenario.tree import Entry, Fields, Items, Node, Place, Scalar, ScenarioError
 
 #: What a text of another room's grammar is checked by; raises ValueError.
 Check = Callable[[str], object]

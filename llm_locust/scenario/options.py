@@ -10,14 +10,14 @@ from functools import partial
 
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.slo import SLO_METRICS, parse_duration, parse_slo
+from llm_locust.scenario import values
+from llm_locust.scenario.tree import Fields, Items, Node, ScenarioError, plain
+from llm_locust.scenario.values import Context, Reader, checked
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.times import parse_drain
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.ordering import ORDERS
 from llm_locust.workload.parts import FORMATS
-from llm_locust.workload.scenario import values
-from llm_locust.workload.scenario.tree import Fields, Items, Node, ScenarioError, plain
-from llm_locust.workload.scenario.values import Context, Reader, checked
 
 _RUN_TIME = re.compile(r"[0-9]{1,9}s?|(?=.)(?:[0-9]{1,6}h)?(?:[0-9]{1,6}m)?(?:[0-9]{1,9}s)?")
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_locust.metrics.slo import parse_slo
+from llm_locust.scenario import options, readers, values
+from llm_locust.scenario.presets import PRESETS, Preset
+from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError
+from llm_locust.scenario.values import Context, Reader
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.parts import TrafficClass
-from llm_locust.workload.presets import PRESETS, Preset
-from llm_locust.workload.scenario import options, readers, values
-from llm_locust.workload.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError
-from llm_locust.workload.scenario.values import Context, Reader
 
 preset = values.word(*PRESETS)
 

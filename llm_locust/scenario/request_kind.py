@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from llm_locust.metrics.slo import Slo
+from llm_locust.scenario import DatasetSource, TrafficClass, Validator
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.answers.validators import OwnFunction
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
 from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
 from llm_locust.workload.datasets.row import EXPECTED_FIELD
 from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
-from llm_locust.workload.scenario import DatasetSource, TrafficClass, Validator
 from llm_locust.workload.spec import WorkloadSpec
 
 #: Where neither a dataset nor anybody says lengths.

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from llm_locust.workload.scenario.tree import Entry, Fields, Items, Node, Place, Plain, Scalar, ScenarioError
+from llm_locust.scenario.tree import Entry, Fields, Items, Node, Place, Plain, Scalar, ScenarioError
 
 #: A longer file is refused; one of this length takes about two seconds.
 MAX_BYTES = 1 << 18
