@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from llm_locust.metrics.cells import Cells, Order
-from llm_locust.metrics.censoring import Durations
-from llm_locust.metrics.estimates import Average, Estimate, Percentile
-from llm_locust.metrics.gap_course import GapCourse
-from llm_locust.metrics.intervals import CONFIDENCE, Observed, in_order, share_worth, worths
-from llm_locust.metrics.latency import summarise_latency
-from llm_locust.metrics.percentiles import moments, ordered, percentile, summarise_ascending
 from llm_locust.metrics.relative_gates import judge_change, parse_relative_gates
-from llm_locust.metrics.worth import FEWEST, is_told, ratio_ends
+from llm_locust.metrics.requests.gap_course import GapCourse
+from llm_locust.metrics.requests.latency import summarise_latency
+from llm_locust.metrics.stats.cells import Cells, Order
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile
+from llm_locust.metrics.stats.intervals import CONFIDENCE, Observed, in_order, share_worth, worths
+from llm_locust.metrics.stats.percentiles import moments, ordered, percentile, summarise_ascending
+from llm_locust.metrics.stats.worth import FEWEST, is_told, ratio_ends
 
 Floats = NDArray[np.float64]
 Ends = list[float | None] | None

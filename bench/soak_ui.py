@@ -28,8 +28,8 @@ from llm_locust.live.prometheus import registry
 from llm_locust.live.series import SPANS
 from llm_locust.live.state import MISSING, LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.goodput import Limits
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.numbers import KEEP_S, at_rest, look_at
 from llm_locust.swarm.web.status import status

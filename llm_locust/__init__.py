@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llm_locust.client.stream import Answer
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-    from llm_locust.metrics.slo import Slo
+    from llm_locust.metrics.requests.slo import Slo
     from llm_locust.report.run_data import RunData
     from llm_locust.swarm.conversation import ConversationUser
     from llm_locust.swarm.hooks import events
@@ -57,7 +57,7 @@ _HOMES = {
     "ResponsesUser": "llm_locust.swarm.users",
     "RunData": "llm_locust.report.run_data",
     "ScenarioUser": "llm_locust.swarm.scenario_user",
-    "Slo": "llm_locust.metrics.slo",
+    "Slo": "llm_locust.metrics.requests.slo",
     "TokenSource": "llm_locust.core.record",
     "Validator": "llm_locust.workload.parts",
     "events": "llm_locust.swarm.hooks",

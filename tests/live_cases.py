@@ -12,8 +12,8 @@ from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.live.reporting import LiveCounts
 from llm_locust.live.state import LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.goodput import Limits, MeasuredFrom
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom
+from llm_locust.metrics.requests.slo import Slo
 
 START_S = 1_795_000_000.0
 LIMITS = Limits(Slo(ttft_s=0.1, tpot_s=0.05))

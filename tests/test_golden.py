@@ -18,7 +18,7 @@ from golden_frame import at, frame
 
 from llm_locust.metrics.compat import compat
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.summary import summarise
 
 _TAKEN = ("steal_percent", "throttled_percent")

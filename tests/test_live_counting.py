@@ -13,10 +13,10 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.live.counting import count
 from llm_locust.live.counts import METRICS, NOTHING, SCALARS, Counts
 from llm_locust.live.keys import OTHERS, Key, KeyLimit
-from llm_locust.metrics.goodput import Limits, MeasuredFrom, judge
-from llm_locust.metrics.latency import itl, per_request
-from llm_locust.metrics.sketch import Sketch
-from llm_locust.metrics.slo import SLO_METRICS, Slo
+from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom, judge
+from llm_locust.metrics.requests.latency import itl, per_request
+from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
+from llm_locust.metrics.stats.sketch import Sketch
 
 many = st.lists(requests(), min_size=1, max_size=10)
 whences: st.SearchStrategy[MeasuredFrom] = st.sampled_from(["sent", "scheduled"])

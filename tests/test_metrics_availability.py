@@ -9,9 +9,9 @@ from metrics_cases import batch, columns, failed, manifest, ns, request
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.availability import reliability
-from llm_locust.metrics.goodput import Limits, judge
-from llm_locust.metrics.latency import per_request
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.requests.latency import per_request
+from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Population, Window
 

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.metrics.bootstrap import CELLS, StandardError, block_length, longest_block, standard_error
+from llm_locust.metrics.stats.bootstrap import (
+    CELLS,
+    StandardError,
+    block_length,
+    longest_block,
+    standard_error,
+)
 
 Floats = NDArray[np.float64]
 

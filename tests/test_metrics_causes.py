@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from llm_locust.metrics.causes import Cause, Evidence, causes
-from llm_locust.metrics.chance import Significance
 from llm_locust.metrics.routing import Affinity
+from llm_locust.metrics.stats.chance import Significance
 
 NOTHING = Affinity(1000, 0.25, 0.25)
 OUT = {"from_s": 5.0, "to_s": None, "seconds": 15.0, "others": 99}

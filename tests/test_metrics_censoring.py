@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.censoring import Durations, later_is_longer, positions, quantile, summarise
+from llm_locust.metrics.stats.censoring import Durations, later_is_longer, positions, quantile, summarise
 
 NONE = np.empty(0)
 

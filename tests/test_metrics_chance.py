@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.chance import chi_square_tail, equal_shares, same_distribution
+from llm_locust.metrics.stats.chance import chi_square_tail, equal_shares, same_distribution
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from metrics_cases import columns, request
 
 from llm_locust.metrics.charts.fits import FEWEST_POINTS, theil_sen
 from llm_locust.metrics.charts.relations import MOST_DRAWN, load_while_streaming, relation, ttft_by_input
-from llm_locust.metrics.latency import per_request
+from llm_locust.metrics.requests.latency import per_request
 
 RNG = np.random.default_rng(5)
 

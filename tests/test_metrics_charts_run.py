@@ -15,7 +15,7 @@ from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.charts.slowest import PHASES, slow_request, slowest
 from llm_locust.metrics.charts.tokens import Details
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.slo import Slo
 
 SLO = Slo(ttft_s=0.1, tpot_s=0.03)
 

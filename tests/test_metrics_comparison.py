@@ -13,7 +13,6 @@ from metrics_cases import batch, failed, manifest, ns, request
 
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
-from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.comparability import doubts, unlike
 from llm_locust.metrics.comparable import METRICS, NOT_COMPARED
 from llm_locust.metrics.compared import Compared, measure_for_comparison
@@ -26,12 +25,13 @@ from llm_locust.metrics.comparison import (
     figures_over_time,
     joint_confidence,
 )
-from llm_locust.metrics.estimates import Average, Percentile, Share, difference
 from llm_locust.metrics.gates import GateError, parse_gates
 from llm_locust.metrics.relative_gates import State, evaluate_relative, parse_relative_gates
-from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.metrics.requests.slo import Slo, parse_slo
+from llm_locust.metrics.requests.throughput import amounts_over_time
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.estimates import Average, Percentile, Share, difference
 from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.throughput import amounts_over_time
 
 PAIRS = 100
 ROWS_OF_A_TABLE = 25

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from metrics_cases import columns, ns, request
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.concurrency import Spans
+from llm_locust.metrics.requests.concurrency import Spans
 
 
 def spans(*times: tuple[float, float]) -> Spans:

@@ -13,7 +13,7 @@ from replica_cases import NAMES, at_random, in_turn, served
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.fairness import AMOUNTS, deployment, gini, jain, variation
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.slo import Slo
 
 AMOUNT_LISTS = st.lists(st.integers(0, 1000), min_size=2, max_size=20).filter(any)
 

@@ -7,10 +7,10 @@ from metrics_cases import ORIGIN_NS, batch, columns, request
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics import ragged
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.gaps import PooledGaps
-from llm_locust.metrics.histogram import RELATIVE_ERROR, Histogram
-from llm_locust.metrics.latency import itl
-from llm_locust.metrics.percentiles import percentile
+from llm_locust.metrics.requests.gaps import PooledGaps
+from llm_locust.metrics.requests.latency import itl
+from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram
+from llm_locust.metrics.stats.percentiles import percentile
 
 RECORDS = [
     request(arrivals=(0.1, 0.3, 0.6), name="chat", slo_class="fast"),

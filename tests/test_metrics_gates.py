@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.censoring import Durations, summarise
 from llm_locust.metrics.gates import GateError, Kind, evaluate, parse_gates
-from llm_locust.metrics.latency import METRICS, summarise_latency
+from llm_locust.metrics.requests.latency import METRICS, summarise_latency
+from llm_locust.metrics.stats.censoring import Durations, summarise
 
 
 def summary(**changes: Any) -> dict[str, Any]:

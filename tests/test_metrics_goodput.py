@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metrics_cases import columns, failed, ns, request, requests
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.goodput import (
+from llm_locust.metrics.requests.goodput import (
     ABANDONED,
     LOST,
     OUTCOME,
@@ -23,9 +23,9 @@ from llm_locust.metrics.goodput import (
     goodput,
     judge,
 )
-from llm_locust.metrics.latency import per_request, summarise_latency
-from llm_locust.metrics.slo import Slo
-from llm_locust.metrics.throughput import Credits
+from llm_locust.metrics.requests.latency import per_request, summarise_latency
+from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.window import Window
 
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.metrics.bootstrap import CELLS, StandardError
-from llm_locust.metrics.cells import Order
-from llm_locust.metrics.gap_course import GapCourse, joined
-from llm_locust.metrics.intervals import Observed, in_order, share_worth
-from llm_locust.metrics.latency import summarise_latency
-from llm_locust.metrics.percentiles import PERCENTILES
-from llm_locust.metrics.worth import (
+from llm_locust.metrics.requests.gap_course import GapCourse, joined
+from llm_locust.metrics.requests.latency import summarise_latency
+from llm_locust.metrics.stats.bootstrap import CELLS, StandardError
+from llm_locust.metrics.stats.cells import Order
+from llm_locust.metrics.stats.intervals import Observed, in_order, share_worth
+from llm_locust.metrics.stats.percentiles import PERCENTILES
+from llm_locust.metrics.stats.worth import (
     Memory,
     Worth,
     is_told,

@@ -11,9 +11,9 @@ from metrics_cases import batch, columns, failed, request, requests
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics import latency
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.latency import METRICS, per_request, summarise_latency
+from llm_locust.metrics.requests import latency
+from llm_locust.metrics.requests.latency import METRICS, per_request, summarise_latency
 
 
 def one(metric: str, record: RequestRecord) -> float:

@@ -17,8 +17,8 @@ from llm_locust.core import batch as batch_module
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics import gaps
-from llm_locust.metrics.histogram import RELATIVE_ERROR
+from llm_locust.metrics.requests import gaps
+from llm_locust.metrics.stats.histogram import RELATIVE_ERROR
 from llm_locust.metrics.summary import summarise
 from llm_locust.report.timeseries import timeseries_csv
 

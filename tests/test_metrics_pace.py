@@ -10,7 +10,7 @@ from metrics_cases import columns, failed, request
 
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics import ragged
-from llm_locust.metrics.pace import on_time_ratio
+from llm_locust.metrics.requests.pace import on_time_ratio
 
 
 def ratio(record: RequestRecord, ttft: float = 0.5, tpot: float = 0.1) -> float:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.proportions import Proportion, difference, summarise_proportion
+from llm_locust.metrics.stats.proportions import Proportion, difference, summarise_proportion
 
 PROPORTIONS = st.integers(1, 400).flatmap(lambda n: st.integers(0, n).map(lambda hits: Proportion(hits, n)))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from llm_locust.metrics.sketch import BUCKETS, RELATIVE_ERROR, Sketch, Tally
+from llm_locust.metrics.stats.sketch import BUCKETS, RELATIVE_ERROR, Sketch, Tally
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Floats]

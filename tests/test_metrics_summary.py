@@ -17,8 +17,8 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.gates import GateError, parse_gates
-from llm_locust.metrics.latency import METRICS
-from llm_locust.metrics.slo import Slo, SloError
+from llm_locust.metrics.requests.latency import METRICS
+from llm_locust.metrics.requests.slo import Slo, SloError
 from llm_locust.metrics.summary import exit_code, summarise
 
 CONTRACT: dict[str, set[str]] = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metrics_cases import columns, failed, ns, request, requests
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.throughput import Credits, arrived_share, rate_per_s, throughput
+from llm_locust.metrics.requests.throughput import Credits, arrived_share, rate_per_s, throughput
 from llm_locust.metrics.window import Window
 
 SECOND_TO_SIXTH = Window(ns(2.0), ns(6.0), "test")

@@ -7,7 +7,7 @@ import pytest
 from metrics_cases import columns, request
 
 from llm_locust.core.record import RequestRecord, TokenSource
-from llm_locust.metrics.tokens import delivery, tokens
+from llm_locust.metrics.requests.tokens import delivery, tokens
 
 
 def of(*records: RequestRecord) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from long_runs import wandering
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.trend import FEWEST, fit_trend, level_of, serial_correlation, student_t
+from llm_locust.metrics.stats.trend import FEWEST, fit_trend, level_of, serial_correlation, student_t
 
 STEPS = np.arange(48.0)
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, failed, request, requests
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.goodput import Limits
-from llm_locust.metrics.request_fields import FIELDS, Kind, Terms
-from llm_locust.metrics.selection import Pooled, selected
-from llm_locust.metrics.slo import parse_slo
-from llm_locust.metrics.where import DEEPEST, WhereError, parse_where
+from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.select.request_fields import FIELDS, Kind, Terms
+from llm_locust.metrics.select.selection import Pooled, selected
+from llm_locust.metrics.select.where import DEEPEST, WhereError, parse_where
 
 TERMS = Terms(ORIGIN_NS, Limits(parse_slo("ttft=100ms tpot=50ms")), "sent")
 

@@ -16,7 +16,7 @@ from report_cases import lost_records, manifest, records, seen_worker
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.summary import summarise
 from llm_locust.report.html import html_report
 

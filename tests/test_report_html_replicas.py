@@ -10,7 +10,7 @@ from report_cases import manifest
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.charts import run_charts
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.summary import summarise
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.html.replicas import MOST_SHOWN, in_flight

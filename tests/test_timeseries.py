@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, request, requests
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.throughput import Credits, throughput
+from llm_locust.metrics.requests.throughput import Credits, throughput
 from llm_locust.metrics.window import Window
 from llm_locust.report.timeseries import MOST_SECONDS, timeseries_csv
 

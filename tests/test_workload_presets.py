@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.scenario.presets import PRESETS, Preset
 from llm_locust.workload.lengths.tokens import parse_lengths
 

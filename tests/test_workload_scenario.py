@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.slo import Slo
 from llm_locust.scenario import (
     Conversation,
     DatasetSource,

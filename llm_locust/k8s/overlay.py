@@ -11,7 +11,7 @@ import yaml
 
 from llm_locust.k8s.scenario_files import RenderError, files_of
 from llm_locust.k8s.target import Target
-from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.scenario import Scenario
 from llm_locust.wire.secrecy import is_key_name
 from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain

@@ -7,8 +7,8 @@ import numpy as np
 
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import OUTCOMES
-from llm_locust.metrics.sketch import BUCKETS, Integers, Sketch, Tally
-from llm_locust.metrics.slo import SLO_METRICS
+from llm_locust.metrics.requests.slo import SLO_METRICS
+from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Sketch, Tally
 
 #: Latencies that have a sketch, each of the requests that ended ok, as in ``summary.json``.
 METRICS = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay", "client_lag")
@@ -19,7 +19,7 @@ _HELD = tuple(f"held_{metric}" for metric in SLO_METRICS)
 _TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
 
 #: Sums over requests. ``good_or_bad`` are those that goodput is a share of, ``limited_<metric>`` those
-#: that are held against this limit (see :class:`~llm_locust.metrics.goodput.Judgement`),
+#: that are held against this limit (see :class:`~llm_locust.metrics.requests.goodput.Judgement`),
 #: ``held_<metric>`` those of them that held it; ``busy_ns`` is the time between sent and ended;
 #: ``kernel_stamps``, ``reads`` and ``coalesced_reads`` are of the ok and failed ones, as are
 #: ``first_tokens``, of which ``first_tokens_wide`` may have come much earlier than told; ``gaps`` are

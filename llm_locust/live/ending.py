@@ -3,7 +3,7 @@
 from llm_locust.live.counts import Counts
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.live_check import METRICS, PLACES, LiveEnd
-from llm_locust.metrics.sketch import RELATIVE_ERROR
+from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 
 
 def live_end(store: LiveStore) -> LiveEnd:

@@ -7,7 +7,7 @@ import numpy as np
 
 from llm_locust.live.counts import Counts
 from llm_locust.metrics.columns import OUTCOMES
-from llm_locust.metrics.goodput import Limits
+from llm_locust.metrics.requests.goodput import Limits
 
 _PERCENTS = (50.0, 95.0, 99.0)
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from llm_locust.live.counts import CODES, SCALARS, Counts
 from llm_locust.live.keys import MOST_KEYS, MOST_PAIRS, Key
-from llm_locust.metrics.sketch import Tally
+from llm_locust.metrics.stats.sketch import Tally
 
 #: Seconds that one report may tell of. A worker reports every 3 s, and folds what is older into one.
 MOST_SLICES = 4096

@@ -19,7 +19,7 @@ from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import WorkerState
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.columns import OUTCOMES
-from llm_locust.metrics.sketch import RELATIVE_ERROR, Sketch
+from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Sketch
 
 #: Upper limits in seconds. Neighbours are at most a factor of 1.7 apart where answers of models lie, so
 #: that a quantile read from them is that near. To the first token:

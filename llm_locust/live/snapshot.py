@@ -9,7 +9,7 @@ from llm_locust.live.keys import Key
 from llm_locust.live.state import Observation
 from llm_locust.live.store import KEYED_CELLS, RECENT_WIDTH_S, ByKey, LiveStore, merged
 from llm_locust.live.verdict import Verdict, verdict
-from llm_locust.metrics.sketch import RELATIVE_ERROR
+from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 
 #: The longest span that is told apart by key.
 MOST_SECONDS = RECENT_WIDTH_S * KEYED_CELLS

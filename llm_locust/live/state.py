@@ -5,10 +5,10 @@ from operator import add
 from typing import Literal, TypeVar
 
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.goodput import Limits, MeasuredFrom
 from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom
+from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.server_now import FIGURES, ServerNow
-from llm_locust.metrics.slo import Slo, parse_slo
 
 T = TypeVar("T", int, float)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Rows
-from llm_locust.metrics.proportions import Proportion, difference, summarise_proportion
+from llm_locust.metrics.stats.proportions import Proportion, difference, summarise_proportion
 from llm_locust.metrics.whole import Whole
 from llm_locust.metrics.window import Window
 

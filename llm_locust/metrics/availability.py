@@ -6,7 +6,7 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.goodput import Judgement
+from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.standstill import standstill
 from llm_locust.metrics.window import Population, Window
 

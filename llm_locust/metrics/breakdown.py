@@ -10,12 +10,12 @@ import pyarrow as pa
 from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.terms import listed, nearest
 from llm_locust.metrics.columns import Rows, groups
-from llm_locust.metrics.goodput import Missing, good_rates, goodput
-from llm_locust.metrics.goodput_intervals import goodput_intervals
-from llm_locust.metrics.latency import latency_figures
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.percentiles import PERCENTILES
-from llm_locust.metrics.throughput import throughput
+from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
+from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
+from llm_locust.metrics.requests.latency import latency_figures
+from llm_locust.metrics.requests.throughput import throughput
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.whole import Whole
 from llm_locust.metrics.window import Population
 

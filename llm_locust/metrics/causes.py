@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from llm_locust.metrics.chance import Significance
 from llm_locust.metrics.routing import Affinity
+from llm_locust.metrics.stats.chance import Significance
 
 #: A replica is slow from this many times the median of the others on.
 SLOW_FACTOR = 1.5

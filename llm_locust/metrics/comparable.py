@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from llm_locust.metrics.gates import Kind
-from llm_locust.metrics.percentiles import PERCENTILES
-from llm_locust.metrics.slo import SLO_METRICS
+from llm_locust.metrics.requests.slo import SLO_METRICS
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 
 #: Latencies that a gate may name, and what tells them apart: the first four are of every table.
 LATENCIES = (

@@ -8,22 +8,22 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.cells import order_cells
-from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.comparable import Metric
 from llm_locust.metrics.completeness import requests_lost, requests_unsent
-from llm_locust.metrics.cut import CENSORED, FROM_SCHEDULED, Samples, with_stuck, with_unsent
-from llm_locust.metrics.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.gates import Kind
-from llm_locust.metrics.goodput import good_rates
-from llm_locust.metrics.goodput_intervals import ratio_worth
-from llm_locust.metrics.intervals import Observed, rate_error, worths
 from llm_locust.metrics.measured import Measured, measure
-from llm_locust.metrics.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
-from llm_locust.metrics.selection import asked
-from llm_locust.metrics.slo import Slo
-from llm_locust.metrics.throughput import amounts_over_time, rate_per_s
+from llm_locust.metrics.requests.cut import CENSORED, FROM_SCHEDULED, Samples, with_stuck, with_unsent
+from llm_locust.metrics.requests.goodput import good_rates
+from llm_locust.metrics.requests.goodput_intervals import ratio_worth
+from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.requests.throughput import amounts_over_time, rate_per_s
+from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.stats.cells import order_cells
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share
+from llm_locust.metrics.stats.intervals import Observed, rate_error, worths
+from llm_locust.metrics.stats.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
 from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.metrics.window import Population, Window
 
@@ -200,7 +200,7 @@ _CREDITED = {
 
 
 def _rate_per_s(run: Compared, name: str) -> float | None:
-    """As :func:`~llm_locust.metrics.throughput.throughput` and ``goodput`` have it."""
+    """As :func:`~llm_locust.metrics.requests.throughput.throughput` and ``goodput`` have it."""
     credits, seconds = run.measured.credits, run.window.seconds
     credited = {
         "input_tps": credits.input_tokens,

@@ -1,6 +1,6 @@
 """Two runs set against each other: which differences are beyond noise.
 
-Every figure of the table gets the interval of its difference (:mod:`llm_locust.metrics.estimates`, its
+Every figure of the table gets the interval of its difference (:mod:`llm_locust.metrics.stats.estimates`, its
 errors by a block bootstrap). With 25 figures at 95 % each, three of four comparisons of a server with
 itself would find something; so each interval is of 1 − 0.05 / (number of figures), by Bonferroni, and
 all of them hold together with 95 %: where two runs are of the same server under the same load, no figure at
@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from llm_locust.metrics.comparable import Metric, table_metrics
 from llm_locust.metrics.compared import Compared
-from llm_locust.metrics.estimates import Difference, Estimate, difference
+from llm_locust.metrics.stats.estimates import Difference, Estimate, difference
 
 #: Of all intervals of a comparison together.
 CONFIDENCE = 0.95

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats, Rows, slices
-from llm_locust.metrics.goodput import Limits, judge
-from llm_locust.metrics.latency import e2el, ttft
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.percentiles import Ascending, ordered, summarise_ascending
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.goodput import Limits, judge
+from llm_locust.metrics.requests.latency import e2el, ttft
+from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.stats.percentiles import Ascending, ordered, summarise_ascending
 
 _PLACES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 

@@ -3,8 +3,8 @@
 The window is cut into equal bins of a minute or more and of 100 requests or more, at most 60. A line is
 fitted to the values of the bins by least squares; its slope is the drift per hour. Bins of minutes carry
 little of what binds one request to the next, and the interval is widened by the correlation that is left
-between them (:mod:`llm_locust.metrics.trend`). What wanders more slowly than a thirtieth of the window cannot
-be told from a drift.
+between them (:mod:`llm_locust.metrics.stats.trend`). What wanders more slowly than a thirtieth of the window
+cannot be told from a drift.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ import numpy as np
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.goodput import Judgement
-from llm_locust.metrics.latency import ttft
-from llm_locust.metrics.percentiles import ordered, percentile
-from llm_locust.metrics.trend import FEWEST, Trend, fit_trend
+from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.latency import ttft
+from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.metrics.stats.trend import FEWEST, Trend, fit_trend
 from llm_locust.metrics.window import Population, Window
 
 #: A shorter window says nothing of hours.

@@ -9,7 +9,6 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.causes import Evidence, causes
-from llm_locust.metrics.chance import Significance, equal_shares, median_interval, same_distribution
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.replicas import course, replicas
@@ -23,6 +22,7 @@ from llm_locust.metrics.routing import (
     replica_labels,
     while_all_serve,
 )
+from llm_locust.metrics.stats.chance import Significance, equal_shares, median_interval, same_distribution
 
 Entries = Sequence[Mapping[str, Any]]
 
@@ -40,7 +40,7 @@ def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict
 
     ``fairness`` has Jain's index of each of :data:`AMOUNTS` by its own name, and in ``gini`` and ``cv`` its
     Gini coefficient and coefficient of variation. ``chance`` has the tests of requests and TTFT of
-    :mod:`~llm_locust.metrics.chance`. ``named_by`` says what tells replicas apart, ``unnamed`` how
+    :mod:`~llm_locust.metrics.stats.chance`. ``named_by`` says what tells replicas apart, ``unnamed`` how
     many requests of the population have no name. How requests were routed, and the test of TTFT, are of a
     million of them at most, see :func:`~llm_locust.metrics.routing.middle`. ``dispersion`` (of requests sent
     while no replica was out) and ``affinity`` are those of :mod:`~llm_locust.metrics.routing`, ``causes`` the

@@ -14,7 +14,7 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats
-from llm_locust.metrics.concurrency import Spans
+from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.thresholds import LITTLES_LAW
 from llm_locust.metrics.window import Window
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
-from llm_locust.metrics.gaps import PooledGaps
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.percentiles import Ascending, ordered, percentile
+from llm_locust.metrics.requests.gaps import PooledGaps
+from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
 
 #: What is compared, and where.
 METRICS = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay")

@@ -7,7 +7,6 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.cells import time_cells
 from llm_locust.metrics.columns import (
     PART_COLUMNS,
     TIME_COLUMNS,
@@ -19,17 +18,18 @@ from llm_locust.metrics.columns import (
     groups,
     slices,
 )
-from llm_locust.metrics.first_tries import FirstTries
-from llm_locust.metrics.gaps import PooledGaps
-from llm_locust.metrics.goodput import Judgement, Limits, MeasuredFrom, judge
-from llm_locust.metrics.latency import per_request
-from llm_locust.metrics.pace import on_time_ratio
-from llm_locust.metrics.selection import asked
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.first_tries import FirstTries
+from llm_locust.metrics.requests.gaps import PooledGaps
+from llm_locust.metrics.requests.goodput import Judgement, Limits, MeasuredFrom, judge
+from llm_locust.metrics.requests.latency import per_request
+from llm_locust.metrics.requests.pace import on_time_ratio
+from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.requests.throughput import Credits
+from llm_locust.metrics.requests.tokens import with_estimates
+from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.stats.cells import time_cells
 from llm_locust.metrics.steady import asked_load, steady_window
 from llm_locust.metrics.stuck import Stuck, find_stuck
-from llm_locust.metrics.throughput import Credits
-from llm_locust.metrics.tokens import with_estimates
 from llm_locust.metrics.whole import Whole
 from llm_locust.metrics.window import Population, Window, run_window
 

@@ -11,17 +11,17 @@ import numpy as np
 from llm_locust.core.batch import Labels
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.accuracy import Answers
-from llm_locust.metrics.cells import order_cells, time_cells
-from llm_locust.metrics.censoring import Durations
 from llm_locust.metrics.columns import OUTCOMES, Rows, groups
-from llm_locust.metrics.first_tries import Label
-from llm_locust.metrics.goodput import Missing, good_rates, goodput
-from llm_locust.metrics.goodput_intervals import goodput_intervals
-from llm_locust.metrics.latency import Measurable, latency_tables
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.pace import summarise_on_time
 from llm_locust.metrics.quality import quality_of_part
-from llm_locust.metrics.throughput import throughput
+from llm_locust.metrics.requests.first_tries import Label
+from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
+from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
+from llm_locust.metrics.requests.latency import Measurable, latency_tables
+from llm_locust.metrics.requests.pace import summarise_on_time
+from llm_locust.metrics.requests.throughput import throughput
+from llm_locust.metrics.stats.cells import order_cells, time_cells
+from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.window import Population
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from llm_locust.core.batch import Labels
 from llm_locust.metrics.accuracy import Answers, ByPrompt, accuracy, complete
 from llm_locust.metrics.columns import Columns, Rows
-from llm_locust.metrics.proportions import Proportion, summarise_proportion
+from llm_locust.metrics.stats.proportions import Proportion, summarise_proportion
 from llm_locust.metrics.window import Window
 
 #: Kinds that are counted one by one; a server may send any text as a finish reason.

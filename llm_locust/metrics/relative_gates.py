@@ -26,13 +26,13 @@ from typing import Literal
 import numpy as np
 
 from llm_locust.core.terms import Term, listed, nearest, split_terms
-from llm_locust.metrics.chance import hypergeometric_at_most
 from llm_locust.metrics.comparable import METRICS, NOT_COMPARED, Metric
 from llm_locust.metrics.compared import Compared
 from llm_locust.metrics.comparison import Row, compare_figures, joint_confidence
-from llm_locust.metrics.estimates import Difference, Estimate, Percentile, difference
 from llm_locust.metrics.gates import GateError, Kind
-from llm_locust.metrics.intervals import worths
+from llm_locust.metrics.stats.chance import hypergeometric_at_most
+from llm_locust.metrics.stats.estimates import Difference, Estimate, Percentile, difference
+from llm_locust.metrics.stats.intervals import worths
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Rows, groups
-from llm_locust.metrics.concurrency import Spans
-from llm_locust.metrics.goodput import Judgement
-from llm_locust.metrics.latency import latency_figures
 from llm_locust.metrics.outages import in_flight, outages, signs
+from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.latency import latency_figures
+from llm_locust.metrics.requests.throughput import Credits, rate_per_s
 from llm_locust.metrics.stuck import Stuck
-from llm_locust.metrics.throughput import Credits, rate_per_s
 from llm_locust.metrics.window import Population, Window
 
 #: The equal parts of the window that ``in_flight`` is told of.

@@ -12,9 +12,9 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Mask, Times
-from llm_locust.metrics.concurrency import Spans
-from llm_locust.metrics.goodput import Judgement
-from llm_locust.metrics.latency import latency_figures
+from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.latency import latency_figures
 from llm_locust.metrics.window import Population, Window
 
 #: The load is compared with its plateau as the mean over so many equal parts of the run.

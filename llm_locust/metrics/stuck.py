@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.cut import CENSORED, begun_s
-from llm_locust.metrics.goodput import Limits
-from llm_locust.metrics.latency import e2el
-from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.requests.cut import CENSORED, begun_s
+from llm_locust.metrics.requests.goodput import Limits
+from llm_locust.metrics.requests.latency import e2el
 from llm_locust.metrics.standstill import LEAST_S, MEDIANS
+from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Population, Window
 
 _NONE = np.empty(0)

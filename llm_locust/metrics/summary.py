@@ -21,22 +21,22 @@ from llm_locust.metrics.energy import energy
 from llm_locust.metrics.failures import failures, iso
 from llm_locust.metrics.fairness import deployment
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
-from llm_locust.metrics.goodput import Missing
 from llm_locust.metrics.interventions import interventions
 from llm_locust.metrics.littles_law import littles_law
 from llm_locust.metrics.live_check import LiveEnd, live_check
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
-from llm_locust.metrics.percentiles import PERCENTILES
 from llm_locust.metrics.quality import quality
-from llm_locust.metrics.selection import asked
+from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.slo import Slo, parse_slo
+from llm_locust.metrics.requests.tokens import delivery, tokens
+from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.server_metrics import server_metrics
 from llm_locust.metrics.server_series import ServerSeries
 from llm_locust.metrics.sessions import sessions
-from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.steadiness import steadiness, untold
 from llm_locust.metrics.steady import asked_load, left_out
-from llm_locust.metrics.tokens import delivery, tokens
 from llm_locust.metrics.utilisation import utilisation
 from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.metrics.window import Population, Window, run_window

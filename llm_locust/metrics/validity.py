@@ -13,11 +13,11 @@ import numpy as np
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.gaps import PooledGaps
-from llm_locust.metrics.latency import client_lag, first_token_wide, schedule_delay
 from llm_locust.metrics.littles_law import law_text
 from llm_locust.metrics.node_health import nodes
-from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.requests.gaps import PooledGaps
+from llm_locust.metrics.requests.latency import client_lag, first_token_wide, schedule_delay
+from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.thresholds import (
     CLOCK_ERROR,
     COALESCED,

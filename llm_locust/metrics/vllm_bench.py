@@ -15,11 +15,11 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
 from llm_locust.metrics.compat import benchmark_seconds, vllm_gaps, vllm_good, vllm_values
-from llm_locust.metrics.concurrency import Spans
-from llm_locust.metrics.latency import itl
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.percentiles import Ascending, ordered, summarise_ascending
 from llm_locust.metrics.ragged import gather
+from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.requests.latency import itl
+from llm_locust.metrics.stats.percentiles import Ascending, ordered, summarise_ascending
 
 _LATENCIES = ("ttft", "tpot", "itl", "e2el")
 

@@ -15,12 +15,12 @@ from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.cost import Prices
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
-from llm_locust.metrics.percentiles import PERCENTILES
-from llm_locust.metrics.request_fields import Terms
-from llm_locust.metrics.selection import asked, selected
-from llm_locust.metrics.slo import Slo, parse_duration, parse_slo
+from llm_locust.metrics.requests.slo import Slo, parse_duration, parse_slo
+from llm_locust.metrics.select.request_fields import Terms
+from llm_locust.metrics.select.selection import asked, selected
+from llm_locust.metrics.select.where import Where, parse_where
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.summary import WINDOWS, chosen_window, summarise
-from llm_locust.metrics.where import Where, parse_where
 from llm_locust.metrics.window import Window, given_window, united
 from llm_locust.report.live_figures import read_live_end
 from llm_locust.report.scraped import Scraped

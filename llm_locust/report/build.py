@@ -11,8 +11,8 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.cost import Prices
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.measured import Measured, measure
-from llm_locust.metrics.selection import asked
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.summary import chosen_window, exit_code, summarise
 from llm_locust.report.html import html_report
 from llm_locust.report.live_figures import read_live_end

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
 from llm_locust.metrics.cost import Prices
-from llm_locust.metrics.percentiles import parse_percentiles
-from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.requests.slo import parse_duration
+from llm_locust.metrics.stats.percentiles import parse_percentiles
 from llm_locust.metrics.summary import WINDOWS, exit_code
 from llm_locust.report.analysis import Analysis, Question, analyse, parse_window
 from llm_locust.report.build import write_reports

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns
-from llm_locust.metrics.goodput import OUTCOME
-from llm_locust.metrics.latency import METRICS, user_tps
 from llm_locust.metrics.measured import Measured, measure
-from llm_locust.metrics.selection import asked
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.goodput import OUTCOME
+from llm_locust.metrics.requests.latency import METRICS, user_tps
+from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.select.selection import asked
 from llm_locust.store import read_manifest, read_requests
 
 #: pandas' types that have a missing value, for columns that may lack one: as floats, an ``answer_hash`` or a

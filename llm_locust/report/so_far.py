@@ -18,7 +18,7 @@ import numpy as np
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.failures import iso
-from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.report.analysis import Question, analyse
 from llm_locust.report.build import write_reports
 from llm_locust.report.output import one_line

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
-from llm_locust.metrics.concurrency import Spans
-from llm_locust.metrics.latency import e2el, tpot, ttft
-from llm_locust.metrics.percentiles import PERCENTILES, ordered, percentile
 from llm_locust.metrics.ragged import pieces
+from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.requests.latency import e2el, tpot, ttft
+from llm_locust.metrics.stats.percentiles import PERCENTILES, ordered, percentile
 from llm_locust.metrics.whole import Whole
 
 #: Room for a soak of a week; a clock that is years off must not make a row for each second of them.

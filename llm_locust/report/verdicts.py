@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from llm_locust.metrics.gates import Gate, GateError, Kind, figures_of, parse_gates
-from llm_locust.metrics.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
+from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK, UNSENT
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import mark, meaning, meaning_in

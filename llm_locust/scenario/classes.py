@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.scenario import options, readers, values
 from llm_locust.scenario.presets import PRESETS, Preset
 from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.scenario import options, readers, values
 from llm_locust.scenario.classes import SHARED, preset, read_classes, sole_class
 from llm_locust.scenario.options import OPTIONS, destination

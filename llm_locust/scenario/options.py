@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.metrics.slo import SLO_METRICS, parse_duration, parse_slo
+from llm_locust.metrics.requests.slo import SLO_METRICS, parse_duration, parse_slo
 from llm_locust.scenario import values
 from llm_locust.scenario.tree import Fields, Items, Node, ScenarioError, plain
 from llm_locust.scenario.values import Context, Reader, checked

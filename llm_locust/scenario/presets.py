@@ -13,7 +13,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
     """Lengths as :func:`~llm_locust.workload.lengths.tokens.parse_lengths` takes them, limits as
-    :func:`~llm_locust.metrics.slo.parse_slo`. An empty ``slo`` sets no limit on a single request."""
+    :func:`~llm_locust.metrics.requests.slo.parse_slo`. An empty ``slo`` sets no limit on a single request."""
 
     input_tokens: str
     output_tokens: str

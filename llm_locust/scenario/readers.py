@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from llm_locust.core.terms import listed
-from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.scenario import options, values
 from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
 from llm_locust.scenario.values import Context, Reader

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.slo import Slo
 from llm_locust.scenario import DatasetSource, TrafficClass, Validator
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.answers.validators import OwnFunction

@@ -7,8 +7,8 @@ import numpy as np
 import psutil
 
 from llm_locust.core.manifest import HealthCell, NodeHealth
-from llm_locust.metrics.histogram import Histogram, count_durations, merge
-from llm_locust.metrics.percentiles import percentile
+from llm_locust.metrics.stats.histogram import Histogram, count_durations, merge
+from llm_locust.metrics.stats.percentiles import percentile
 from llm_locust.swarm.cpu_taken import CpuTaken, Taken
 
 #: How often the event loop is asked for a timer; each one tells the loop's lag once.
@@ -38,8 +38,8 @@ class Health:
     is in it, as is the pause of :class:`~llm_locust.client.http.polling.PollLimiter` (1 ms at most). A delay
     also stands for the timers that would have been due meanwhile, each late by what was left of it: a loop
     that is held takes no samples. The percentile is off by
-    :data:`~llm_locust.metrics.histogram.RELATIVE_ERROR` at most, the maximum is exact. CPU is that of all
-    threads, in percent of one core.
+    :data:`~llm_locust.metrics.stats.histogram.RELATIVE_ERROR` at most, the maximum is exact. CPU is that of
+    all threads, in percent of one core.
     """
 
     def __init__(self) -> None:

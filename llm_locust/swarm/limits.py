@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.requests.slo import parse_duration
 
 ALLOWED_RULES = '"error_rate>20% over 30s" or "oversaturation", with a comma between several'
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llm_locust.client.http.connection import Timeouts
-from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.model_file import read_model
 from llm_locust.wire.headers import header_template

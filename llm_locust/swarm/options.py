@@ -7,7 +7,7 @@ from typing import Any
 from locust.argument_parser import LocustArgumentParser
 
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.roofline.gpus import gpu_named
 from llm_locust.swarm.arrivals_options import parse_count, parse_scale, parse_slice
 from llm_locust.swarm.deployment_options import add_deployment_arguments

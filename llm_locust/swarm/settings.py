@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from llm_locust.client.http.connection import Timeouts
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.roofline.roof import roof_of_options
 from llm_locust.scenario import DatasetSource, Scenario, sole_class
 from llm_locust.scenario.request_kind import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of

@@ -28,7 +28,7 @@ from llm_locust.client.recording import Call
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource, moved
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.latency import e2el, schedule_delay, tpot, ttft
+from llm_locust.metrics.requests.latency import e2el, schedule_delay, tpot, ttft
 from llm_locust.wire.reply import Endpoint
 
 #: The instrumentation scope of every span of this package.

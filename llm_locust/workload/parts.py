@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_locust.metrics.slo import Slo
+from llm_locust.metrics.requests.slo import Slo
 from llm_locust.workload.lengths.tokens import Lengths
 from llm_locust.workload.ordering import Order
 from llm_locust.workload.text.shared_prefix import SharedPrefix

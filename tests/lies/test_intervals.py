@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.latency import summarise_latency
+from llm_locust.metrics.requests.latency import summarise_latency
 
 LOAD, RUNS, REQUESTS = 0.9, 40, 100_000
 SHARES = {"p50": 0.5, "p90": 0.9}

@@ -12,7 +12,7 @@ from metrics_cases import batch, manifest, request
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.slo import parse_slo
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.summary import summarise
 from llm_locust.report.sessions import by_turn
 

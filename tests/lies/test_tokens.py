@@ -25,12 +25,12 @@ from metrics_cases import batch, columns, failed, manifest, request
 from scripted import ScriptedServer, Step, chat_chunk, chunk, last_chunk, response_head, sse, write
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.metrics import latency
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.compat import vllm_values
-from llm_locust.metrics.slo import Slo, parse_slo
+from llm_locust.metrics.requests import latency
+from llm_locust.metrics.requests.slo import Slo, parse_slo
+from llm_locust.metrics.requests.tokens import tokens_per_event
 from llm_locust.metrics.summary import summarise
-from llm_locust.metrics.tokens import tokens_per_event
 from llm_locust.report.measures import tokens as tokens_section
 
 NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0, "stuck": 0}

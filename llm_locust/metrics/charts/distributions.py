@@ -6,7 +6,7 @@ import numpy as np
 
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.percentiles import Ascending, ordered, percentile
+from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
 
 _FROM_SENT = ("ttft", "tpot", "e2el")
 _FROM_SCHEDULED = ("ttft_scheduled", "e2el_scheduled")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.cut import at_least
-from llm_locust.metrics.goodput import Judgement, MeasuredFrom
+from llm_locust.metrics.requests.cut import at_least
+from llm_locust.metrics.requests.goodput import Judgement, MeasuredFrom
 
 #: Metrics that have a curve, and the two of the surface.
 CURVES = ("ttft", "tpot", "e2el")

@@ -5,8 +5,8 @@ import numpy as np
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.charts.axis import TimeAxis
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats
-from llm_locust.metrics.concurrency import Spans
-from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.stats.percentiles import ordered, percentile
 
 PLACES = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from llm_locust.metrics.charts.fits import MOST_POINTS, Line, theil_sen
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.concurrency import Spans
-from llm_locust.metrics.percentiles import ordered, percentile
+from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.stats.percentiles import ordered, percentile
 
 #: Points that are drawn; the medians are of all.
 MOST_DRAWN = 1_500

@@ -8,8 +8,8 @@ import numpy as np
 from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.charts.axis import TimeAxis
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
-from llm_locust.metrics.gaps import unknown_gaps
 from llm_locust.metrics.ragged import lengths, pieces
+from llm_locust.metrics.requests.gaps import unknown_gaps
 from llm_locust.metrics.whole import Whole
 
 #: Gaps are counted in bins of equal ratio, from 0.1 ms to 100 s; what is below (events that came

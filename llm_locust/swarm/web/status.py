@@ -6,7 +6,7 @@ from typing import Any
 
 from llm_locust.live.figures import Figures, rounded
 from llm_locust.live.state import WorkerState
-from llm_locust.metrics.goodput import Limits
+from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.report.text import clean
 from llm_locust.swarm.web.numbers import RECENT_S, Look
 

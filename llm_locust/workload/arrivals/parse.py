@@ -23,7 +23,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.workload.arrivals.process import Process
 from llm_locust.workload.arrivals.profile import Leg, Profile, constant, piecewise, sine
 

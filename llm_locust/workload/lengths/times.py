@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.workload.lengths.file import plain_number
 
 #: The forms that error texts name.

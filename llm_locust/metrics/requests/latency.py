@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.cells import Order, order_cells
-from llm_locust.metrics.censoring import Durations, summarise, with_infinite
 from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
-from llm_locust.metrics.cut import Samples, with_stuck, with_unsent
-from llm_locust.metrics.gaps import known_gaps
-from llm_locust.metrics.intervals import in_order
-from llm_locust.metrics.percentiles import PERCENTILES
 from llm_locust.metrics.ragged import offsets_of
+from llm_locust.metrics.requests.cut import Samples, with_stuck, with_unsent
+from llm_locust.metrics.requests.gaps import known_gaps
+from llm_locust.metrics.stats.cells import Order, order_cells
+from llm_locust.metrics.stats.censoring import Durations, summarise, with_infinite
+from llm_locust.metrics.stats.intervals import in_order
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.window import Population
 
 WIDE_S = 0.001
@@ -207,7 +207,7 @@ def summarise_latency(
 
     Returns:
         n, mean, std, min, p50, p75, p90, p95, p99, p99_9 (or ``places``), max, ci95, n_effective, beyond,
-        censored and at_least, as :func:`~llm_locust.metrics.censoring.summarise` has them.
+        censored and at_least, as :func:`~llm_locust.metrics.stats.censoring.summarise` has them.
     """
     found = Durations.of(values_s, failed=failed)
     return summarise(replace(found, course=in_order(values_s, failed)), 1e3, places)

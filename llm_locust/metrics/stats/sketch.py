@@ -3,7 +3,8 @@
 A bucket is the exponent and the first bits of the mantissa of a duration in seconds as a float32: 64
 buckets between each power of two and the next. Only those that hold something are kept. Counts and the
 sum are exact integers, so that sketches of parts add up to that of the whole, whatever the parts and
-their order. :mod:`llm_locust.metrics.histogram` has bins 16 times as narrow, for what stays in a process.
+their order. :mod:`llm_locust.metrics.stats.histogram` has bins 16 times as narrow, for what stays in a
+process.
 """
 
 import math
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.percentiles import percentile
+from llm_locust.metrics.stats.percentiles import percentile
 
 _MANTISSA_BITS, _KEPT_BITS = 23, 6
 _DROPPED_BITS = _MANTISSA_BITS - _KEPT_BITS
@@ -103,7 +104,7 @@ class Tally:
 class Sketch:
     """Durations in buckets; ``ends[i]`` of them are in ``buckets[:i + 1]``, ``total_ns`` is their sum.
 
-    As :class:`~llm_locust.metrics.percentiles.Ascending`, its samples are in seconds.
+    As :class:`~llm_locust.metrics.stats.percentiles.Ascending`, its samples are in seconds.
     """
 
     buckets: Codes

@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.bootstrap import CELLS
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
+from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.metrics.window import Window
 
 T = TypeVar("T", bound=np.generic)

@@ -1,19 +1,19 @@
 """The 95 % interval of each figure of a run, and what its samples are worth.
 
 Requests of one run are no independent samples: those in one queue wait together, those in one batch share
-its engine steps. So each standard error is by blocks (:mod:`~llm_locust.metrics.bootstrap`), and the
+its engine steps. So each standard error is by blocks (:mod:`~llm_locust.metrics.stats.bootstrap`), and the
 **effective sample size** n_eff says how many independent samples would have that error:
 p (1 − p) / error² for a share p, variance / error² for a mean, never more than there are samples.
 
 A percentile's interval is Woodruff's (1952): an interval for the share of samples at or below it, carried
 back to values by the run's own quantile function. It is as skewed as the tail, and no density is estimated.
-The share's interval is that of :func:`~llm_locust.metrics.worth.share_ends`, of n_eff samples and with
+The share's interval is that of :func:`~llm_locust.metrics.stats.worth.share_ends`, of n_eff samples and with
 Student's t (after Korn and Graubard 1998). The interval of a mean or a rate is made on the scale of its
 logarithm, value × exp(± t × error / value), because what is skewed has its larger errors where it is large.
 
 **Where the data cannot tell, there is no interval**: where the run's memory is longer than the blocks that
-fit into it, and where its samples are worth too few independent ones (:mod:`~llm_locust.metrics.worth`).
-A percentile has one only where all that are nearer the median have.
+fit into it, and where its samples are worth too few independent ones
+(:mod:`~llm_locust.metrics.stats.worth`). A percentile has one only where all that are nearer the median have.
 """
 
 import math
@@ -23,11 +23,10 @@ from typing import Protocol
 
 import numpy as np
 
-from llm_locust.metrics.bootstrap import StandardError, standard_error
-from llm_locust.metrics.cells import Order, seconds_of_cells
 from llm_locust.metrics.columns import Floats, Times
-from llm_locust.metrics.window import Window
-from llm_locust.metrics.worth import (
+from llm_locust.metrics.stats.bootstrap import StandardError, standard_error
+from llm_locust.metrics.stats.cells import Order, seconds_of_cells
+from llm_locust.metrics.stats.worth import (
     FEWEST,
     FEWEST_BEYOND,
     FEWEST_OF_MEAN,
@@ -40,6 +39,7 @@ from llm_locust.metrics.worth import (
     percentile_shares,
     scaled_ends,
 )
+from llm_locust.metrics.window import Window
 
 CONFIDENCE = 0.95
 
@@ -110,9 +110,9 @@ def in_order(values: Floats, infinite: int = 0) -> Course:
 def share_worth(hits: Floats, counts: Floats, fallback: Worth | None = None) -> Worth | None:
     """What the cells' ``hits`` of ``counts`` are worth; None where cells do not show how they differ.
 
-    Where fewer than :data:`~llm_locust.metrics.worth.FEWEST_BEYOND` effective samples are hits, or are none,
-    how these come together is not known: the share is then worth no more than the ``fallback``. The memory
-    is the fallback's.
+    Where fewer than :data:`~llm_locust.metrics.stats.worth.FEWEST_BEYOND` effective samples are hits, or are
+    none, how these come together is not known: the share is then worth no more than the ``fallback``. The
+    memory is the fallback's.
     """
     error = standard_error(hits, counts)
     if error is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.trend import student_t
+from llm_locust.metrics.stats.trend import student_t
 
 #: Consecutive parts that a run is cut into.
 CELLS = 256

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.intervals import Course, as_json, told
+from llm_locust.metrics.stats.intervals import Course, as_json, told
 
 #: Key in a summary -> percent.
 PERCENTILES = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
@@ -117,7 +117,8 @@ def summarise_ascending(
     Undefined figures are None. With ``infinite`` samples of +∞, mean and std are None, and each
     order statistic that falls on one is None and named in ``beyond``. ``ci95`` holds for the mean and each
     percentile ``[low, high]``, an end being None where it falls on +∞; the whole is None where the
-    ``course`` of the samples cannot tell (:mod:`~llm_locust.metrics.intervals`), and where there is none.
+    ``course`` of the samples cannot tell (:mod:`~llm_locust.metrics.stats.intervals`), and where there is
+    none.
     """
     mean, std = (math.nan, math.nan) if infinite else _moments(ascending)
     n = len(ascending) + infinite

@@ -5,10 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.cells import order_cells
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.goodput import good_rates
-from llm_locust.metrics.intervals import (
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.requests.goodput import good_rates
+from llm_locust.metrics.requests.latency import e2el
+from llm_locust.metrics.requests.throughput import amounts_over_time
+from llm_locust.metrics.stats.cells import order_cells
+from llm_locust.metrics.stats.intervals import (
     CONFIDENCE,
     Observed,
     as_json,
@@ -17,10 +20,7 @@ from llm_locust.metrics.intervals import (
     share_worth,
     worths,
 )
-from llm_locust.metrics.latency import e2el
-from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.throughput import amounts_over_time
-from llm_locust.metrics.worth import FEWEST, Ends, Memory, Worth, is_told, ratio_ends
+from llm_locust.metrics.stats.worth import FEWEST, Ends, Memory, Worth, is_told, ratio_ends
 
 RATES = ("requests_per_s", "output_tokens_per_s")
 

@@ -8,8 +8,8 @@ import numpy as np
 from llm_locust.core.batch import SCHEMA, RecordBatch, Requests
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import Mask
-from llm_locust.metrics.request_fields import FieldValues, Terms, columns_of
-from llm_locust.metrics.where import Where
+from llm_locust.metrics.select.request_fields import FieldValues, Terms, columns_of
+from llm_locust.metrics.select.where import Where
 
 
 @dataclass(frozen=True, slots=True, eq=False)

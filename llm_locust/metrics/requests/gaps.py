@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_locust.core.batch import Ragged
-from llm_locust.metrics.cells import Cells
 from llm_locust.metrics.columns import Floats, Mask, Part, Rows
-from llm_locust.metrics.gap_course import GapCourse, joined
-from llm_locust.metrics.histogram import RELATIVE_ERROR, Histogram, count_durations, merge
 from llm_locust.metrics.ragged import gather, lengths, pieces
+from llm_locust.metrics.requests.gap_course import GapCourse, joined
+from llm_locust.metrics.stats.cells import Cells
+from llm_locust.metrics.stats.histogram import RELATIVE_ERROR, Histogram, count_durations, merge
 
 #: Up to so many gaps are kept (160 MB), and their percentiles are exact.
 EXACT_GAPS = 20_000_000

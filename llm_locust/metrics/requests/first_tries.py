@@ -7,7 +7,7 @@ import numpy as np
 
 from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import Mask, Times
-from llm_locust.metrics.selection import Asked
+from llm_locust.metrics.select.selection import Asked
 from llm_locust.metrics.window import Window
 
 Label = Literal["name", "slo_class"]

@@ -14,8 +14,8 @@ import pyarrow as pa
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.record import MOMENTS
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
-from llm_locust.metrics.goodput import Limits, MeasuredFrom, judge
-from llm_locust.metrics.latency import METRICS, per_request, user_tps
+from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom, judge
+from llm_locust.metrics.requests.latency import METRICS, per_request, user_tps
 
 
 class Kind(StrEnum):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.percentiles import ordered, summarise_ascending
+from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
 
 
 def length_error(asked: Floats, counted: Floats) -> dict[str, Any]:

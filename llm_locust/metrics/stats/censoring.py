@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.cells import Order
 from llm_locust.metrics.columns import Floats, Mask, Rows
-from llm_locust.metrics.intervals import Course, Observed, WithInfinite, as_json, told
-from llm_locust.metrics.percentiles import (
+from llm_locust.metrics.stats.cells import Order
+from llm_locust.metrics.stats.intervals import Course, Observed, WithInfinite, as_json, told
+from llm_locust.metrics.stats.percentiles import (
     PERCENTILES,
     Ascending,
     interpolated,
@@ -294,7 +294,7 @@ def with_infinite(d: Durations, infinite: int, in_cells: Floats) -> Durations:
 
 
 def summarise(d: Durations, scale: float = 1.0, places: Mapping[str, float] = PERCENTILES) -> dict[str, Any]:
-    """The figures of :func:`~llm_locust.metrics.percentiles.summarise_ascending`, and two keys more.
+    """The figures of :func:`~llm_locust.metrics.stats.percentiles.summarise_ascending`, and two keys more.
 
     ``censored`` is the number of those; ``n`` has them not. ``at_least`` has, for the mean and each order
     statistic that the censored ones leave open, and which is None therefore, what it is at least. ``min`` is

@@ -33,7 +33,7 @@ _Integers = NDArray[np.int64]
 class Histogram:
     """``counts[b]`` durations in bin b; ``total_ns`` is their sum, ``squares`` that of their squares.
 
-    As :class:`~llm_locust.metrics.percentiles.Ascending`, its samples are in seconds.
+    As :class:`~llm_locust.metrics.stats.percentiles.Ascending`, its samples are in seconds.
     """
 
     counts: _Integers

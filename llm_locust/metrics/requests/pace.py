@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.cells import Order
 from llm_locust.metrics.columns import Floats, Part, Rows
-from llm_locust.metrics.intervals import Observed
-from llm_locust.metrics.percentiles import ordered, summarise_ascending
 from llm_locust.metrics.ragged import lengths, pieces
+from llm_locust.metrics.stats.cells import Order
+from llm_locust.metrics.stats.intervals import Observed
+from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
 
 #: A token further behind its deadline than this (24 min) is no later for it: it keeps the
 #: arithmetic of one piece inside 64 bits.

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llm_locust.core.terms import Word, listed, nearest
-from llm_locust.metrics.conditions import All, AnyOf, Comparison, Condition, Not, Value
-from llm_locust.metrics.request_fields import FIELDS, Kind
-from llm_locust.metrics.slo import parse_duration
+from llm_locust.metrics.requests.slo import parse_duration
+from llm_locust.metrics.select.conditions import All, AnyOf, Comparison, Condition, Not, Value
+from llm_locust.metrics.select.request_fields import FIELDS, Kind
 
 #: Parentheses and ``not`` inside each other.
 DEEPEST = 40

@@ -10,10 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from llm_locust.metrics.cells import Order
-from llm_locust.metrics.censoring import Censored, Durations, later_is_longer, with_infinite
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.intervals import Observed
+from llm_locust.metrics.stats.cells import Order
+from llm_locust.metrics.stats.censoring import Censored, Durations, later_is_longer, with_infinite
+from llm_locust.metrics.stats.intervals import Observed
 from llm_locust.metrics.window import Population
 
 MeasuredFrom = Literal["scheduled", "sent"]
@@ -94,7 +94,7 @@ class Samples:
 
     @classmethod
     def of(cls, c: Columns, values: Mapping[str, Floats], metric: str) -> "Samples":
-        """``values`` has the latencies as :func:`~llm_locust.metrics.latency.per_request` gives them."""
+        """``values`` has the latencies as :func:`~llm_locust.metrics.requests.latency.per_request` gives them."""
         if metric not in CENSORED or not c.given_up.any():
             return cls(c, values[metric], None, None)
         return cls(c, values[metric], at_least(c, metric), is_open(c, metric))

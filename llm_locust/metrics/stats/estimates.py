@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from llm_locust.metrics.bootstrap import StandardError
-from llm_locust.metrics.censoring import Durations
-from llm_locust.metrics.worth import (
+from llm_locust.metrics.stats.bootstrap import StandardError
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.worth import (
     FEWEST,
     FEWEST_OF_MEAN,
     Ends,
@@ -40,7 +40,7 @@ class Estimate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A mean. Its interval, as each of these, is that of :mod:`~llm_locust.metrics.intervals`."""
+    """A mean. Its interval, as each of these, is that of :mod:`~llm_locust.metrics.stats.intervals`."""
 
     value: float
     worth: Worth | None

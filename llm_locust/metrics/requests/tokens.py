@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.record import Outcome, TokenSource
-from llm_locust.metrics.cells import Order, order_cells
 from llm_locust.metrics.columns import OUTCOMES, SOURCES, Columns, Floats, Mask, Rows
-from llm_locust.metrics.intervals import Observed
-from llm_locust.metrics.latency import chars_per_s, user_tps
-from llm_locust.metrics.lengths import length_error
-from llm_locust.metrics.percentiles import ordered, summarise_ascending
+from llm_locust.metrics.requests.latency import chars_per_s, user_tps
+from llm_locust.metrics.requests.lengths import length_error
+from llm_locust.metrics.stats.cells import Order, order_cells
+from llm_locust.metrics.stats.intervals import Observed
+from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
 
 _BY_EVENTS = SOURCES.index(TokenSource.EVENTS)
 _REJECTED = OUTCOMES.index(Outcome.REJECTED)
@@ -28,9 +28,9 @@ def tokens(c: Columns, ok: Rows, credited: Floats) -> dict[str, Any]:
     """Token counts of the requests ``ok``.
 
     ``input.error`` is that of the prompts' asked lengths, see
-    :func:`~llm_locust.metrics.lengths.length_error`. ``source`` says who counted the tokens of the output
-    throughput: shares of ``credited``, those of each request of ``c`` that the window got. ``hidden`` is
-    the reasoning that usage counts and that did not come. ``user_tps`` is 1/tpot; its slow end is the low
+    :func:`~llm_locust.metrics.requests.lengths.length_error`. ``source`` says who counted the tokens of the
+    output throughput: shares of ``credited``, those of each request of ``c`` that the window got. ``hidden``
+    is the reasoning that usage counts and that did not come. ``user_tps`` is 1/tpot; its slow end is the low
     one, so it has p1 and p10.
     ``chars_per_s`` is the same pace in characters, which does not depend on who counts tokens;
     ``chars_per_token`` is Σ characters / Σ tokens.

@@ -12,7 +12,7 @@ Independent samples are not concerned: their error follows from their number.
 import math
 from dataclasses import dataclass
 
-from llm_locust.metrics.bootstrap import StandardError
+from llm_locust.metrics.stats.bootstrap import StandardError
 
 #: Effective samples that an interval needs at each side of its percentile, and in all.
 FEWEST_BEYOND, FEWEST = 10, 40

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.cells import spread_evenly, time_cells
 from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
-from llm_locust.metrics.concurrency import Spans
-from llm_locust.metrics.intervals import as_json, rate_ends
 from llm_locust.metrics.ragged import pieces
+from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.stats.cells import spread_evenly, time_cells
+from llm_locust.metrics.stats.intervals import as_json, rate_ends
 from llm_locust.metrics.window import Window
 
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.cut import MeasuredFrom as MeasuredFrom
-from llm_locust.metrics.cut import at_least, most_gaps
-from llm_locust.metrics.slo import SLO_METRICS, Slo
-from llm_locust.metrics.throughput import Credits, rate_per_s
+from llm_locust.metrics.requests.cut import MeasuredFrom as MeasuredFrom
+from llm_locust.metrics.requests.cut import at_least, most_gaps
+from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
+from llm_locust.metrics.requests.throughput import Credits, rate_per_s
 
 #: Key of ``first_failed`` for requests that failed.
 OUTCOME = "outcome"
@@ -111,13 +111,13 @@ def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_fro
     """Hold every request against the SLO of its class.
 
     Args:
-        values: what :func:`~llm_locust.metrics.latency.per_request` gave for ``c``.
+        values: what :func:`~llm_locust.metrics.requests.latency.per_request` gave for ``c``.
         measured_from: where ttft, ttfo and e2el begin.
 
     A metric that is not defined breaks its limit, but for tpot. An answer of fewer than two tokens has no
     pace to break. Of more tokens that came at one time the pace is not known: such an answer is judged by
     its other limits, and breaks this one where it has no other. A cancelled request has broken a limit when
-    its metric is above it for certain: see :func:`~llm_locust.metrics.cut.at_least`.
+    its metric is above it for certain: see :func:`~llm_locust.metrics.requests.cut.at_least`.
     """
     ok, cancelled = c.ok, c.cancelled
     held, limited, unjudged, broken_at_s = {}, {}, {}, []
@@ -203,8 +203,8 @@ def good_rates(judgement: Judgement | None, credits: Credits, rows: Rows) -> dic
     """Good requests that ended in the window, whenever they were scheduled, and good requests' tokens that
     arrived in it, per second.
 
-    They are a part of what :func:`~llm_locust.metrics.throughput.throughput` has of the same ``rows``, which
-    are all requests and not those scheduled in the window.
+    They are a part of what :func:`~llm_locust.metrics.requests.throughput.throughput` has of the same
+    ``rows``, which are all requests and not those scheduled in the window.
     """
     seconds = credits.window.seconds
     if judgement is None or seconds <= 0:

@@ -1,0 +1,1 @@
+"""Metrics of single requests and their populations: latency, gaps, goodput, throughput, tokens."""

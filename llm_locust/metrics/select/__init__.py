@@ -1,0 +1,1 @@
+"""Selection of requests by an expression."""

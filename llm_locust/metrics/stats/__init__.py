@@ -1,0 +1,1 @@
+"""Statistics without knowledge of requests: percentiles, intervals, censoring, trends, tests."""
