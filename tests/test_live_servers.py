@@ -4,7 +4,7 @@ from live_cases import START_S, Run
 
 from llm_locust.live.series import MOST_LINES, Charts
 from llm_locust.live.store import MOST_SERVERS
-from llm_locust.metrics.server_now import ServerNow
+from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.swarm.web.feed import Feed
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from metrics_cases import batch, columns, failed, manifest, ns, request
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.availability import reliability
+from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.slo import Slo

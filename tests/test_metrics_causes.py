@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from llm_locust.metrics.causes import Cause, Evidence, causes
-from llm_locust.metrics.routing import Affinity
+from llm_locust.metrics.deployment.causes import Cause, Evidence, causes
+from llm_locust.metrics.deployment.routing import Affinity
 from llm_locust.metrics.stats.chance import Significance
 
 NOTHING = Affinity(1000, 0.25, 0.25)

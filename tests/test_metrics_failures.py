@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, columns, failed, ns
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.failures import MOST_KINDS, OTHER, failures, iso
+from llm_locust.metrics.sections.failures import MOST_KINDS, OTHER, failures, iso
 
 
 def word(number: int) -> str:

@@ -11,7 +11,7 @@ from metrics_cases import batch, manifest, request
 from replica_cases import NAMES, at_random, in_turn, served
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.fairness import AMOUNTS, deployment, gini, jain, variation
+from llm_locust.metrics.deployment.fairness import AMOUNTS, deployment, gini, jain, variation
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.requests.slo import Slo
 

@@ -3,7 +3,7 @@
 import pytest
 
 from llm_locust.core.manifest import Manifest, ServerCall
-from llm_locust.metrics.interventions import interventions
+from llm_locust.metrics.sections.interventions import interventions
 from llm_locust.metrics.window import Window
 from llm_locust.report.interventions import interventions as section
 

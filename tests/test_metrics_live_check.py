@@ -12,8 +12,8 @@ from metrics_cases import batch, failed, manifest, request, requests
 
 from llm_locust.core.record import RequestRecord
 from llm_locust.live.ending import live_end
-from llm_locust.metrics.live_check import METRICS, LiveEnd
 from llm_locust.metrics.requests import gaps
+from llm_locust.metrics.sections.live_check import METRICS, LiveEnd
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 from llm_locust.metrics.summary import summarise
 

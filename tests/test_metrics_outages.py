@@ -8,7 +8,7 @@ from replica_cases import at_random
 from llm_locust.core.batch import Labels
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.columns import Part, groups
-from llm_locust.metrics.outages import Outage, in_flight, outages, signs
+from llm_locust.metrics.deployment.outages import Outage, in_flight, outages, signs
 from llm_locust.metrics.window import Window
 
 WINDOW = Window(ns(0.0), ns(100.0), "")

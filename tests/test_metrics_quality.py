@@ -12,8 +12,8 @@ from metrics_cases import batch, columns, failed, manifest, request
 
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.metrics.accuracy import Answers, ByPrompt, concurrency_at_sent
-from llm_locust.metrics.quality import MOST_KINDS
+from llm_locust.metrics.answers.accuracy import Answers, ByPrompt, concurrency_at_sent
+from llm_locust.metrics.answers.quality import MOST_KINDS
 from llm_locust.metrics.summary import summarise
 from llm_locust.report.quality import quality as quality_section
 from llm_locust.report.section import Tone

@@ -17,7 +17,7 @@ from server_cases import Row, rows, series
 
 from llm_locust.core.record import Outcome
 from llm_locust.live.ending import live_end
-from llm_locust.metrics.server_series import ServerSeries
+from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.summary import summarise
 
 DOCS = Path(__file__).parent.parent / "docs" / "metrics.md"

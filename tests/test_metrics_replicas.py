@@ -4,12 +4,12 @@ import pytest
 from metrics_cases import columns, failed, ns, request
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.replicas import course, replicas
+from llm_locust.metrics.deployment.replicas import course, replicas
 from llm_locust.metrics.requests.goodput import Limits, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import Credits
-from llm_locust.metrics.stuck import find_stuck
+from llm_locust.metrics.sections.stuck import find_stuck
 from llm_locust.metrics.window import Window
 
 

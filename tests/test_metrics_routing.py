@@ -11,7 +11,7 @@ from replica_cases import NAMES, at_random, in_turn, served
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.routing import (
+from llm_locust.metrics.deployment.routing import (
     Affinity,
     Carriers,
     by_connection,

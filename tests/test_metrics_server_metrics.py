@@ -7,7 +7,7 @@ import pytest
 from metrics_cases import batch, columns, manifest, request
 from server_cases import WINDOW, Row, rows, series
 
-from llm_locust.metrics.server_metrics import gateway, in_parts, server_metrics
+from llm_locust.metrics.deployment.server_metrics import gateway, in_parts, server_metrics
 from llm_locust.metrics.summary import summarise
 
 

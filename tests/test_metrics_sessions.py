@@ -10,7 +10,7 @@ from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, reque
 from llm_locust.core.batch import PART_ROWS, SCHEMA, RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.sessions import TURNS_APART, planned_turns, session_name, sessions
+from llm_locust.metrics.sections.sessions import TURNS_APART, planned_turns, session_name, sessions
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
 from llm_locust.report.sessions import by_turn

@@ -9,8 +9,8 @@ from long_runs import everybody, run_of, span, wandering
 from metrics_cases import batch, manifest, ns, request
 
 from llm_locust.metrics.columns import Columns, Floats
-from llm_locust.metrics.steadiness import steadiness
-from llm_locust.metrics.steady import Load
+from llm_locust.metrics.sections.steadiness import steadiness
+from llm_locust.metrics.sections.steady import Load
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
 

@@ -10,9 +10,9 @@ from metrics_cases import batch, failed, manifest, ns, request
 from roofline_cases import plain_roof
 
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.deployment.utilisation import utilisation
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.metrics.utilisation import utilisation
 from llm_locust.metrics.window import Window
 from llm_locust.roofline.roof import Roof
 

@@ -9,9 +9,9 @@ from metrics_cases import columns, failed, manifest, ns, request
 
 from llm_locust.core.manifest import ClockFacts, HealthCell, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.node_health import nodes
-from llm_locust.metrics.thresholds import markdown_rows
-from llm_locust.metrics.validity import Scale, client_validity
+from llm_locust.metrics.sections.node_health import nodes
+from llm_locust.metrics.sections.thresholds import markdown_rows
+from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.window import Window
 
 

@@ -17,7 +17,7 @@ from page_server import hang, page, serving
 
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
-from llm_locust.metrics.server_now import ServerNow
+from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.deployment_options import MetricsSettings
 from llm_locust.swarm.scraping import Scraping, _Bounded

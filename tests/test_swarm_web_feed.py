@@ -12,7 +12,7 @@ from metrics_cases import failed, request
 from llm_locust.live.series import Charts, Series, Span
 from llm_locust.live.state import MISSING
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.server_now import ServerNow
+from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.numbers import Fresh, at_rest, look_at
 from llm_locust.swarm.web.status import MOST_WORKERS, status

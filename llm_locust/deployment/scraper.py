@@ -2,8 +2,8 @@
 
 A process of its own: neither the parsing nor a server that hangs touches the event loop of the load. With
 ``--tell`` it writes what the servers say now to its standard output, a line of JSON (a list of
-:class:`~llm_locust.metrics.server_now.ServerNow`) now and then; the first one when every server has been
-asked once. It leaves the samples as it wrote them then: who started it makes the Parquet file.
+:class:`~llm_locust.metrics.deployment.server_now.ServerNow`) now and then; the first one when every server
+has been asked once. It leaves the samples as it wrote them then: who started it makes the Parquet file.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from llm_locust.deployment.endpoints import Endpoint, EndpointError
 from llm_locust.deployment.exposition import KNOWN, MappingError, parse_mapping
 from llm_locust.deployment.samples_file import Sample, SamplesError, SampleWriter, compact_samples
 from llm_locust.deployment.scrape import LAST_S, Plan, Scraper
-from llm_locust.metrics.server_now import Newest, ServerNow
+from llm_locust.metrics.deployment.server_now import Newest, ServerNow
 from llm_locust.wire.secrecy import shown_variable
 
 #: Below the load on the same cores.

@@ -2,7 +2,7 @@
 
 from llm_locust.live.counts import Counts
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.live_check import METRICS, PLACES, LiveEnd
+from llm_locust.metrics.sections.live_check import METRICS, PLACES, LiveEnd
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 
 

@@ -9,7 +9,7 @@ from llm_locust.live.figures import Figures, Latency, figures, rounded
 from llm_locust.live.rings import Ring
 from llm_locust.live.state import Gauges, Mark, ServerGauges
 from llm_locust.live.store import Cell, LiveStore
-from llm_locust.metrics.server_now import FIGURES, spread
+from llm_locust.metrics.deployment.server_now import FIGURES, spread
 
 #: The last 5 minutes, the last hour, the whole run.
 Span = Literal["5m", "1h", "run"]

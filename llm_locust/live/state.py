@@ -5,10 +5,10 @@ from operator import add
 from typing import Literal, TypeVar
 
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.deployment.server_now import FIGURES, ServerNow
 from llm_locust.metrics.measured import measured_from
 from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom
 from llm_locust.metrics.requests.slo import Slo, parse_slo
-from llm_locust.metrics.server_now import FIGURES, ServerNow
 
 T = TypeVar("T", int, float)
 
@@ -164,8 +164,8 @@ def _most(values: list[T | None]) -> T | None:
 
 @dataclass(frozen=True, slots=True)
 class ServerGauges:
-    """What one server said in a span, added up: for each of :data:`~llm_locust.metrics.server_now.FIGURES` a
-    sum, and how many values it is of."""
+    """What one server said in a span, added up: for each of
+    :data:`~llm_locust.metrics.deployment.server_now.FIGURES` a sum, and how many values it is of."""
 
     sums: tuple[float, ...]
     counts: tuple[int, ...]

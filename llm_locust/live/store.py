@@ -10,7 +10,7 @@ from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.rings import Ring
 from llm_locust.live.state import Gauges, LiveRun, Mark, MarkKind, Observation, ServerGauges, marks_between
-from llm_locust.metrics.server_now import ServerNow
+from llm_locust.metrics.deployment.server_now import ServerNow
 
 Taken = Literal["counted", "repeated", "stale"]
 ByKey = dict[Key, Counts]

@@ -1,6 +1,6 @@
 """May the live numbers be trusted, as far as the client is concerned?
 
-The rules of :mod:`llm_locust.metrics.validity` that a running worker can tell, by its thresholds.
+The rules of :mod:`llm_locust.metrics.sections.validity` that a running worker can tell, by its thresholds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,7 +10,7 @@ from typing import Literal
 from llm_locust.live.counts import Counts
 from llm_locust.live.figures import latency
 from llm_locust.live.state import WorkerState
-from llm_locust.metrics.validity import (
+from llm_locust.metrics.sections.validity import (
     blurred_findings,
     closed_loop_severity,
     coalesced_severity,

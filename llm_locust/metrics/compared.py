@@ -10,7 +10,6 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.comparable import Metric
-from llm_locust.metrics.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.requests.cut import CENSORED, FROM_SCHEDULED, Samples, with_stuck, with_unsent
@@ -18,13 +17,14 @@ from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.goodput_intervals import ratio_worth
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import amounts_over_time, rate_per_s
+from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
+from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.cells import order_cells
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.stats.intervals import Observed, rate_error, worths
 from llm_locust.metrics.stats.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
-from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.metrics.window import Population, Window
 
 
@@ -49,7 +49,7 @@ class Compared:
         return self.measured.window
 
     def client(self) -> dict[str, Any]:
-        """The verdict on the client, see :mod:`llm_locust.metrics.validity`."""
+        """The verdict on the client, see :mod:`llm_locust.metrics.sections.validity`."""
         values = {metric: self.latencies(metric) for metric in ("itl", "ttft", "e2el")}
         medians_ms = {m: percentile(v, 50.0) * 1e3 if len(v) else None for m, v in values.items()}
         scale = Scale.of(self.window, medians_ms, self.measured.gaps)

@@ -26,10 +26,10 @@ from llm_locust.metrics.requests.pace import on_time_ratio
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.requests.tokens import with_estimates
+from llm_locust.metrics.sections.steady import asked_load, steady_window
+from llm_locust.metrics.sections.stuck import Stuck, find_stuck
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.cells import time_cells
-from llm_locust.metrics.steady import asked_load, steady_window
-from llm_locust.metrics.stuck import Stuck, find_stuck
 from llm_locust.metrics.whole import Whole
 from llm_locust.metrics.window import Population, Window, run_window
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from llm_locust.core.batch import Labels
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.accuracy import Answers
+from llm_locust.metrics.answers.accuracy import Answers
+from llm_locust.metrics.answers.quality import quality_of_part
 from llm_locust.metrics.columns import OUTCOMES, Rows, groups
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.quality import quality_of_part
 from llm_locust.metrics.requests.first_tries import Label
 from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
 from llm_locust.metrics.requests.goodput_intervals import goodput_intervals

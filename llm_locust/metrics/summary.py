@@ -10,35 +10,40 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.accuracy import Answers, ByPrompt
-from llm_locust.metrics.availability import reliability
+from llm_locust.metrics.answers.accuracy import Answers, ByPrompt
+from llm_locust.metrics.answers.quality import quality
 from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.compat import compat
-from llm_locust.metrics.completeness import completeness, requests_lost, requests_unsent, unsent_by_class
-from llm_locust.metrics.cost import Prices, cost
-from llm_locust.metrics.drift import drift, memory_of
-from llm_locust.metrics.energy import energy
-from llm_locust.metrics.failures import failures, iso
-from llm_locust.metrics.fairness import deployment
+from llm_locust.metrics.deployment.availability import reliability
+from llm_locust.metrics.deployment.cost import Prices, cost
+from llm_locust.metrics.deployment.energy import energy
+from llm_locust.metrics.deployment.fairness import deployment
+from llm_locust.metrics.deployment.server_metrics import server_metrics
+from llm_locust.metrics.deployment.server_series import ServerSeries
+from llm_locust.metrics.deployment.utilisation import utilisation
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
-from llm_locust.metrics.interventions import interventions
-from llm_locust.metrics.littles_law import littles_law
-from llm_locust.metrics.live_check import LiveEnd, live_check
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
-from llm_locust.metrics.quality import quality
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.requests.tokens import delivery, tokens
+from llm_locust.metrics.sections.completeness import (
+    completeness,
+    requests_lost,
+    requests_unsent,
+    unsent_by_class,
+)
+from llm_locust.metrics.sections.drift import drift, memory_of
+from llm_locust.metrics.sections.failures import failures, iso
+from llm_locust.metrics.sections.interventions import interventions
+from llm_locust.metrics.sections.littles_law import littles_law
+from llm_locust.metrics.sections.live_check import LiveEnd, live_check
+from llm_locust.metrics.sections.sessions import sessions
+from llm_locust.metrics.sections.steadiness import steadiness, untold
+from llm_locust.metrics.sections.steady import asked_load, left_out
+from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
-from llm_locust.metrics.server_metrics import server_metrics
-from llm_locust.metrics.server_series import ServerSeries
-from llm_locust.metrics.sessions import sessions
 from llm_locust.metrics.stats.percentiles import PERCENTILES
-from llm_locust.metrics.steadiness import steadiness, untold
-from llm_locust.metrics.steady import asked_load, left_out
-from llm_locust.metrics.utilisation import utilisation
-from llm_locust.metrics.validity import Scale, client_validity
 from llm_locust.metrics.window import Population, Window, run_window
 from llm_locust.roofline.roof import Roof, roof_of_options
 
@@ -80,7 +85,7 @@ def summarise(
             tries of requests that were sent again are counted, and are in no other figure.
         window: one that is known, or ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
         quality_baseline: the answers of another run, for ``quality.baseline``; see
-            :func:`~llm_locust.metrics.accuracy.accuracy_difference`.
+            :func:`~llm_locust.metrics.answers.accuracy.accuracy_difference`.
         percentiles: of the latencies, key to percent; gates and reports need the standard ones among them.
         rows_of_run: where ``requests`` are a selection, the number that they were selected from:
             completeness is the run's, and of lost requests it is not known whether they belong here.

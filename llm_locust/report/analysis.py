@@ -10,9 +10,9 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.accuracy import Answers, ByPrompt
+from llm_locust.metrics.answers.accuracy import Answers, ByPrompt
 from llm_locust.metrics.breakdown import breakdown
-from llm_locust.metrics.cost import Prices
+from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
 from llm_locust.metrics.requests.slo import Slo, parse_duration, parse_slo

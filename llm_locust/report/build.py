@@ -8,7 +8,7 @@ from typing import Any
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.cost import Prices
+from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.requests.slo import parse_slo

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
-from llm_locust.metrics.cost import Prices
+from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.metrics.stats.percentiles import parse_percentiles
 from llm_locust.metrics.summary import WINDOWS, exit_code

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from llm_locust.metrics.live_check import LiveEnd
+from llm_locust.metrics.sections.live_check import LiveEnd
 from llm_locust.store import StoreError, write_json
 from llm_locust.wire.payload import DECODE_ERRORS
 

@@ -7,7 +7,7 @@ from shutil import copyfile
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, holds_samples, read_samples
-from llm_locust.metrics.server_series import PARTS, ServerSeries, read_server_series
+from llm_locust.metrics.deployment.server_series import PARTS, ServerSeries, read_server_series
 from llm_locust.metrics.window import Window
 from llm_locust.report.live_figures import LIVE_FILE
 from llm_locust.report.text import seconds

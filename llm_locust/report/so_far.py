@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
-from llm_locust.metrics.failures import iso
+from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.report.analysis import Question, analyse
 from llm_locust.report.build import write_reports

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, NodeHealth
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, holds_samples
-from llm_locust.metrics.completeness import largest
 from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.sections.completeness import largest
 from llm_locust.metrics.select.selection import Pooled
 from llm_locust.store import (
     REQUESTS_FILE,

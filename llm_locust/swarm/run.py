@@ -16,7 +16,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.live.ending import live_end
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.server_now import ServerNow
+from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.report.build import Report
 from llm_locust.report.live_figures import write_live_end
 from llm_locust.report.output import one_line

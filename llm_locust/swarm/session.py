@@ -26,7 +26,7 @@ from llm_locust.client.routes import Heads, Routes
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.deployment.targets import make_chooser
-from llm_locust.metrics.error_text import ErrorKinds
+from llm_locust.metrics.sections.error_text import ErrorKinds
 from llm_locust.scenario.request_kind import Kind
 from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events

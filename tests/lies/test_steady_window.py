@@ -14,7 +14,7 @@ import pytest
 from metrics_cases import batch, columns, manifest, ns, request
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.metrics.steady import asked_load, steady_window
+from llm_locust.metrics.sections.steady import asked_load, steady_window
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
 from llm_locust.report.console import print_report

@@ -23,8 +23,8 @@ from llm_locust.metrics.charts.slowest import SlowRequest, slow_request, slowest
 from llm_locust.metrics.charts.tokens import TokenFacts, read_tokens
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.compat import compat
+from llm_locust.metrics.deployment.replicas import replicas
 from llm_locust.metrics.measured import Measured, measured_from
-from llm_locust.metrics.replicas import replicas
 
 _OVER_TIME = ("ttft", "tpot", "e2el")
 

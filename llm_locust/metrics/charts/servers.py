@@ -7,8 +7,8 @@ import numpy as np
 
 from llm_locust.metrics.charts.axis import TimeAxis
 from llm_locust.metrics.columns import Columns, Floats
-from llm_locust.metrics.server_metrics import in_parts, one_per_gpu, together
-from llm_locust.metrics.server_series import Key, Series, ServerSeries
+from llm_locust.metrics.deployment.server_metrics import in_parts, one_per_gpu, together
+from llm_locust.metrics.deployment.server_series import Key, Series, ServerSeries
 from llm_locust.metrics.window import Window
 
 #: Curves of one chart; of more servers the highest, the median and the lowest are told.

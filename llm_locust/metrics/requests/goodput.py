@@ -95,7 +95,7 @@ class Missing:
 
     ``lost`` and ``unsent`` ones have no record: of the latter it is known that they were due and were never
     sent. ``stuck`` ones were scheduled before the window and hung in it, see
-    :mod:`llm_locust.metrics.stuck`. None where it is not known how many of the run's belong here.
+    :mod:`llm_locust.metrics.sections.stuck`. None where it is not known how many of the run's belong here.
     """
 
     lost: int | None = 0

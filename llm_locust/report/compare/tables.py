@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.comparison import CONFIDENCE, Comparison, Row, Verdict
-from llm_locust.metrics.failures import iso
+from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.compare import scaling, words
 from llm_locust.report.compare.outcome import Outcome, Run

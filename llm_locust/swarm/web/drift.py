@@ -1,8 +1,9 @@
 """Does a soak get slower, or worse, with the hours? A line in the log and on the page when it does.
 
-The rules are those of :mod:`llm_locust.metrics.drift`, on the cells of the live store: bins of a minute or
-more, of 100 requests or more, at most 60; a line through them; a slope beyond noise that also amounts to
-something, found at several looks in a row. Only the time since the number of users was last changed counts.
+The rules are those of :mod:`llm_locust.metrics.sections.drift`, on the cells of the live store: bins of a
+minute or more, of 100 requests or more, at most 60; a line through them; a slope beyond noise that also
+amounts to something, found at several looks in a row. Only the time since the number of users was last
+changed counts.
 """
 
 import logging
@@ -19,7 +20,7 @@ from llm_locust.live.figures import Figures, figures
 from llm_locust.live.rings import Ring
 from llm_locust.live.store import Cell, LiveStore
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.drift import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
+from llm_locust.metrics.sections.drift import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
 from llm_locust.metrics.stats.trend import Trend, fit_trend
 from llm_locust.report.text import number
 from llm_locust.swarm.offload import off_the_hub

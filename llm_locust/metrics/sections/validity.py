@@ -1,7 +1,7 @@
 """May the numbers be trusted, as far as the client is concerned?
 
 ``suspect``: the client may have shaped the load or part of the numbers. ``invalid``: the numbers
-are in good part the client's own. The thresholds are those of :mod:`llm_locust.metrics.thresholds`.
+are in good part the client's own. The thresholds are those of :mod:`llm_locust.metrics.sections.thresholds`.
 Delays under 1 ms are never held against a client.
 """
 
@@ -13,12 +13,11 @@ import numpy as np
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.littles_law import law_text
-from llm_locust.metrics.node_health import nodes
 from llm_locust.metrics.requests.gaps import PooledGaps
 from llm_locust.metrics.requests.latency import client_lag, first_token_wide, schedule_delay
-from llm_locust.metrics.stats.percentiles import ordered, percentile
-from llm_locust.metrics.thresholds import (
+from llm_locust.metrics.sections.littles_law import law_text
+from llm_locust.metrics.sections.node_health import nodes
+from llm_locust.metrics.sections.thresholds import (
     CLOCK_ERROR,
     COALESCED,
     CPU_KERNEL,
@@ -35,6 +34,7 @@ from llm_locust.metrics.thresholds import (
     THROTTLED,
     Severity,
 )
+from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Window
 
 Finding = tuple[Severity, str]

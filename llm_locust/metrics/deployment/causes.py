@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from llm_locust.metrics.routing import Affinity
+from llm_locust.metrics.deployment.routing import Affinity
 from llm_locust.metrics.stats.chance import Significance
 
 #: A replica is slow from this many times the median of the others on.

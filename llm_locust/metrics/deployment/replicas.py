@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Rows, groups
-from llm_locust.metrics.outages import in_flight, outages, signs
+from llm_locust.metrics.deployment.outages import in_flight, outages, signs
 from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.latency import latency_figures
 from llm_locust.metrics.requests.throughput import Credits, rate_per_s
-from llm_locust.metrics.stuck import Stuck
+from llm_locust.metrics.sections.stuck import Stuck
 from llm_locust.metrics.window import Population, Window
 
 #: The equal parts of the window that ``in_flight`` is told of.
@@ -76,7 +76,7 @@ def course(c: Columns, window: Window) -> dict[str, dict[str, Any]]:
 
     ``in_flight`` is its mean concurrency in each of :data:`COURSE_PARTS` equal parts of the window,
     ``outages`` are the times in which it gave no token while others did, each an
-    :class:`~llm_locust.metrics.outages.Outage`.
+    :class:`~llm_locust.metrics.deployment.outages.Outage`.
     """
     found = list(groups(c.replica))
     every = cache(lambda: signs(c, np.flatnonzero(c.replica.codes >= 0)))

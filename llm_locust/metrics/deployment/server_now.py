@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-from llm_locust.metrics.server_series import is_counter
+from llm_locust.metrics.deployment.server_series import is_counter
 
 #: Servers that are told of; memory is bounded.
 MOST_SERVERS = 256

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.batch import Labels
-from llm_locust.metrics.accuracy import Answers, ByPrompt, accuracy, complete
+from llm_locust.metrics.answers.accuracy import Answers, ByPrompt, accuracy, complete
 from llm_locust.metrics.columns import Columns, Rows
 from llm_locust.metrics.stats.proportions import Proportion, summarise_proportion
 from llm_locust.metrics.window import Window

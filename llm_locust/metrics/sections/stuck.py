@@ -8,7 +8,7 @@ from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.requests.cut import CENSORED, begun_s
 from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.metrics.requests.latency import e2el
-from llm_locust.metrics.standstill import LEAST_S, MEDIANS
+from llm_locust.metrics.sections.standstill import LEAST_S, MEDIANS
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Population, Window
 

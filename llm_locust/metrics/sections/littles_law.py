@@ -15,7 +15,7 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.thresholds import LITTLES_LAW
+from llm_locust.metrics.sections.thresholds import LITTLES_LAW
 from llm_locust.metrics.window import Window
 
 #: A call is over for its worker a little after its last byte: so long for each, beside its measured lag.

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.batch import Requests
-from llm_locust.metrics.causes import Evidence, causes
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.replicas import course, replicas
-from llm_locust.metrics.routing import (
+from llm_locust.metrics.deployment.causes import Evidence, causes
+from llm_locust.metrics.deployment.replicas import course, replicas
+from llm_locust.metrics.deployment.routing import (
     Affinity,
     Carriers,
     by_connection,
@@ -22,6 +21,7 @@ from llm_locust.metrics.routing import (
     replica_labels,
     while_all_serve,
 )
+from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.chance import Significance, equal_shares, median_interval, same_distribution
 
 Entries = Sequence[Mapping[str, Any]]
@@ -42,10 +42,10 @@ def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict
     Gini coefficient and coefficient of variation. ``chance`` has the tests of requests and TTFT of
     :mod:`~llm_locust.metrics.stats.chance`. ``named_by`` says what tells replicas apart, ``unnamed`` how
     many requests of the population have no name. How requests were routed, and the test of TTFT, are of a
-    million of them at most, see :func:`~llm_locust.metrics.routing.middle`. ``dispersion`` (of requests sent
-    while no replica was out) and ``affinity`` are those of :mod:`~llm_locust.metrics.routing`, ``causes`` the
-    likely ones in words. ``direct``: the run chose a target for each request, so that how they were shared
-    out is its own doing and no balancer's.
+    million of them at most, see :func:`~llm_locust.metrics.deployment.routing.middle`. ``dispersion`` (of
+    requests sent while no replica was out) and ``affinity`` are those of
+    :mod:`~llm_locust.metrics.deployment.routing`, ``causes`` the likely ones in words. ``direct``: the run
+    chose a target for each request, so that how they were shared out is its own doing and no balancer's.
     """
     carriers = Carriers.of(requests)
     labels, named_by = replica_labels(m.c, carriers)

@@ -7,7 +7,7 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.standstill import standstill
+from llm_locust.metrics.sections.standstill import standstill
 from llm_locust.metrics.window import Population, Window
 
 
@@ -20,7 +20,7 @@ def reliability(
     which at least one answer ended that was ok, or good. ``longest_without_ok`` and
     ``longest_without_good`` are the longest spans in which none ended, the window's edges counting as
     ends: of a run that is not warm its beginning is such a span. An answer counts where it ended,
-    whenever it was scheduled. ``standstill`` is :func:`~llm_locust.metrics.standstill.standstill`'s.
+    whenever it was scheduled. ``standstill`` is :func:`~llm_locust.metrics.sections.standstill.standstill`'s.
 
     ``retries`` are calls of the population that were sent again on a new connection because a pooled one
     was stale; the client makes no others.

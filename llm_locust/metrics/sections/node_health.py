@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from llm_locust.core.manifest import ClockFacts, HealthCell, Manifest, NodeHealth
-from llm_locust.metrics.completeness import known, largest
+from llm_locust.metrics.sections.completeness import known, largest
 from llm_locust.metrics.window import Window
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.requests.latency import ttft
+from llm_locust.metrics.sections.steady import STEADY_TOLERANCE, Load, plateau
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.stats.trend import Level, level_of
-from llm_locust.metrics.steady import STEADY_TOLERANCE, Load, plateau
 from llm_locust.metrics.window import Window
 
 #: Parts of the window where there are :data:`_MANY` requests, and where there are at least :data:`_FEWEST`.

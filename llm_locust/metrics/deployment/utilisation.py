@@ -1,7 +1,7 @@
 """How much of its GPUs' bandwidth and arithmetic a run made use of, as far as a client can know.
 
 Every prompt and every token needs its operations, whatever the engine does: they are counted. What was read
-is a lower bound: see :mod:`llm_locust.metrics.decode_steps`.
+is a lower bound: see :mod:`llm_locust.metrics.deployment.decode_steps`.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.decode_steps import DecodeWork, Engines, decode_work
+from llm_locust.metrics.deployment.decode_steps import DecodeWork, Engines, decode_work
+from llm_locust.metrics.deployment.routing import Carriers, replica_labels
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.routing import Carriers, replica_labels
 from llm_locust.roofline.bounds import Bound, decode_bound, prefill_bound
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.roof import Roof

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats
-from llm_locust.metrics.server_series import Key, Series, ServerSeries
+from llm_locust.metrics.deployment.server_series import Key, Series, ServerSeries
 from llm_locust.metrics.window import Window
 
 #: States of one target: the name, and whether those of its engines add up or are a mean.

@@ -8,7 +8,7 @@ import numpy as np
 
 from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows
-from llm_locust.metrics.error_text import fold
+from llm_locust.metrics.sections.error_text import fold
 
 #: Kinds of failure that are listed one by one.
 MOST_KINDS = 50
@@ -23,8 +23,8 @@ def failures(c: Columns, failed: Rows) -> list[dict[str, Any]]:
     """The requests ``failed`` by (outcome, status, message), most frequent first.
 
     ``message`` is the error text without what differs from case to case
-    (:func:`~llm_locust.metrics.error_text.fold`), ``example`` the text of the first such request as it
-    was; of several at one time, the one that sorts first. ``first`` and ``last`` are when such requests
+    (:func:`~llm_locust.metrics.sections.error_text.fold`), ``example`` the text of the first such request as
+    it was; of several at one time, the one that sorts first. ``first`` and ``last`` are when such requests
     ended. Beyond :data:`MOST_KINDS` kinds one entry with the outcome ``other`` counts the rest, so that
     the counts add up to all failures.
     """

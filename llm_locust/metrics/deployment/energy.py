@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from llm_locust.metrics.server_metrics import gpu_of
-from llm_locust.metrics.server_series import ServerSeries
+from llm_locust.metrics.deployment.server_metrics import gpu_of
+from llm_locust.metrics.deployment.server_series import ServerSeries
 
 #: The share of the window that a GPU's samples have to span for its energy to be that of the window.
 LEAST_COVERED = 0.9

@@ -1,0 +1,1 @@
+"""Quality of the answers: accuracy and acceptance."""

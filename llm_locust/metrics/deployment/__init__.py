@@ -1,0 +1,1 @@
+"""Metrics of the servers: replicas, routing, fairness, utilisation, energy, cost."""

@@ -1,0 +1,1 @@
+"""Sections of a summary that judge a run as a whole: validity, steadiness, completeness, failures."""
