@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.metrics.compared import Compared, measure_for_comparison
-from llm_locust.metrics.comparison import Row, Verdict, compare
+from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
+from llm_locust.metrics.compare.comparison import Row, Verdict, compare
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.sim.engine import Engine, EngineProfile, Sequence
 

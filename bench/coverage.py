@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from llm_locust.metrics.relative_gates import judge_change, parse_relative_gates
+from llm_locust.metrics.compare.relative_gates import judge_change, parse_relative_gates
 from llm_locust.metrics.requests.gap_course import GapCourse
 from llm_locust.metrics.requests.latency import summarise_latency
 from llm_locust.metrics.stats.cells import Cells, Order

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
-from llm_locust.metrics.compared import Compared, measure_for_comparison
+from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
 

@@ -13,7 +13,7 @@ from compare_cases import write_made_run
 from metrics_cases import ns
 
 from llm_locust.core.manifest import WorkerFacts
-from llm_locust.metrics.relative_gates import parse_relative_gates
+from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.compare import command
 from llm_locust.report.compare.console import print_comparison

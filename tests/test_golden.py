@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from golden_frame import at, frame
 
-from llm_locust.metrics.compat import compat
 from llm_locust.metrics.measured import measure
+from llm_locust.metrics.peers.compat import compat
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.summary import summarise
 

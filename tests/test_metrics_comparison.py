@@ -13,10 +13,10 @@ from metrics_cases import batch, failed, manifest, ns, request
 
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
-from llm_locust.metrics.comparability import doubts, unlike
-from llm_locust.metrics.comparable import METRICS, NOT_COMPARED
-from llm_locust.metrics.compared import Compared, measure_for_comparison
-from llm_locust.metrics.comparison import (
+from llm_locust.metrics.compare.comparability import doubts, unlike
+from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED
+from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
+from llm_locust.metrics.compare.comparison import (
     Comparison,
     Verdict,
     compare,
@@ -25,8 +25,8 @@ from llm_locust.metrics.comparison import (
     figures_over_time,
     joint_confidence,
 )
+from llm_locust.metrics.compare.relative_gates import State, evaluate_relative, parse_relative_gates
 from llm_locust.metrics.gates import GateError, parse_gates
-from llm_locust.metrics.relative_gates import State, evaluate_relative, parse_relative_gates
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.requests.throughput import amounts_over_time
 from llm_locust.metrics.stats.censoring import Durations

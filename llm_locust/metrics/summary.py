@@ -13,7 +13,6 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.answers.accuracy import Answers, ByPrompt
 from llm_locust.metrics.answers.quality import quality
 from llm_locust.metrics.columns import Rows
-from llm_locust.metrics.compat import compat
 from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.deployment.cost import Prices, cost
 from llm_locust.metrics.deployment.energy import energy
@@ -24,6 +23,7 @@ from llm_locust.metrics.deployment.utilisation import utilisation
 from llm_locust.metrics.gates import Gate, evaluate, parse_gates
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
+from llm_locust.metrics.peers.compat import compat
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.requests.tokens import delivery, tokens

@@ -20,8 +20,13 @@ from compare_cases import compared, lognormal, made_batch, made_run, write_made_
 from metrics_cases import batch, ns, request
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.compared import Compared
-from llm_locust.metrics.relative_gates import GateResult, State, evaluate_relative, parse_relative_gates
+from llm_locust.metrics.compare.compared import Compared
+from llm_locust.metrics.compare.relative_gates import (
+    GateResult,
+    State,
+    evaluate_relative,
+    parse_relative_gates,
+)
 from llm_locust.metrics.stats.chance import hypergeometric_at_most
 from llm_locust.report.compare import command
 from llm_locust.report.compare.words import gate_reason

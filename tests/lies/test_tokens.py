@@ -26,7 +26,7 @@ from scripted import ScriptedServer, Step, chat_chunk, chunk, last_chunk, respon
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.compat import vllm_values
+from llm_locust.metrics.peers.compat import vllm_values
 from llm_locust.metrics.requests import latency
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.requests.tokens import tokens_per_event

@@ -22,9 +22,9 @@ from llm_locust.metrics.charts.relations import Relation, tpot_by_load, ttft_by_
 from llm_locust.metrics.charts.slowest import SlowRequest, slow_request, slowest
 from llm_locust.metrics.charts.tokens import TokenFacts, read_tokens
 from llm_locust.metrics.columns import Floats, Rows
-from llm_locust.metrics.compat import compat
 from llm_locust.metrics.deployment.replicas import replicas
 from llm_locust.metrics.measured import Measured, measured_from
+from llm_locust.metrics.peers.compat import compat
 
 _OVER_TIME = ("ttft", "tpot", "e2el")
 
@@ -35,7 +35,7 @@ class RunCharts:
 
     ``windows_s`` are the spans that the run is judged over; what is over time is of the whole run,
     everything else of the requests scheduled in the window. ``requests`` is the number of records.
-    ``compat`` is :func:`~llm_locust.metrics.compat.compat`'s.
+    ``compat`` is :func:`~llm_locust.metrics.peers.compat.compat`'s.
     """
 
     axis: TimeAxis

@@ -1,8 +1,8 @@
 """The charts of a comparison: distributions on top of each other, and figures over time."""
 
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of
-from llm_locust.metrics.comparable import METRICS
-from llm_locust.metrics.comparison import CONFIDENCE, FigureOverTime, figures_over_time
+from llm_locust.metrics.compare.comparable import METRICS
+from llm_locust.metrics.compare.comparison import CONFIDENCE, FigureOverTime, figures_over_time
 from llm_locust.metrics.gates import Kind as MetricKind
 from llm_locust.report.compare import words
 from llm_locust.report.compare.outcome import Outcome

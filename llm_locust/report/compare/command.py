@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_locust.metrics.relative_gates import parse_relative_gates
+from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.metrics.summary import WINDOWS
 from llm_locust.report.compare.console import print_comparison

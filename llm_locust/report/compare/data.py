@@ -4,9 +4,9 @@ import math
 from itertools import pairwise
 from typing import Any
 
-from llm_locust.metrics.comparison import CONFIDENCE, Row
+from llm_locust.metrics.compare.comparison import CONFIDENCE, Row
+from llm_locust.metrics.compare.relative_gates import GateResult, Unknown
 from llm_locust.metrics.gates import Kind
-from llm_locust.metrics.relative_gates import GateResult, Unknown
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.report.compare import scaling

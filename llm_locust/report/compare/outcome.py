@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from llm_locust.metrics.comparability import doubts, models_differ, unlike
-from llm_locust.metrics.compared import Compared, measure_for_comparison
-from llm_locust.metrics.comparison import Comparison, compare_in_turn
-from llm_locust.metrics.relative_gates import GateResult, RelativeGate, Unknown, evaluate_relative
+from llm_locust.metrics.compare.comparability import doubts, models_differ, unlike
+from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
+from llm_locust.metrics.compare.comparison import Comparison, compare_in_turn
+from llm_locust.metrics.compare.relative_gates import GateResult, RelativeGate, Unknown, evaluate_relative
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.report.text import clean
 from llm_locust.store import open_requests, read_manifest

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from llm_locust.metrics.compare.scaling import Scaled, ScalingError, scaling
 from llm_locust.metrics.deployment.cost import Prices
-from llm_locust.metrics.scaling import Scaled, ScalingError, scaling
 from llm_locust.report.compare.outcome import Outcome
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, number, percent

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from llm_locust.metrics.comparison import CONFIDENCE, Comparison, Row, Verdict
+from llm_locust.metrics.compare.comparison import CONFIDENCE, Comparison, Row, Verdict
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.compare import scaling, words

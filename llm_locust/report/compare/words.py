@@ -2,10 +2,10 @@
 
 import math
 
-from llm_locust.metrics.comparable import Metric
-from llm_locust.metrics.comparison import Row, Verdict
+from llm_locust.metrics.compare.comparable import Metric
+from llm_locust.metrics.compare.comparison import Row, Verdict
+from llm_locust.metrics.compare.relative_gates import GateResult, State
 from llm_locust.metrics.gates import Kind
-from llm_locust.metrics.relative_gates import GateResult, State
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.report.section import Tone
 from llm_locust.report.text import UNDEFINED, number, percent

@@ -14,8 +14,8 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
-from llm_locust.metrics.compat import benchmark_seconds, vllm_gaps, vllm_good, vllm_values
 from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.peers.compat import benchmark_seconds, vllm_gaps, vllm_good, vllm_values
 from llm_locust.metrics.ragged import gather
 from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.requests.latency import itl

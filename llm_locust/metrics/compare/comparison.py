@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from llm_locust.metrics.comparable import Metric, table_metrics
-from llm_locust.metrics.compared import Compared
+from llm_locust.metrics.compare.comparable import Metric, table_metrics
+from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.stats.estimates import Difference, Estimate, difference
 
 #: Of all intervals of a comparison together.

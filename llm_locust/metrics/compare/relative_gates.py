@@ -26,9 +26,9 @@ from typing import Literal
 import numpy as np
 
 from llm_locust.core.terms import Term, listed, nearest, split_terms
-from llm_locust.metrics.comparable import METRICS, NOT_COMPARED, Metric
-from llm_locust.metrics.compared import Compared
-from llm_locust.metrics.comparison import Row, compare_figures, joint_confidence
+from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED, Metric
+from llm_locust.metrics.compare.compared import Compared
+from llm_locust.metrics.compare.comparison import Row, compare_figures, joint_confidence
 from llm_locust.metrics.gates import GateError, Kind
 from llm_locust.metrics.stats.chance import hypergeometric_at_most
 from llm_locust.metrics.stats.estimates import Difference, Estimate, Percentile, difference

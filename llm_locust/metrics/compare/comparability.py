@@ -7,7 +7,7 @@ import numpy as np
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import SOURCES
-from llm_locust.metrics.compared import Compared
+from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.sections.completeness import completeness
 
 #: Options that do not change what was asked of the server, or that have a sentence of their own.

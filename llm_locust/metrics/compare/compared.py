@@ -9,7 +9,7 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.comparable import Metric
+from llm_locust.metrics.compare.comparable import Metric
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.requests.cut import CENSORED, FROM_SCHEDULED, Samples, with_stuck, with_unsent

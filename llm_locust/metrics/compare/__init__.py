@@ -1,0 +1,1 @@
+"""Comparison of runs: figures, differences beyond noise, relative gates."""

@@ -1,0 +1,1 @@
+"""The same requests by the formulas of other tools."""
