@@ -9,7 +9,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.core.replacing import replacing
 from llm_locust.store import Spool, StoreError, create_run_dir, write_manifest, write_text
 from llm_locust.store.files import check_folder_name
-from llm_locust.store.upload import upload_run
+from llm_locust.store.upload.transfer import upload_run
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:

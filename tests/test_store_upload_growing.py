@@ -27,9 +27,9 @@ from llm_locust.store import (
     read_requests,
     write_manifest,
 )
-from llm_locust.store.destination import Destination, UploadError
-from llm_locust.store.upload import Patience, upload_run
-from llm_locust.store.upload_files import Part, Stored, parts_of
+from llm_locust.store.upload.destination import Destination, UploadError
+from llm_locust.store.upload.files import Part, Stored, parts_of
+from llm_locust.store.upload.transfer import Patience, upload_run
 
 ROWS = 3
 FIRST = "batches/000000000000000.frames"

@@ -19,11 +19,12 @@ from relay import Relay, relay
 from swarm_process import free_port
 from upload_cases import Pauses, finished_run, whole
 
-from llm_locust.store import destination, upload_files
-from llm_locust.store.destination import UploadError, open_destination
 from llm_locust.store.files import MANIFEST_FILE, read_manifest
-from llm_locust.store.upload import INDEX_FILE, Patience, upload_run
-from llm_locust.store.upload_files import Part
+from llm_locust.store.upload import destination
+from llm_locust.store.upload import files as upload_files
+from llm_locust.store.upload.destination import UploadError, open_destination
+from llm_locust.store.upload.files import Part
+from llm_locust.store.upload.transfer import INDEX_FILE, Patience, upload_run
 
 SECRET = "this-is-the-secret"
 

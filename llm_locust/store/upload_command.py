@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llm_locust.store.destination import UploadError
 from llm_locust.store.files import StoreError
-from llm_locust.store.upload import Patience, upload_run
+from llm_locust.store.upload.destination import UploadError
+from llm_locust.store.upload.transfer import Patience, upload_run
 
 DESCRIPTION = (
     "Copy a run directory to TO/<run id>, the manifest last. What is there already is not sent again. "

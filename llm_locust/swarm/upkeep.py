@@ -30,7 +30,8 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
     upload of the directory is under way, it waits for that one's end.
 
     Args:
-        attempts: how often each step is tried; None leaves it to :class:`~llm_locust.store.upload.Patience`.
+        attempts: how often each step is tried; None leaves it to
+        :class:`~llm_locust.store.upload.transfer.Patience`.
 
     Returns:
         Whether all of it is there, and a line that says what was done, or why not.

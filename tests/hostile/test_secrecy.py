@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.deployment.endpoints import Endpoint, EndpointError
 from llm_locust.scenario import Scenario
-from llm_locust.store.destination import UploadError, check_address, open_destination
+from llm_locust.store.upload.destination import UploadError, check_address, open_destination
 from llm_locust.wire.secrecy import (
     blanked,
     blanked_name,

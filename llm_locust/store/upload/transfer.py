@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 
-from llm_locust.store.destination import Destination, UploadError, open_destination
 from llm_locust.store.files import MANIFEST_FILE, check_folder_name, read_manifest
-from llm_locust.store.upload_files import Part, Stored, parts_of
+from llm_locust.store.upload.destination import Destination, UploadError, open_destination
+from llm_locust.store.upload.files import Part, Stored, parts_of
 from llm_locust.wire.payload import DECODE_ERRORS
 
 #: At the destination: name -> size and SHA-256 of each file that is there.

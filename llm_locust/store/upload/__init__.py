@@ -1,0 +1,1 @@
+"""Copies of run directories in an object store or another file system."""
