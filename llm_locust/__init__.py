@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from llm_locust.client.stream import Answer
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
     from llm_locust.metrics.requests.slo import Slo
-    from llm_locust.report.run_data import RunData
+    from llm_locust.report.run.run_data import RunData
     from llm_locust.swarm.conversation import ConversationUser
     from llm_locust.swarm.hooks import events
     from llm_locust.swarm.open_loop import OpenLoopUser
@@ -55,7 +55,7 @@ _HOMES = {
     "Prompt": "llm_locust.workload.text.prompts",
     "RequestRecord": "llm_locust.core.record",
     "ResponsesUser": "llm_locust.swarm.users",
-    "RunData": "llm_locust.report.run_data",
+    "RunData": "llm_locust.report.run.run_data",
     "ScenarioUser": "llm_locust.swarm.scenario_user",
     "Slo": "llm_locust.metrics.requests.slo",
     "TokenSource": "llm_locust.core.record",

@@ -9,11 +9,11 @@ from typing import NoReturn
 
 from llm_locust.report import command as report_command
 from llm_locust.report import roofline_command
-from llm_locust.report.build import build_report
 from llm_locust.report.compare import command as compare_command
-from llm_locust.report.console import print_report
+from llm_locust.report.inputs.scraped import carry_over
 from llm_locust.report.output import one_line, printing
-from llm_locust.report.scraped import carry_over
+from llm_locust.report.render.console import print_report
+from llm_locust.report.run.build import build_report
 from llm_locust.store import merge
 
 

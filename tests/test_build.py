@@ -8,7 +8,7 @@ from report_cases import lost_records, records, write_run
 
 from llm_locust.metrics.gates import GateError
 from llm_locust.metrics.requests.slo import SloError
-from llm_locust.report.build import build_report
+from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     REPORT_HTML_FILE,
     REPORT_MD_FILE,

@@ -11,7 +11,7 @@ from report_cases import clock, lost_records, records, seen_worker, summary
 
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome
-from llm_locust.report.console import print_report
+from llm_locust.report.render.console import print_report
 
 RUN = Path("runs/first")
 

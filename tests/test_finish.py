@@ -10,8 +10,8 @@ import pytest
 from finish_cases import write_frames
 from report_cases import manifest, write_run
 
-from llm_locust.report.build import build_report
-from llm_locust.report.finish import FinishAnswer, finish_run
+from llm_locust.report.run.build import build_report
+from llm_locust.report.run.finish import FinishAnswer, finish_run
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -25,7 +25,7 @@ from llm_locust.store import (
 
 def command(*words: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "llm_locust.report.finish", *map(str, words)],
+        [sys.executable, "-m", "llm_locust.report.run.finish", *map(str, words)],
         capture_output=True,
         text=True,
         cwd=cwd,
@@ -104,7 +104,7 @@ def test_the_command_ends_well_where_nobody_reads_its_answer(tmp_path: Path) -> 
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as closed:
-        words = [sys.executable, "-m", "llm_locust.report.finish", str(write_frames(tmp_path))]
+        words = [sys.executable, "-m", "llm_locust.report.run.finish", str(write_frames(tmp_path))]
         done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / SUMMARY_FILE).exists()

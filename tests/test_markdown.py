@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from report_cases import clock, lost_records, records, seen_worker, summary
 
 from llm_locust.core.record import Outcome
-from llm_locust.report.markdown import markdown
+from llm_locust.report.render.markdown import markdown
 
 #: A bar that ends a cell: GFM takes one with a backslash for text, in code spans too.
 BAR = re.compile(r"(?<!\\)\|")

@@ -5,7 +5,7 @@ import pytest
 from llm_locust.core.manifest import Manifest, ServerCall
 from llm_locust.metrics.sections.interventions import interventions
 from llm_locust.metrics.window import Window
-from llm_locust.report.interventions import interventions as section
+from llm_locust.report.sections.interventions import interventions as section
 
 S = 1_000_000_000
 WINDOW = Window(110 * S, 160 * S, "run")

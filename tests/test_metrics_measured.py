@@ -20,7 +20,7 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.stats.histogram import RELATIVE_ERROR
 from llm_locust.metrics.summary import summarise
-from llm_locust.report.timeseries import timeseries_csv
+from llm_locust.report.run.timeseries import timeseries_csv
 
 FACTS = manifest(slo="ttft=300ms tpot=100ms e2el=1s", gates="p99_itl<1s", warmup_s=0.5, open_loop=True)
 

@@ -15,8 +15,8 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.answers.accuracy import Answers, ByPrompt, concurrency_at_sent
 from llm_locust.metrics.answers.quality import MOST_KINDS
 from llm_locust.metrics.summary import summarise
-from llm_locust.report.quality import quality as quality_section
 from llm_locust.report.section import Tone
+from llm_locust.report.sections.quality import quality as quality_section
 
 
 def quality(*records: RequestRecord, **facts: Any) -> dict[str, Any]:

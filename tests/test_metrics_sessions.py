@@ -13,8 +13,8 @@ from llm_locust.metrics.columns import Part
 from llm_locust.metrics.sections.sessions import TURNS_APART, planned_turns, session_name, sessions
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.window import Window
-from llm_locust.report.sessions import by_turn
-from llm_locust.report.sessions import sessions as section
+from llm_locust.report.sections.sessions import by_turn
+from llm_locust.report.sections.sessions import sessions as section
 
 WINDOW = Window(ns(0.0), ns(10.0), "")
 LEFT: dict[str, Any] = {"outcome": Outcome.CANCELLED, "abandoned": True}

@@ -4,8 +4,8 @@ from typing import Any
 
 from report_cases import summary
 
-from llm_locust.report.cost import cost
 from llm_locust.report.section import Section, Tone
+from llm_locust.report.sections.cost import cost
 
 GPU = {"gpu_hour_cost": "2.5", "gpus": "8"}
 API = {"input_token_price": "0.15", "output_token_price": "0.6"}

@@ -8,8 +8,8 @@ from metrics_cases import failed, request
 from report_cases import records, seen_worker, summary
 
 from llm_locust.metrics.sections.drift import drift as drift_of
-from llm_locust.report import course
 from llm_locust.report.section import Section, Tone
+from llm_locust.report.sections import course
 
 
 def said(section: Section | None) -> list[str]:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from report_cases import summary
 
-from llm_locust.report.contents import sections
-from llm_locust.report.fairness import MOST_CAUSES, fairness
 from llm_locust.report.section import Section, Tone
+from llm_locust.report.sections.contents import sections
+from llm_locust.report.sections.fairness import MOST_CAUSES, fairness
 
 
 def section(**changes: Any) -> Section:

@@ -11,10 +11,10 @@ from metrics_cases import failed, request
 from report_cases import lost_records, summary, write_run
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.report.analysis import Analysis, Question, analyse
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.vllm import vllm_json
-from llm_locust.report.sources import open_source
+from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.run.analysis import Analysis, Question, analyse
 
 
 def analysis(run: Path, **question: Any) -> Analysis:

@@ -11,7 +11,7 @@ from metrics_cases import failed, request
 from playwright.sync_api import Browser, Page, sync_playwright
 from report_cases import write_run
 
-from llm_locust.report.build import build_report
+from llm_locust.report.run.build import build_report
 from llm_locust.store import REPORT_HTML_FILE
 
 CHROMIUM = Path("/usr/bin/chromium")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from llm_locust.report.live_check import live_check
 from llm_locust.report.section import Tone
+from llm_locust.report.sections.live_check import live_check
 
 LARGEST = {"metric": "ttft", "place": "p99", "live_ms": 105.0, "exact_ms": 100.0, "difference": 0.05}
 

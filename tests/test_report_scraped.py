@@ -14,11 +14,11 @@ from test_report_html import Page
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, Sample, SampleWriter
 from llm_locust.live.ending import live_end
-from llm_locust.report.analysis import Question, analyse
-from llm_locust.report.build import build_report
-from llm_locust.report.finish import finish_run
-from llm_locust.report.live_figures import LIVE_FILE, write_live_end
-from llm_locust.report.sources import open_source
+from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
+from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.run.analysis import Question, analyse
+from llm_locust.report.run.build import build_report
+from llm_locust.report.run.finish import finish_run
 from llm_locust.store import MANIFEST_FILE, REPORT_HTML_FILE, SUMMARY_FILE, read_manifest
 
 ALL = range(12)

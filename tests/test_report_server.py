@@ -8,9 +8,9 @@ from report_cases import manifest, records
 from server_cases import rows, series
 
 from llm_locust.metrics.summary import summarise
-from llm_locust.report.contents import sections
 from llm_locust.report.section import Section, Tone
-from llm_locust.report.server import MOST_ROWS, energy, servers
+from llm_locust.report.sections.contents import sections
+from llm_locust.report.sections.server import MOST_ROWS, energy, servers
 
 ALL = range(11)
 

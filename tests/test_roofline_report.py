@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from llm_locust.report.roofline import roofline
 from llm_locust.report.section import Tone
+from llm_locust.report.sections.roofline import roofline
 
 PART: dict[str, Any] = {
     "model": "Llama 3 8B",

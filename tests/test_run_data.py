@@ -14,7 +14,7 @@ from report_cases import records, write_run
 from llm_locust import RunData
 from llm_locust.core.batch import SCHEMA
 from llm_locust.core.record import Outcome
-from llm_locust.report.run_data import COMPUTED_COLUMNS
+from llm_locust.report.run.run_data import COMPUTED_COLUMNS
 from llm_locust.store import StoreError
 
 DOCS = Path(__file__).parent.parent / "docs" / "notebooks.md"

@@ -16,7 +16,7 @@ from metrics_cases import ORIGIN_NS, request
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
-from llm_locust.report.build import build_report
+from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,

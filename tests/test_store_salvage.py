@@ -9,7 +9,7 @@ from record_strategies import record
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
-from llm_locust.report.sources import open_source
+from llm_locust.report.inputs.sources import open_source
 from llm_locust.store import (
     REQUESTS_FILE,
     StoreError,

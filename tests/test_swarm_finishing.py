@@ -15,8 +15,8 @@ import pytest
 from finish_cases import write_frames
 from metrics_cases import request
 
-from llm_locust.report.build import Report
-from llm_locust.report.finish import finish_run
+from llm_locust.report.run.build import Report
+from llm_locust.report.run.finish import finish_run
 from llm_locust.store import FRAMES_FILE
 from llm_locust.swarm import finishing
 from llm_locust.swarm.children import passed_on

@@ -12,7 +12,7 @@ from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, request, 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.requests.throughput import Credits, throughput
 from llm_locust.metrics.window import Window
-from llm_locust.report.timeseries import MOST_SECONDS, timeseries_csv
+from llm_locust.report.run.timeseries import MOST_SECONDS, timeseries_csv
 
 COUNTS = ["started", "ok", "failed", "cancelled", "input_tokens", "output_tokens", "concurrency"]
 LATENCIES = ["ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms", "e2el_p50_ms", "e2el_p99_ms"]

@@ -13,15 +13,15 @@ from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.metrics.stats.percentiles import parse_percentiles
 from llm_locust.metrics.summary import WINDOWS, exit_code
-from llm_locust.report.analysis import Analysis, Question, analyse, parse_window
-from llm_locust.report.build import write_reports
-from llm_locust.report.console import print_report
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.vllm import vllm_json
-from llm_locust.report.markdown import markdown
+from llm_locust.report.inputs.sources import Source, open_source
 from llm_locust.report.output import one_line, printing, shown_json
-from llm_locust.report.so_far import open_so_far
-from llm_locust.report.sources import Source, open_source
+from llm_locust.report.render.console import print_report
+from llm_locust.report.render.markdown import markdown
+from llm_locust.report.run.analysis import Analysis, Question, analyse, parse_window
+from llm_locust.report.run.build import write_reports
+from llm_locust.report.run.so_far import open_so_far
 from llm_locust.store import StoreError, create_run_dir, holds_a_run, write_text
 
 DESCRIPTION = (

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llm_locust.report.console import NARROWEST, WIDE_FROM, encodable
 from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.render.console import NARROWEST, WIDE_FROM, encodable
 from llm_locust.report.text import clean, count, number, percent, plural
 from llm_locust.roofline.answer import DEFAULT_BATCHES, answer
 from llm_locust.roofline.gpus import GPUS, gpu_named

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.report.build import Report
-from llm_locust.report.finish import FinishAnswer, advice
+from llm_locust.report.run.build import Report
+from llm_locust.report.run.finish import FinishAnswer, advice
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
 from llm_locust.swarm.children import LateError, run_elsewhere
 from llm_locust.swarm.offload import off_the_hub
@@ -23,7 +23,7 @@ class FinishError(ValueError):
 
 
 def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
-    """:func:`llm_locust.report.finish.finish_run` in a process of its own; other greenlets run on.
+    """:func:`llm_locust.report.run.finish.finish_run` in a process of its own; other greenlets run on.
 
     To be called in the main thread, see :func:`~llm_locust.swarm.children.run_elsewhere`.
 
@@ -34,7 +34,7 @@ def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
     words = ["--allow-incomplete"] * allow_incomplete
     try:
         code, said = run_elsewhere(
-            "llm_locust.report.finish", [*words, "--", str(run)], within_s=patience_s(run)
+            "llm_locust.report.run.finish", [*words, "--", str(run)], within_s=patience_s(run)
         )
     except LateError as e:
         raise FinishError(f"the process that makes it {e}; {advice(run)}") from e

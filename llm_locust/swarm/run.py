@@ -17,9 +17,9 @@ from llm_locust.deployment.readiness import Replicas
 from llm_locust.live.ending import live_end
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.deployment.server_now import ServerNow
-from llm_locust.report.build import Report
-from llm_locust.report.live_figures import write_live_end
+from llm_locust.report.inputs.live_figures import write_live_end
 from llm_locust.report.output import one_line
+from llm_locust.report.run.build import Report
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
 from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.collector import SETTLE_WITHIN_S, Collector

@@ -15,8 +15,8 @@ from locust.env import Environment
 from llm_locust.deployment.profiler import ProfileError
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.metrics.summary import EXIT_INCOMPLETE
-from llm_locust.report.console import print_report
 from llm_locust.report.output import shown_json
+from llm_locust.report.render.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
 from llm_locust.swarm.arrivals_load import ORIGIN_DELAY_S, open_loop_class
 from llm_locust.swarm.arrivals_watch import (

@@ -20,8 +20,8 @@ from e2e import balancers, swarm
 from e2e.replicas import STEP_MS, replicas
 from e2e.servers import Server, ServerError
 from e2e.swarm import CHAT, Run
-from llm_locust.report.analysis import Question, analyse
-from llm_locust.report.sources import open_source
+from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.run.analysis import Question, analyse
 
 pytestmark = pytest.mark.e2e
 

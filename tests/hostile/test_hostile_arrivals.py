@@ -13,7 +13,7 @@ from llm_locust.client.http.exchange import Exchange
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import MAX_ARRIVALS, RequestRecord
-from llm_locust.report.sources import open_source
+from llm_locust.report.inputs.sources import open_source
 from llm_locust.store import (
     FRAMES_FILE,
     REQUESTS_FILE,

@@ -11,9 +11,9 @@ from metrics_cases import request
 from playwright.sync_api import Page, sync_playwright
 from report_cases import write_run
 
-from llm_locust.report.build import build_report
 from llm_locust.report.compare.outcome import compare_runs
 from llm_locust.report.compare.page import page as compared_page
+from llm_locust.report.run.build import build_report
 from llm_locust.store import REPORT_HTML_FILE
 
 CHROMIUM = Path("/usr/bin/chromium")

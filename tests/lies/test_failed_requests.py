@@ -15,7 +15,7 @@ from metrics_cases import failed, request
 from report_cases import summary
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.report import verdicts
+from llm_locust.report.sections import verdicts
 
 
 def refusing(ok: int = 40, refused: int = 60) -> list[RequestRecord]:

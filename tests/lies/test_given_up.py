@@ -24,9 +24,9 @@ from metrics_cases import batch, manifest, request
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.summary import exit_code, summarise
-from llm_locust.report.contents import sections
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.html.overview import alarms
+from llm_locust.report.sections.contents import sections
 
 ANSWER = (0.1, 0.2, 0.3, 0.4, 0.5)
 LATENCIES = "p95_ttft<1s p95_e2el<2s"

@@ -14,7 +14,7 @@ from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.summary import summarise
-from llm_locust.report.sessions import by_turn
+from llm_locust.report.sections.sessions import by_turn
 
 ANSWER = (0.1, 0.2, 0.3)
 

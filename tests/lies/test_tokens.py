@@ -31,7 +31,7 @@ from llm_locust.metrics.requests import latency
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.requests.tokens import tokens_per_event
 from llm_locust.metrics.summary import summarise
-from llm_locust.report.measures import tokens as tokens_section
+from llm_locust.report.sections.measures import tokens as tokens_section
 
 NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0, "stuck": 0}
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from llm_locust.report.compare.outcome import Outcome
 from llm_locust.report.compare.tables import sections
-from llm_locust.report.console import NARROWEST, STYLES, WIDE_FROM, encodable
+from llm_locust.report.render.console import NARROWEST, STYLES, WIDE_FROM, encodable
 from llm_locust.report.section import Line, Section, Table
 
 _NARROWEST_TEXT = 12

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from llm_locust.report.compare.outcome import Outcome
 from llm_locust.report.compare.tables import sections
-from llm_locust.report.marks import MARKS, code, escaped
+from llm_locust.report.render.marks import MARKS, code, escaped
 from llm_locust.report.section import Column, Line, Section, Table
 
 

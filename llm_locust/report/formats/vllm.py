@@ -13,8 +13,8 @@ from typing import Any
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.peers.vllm_bench import vllm_bench, vllm_details
-from llm_locust.report.analysis import Analysis
 from llm_locust.report.output import shown_json
+from llm_locust.report.run.analysis import Analysis
 
 #: What vLLM tells without being asked for others.
 DEFAULT_PERCENTILES = {"p99": 99.0}

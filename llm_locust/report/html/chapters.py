@@ -7,10 +7,10 @@ from typing import Any
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.servers import ServerCurves
-from llm_locust.report import contents
 from llm_locust.report.html import distributions, limits, over_time, replicas, servers, slowest, tables
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.section import Section
+from llm_locust.report.sections import contents
 
 Part = Mapping[str, Any]
 

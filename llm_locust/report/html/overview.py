@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llm_locust.report import course, measures, verdicts
-from llm_locust.report.completeness import completeness
 from llm_locust.report.section import Section, Tone
+from llm_locust.report.sections import course, measures, verdicts
+from llm_locust.report.sections.completeness import completeness
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import CUT_MARK, estimate, is_cut
 

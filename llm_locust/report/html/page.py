@@ -13,12 +13,12 @@ from llm_locust.metrics.charts.distributions import LEVELS
 from llm_locust.metrics.charts.relations import MOST_DRAWN
 from llm_locust.metrics.charts.servers import ServerCurves, axis_window, server_curves
 from llm_locust.metrics.measured import Measured
-from llm_locust.report.contents import heading
 from llm_locust.report.html import overview
 from llm_locust.report.html.chapters import Chapter, chapters
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.html.shell import environment, own, policy, script_json
-from llm_locust.report.scraped import Scraped
+from llm_locust.report.inputs.scraped import Scraped
+from llm_locust.report.sections.contents import heading
 from llm_locust.report.text import clean, count, seconds
 from llm_locust.report.uncertainty import cut_note
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from llm_locust.report.so_far import SO_FAR_DIR
+from llm_locust.report.run.so_far import SO_FAR_DIR
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, SUMMARY_FILE, TIMESERIES_FILE
 
 #: What is handed out of a run directory, with its type.

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import gevent
 
-from llm_locust.report.so_far import SO_FAR_DIR
+from llm_locust.report.run.so_far import SO_FAR_DIR
 from llm_locust.swarm.children import STDERR, LateError, run_elsewhere
 from llm_locust.swarm.finishing import patience_s
 from llm_locust.swarm.upkeep import upload_so_far
@@ -41,7 +41,7 @@ def summarise_elsewhere(run: Path) -> bool:
     """Write ``so-far/`` of a run in a process of its own; the log says why where that did not succeed."""
     try:
         code, said = run_elsewhere(
-            "llm_locust.report.so_far", ["--", str(run)], heard=(STDERR,), within_s=patience_s(run)
+            "llm_locust.report.run.so_far", ["--", str(run)], heard=(STDERR,), within_s=patience_s(run)
         )
     except LateError as e:
         logger.warning("no rolling summary this time: its process %s", e)

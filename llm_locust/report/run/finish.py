@@ -1,4 +1,4 @@
-"""``python -m llm_locust.report.finish RUN``: what a run directory gets once its last record is in.
+"""``python -m llm_locust.report.run.finish RUN``: what a run directory gets once its last record is in.
 
 A command, so that a process whose event loop must stay free can have it done by another one.
 """
@@ -16,8 +16,8 @@ from shlex import quote
 import msgspec
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, compact_samples
-from llm_locust.report.build import Report, build_report
 from llm_locust.report.output import one_line
+from llm_locust.report.run.build import Report, build_report
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest, write_manifest
 
 #: Below a master that answers heartbeats on the same few cores, above nothing else.
@@ -69,7 +69,7 @@ def advice(run: Path, *, out_of_memory: bool = False) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Finish one run and print a :class:`FinishAnswer`; gives 0 where there is a report, 1 where not."""
     parser = argparse.ArgumentParser(
-        prog="python -m llm_locust.report.finish",
+        prog="python -m llm_locust.report.run.finish",
         description="Compact the batches of a run that has ended, and write its summary and reports.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llm_locust.report.live_check import live_check
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.sections.live_check import live_check
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import bounds, estimate, is_cut, mark, meaning, meaning_in
 

@@ -15,10 +15,10 @@ from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.summary import chosen_window, exit_code, summarise
 from llm_locust.report.html import html_report
-from llm_locust.report.live_figures import read_live_end
-from llm_locust.report.markdown import markdown
-from llm_locust.report.scraped import Scraped
-from llm_locust.report.timeseries import timeseries_csv
+from llm_locust.report.inputs.live_figures import read_live_end
+from llm_locust.report.inputs.scraped import Scraped
+from llm_locust.report.render.markdown import markdown
+from llm_locust.report.run.timeseries import timeseries_csv
 from llm_locust.store import (
     REPORT_HTML_FILE,
     REPORT_MD_FILE,

@@ -22,9 +22,9 @@ from llm_locust.metrics.select.where import Where, parse_where
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.summary import WINDOWS, chosen_window, summarise
 from llm_locust.metrics.window import Window, given_window, united
-from llm_locust.report.live_figures import read_live_end
-from llm_locust.report.scraped import Scraped
-from llm_locust.report.sources import Run, Source
+from llm_locust.report.inputs.live_figures import read_live_end
+from llm_locust.report.inputs.scraped import Scraped
+from llm_locust.report.inputs.sources import Run, Source
 from llm_locust.roofline.roof import roof_of_options
 from llm_locust.store import open_requests
 

@@ -15,9 +15,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
-from llm_locust.report.contents import heading, sections
-from llm_locust.report.live_figures import LIVE_FILE
+from llm_locust.report.inputs.live_figures import LIVE_FILE
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.sections.contents import heading, sections
 from llm_locust.report.text import SEPARATOR, clean
 from llm_locust.store import (
     MANIFEST_FILE,

@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llm_locust.report import course, groups, measures, server, sessions, verdicts
-from llm_locust.report.completeness import completeness
-from llm_locust.report.cost import cost
-from llm_locust.report.fairness import fairness
-from llm_locust.report.interventions import interventions
-from llm_locust.report.nodes import nodes
-from llm_locust.report.quality import quality
-from llm_locust.report.roofline import roofline
 from llm_locust.report.section import Line, Section, Tone
+from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
+from llm_locust.report.sections.completeness import completeness
+from llm_locust.report.sections.cost import cost
+from llm_locust.report.sections.fairness import fairness
+from llm_locust.report.sections.interventions import interventions
+from llm_locust.report.sections.nodes import nodes
+from llm_locust.report.sections.quality import quality
+from llm_locust.report.sections.roofline import roofline
 from llm_locust.report.text import clean, count, moment, number, percent, seconds, sentence
 from llm_locust.report.uncertainty import explained_once
 

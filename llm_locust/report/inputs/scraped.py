@@ -9,7 +9,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, holds_samples, read_samples
 from llm_locust.metrics.deployment.server_series import PARTS, ServerSeries, read_server_series
 from llm_locust.metrics.window import Window
-from llm_locust.report.live_figures import LIVE_FILE
+from llm_locust.report.inputs.live_figures import LIVE_FILE
 from llm_locust.report.text import seconds
 from llm_locust.store import MANIFEST_FILE, StoreError, read_manifest
 

@@ -19,10 +19,10 @@ import numpy as np
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.percentiles import ordered, percentile
-from llm_locust.report.analysis import Question, analyse
-from llm_locust.report.build import write_reports
+from llm_locust.report.inputs.sources import Run, Source, open_source
 from llm_locust.report.output import one_line
-from llm_locust.report.sources import Run, Source, open_source
+from llm_locust.report.run.analysis import Question, analyse
+from llm_locust.report.run.build import write_reports
 from llm_locust.report.text import moment
 from llm_locust.store import (
     FRAMES_FILE,
@@ -149,7 +149,7 @@ def _worker(facts: WorkerFacts, held: Holding, silent_before_ns: int) -> WorkerF
 def main(argv: Sequence[str] | None = None) -> int:
     """Write one run's rolling summary; gives 0, or 1 with a line that says why there is none."""
     parser = argparse.ArgumentParser(
-        prog="python -m llm_locust.report.so_far",
+        prog="python -m llm_locust.report.run.so_far",
         description=f"Write summary and reports of a run that goes on into its directory {SO_FAR_DIR}.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from llm_locust.report.contents import heading, sections
-from llm_locust.report.marks import MARKS, code, escaped
+from llm_locust.report.render.marks import MARKS, code, escaped
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.sections.contents import heading, sections
 from llm_locust.report.text import UNDEFINED
 
 _ALERTS = {Tone.WARN: "[!WARNING]", Tone.BAD: "[!CAUTION]"}

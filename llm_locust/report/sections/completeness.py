@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from llm_locust.report.measures import is_open_loop
 from llm_locust.report.section import Line, Section, Tone
+from llm_locust.report.sections.measures import is_open_loop
 from llm_locust.report.text import clean, count, plural, seconds, sentence, short
 
 Part = Mapping[str, Any]
