@@ -22,7 +22,7 @@ from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.compare.comparison import Row, Verdict, compare
 from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.sim.engine import Engine, EngineProfile, Sequence
+from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
 
 REQUESTS = 2_000
 RATE_PER_S = 25.0

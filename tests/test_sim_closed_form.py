@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llm_locust.sim.engine import Engine, EngineProfile, Sequence
+from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
 
 MS = 1_000_000
 S = 1_000 * MS

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from llm_locust.sim import command
-from llm_locust.sim.engine import EngineProfile
-from llm_locust.sim.events import Event
-from llm_locust.sim.faults import FAULTS
-from llm_locust.sim.jobs import ModelLimits
-from llm_locust.sim.plan import Action
+from llm_locust.sim.answers.jobs import ModelLimits
+from llm_locust.sim.engine.engine import EngineProfile
+from llm_locust.sim.faults.events import Event
+from llm_locust.sim.faults.faults import FAULTS
+from llm_locust.sim.faults.plan import Action
 from llm_locust.sim.routing import POLICIES
 from llm_locust.sim.truth import TruthEntry
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.engine import Engine, EngineCounters, EngineProfile, Sequence
+from llm_locust.sim.engine.engine import Engine, EngineCounters, EngineProfile, Sequence
 
 MS = 1_000_000
 

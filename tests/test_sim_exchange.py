@@ -13,7 +13,7 @@ import pytest
 from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.sim.jobs import ModelLimits
+from llm_locust.sim.answers.jobs import ModelLimits
 from llm_locust.wire.draft import Reply, Usage
 from llm_locust.wire.reply import Endpoint, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder

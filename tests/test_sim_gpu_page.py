@@ -7,8 +7,8 @@ import pytest
 from sim_deployment import deployment
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.sim.engine import Engine, EngineProfile, Sequence
-from llm_locust.sim.gpu_page import BUSY_W, IDLE_W, GpuKind, GpuReading, gpu_exposition
+from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
+from llm_locust.sim.engine.gpu_page import BUSY_W, IDLE_W, GpuKind, GpuReading, gpu_exposition
 
 S = 1_000_000_000
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.jobs import Endpoint, Job, ModelLimits, RequestError, resolve
+from llm_locust.sim.answers.jobs import Endpoint, Job, ModelLimits, RequestError, resolve
 
 LIMITS = ModelLimits(models=("sim", "other"), max_model_len=1_000, mean_output_tokens=50)
 

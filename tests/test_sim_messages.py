@@ -9,8 +9,8 @@ import pytest
 from sim_deployment import Deployment, deployment
 from test_sim_templates import data_of, make_job, stream_bytes
 
-from llm_locust.sim import messages
-from llm_locust.sim.jobs import Endpoint
+from llm_locust.sim.answers import messages
+from llm_locust.sim.answers.jobs import Endpoint
 from llm_locust.wire.reply import Endpoint as Spoken
 from llm_locust.wire.reply import Reply, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sim_deployment import deployment
 
-from llm_locust.sim.engine import EngineProfile
-from llm_locust.sim.profile_file import read_profile
-from llm_locust.sim.settings import SettingsError
+from llm_locust.sim.engine.engine import EngineProfile
+from llm_locust.sim.settings.deployment import SettingsError
+from llm_locust.sim.settings.profile_file import read_profile
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVarTuple
 import pytest
 from sim_deployment import FAST
 
-from llm_locust.sim.engine import Engine, EngineCounters, Sequence
-from llm_locust.sim.replica import Replica
-from llm_locust.sim.stats import ReplicaStats
+from llm_locust.sim.engine.engine import Engine, EngineCounters, Sequence
+from llm_locust.sim.engine.stats import ReplicaStats
+from llm_locust.sim.gateway.replica import Replica
 
 STEP_S = 0.004
 

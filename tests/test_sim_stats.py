@@ -1,8 +1,8 @@
 import re
 
 from llm_locust.deployment.exposition import readings
-from llm_locust.sim.engine import EngineCounters
-from llm_locust.sim.stats import Histogram, ReplicaReading, ReplicaStats, exposition
+from llm_locust.sim.engine.engine import EngineCounters
+from llm_locust.sim.engine.stats import Histogram, ReplicaReading, ReplicaStats, exposition
 
 _SAMPLE = re.compile(r'(vllm:[a-z0-9_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\} ([-+0-9.einf]+)')
 

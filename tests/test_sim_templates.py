@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim import chunks, responses
-from llm_locust.sim.jobs import Endpoint, Job
-from llm_locust.sim.template import StreamTemplate
-from llm_locust.sim.text import TokenText, count_tokens
+from llm_locust.sim.answers import chunks, responses
+from llm_locust.sim.answers.jobs import Endpoint, Job
+from llm_locust.sim.answers.template import StreamTemplate
+from llm_locust.sim.answers.text import TokenText, count_tokens
 
 
 def make_job(endpoint: Endpoint = Endpoint.CHAT, tokens: int = 5, **changed: Any) -> Job:

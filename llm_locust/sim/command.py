@@ -8,16 +8,16 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from llm_locust.sim.engine import EngineProfile
-from llm_locust.sim.faults import FaultPlan, FaultPlanError, parse_fault_plan
-from llm_locust.sim.gpu_page import GpuKind
-from llm_locust.sim.jobs import ModelLimits
-from llm_locust.sim.options import add_arguments
-from llm_locust.sim.plan import PlanError, parse_plan
-from llm_locust.sim.port import PortError
-from llm_locust.sim.profile_file import read_profile
+from llm_locust.sim.answers.jobs import ModelLimits
+from llm_locust.sim.engine.engine import EngineProfile
+from llm_locust.sim.engine.gpu_page import GpuKind
+from llm_locust.sim.faults.faults import FaultPlan, FaultPlanError, parse_fault_plan
+from llm_locust.sim.faults.plan import PlanError, parse_plan
+from llm_locust.sim.gateway.port import PortError
 from llm_locust.sim.server import Addresses, serve
-from llm_locust.sim.settings import FaultSettings, SettingsError, SimSettings, check
+from llm_locust.sim.settings.deployment import FaultSettings, SettingsError, SimSettings, check
+from llm_locust.sim.settings.options import add_arguments
+from llm_locust.sim.settings.profile_file import read_profile
 from llm_locust.sim.truth import TruthError
 
 __all__ = ["DESCRIPTION", "add_arguments", "run", "settings_from"]

@@ -8,16 +8,16 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from llm_locust.sim.engine import Engine
-from llm_locust.sim.events import EventLog, events_path
-from llm_locust.sim.faults import Refusal
-from llm_locust.sim.fleet import Fleet
-from llm_locust.sim.gateway import Gateway
-from llm_locust.sim.port import Port, PortError, listen
-from llm_locust.sim.replica import Replica
-from llm_locust.sim.settings import SimSettings
+from llm_locust.sim.engine.engine import Engine
+from llm_locust.sim.faults.events import EventLog, events_path
+from llm_locust.sim.faults.faults import Refusal
+from llm_locust.sim.gateway.fleet import Fleet
+from llm_locust.sim.gateway.gateway import Gateway
+from llm_locust.sim.gateway.port import Port, PortError, listen
+from llm_locust.sim.gateway.replica import Replica
+from llm_locust.sim.gateway.upstream import Upstream
+from llm_locust.sim.settings.deployment import SimSettings
 from llm_locust.sim.truth import TruthLog
-from llm_locust.sim.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True)

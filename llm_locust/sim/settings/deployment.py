@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llm_locust.sim.engine import EngineProfile
-from llm_locust.sim.faults import FaultPlan
-from llm_locust.sim.gpu_page import GpuKind
-from llm_locust.sim.jobs import ModelLimits
-from llm_locust.sim.plan import PlanStep, check_plan
+from llm_locust.sim.answers.jobs import ModelLimits
+from llm_locust.sim.engine.engine import EngineProfile
+from llm_locust.sim.engine.gpu_page import GpuKind
+from llm_locust.sim.faults.faults import FaultPlan
+from llm_locust.sim.faults.plan import PlanStep, check_plan
 from llm_locust.sim.routing import PREFIX_IMBALANCE
 
 

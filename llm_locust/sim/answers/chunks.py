@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from llm_locust.sim.jobs import Endpoint, Job
-from llm_locust.sim.template import (
+from llm_locust.sim.answers.jobs import Endpoint, Job
+from llm_locust.sim.answers.template import (
     DONE,
     FAULT_MESSAGE,
     TEXT_MARK,

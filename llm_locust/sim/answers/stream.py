@@ -9,8 +9,8 @@ import socket
 import struct
 import time
 
-from llm_locust.sim.jobs import Job
-from llm_locust.sim.template import GARBAGE, StreamTemplate
+from llm_locust.sim.answers.jobs import Job
+from llm_locust.sim.answers.template import GARBAGE, StreamTemplate
 
 #: Faults that strike a stream in the place of a token.
 MIDWAY = frozenset({"reset", "cut", "truncated", "stall", "garbage", "error_object"})

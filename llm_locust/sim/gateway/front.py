@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from llm_locust.sim.jobs import Job, RequestError
+from llm_locust.sim.answers.jobs import Job, RequestError
+from llm_locust.sim.gateway.upstream import State, Upstream
 from llm_locust.sim.routing import Policy, Routed
-from llm_locust.sim.upstream import State, Upstream
 
 #: The header that names a session to the sticky policy.
 SESSION_HEADER = "X-Session-Id"

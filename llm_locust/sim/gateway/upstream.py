@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llm_locust.sim.port import Port
-from llm_locust.sim.replica import Replica
+from llm_locust.sim.gateway.port import Port
+from llm_locust.sim.gateway.replica import Replica
 
 
 class State(StrEnum):

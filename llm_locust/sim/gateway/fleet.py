@@ -4,11 +4,11 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from llm_locust.sim.events import EventLog
-from llm_locust.sim.gateway import Gateway
-from llm_locust.sim.plan import Action, PlanStep
-from llm_locust.sim.port import PortError
-from llm_locust.sim.upstream import State, Upstream
+from llm_locust.sim.faults.events import EventLog
+from llm_locust.sim.faults.plan import Action, PlanStep
+from llm_locust.sim.gateway.gateway import Gateway
+from llm_locust.sim.gateway.port import PortError
+from llm_locust.sim.gateway.upstream import State, Upstream
 
 
 class Fleet:

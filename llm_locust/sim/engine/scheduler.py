@@ -3,8 +3,8 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from llm_locust.sim.kv_cache import Block, KvCache
-from llm_locust.sim.sequence import EngineCounters, EngineProfile, Sequence
+from llm_locust.sim.engine.kv_cache import Block, KvCache
+from llm_locust.sim.engine.sequence import EngineCounters, EngineProfile, Sequence
 
 #: A sequence and how many tokens of its prompt, or of what a preemption took from it, are computed.
 Chunk = tuple[Sequence, int]

@@ -6,10 +6,10 @@ from functools import partial
 
 from aiohttp import web
 
-from llm_locust.sim.events import EventLog
-from llm_locust.sim.gpu_page import GpuKind, gpu_exposition
-from llm_locust.sim.stats import exposition
-from llm_locust.sim.upstream import State, Upstream
+from llm_locust.sim.engine.gpu_page import GpuKind, gpu_exposition
+from llm_locust.sim.engine.stats import exposition
+from llm_locust.sim.faults.events import EventLog
+from llm_locust.sim.gateway.upstream import State, Upstream
 
 
 def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], model: str, gpu: GpuKind) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from llm_locust.sim.durations import parse_duration_ns
-from llm_locust.sim.engine import EngineProfile
-from llm_locust.sim.plan import parse_factor
+from llm_locust.sim.engine.engine import EngineProfile
+from llm_locust.sim.faults.plan import parse_factor
 from llm_locust.sim.routing import POLICIES, PREFIX_IMBALANCE
 
 _T = TypeVar("_T")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 
-from llm_locust.sim.kv_cache import Held
+from llm_locust.sim.engine.kv_cache import Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

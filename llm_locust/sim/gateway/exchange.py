@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from llm_locust.sim import chunks, messages, responses
-from llm_locust.sim.engine import Sequence
-from llm_locust.sim.faults import http_status
-from llm_locust.sim.jobs import Endpoint, Job, RequestError
-from llm_locust.sim.replica import Replica, TokenSink
-from llm_locust.sim.settings import FaultSettings
-from llm_locust.sim.stream import TokenStream, reset_connection
-from llm_locust.sim.template import FAULT_MESSAGE, GARBAGE, error_object
+from llm_locust.sim.answers import chunks, messages, responses
+from llm_locust.sim.answers.jobs import Endpoint, Job, RequestError
+from llm_locust.sim.answers.stream import TokenStream, reset_connection
+from llm_locust.sim.answers.template import FAULT_MESSAGE, GARBAGE, error_object
+from llm_locust.sim.engine.engine import Sequence
+from llm_locust.sim.faults.faults import http_status
+from llm_locust.sim.gateway.replica import Replica, TokenSink
+from llm_locust.sim.settings.deployment import FaultSettings
 from llm_locust.sim.truth import TruthEntry
 
 _FORMATS = {

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
-from llm_locust.sim.engine import Engine, Sequence
-from llm_locust.sim.gpu_page import GpuReading
-from llm_locust.sim.stats import ReplicaReading, ReplicaStats
+from llm_locust.sim.engine.engine import Engine, Sequence
+from llm_locust.sim.engine.gpu_page import GpuReading
+from llm_locust.sim.engine.stats import ReplicaReading, ReplicaStats
 
 #: Called once for each token of a sequence, when it is due.
 TokenSink = Callable[[], None]

@@ -6,7 +6,7 @@ import socket
 
 from aiohttp import web
 
-from llm_locust.sim.stream import reset_connection
+from llm_locust.sim.answers.stream import reset_connection
 
 _BACKLOG = 4_096
 _SHUTDOWN_TIMEOUT_S = 0.5

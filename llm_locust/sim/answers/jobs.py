@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from llm_locust.sim.text import TokenText, block_hashes, split_tokens
+from llm_locust.sim.answers.text import TokenText, block_hashes, split_tokens
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _OneChoice = Annotated[int, msgspec.Meta(ge=1, le=1)]

@@ -29,8 +29,8 @@ the host's memory, no priorities, no speculative decoding.
 
 import random
 
-from llm_locust.sim.scheduler import Batch, Scheduler
-from llm_locust.sim.sequence import EngineCounters, EngineProfile, Sequence
+from llm_locust.sim.engine.scheduler import Batch, Scheduler
+from llm_locust.sim.engine.sequence import EngineCounters, EngineProfile, Sequence
 
 __all__ = ["Engine", "EngineCounters", "EngineProfile", "Sequence", "step_ns"]
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.sim.jobs import Job
-from llm_locust.sim.template import FAULT_MESSAGE, TEXT_MARK, StreamTemplate, split_at_text
+from llm_locust.sim.answers.jobs import Job
+from llm_locust.sim.answers.template import FAULT_MESSAGE, TEXT_MARK, StreamTemplate, split_at_text
 
 
 def stream_template(job: Job) -> StreamTemplate:

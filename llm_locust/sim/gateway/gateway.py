@@ -11,17 +11,17 @@ from functools import partial
 
 from aiohttp import web
 
-from llm_locust.sim.events import EventLog
-from llm_locust.sim.exchange import Exchange
-from llm_locust.sim.front import Front
-from llm_locust.sim.jobs import Endpoint, Job, RequestError, resolve
-from llm_locust.sim.pages import add_gateway_pages, add_replica_pages
+from llm_locust.sim.answers.jobs import Endpoint, Job, RequestError, resolve
+from llm_locust.sim.answers.stream import reset_connection
+from llm_locust.sim.answers.template import error_object
+from llm_locust.sim.faults.events import EventLog
+from llm_locust.sim.gateway.exchange import Exchange
+from llm_locust.sim.gateway.front import Front
+from llm_locust.sim.gateway.pages import add_gateway_pages, add_replica_pages
+from llm_locust.sim.gateway.upstream import State, Upstream
 from llm_locust.sim.routing import make_policy
-from llm_locust.sim.settings import SimSettings
-from llm_locust.sim.stream import reset_connection
-from llm_locust.sim.template import error_object
+from llm_locust.sim.settings.deployment import SimSettings
 from llm_locust.sim.truth import TruthEntry, TruthLog
-from llm_locust.sim.upstream import State, Upstream
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 

@@ -19,8 +19,8 @@ from llm_locust.roofline.gpus import Gpu
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.profile import StepCosts, gpu_named, read_model, step_costs
 from llm_locust.sim.durations import parse_duration_ns
-from llm_locust.sim.gpu_page import GpuKind
-from llm_locust.sim.settings import SettingsError
+from llm_locust.sim.engine.gpu_page import GpuKind
+from llm_locust.sim.settings.deployment import SettingsError
 
 _MIB = 1 << 20
 _KEYS = (

@@ -1,0 +1,1 @@
+"""Answers of the simulated model: its text, and each API's events."""

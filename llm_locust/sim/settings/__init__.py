@@ -1,0 +1,1 @@
+"""Settings of the simulated deployment: options, profiles of deployments."""
