@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.swarm.limits import (
+from llm_locust.options.stop_rules import (
     ErrorRate,
     Oversaturation,
     Quota,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llm_locust.swarm.arrivals_options import LoadSettings, Slice, parse_load, parse_slice
+from llm_locust.options.arrivals import LoadSettings, Slice, parse_load, parse_slice
 from llm_locust.workload.arrivals import Process, TraceFile, constant
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(

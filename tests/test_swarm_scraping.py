@@ -18,8 +18,8 @@ from page_server import hang, page, serving
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
 from llm_locust.metrics.deployment.server_now import ServerNow
+from llm_locust.options.deployment import MetricsSettings
 from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.deployment_options import MetricsSettings
 from llm_locust.swarm.scraping import Scraping, _Bounded
 
 PAGE = page("tgi_queue_size 3\n")
@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 import gevent
 from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.deployment_options import MetricsSettings
+from llm_locust.options.deployment import MetricsSettings
 from llm_locust.swarm.scraping import Scraping
 
 scraping = Scraping(MetricsSettings(urls=(sys.argv[1],)), Path(sys.argv[2]), Axis(), lambda servers: None)

@@ -18,7 +18,7 @@ import pytest
 from swarm_process import Process, forked, free_port, in_parallel, locust, simulation, wait_until
 
 from llm_locust.live.store import LiveStore
-from llm_locust.swarm.settings import UsageError
+from llm_locust.options.settings import UsageError
 from llm_locust.swarm.web.assets import asset
 from llm_locust.swarm.web.metrics import serve_metrics
 from llm_locust.swarm.web.reports import KnownRun, Reports

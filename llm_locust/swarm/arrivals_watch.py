@@ -6,13 +6,13 @@ from typing import Any
 
 import gevent
 
+from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.settings import Settings, UsageError
+from llm_locust.options.stop_rules import StopWatch, Totals
 from llm_locust.swarm.arrivals_load import open_loop_class
-from llm_locust.swarm.arrivals_options import LoadSettings
-from llm_locust.swarm.limits import StopWatch, Totals
 from llm_locust.swarm.messages import RateMessage
 from llm_locust.swarm.roster import Participant
 from llm_locust.swarm.run import Run
-from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.workload.traces import Trace, TraceError
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ import math
 import resource
 import sys
 
+from llm_locust.options.settings import UsageError
 from llm_locust.swarm.messages import RunInfo
-from llm_locust.swarm.settings import UsageError
 
 logger = logging.getLogger(__name__)
 

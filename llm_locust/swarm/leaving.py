@@ -5,8 +5,8 @@ from typing import NoReturn
 
 import psutil
 
+from llm_locust.options.settings import UsageError
 from llm_locust.report.output import one_line
-from llm_locust.swarm.settings import UsageError
 
 EXIT_USAGE = 2
 

@@ -11,10 +11,10 @@ from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING
 from llm_locust.core.manifest import Manifest
 from llm_locust.live.state import GONE, MISSING, LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
-from llm_locust.swarm.arrivals_options import LoadSettings, parse_load
+from llm_locust.options.arrivals import LoadSettings, parse_load
+from llm_locust.options.scenario import scenario_of
 from llm_locust.swarm.loops import every
 from llm_locust.swarm.messages import RunInfo
-from llm_locust.swarm.scenario_options import scenario_of
 
 #: How often the load is looked at.
 LOOK_INTERVAL_S = 1.0

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 
+from llm_locust.options.settings import UsageError
 from llm_locust.scenario import Validator
 from llm_locust.scenario.request_kind import Kind
-from llm_locust.swarm.settings import UsageError
 
 _WHAT_TO_DO = "; or give master and workers the same --swarm-secret-env"
 

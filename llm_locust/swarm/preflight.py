@@ -11,12 +11,12 @@ import msgspec
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.client.request import get
+from llm_locust.options.deployment import DNS, metrics_words
+from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario import sole_class
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
-from llm_locust.swarm.deployment_options import DNS, metrics_words
 from llm_locust.swarm.session import make_pool, request_headers
-from llm_locust.swarm.settings import Settings, UsageError
 from llm_locust.wire import reply as wire
 from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.wire.names import clean_name

@@ -18,7 +18,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from llm_locust.swarm.settings import UsageError
+from llm_locust.options.settings import UsageError
 
 NONCE_BYTES: Final = 32
 MAC_BYTES: Final = 32

@@ -17,6 +17,7 @@ from llm_locust.deployment.readiness import Replicas
 from llm_locust.live.ending import live_end
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.deployment.server_now import ServerNow
+from llm_locust.options.settings import Settings
 from llm_locust.report.inputs.live_figures import write_live_end
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report
@@ -32,7 +33,6 @@ from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.scraping import Scraping
 from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
-from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.upkeep import upload_elsewhere
 from llm_locust.wire.secrecy import blanked
 

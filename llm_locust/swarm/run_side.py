@@ -15,6 +15,8 @@ from locust.env import Environment
 from llm_locust.deployment.profiler import ProfileError
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.metrics.summary import EXIT_INCOMPLETE
+from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
+from llm_locust.options.table import OWN_SPOOL
 from llm_locust.report.output import shown_json
 from llm_locust.report.render.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
@@ -36,7 +38,6 @@ from llm_locust.swarm.live import store_of
 from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.messages import PACKAGE, PROTOCOL, RateMessage, RunInfo
 from llm_locust.swarm.offload import off_the_hub
-from llm_locust.swarm.options import OWN_SPOOL
 from llm_locust.swarm.preflight import (
     CHECK_TIMEOUT_S,
     check_hosts,
@@ -53,7 +54,6 @@ from llm_locust.swarm.replicas import post_to, wait_for_replicas
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
-from llm_locust.swarm.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.swarm.waiting import wait_until
 
 logger = logging.getLogger(__name__)

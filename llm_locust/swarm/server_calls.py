@@ -19,7 +19,7 @@ from llm_locust.deployment.profiler import (
     profile_calls,
     reset_prefix_caches,
 )
-from llm_locust.swarm.deployment_options import DeploymentSettings
+from llm_locust.options.deployment import DeploymentSettings
 
 logger = logging.getLogger(__name__)
 

@@ -27,15 +27,15 @@ from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.deployment.targets import make_chooser
 from llm_locust.metrics.sections.error_text import ErrorKinds
+from llm_locust.options.settings import Settings
+from llm_locust.options.stop_rules import Quota, share
 from llm_locust.scenario.request_kind import Kind
 from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.hush import hush
 from llm_locust.swarm.judging import Judge
-from llm_locust.swarm.limits import Quota, share
 from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
-from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.tracing import tracer_of
 from llm_locust.swarm.traffic import Traffic
 from llm_locust.swarm.waiting import wait_until

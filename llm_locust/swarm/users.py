@@ -12,11 +12,11 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from llm_locust.client.stream import Answer
+from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import Kind
 from llm_locust.swarm.judging import Judge
 from llm_locust.swarm.plugin import session_of
 from llm_locust.swarm.session import Session
-from llm_locust.swarm.settings import Settings
 from llm_locust.swarm.speaker import Speaker
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.answers.validators import OwnFunction

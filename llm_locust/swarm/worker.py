@@ -19,6 +19,8 @@ from llm_locust.client.http.polling import PollLimiter
 from llm_locust.client.http.pool import TargetError
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts, WorkerFacts
+from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.options.table import OWN_SPOOL
 from llm_locust.store import Spool
 from llm_locust.store.files import check_folder_name
 from llm_locust.swarm import messages
@@ -42,13 +44,11 @@ from llm_locust.swarm.messages import (
     read,
     version_conflict,
 )
-from llm_locust.swarm.options import OWN_SPOOL
 from llm_locust.swarm.own_code import check_named_functions, own_folders
 from llm_locust.swarm.recorder import Deliver, Offset
 from llm_locust.swarm.roster import place_key
 from llm_locust.swarm.securing import guard_of
 from llm_locust.swarm.session import Session
-from llm_locust.swarm.settings import Settings, UsageError, parse_settings
 from llm_locust.swarm.shipping import Shipper
 from llm_locust.swarm.throttle import Throttle
 from llm_locust.swarm.waiting import wait_until

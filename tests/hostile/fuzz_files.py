@@ -14,9 +14,9 @@ from typing import Any
 
 from fuzz_target import Target, chance_of, check_line
 
+from llm_locust.options.scenario import CHECKS, stop_rules
 from llm_locust.scenario import Scenario, ScenarioError, load_scenario
 from llm_locust.scenario.request_kind import kinds_of
-from llm_locust.swarm.scenario_options import CHECKS, stop_rules
 from llm_locust.workload.answers.validators import ValidatorError, checks_of
 from llm_locust.workload.lengths.tokens import MAX_TOKENS, parse_lengths
 from llm_locust.workload.spec import WorkloadSpec

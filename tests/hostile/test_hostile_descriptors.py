@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from llm_locust.options.settings import UsageError
 from llm_locust.swarm.descriptors import MARGIN, descriptors_for, ensure_descriptors
 from llm_locust.swarm.messages import PROTOCOL, RunInfo
-from llm_locust.swarm.settings import UsageError
 
 
 def run(users: int, targets: int = 0) -> RunInfo:

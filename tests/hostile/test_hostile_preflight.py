@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 CHECK = """
 import sys
 from locust.argument_parser import LocustArgumentParser
-from llm_locust.swarm.options import add_arguments
+from llm_locust.options.table import add_arguments
 from llm_locust.swarm.preflight import check_target
-from llm_locust.swarm.settings import UsageError, parse_settings
+from llm_locust.options.settings import UsageError, parse_settings
 parser = LocustArgumentParser()
 add_arguments(parser)
 try:

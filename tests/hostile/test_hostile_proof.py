@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_locust.options.settings import UsageError
 from llm_locust.swarm.proof import (
     NONCE_BYTES,
     ProofError,
@@ -21,7 +22,6 @@ from llm_locust.swarm.proof import (
     session_key,
     welcomed,
 )
-from llm_locust.swarm.settings import UsageError
 
 SECRET = b"sixteen bytes at least"
 NONCE = b"n" * NONCE_BYTES

@@ -10,9 +10,9 @@ import sys
 import psutil
 import pytest
 
+from llm_locust.options.settings import UsageError
 from llm_locust.report.output import one_line
 from llm_locust.swarm.leaving import leave
-from llm_locust.swarm.settings import UsageError
 
 #: The title of a terminal's window, colours, a line that is written over, text from right to left.
 ODD = "\x1b]0;owned\x07\x1b[31m\x9b32mmodel\r\u202ex\n2nd line"

@@ -21,8 +21,8 @@ from locust.util.timespan import parse_timespan
 from locust.web import WebUI
 
 from llm_locust.client.http.target import Target, TargetError
+from llm_locust.options.deployment import DNS
 from llm_locust.report.text import clean, short
-from llm_locust.swarm.deployment_options import DNS
 from llm_locust.wire.secrecy import public_url
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from llm_locust.client.http.target import Target
-from llm_locust.swarm.option_types import Append, checked
+from llm_locust.options.types import Append, checked
 
 if TYPE_CHECKING:
     from locust.argument_parser import LocustArgumentParser

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from llm_locust.metrics.requests.slo import parse_duration
-from llm_locust.swarm.limits import StopRule, parse_stop_rules
+from llm_locust.options.stop_rules import StopRule, parse_stop_rules
 from llm_locust.workload.arrivals import Process, Profile, TraceFile, parse_arrival, parse_rate
 from llm_locust.workload.traces import Trace, open_trace
 

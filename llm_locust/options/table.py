@@ -8,11 +8,11 @@ from locust.argument_parser import LocustArgumentParser
 
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.roofline.gpus import gpu_named
-from llm_locust.swarm.arrivals_options import parse_count, parse_scale, parse_slice
-from llm_locust.swarm.deployment_options import add_deployment_arguments
-from llm_locust.swarm.limits import parse_stop_rules
-from llm_locust.swarm.option_types import (
+from llm_locust.options.arrivals import parse_count, parse_scale, parse_slice
+from llm_locust.options.deployment import add_deployment_arguments
+from llm_locust.options.scenario import take_scenario
+from llm_locust.options.stop_rules import parse_stop_rules
+from llm_locust.options.types import (
     Append,
     checked,
     parse_header,
@@ -22,9 +22,9 @@ from llm_locust.swarm.option_types import (
     parse_timeouts,
     read_shape,
 )
+from llm_locust.options.web import add_web_arguments, listen_on_loopback
+from llm_locust.roofline.gpus import gpu_named
 from llm_locust.swarm.progress import MODES
-from llm_locust.swarm.scenario_options import take_scenario
-from llm_locust.swarm.web_options import add_web_arguments, listen_on_loopback
 from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from llm_locust.options.arrivals import parse_scale, parse_slice
+from llm_locust.options.stop_rules import parse_stop_rules
+from llm_locust.options.types import parse_header, parse_size, parse_timeouts
 from llm_locust.scenario import Scenario, Stop, load_scenario
 from llm_locust.scenario.values import Check
-from llm_locust.swarm.arrivals_options import parse_scale, parse_slice
-from llm_locust.swarm.limits import parse_stop_rules
-from llm_locust.swarm.option_types import parse_header, parse_size, parse_timeouts
 from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.lengths.times import parse_times
 

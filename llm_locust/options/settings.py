@@ -12,12 +12,10 @@ from typing import Any, TypeVar
 from llm_locust.client.http.connection import Timeouts
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.roofline.roof import roof_of_options
-from llm_locust.scenario import DatasetSource, Scenario, sole_class
-from llm_locust.scenario.request_kind import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
-from llm_locust.swarm.arrivals_options import LOAD_OPTIONS, LoadSettings, parse_load
-from llm_locust.swarm.deployment_options import DEPLOYMENT_OPTIONS, DeploymentSettings, parse_deployment
-from llm_locust.swarm.option_types import (
+from llm_locust.options.arrivals import LOAD_OPTIONS, LoadSettings, parse_load
+from llm_locust.options.deployment import DEPLOYMENT_OPTIONS, DeploymentSettings, parse_deployment
+from llm_locust.options.scenario import scenario_of
+from llm_locust.options.types import (
     parse_header,
     parse_price,
     parse_size,
@@ -25,7 +23,9 @@ from llm_locust.swarm.option_types import (
     parse_timeouts,
     read_shape,
 )
-from llm_locust.swarm.scenario_options import scenario_of
+from llm_locust.roofline.roof import roof_of_options
+from llm_locust.scenario import DatasetSource, Scenario, sole_class
+from llm_locust.scenario.request_kind import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts, shown_variable, without_keys
 from llm_locust.workload.body import parse_body
