@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
     from llm_locust.metrics.requests.slo import Slo
     from llm_locust.report.run.run_data import RunData
-    from llm_locust.swarm.conversation import ConversationUser
     from llm_locust.swarm.hooks import events
-    from llm_locust.swarm.open_loop import OpenLoopUser
-    from llm_locust.swarm.openai_user import OpenAIUser
-    from llm_locust.swarm.scenario_user import ScenarioUser
-    from llm_locust.swarm.users import ChatUser, CompletionUser, MessagesUser, ResponsesUser
+    from llm_locust.swarm.users.conversation import ConversationUser
+    from llm_locust.swarm.users.open_loop import OpenLoopUser
+    from llm_locust.swarm.users.openai_user import OpenAIUser
+    from llm_locust.swarm.users.scenario_user import ScenarioUser
+    from llm_locust.swarm.users.users import ChatUser, CompletionUser, MessagesUser, ResponsesUser
     from llm_locust.workload.parts import Validator
     from llm_locust.workload.text.prompts import Prompt
 
@@ -45,18 +45,18 @@ __all__ = [
 
 _HOMES = {
     "Answer": "llm_locust.client.stream",
-    "ChatUser": "llm_locust.swarm.users",
-    "CompletionUser": "llm_locust.swarm.users",
-    "ConversationUser": "llm_locust.swarm.conversation",
-    "MessagesUser": "llm_locust.swarm.users",
-    "OpenAIUser": "llm_locust.swarm.openai_user",
-    "OpenLoopUser": "llm_locust.swarm.open_loop",
+    "ChatUser": "llm_locust.swarm.users.users",
+    "CompletionUser": "llm_locust.swarm.users.users",
+    "ConversationUser": "llm_locust.swarm.users.conversation",
+    "MessagesUser": "llm_locust.swarm.users.users",
+    "OpenAIUser": "llm_locust.swarm.users.openai_user",
+    "OpenLoopUser": "llm_locust.swarm.users.open_loop",
     "Outcome": "llm_locust.core.record",
     "Prompt": "llm_locust.workload.text.prompts",
     "RequestRecord": "llm_locust.core.record",
-    "ResponsesUser": "llm_locust.swarm.users",
+    "ResponsesUser": "llm_locust.swarm.users.users",
     "RunData": "llm_locust.report.run.run_data",
-    "ScenarioUser": "llm_locust.swarm.scenario_user",
+    "ScenarioUser": "llm_locust.swarm.users.scenario_user",
     "Slo": "llm_locust.metrics.requests.slo",
     "TokenSource": "llm_locust.core.record",
     "Validator": "llm_locust.workload.parts",

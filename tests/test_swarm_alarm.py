@@ -7,8 +7,8 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from llm_locust.swarm import alarm as module
-from llm_locust.swarm.alarm import Alarm
+from llm_locust.swarm.open_loop import alarm as module
+from llm_locust.swarm.open_loop.alarm import Alarm
 
 PATIENCE_S = 10.0
 

@@ -17,7 +17,7 @@ from swarm_process import Process, Result, in_parallel, locust, simulation
 
 from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.swarm.judging import SLOW_S, Judge, answer_hash, judged, prompt_key
+from llm_locust.swarm.users.judging import SLOW_S, Judge, answer_hash, judged, prompt_key
 from llm_locust.wire.reply import Endpoint, reply_reader
 from llm_locust.workload.answers.expected import expected_answer
 from llm_locust.workload.answers.validators import Check, checks_of

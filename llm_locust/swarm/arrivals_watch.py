@@ -9,8 +9,8 @@ import gevent
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stop_rules import StopWatch, Totals
-from llm_locust.swarm.arrivals_load import open_loop_class
 from llm_locust.swarm.messages import RateMessage
+from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.roster import Participant
 from llm_locust.swarm.run import Run
 from llm_locust.workload.traces import Trace, TraceError

@@ -29,7 +29,7 @@ from llm_locust.swarm.live_watch import EPOCH_OPTION, Watch, live_run
 from llm_locust.swarm.loops import every
 from llm_locust.swarm.messages import CountsMessage, MessageError, Name, Received, plain, read
 from llm_locust.swarm.securing import guard_of
-from llm_locust.swarm.session import Session
+from llm_locust.swarm.users.session import Session
 
 logger = logging.getLogger(__name__)
 

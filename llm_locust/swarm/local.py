@@ -10,8 +10,8 @@ from llm_locust.swarm.messages import BatchMessage
 from llm_locust.swarm.recorder import Offset
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.run_side import CUT_HINT, RunSide
-from llm_locust.swarm.session import Session
 from llm_locust.swarm.shipping import Shipper
+from llm_locust.swarm.users.session import Session
 from llm_locust.swarm.worker import UserSide
 
 

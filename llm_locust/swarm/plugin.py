@@ -22,7 +22,7 @@ from llm_locust.swarm.web.extension import extend
 from llm_locust.swarm.worker import WorkerSide
 
 if TYPE_CHECKING:
-    from llm_locust.swarm.session import Session
+    from llm_locust.swarm.users.session import Session
 
 #: Where an environment keeps its side. Locust's environments are the only state that outlives a call.
 _ATTRIBUTE = "llm_locust"

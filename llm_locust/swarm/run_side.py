@@ -20,7 +20,6 @@ from llm_locust.options.table import OWN_SPOOL
 from llm_locust.report.output import shown_json
 from llm_locust.report.render.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
-from llm_locust.swarm.arrivals_load import ORIGIN_DELAY_S, open_loop_class
 from llm_locust.swarm.arrivals_watch import (
     LoadWatch,
     check_load,
@@ -38,6 +37,7 @@ from llm_locust.swarm.live import store_of
 from llm_locust.swarm.loops import spawn_loop
 from llm_locust.swarm.messages import PACKAGE, PROTOCOL, RateMessage, RunInfo
 from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
 from llm_locust.swarm.preflight import (
     CHECK_TIMEOUT_S,
     check_hosts,

@@ -24,7 +24,6 @@ from llm_locust.options.table import OWN_SPOOL
 from llm_locust.store import Spool
 from llm_locust.store.files import check_folder_name
 from llm_locust.swarm import messages
-from llm_locust.swarm.arrivals_load import OpenLoad, open_loop_class
 from llm_locust.swarm.clocks import ClockWatch
 from llm_locust.swarm.descriptors import ensure_descriptors
 from llm_locust.swarm.health import Health
@@ -44,13 +43,14 @@ from llm_locust.swarm.messages import (
     read,
     version_conflict,
 )
+from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class
 from llm_locust.swarm.own_code import check_named_functions, own_folders
 from llm_locust.swarm.recorder import Deliver, Offset
 from llm_locust.swarm.roster import place_key
 from llm_locust.swarm.securing import guard_of
-from llm_locust.swarm.session import Session
 from llm_locust.swarm.shipping import Shipper
 from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.users.session import Session
 from llm_locust.swarm.waiting import wait_until
 
 M = TypeVar("M", bound=msgspec.Struct)

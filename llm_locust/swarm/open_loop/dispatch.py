@@ -16,9 +16,9 @@ import gevent
 from gevent.event import Event
 
 from llm_locust.client.http.clock import ClockPair, read_clocks
-from llm_locust.swarm.alarm import Alarm
-from llm_locust.swarm.arrivals_greenlets import Greenlets
-from llm_locust.swarm.arrivals_turns import Turns
+from llm_locust.swarm.open_loop.alarm import Alarm
+from llm_locust.swarm.open_loop.greenlets import Greenlets
+from llm_locust.swarm.open_loop.turns import Turns
 from llm_locust.workload.arrivals import Timed, Timetable
 from llm_locust.workload.traces import TraceEntry, TraceError
 

@@ -10,7 +10,7 @@ from openai import OpenAI
 
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
 from llm_locust.client.stream import Call
-from llm_locust.swarm.users import LlmUser
+from llm_locust.swarm.users.users import LlmUser
 from llm_locust.wire.headers import header_templates
 from llm_locust.wire.reply import Endpoint
 

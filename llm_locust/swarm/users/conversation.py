@@ -7,8 +7,8 @@ from typing import Any
 from locust.env import Environment
 
 from llm_locust.client.stream import Answer
-from llm_locust.swarm.talk import Talk
-from llm_locust.swarm.users import PromptUser
+from llm_locust.swarm.users.dialogue import Talk
+from llm_locust.swarm.users.users import PromptUser
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
 from llm_locust.workload.datasets.sharegpt import Conversation
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from locust import task
 
 from llm_locust.options.settings import Settings
-from llm_locust.swarm.arrivals_dispatch import ScheduleClock
-from llm_locust.swarm.arrivals_load import Item
-from llm_locust.swarm.speaker import Prepared, Speaker
-from llm_locust.swarm.users import PromptUser
+from llm_locust.swarm.open_loop.dispatch import ScheduleClock
+from llm_locust.swarm.open_loop.load import Item
+from llm_locust.swarm.users.requester import Prepared, Speaker
+from llm_locust.swarm.users.users import PromptUser
 from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.traces import TraceEntry
 

@@ -30,14 +30,14 @@ from llm_locust.metrics.sections.error_text import ErrorKinds
 from llm_locust.options.settings import Settings
 from llm_locust.options.stop_rules import Quota, share
 from llm_locust.scenario.request_kind import Kind
-from llm_locust.swarm.arrivals_load import OpenLoad
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.hush import hush
-from llm_locust.swarm.judging import Judge
 from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
+from llm_locust.swarm.open_loop.load import OpenLoad
 from llm_locust.swarm.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.tracing import tracer_of
-from llm_locust.swarm.traffic import Traffic
+from llm_locust.swarm.users.judging import Judge
+from llm_locust.swarm.users.traffic import Traffic
 from llm_locust.swarm.waiting import wait_until
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.reply import Endpoint

@@ -14,10 +14,10 @@ from locust.exception import StopUser
 from llm_locust.client.stream import Answer
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import Kind
-from llm_locust.swarm.judging import Judge
 from llm_locust.swarm.plugin import session_of
-from llm_locust.swarm.session import Session
-from llm_locust.swarm.speaker import Speaker
+from llm_locust.swarm.users.judging import Judge
+from llm_locust.swarm.users.requester import Speaker
+from llm_locust.swarm.users.session import Session
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.answers.validators import OwnFunction
 from llm_locust.workload.parts import Validator

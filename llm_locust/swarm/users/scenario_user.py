@@ -10,12 +10,12 @@ from llm_locust.client.stream import Answer
 from llm_locust.options.settings import Settings
 from llm_locust.scenario import Mix
 from llm_locust.scenario.request_kind import Kind
-from llm_locust.swarm.arrivals_dispatch import ScheduleClock
-from llm_locust.swarm.arrivals_load import Item
-from llm_locust.swarm.open_loop import STANDING_S, scheduled_prompt, send_scheduled
-from llm_locust.swarm.speaker import Prepared, Speaker
-from llm_locust.swarm.talk import Talk
-from llm_locust.swarm.users import LlmUser
+from llm_locust.swarm.open_loop.dispatch import ScheduleClock
+from llm_locust.swarm.open_loop.load import Item
+from llm_locust.swarm.users.dialogue import Talk
+from llm_locust.swarm.users.open_loop import STANDING_S, scheduled_prompt, send_scheduled
+from llm_locust.swarm.users.requester import Prepared, Speaker
+from llm_locust.swarm.users.users import LlmUser
 from llm_locust.workload.arrivals import ClassArrival
 from llm_locust.workload.traces import TraceEntry
 

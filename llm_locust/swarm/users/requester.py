@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from llm_locust.client.stream import Answer, Call
 from llm_locust.core.record import RequestRecord
 from llm_locust.scenario.request_kind import Kind
-from llm_locust.swarm.judging import prompt_key
-from llm_locust.swarm.session import Session
+from llm_locust.swarm.users.judging import prompt_key
+from llm_locust.swarm.users.session import Session
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.text.prompts import Prompt
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from llm_locust.client.routes import Heads
 from llm_locust.scenario.request_kind import Kind
-from llm_locust.swarm.judging import Judge
+from llm_locust.swarm.users.judging import Judge
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.body import BodyTemplate, path_of
 from llm_locust.workload.plan import Workload

@@ -8,7 +8,7 @@ import gevent
 from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.sections.sessions import session_name
-from llm_locust.swarm.speaker import Prepared, Speaker
+from llm_locust.swarm.users.requester import Prepared, Speaker
 from llm_locust.workload.conversations import (
     DEFAULT_TURNS,
     ConversationPlan,

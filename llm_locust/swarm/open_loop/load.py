@@ -13,9 +13,9 @@ import msgspec
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.arrivals import DEFAULT_PROCESS, LoadSettings
 from llm_locust.options.stop_rules import share
-from llm_locust.swarm.arrivals_dispatch import Dispatcher, ScheduleClock, Sender
-from llm_locust.swarm.arrivals_turns import Turns
 from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
+from llm_locust.swarm.open_loop.dispatch import Dispatcher, ScheduleClock, Sender
+from llm_locust.swarm.open_loop.turns import Turns
 from llm_locust.swarm.recorder import Offset
 from llm_locust.swarm.waiting import wait_until
 from llm_locust.workload.arrivals import (

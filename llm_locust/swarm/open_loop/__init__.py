@@ -1,0 +1,1 @@
+"""Open-loop load: arrivals dispatched on time, whatever the servers do."""
