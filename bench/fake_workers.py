@@ -21,10 +21,10 @@ from made import made_batch, made_report
 from tally import Tally
 
 from llm_locust.store import FrameHeader, Spool, encode_frame
-from llm_locust.swarm import messages
-from llm_locust.swarm.messages import BatchMessage, CountsMessage, RunInfo, plain
-from llm_locust.swarm.recorder import BATCH_ROWS
-from llm_locust.swarm.shipping import Shipper
+from llm_locust.swarm.channel import messages
+from llm_locust.swarm.channel.messages import BatchMessage, CountsMessage, RunInfo, plain
+from llm_locust.swarm.delivery.recorder import BATCH_ROWS
+from llm_locust.swarm.delivery.shipping import Shipper
 
 FLUSH_S = 60.0
 

@@ -21,7 +21,7 @@ from llm_locust.swarm.axis import (
     pong,
     update,
 )
-from llm_locust.swarm.messages import PingMessage, PongMessage
+from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 
 S = 1_000_000_000
 MS = 1_000_000

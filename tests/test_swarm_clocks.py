@@ -15,6 +15,7 @@ from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm import clocks
 from llm_locust.swarm.axis import Axis, drift_ns, pong
+from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 from llm_locust.swarm.clocks import (
     FIRST_WITHIN_NS,
     LATER_NS,
@@ -23,7 +24,6 @@ from llm_locust.swarm.clocks import (
     SOON_NS,
     ClockWatch,
 )
-from llm_locust.swarm.messages import PingMessage, PongMessage
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from record_strategies import record
 
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, encode_frame, index_frames, unique_frames
-from llm_locust.swarm.collector import WRITE_BYTES, Collector
-from llm_locust.swarm.messages import BatchMessage
-from llm_locust.swarm.recorder import Recorder
-from llm_locust.swarm.shipping import Shipper
-from llm_locust.swarm.window import RESEND_AFTER_S
+from llm_locust.swarm.channel.messages import BatchMessage
+from llm_locust.swarm.delivery.collector import WRITE_BYTES, Collector
+from llm_locust.swarm.delivery.recorder import Recorder
+from llm_locust.swarm.delivery.send_window import RESEND_AFTER_S
+from llm_locust.swarm.delivery.shipping import Shipper
 
 
 class FlakyLog(FrameLog):

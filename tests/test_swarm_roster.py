@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
-from llm_locust.swarm.collector import Inbox
-from llm_locust.swarm.messages import CountsMessage, LoadCounts
+from llm_locust.swarm.channel.messages import CountsMessage, LoadCounts
+from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.roster import SILENT_S, Roster, place_key
 
 RUN = "20261121-roster"

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool
-from llm_locust.swarm.messages import BatchMessage
-from llm_locust.swarm.shipping import Shipper
-from llm_locust.swarm.window import RESEND_AFTER_S, WINDOW_BATCHES
+from llm_locust.swarm.channel.messages import BatchMessage
+from llm_locust.swarm.delivery.send_window import RESEND_AFTER_S, WINDOW_BATCHES
+from llm_locust.swarm.delivery.shipping import Shipper
 
 
 class Wire:

@@ -1,8 +1,8 @@
 """How much is on its way, and when which of it is sent again."""
 
 from llm_locust.store import FrameHeader
-from llm_locust.swarm.backlog import Batch
-from llm_locust.swarm.window import WINDOW_BATCHES, WINDOW_BYTES, Window
+from llm_locust.swarm.delivery.send_window import WINDOW_BATCHES, WINDOW_BYTES, Window
+from llm_locust.swarm.delivery.unacked_batches import Batch
 
 
 def batch(seq: int, run: str = "run", size: int = 1) -> Batch:

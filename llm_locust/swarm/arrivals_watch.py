@@ -9,7 +9,7 @@ import gevent
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stop_rules import StopWatch, Totals
-from llm_locust.swarm.messages import RateMessage
+from llm_locust.swarm.channel.messages import RateMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.roster import Participant
 from llm_locust.swarm.run import Run

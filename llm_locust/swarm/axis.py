@@ -21,7 +21,7 @@ import gevent
 
 from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair, clock_step_ns, read_clocks
 from llm_locust.core.manifest import ClockFacts
-from llm_locust.swarm.messages import PingMessage, PongMessage
+from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 
 logger = logging.getLogger(__name__)
 

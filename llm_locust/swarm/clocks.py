@@ -19,7 +19,7 @@ from llm_locust.swarm.axis import (
     best_of,
     update,
 )
-from llm_locust.swarm.messages import PingMessage, PongMessage
+from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 
 logger = logging.getLogger(__name__)
 

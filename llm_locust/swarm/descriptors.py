@@ -6,7 +6,7 @@ import resource
 import sys
 
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.messages import RunInfo
+from llm_locust.swarm.channel.messages import RunInfo
 
 logger = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from llm_locust.live.messages import ReportError
 from llm_locust.live.reporting import PASS_ARRIVALS, LiveCounts
 from llm_locust.live.state import WorkerState
 from llm_locust.live.store import LiveStore
+from llm_locust.swarm.channel.messages import CountsMessage, MessageError, Name, Received, plain, read
+from llm_locust.swarm.channel.securing import guard_of
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.live_watch import EPOCH_OPTION, Watch, live_run
 from llm_locust.swarm.loops import every
-from llm_locust.swarm.messages import CountsMessage, MessageError, Name, Received, plain, read
-from llm_locust.swarm.securing import guard_of
 from llm_locust.swarm.users.session import Session
 
 logger = logging.getLogger(__name__)

@@ -5,12 +5,12 @@ from locust.runners import LocalRunner
 
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.options.settings import UsageError
+from llm_locust.swarm.channel.messages import BatchMessage
+from llm_locust.swarm.delivery.recorder import Offset
+from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.loops import spawn_loop
-from llm_locust.swarm.messages import BatchMessage
-from llm_locust.swarm.recorder import Offset
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.run_side import CUT_HINT, RunSide
-from llm_locust.swarm.shipping import Shipper
 from llm_locust.swarm.users.session import Session
 from llm_locust.swarm.worker import UserSide
 

@@ -13,10 +13,10 @@ from locust.rpc import Message
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
 from llm_locust.store import frame_header
-from llm_locust.swarm import messages
 from llm_locust.swarm.axis import pong
-from llm_locust.swarm.dropped import printable
-from llm_locust.swarm.messages import (
+from llm_locust.swarm.channel import messages
+from llm_locust.swarm.channel.dropped import printable
+from llm_locust.swarm.channel.messages import (
     AckMessage,
     BatchMessage,
     CountsMessage,
@@ -31,10 +31,10 @@ from llm_locust.swarm.messages import (
     read,
     version_conflict,
 )
-from llm_locust.swarm.reported import Reported
+from llm_locust.swarm.channel.reported import Reported
+from llm_locust.swarm.channel.securing import guard_of, warn_of_strangers
 from llm_locust.swarm.run import Run
 from llm_locust.swarm.run_side import CUT_HINT, RunSide
-from llm_locust.swarm.securing import guard_of, warn_of_strangers
 from llm_locust.swarm.waiting import wait_until
 
 M = TypeVar("M", bound=msgspec.Struct)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
-from llm_locust.swarm.collector import Inbox
-from llm_locust.swarm.messages import CountsMessage
+from llm_locust.swarm.channel.messages import CountsMessage
+from llm_locust.swarm.delivery.collector import Inbox
 
 #: A worker that was heard within this time may still come back: the run's end waits for it.
 SILENT_S = 15.0

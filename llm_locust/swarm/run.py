@@ -23,12 +23,12 @@ from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
 from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.collector import SETTLE_WITHIN_S, Collector
-from llm_locust.swarm.dropped import Dropped
+from llm_locust.swarm.channel.dropped import Dropped
+from llm_locust.swarm.channel.messages import RunInfo
+from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
 from llm_locust.swarm.finishing import finish_elsewhere
 from llm_locust.swarm.health import Health
 from llm_locust.swarm.loops import spawn_loop
-from llm_locust.swarm.messages import RunInfo
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.roster import Roster
 from llm_locust.swarm.scraping import Scraping

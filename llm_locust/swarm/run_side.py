@@ -28,14 +28,14 @@ from llm_locust.swarm.arrivals_watch import (
     describe,
 )
 from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.collector import Collector
-from llm_locust.swarm.dropped import Dropped
+from llm_locust.swarm.channel.dropped import Dropped
+from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RateMessage, RunInfo
+from llm_locust.swarm.delivery.collector import Collector
 from llm_locust.swarm.health import Health
 from llm_locust.swarm.hush import hush
 from llm_locust.swarm.leaving import EXIT_USAGE, leave
 from llm_locust.swarm.live import store_of
 from llm_locust.swarm.loops import spawn_loop
-from llm_locust.swarm.messages import PACKAGE, PROTOCOL, RateMessage, RunInfo
 from llm_locust.swarm.offload import off_the_hub
 from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
 from llm_locust.swarm.preflight import (

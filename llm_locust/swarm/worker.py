@@ -23,12 +23,8 @@ from llm_locust.options.settings import Settings, UsageError, parse_settings
 from llm_locust.options.table import OWN_SPOOL
 from llm_locust.store import Spool
 from llm_locust.store.files import check_folder_name
-from llm_locust.swarm import messages
-from llm_locust.swarm.clocks import ClockWatch
-from llm_locust.swarm.descriptors import ensure_descriptors
-from llm_locust.swarm.health import Health
-from llm_locust.swarm.loops import every, spawn_loop
-from llm_locust.swarm.messages import (
+from llm_locust.swarm.channel import messages
+from llm_locust.swarm.channel.messages import (
     AckMessage,
     CountsMessage,
     HelloMessage,
@@ -43,12 +39,16 @@ from llm_locust.swarm.messages import (
     read,
     version_conflict,
 )
+from llm_locust.swarm.channel.securing import guard_of
+from llm_locust.swarm.clocks import ClockWatch
+from llm_locust.swarm.delivery.recorder import Deliver, Offset
+from llm_locust.swarm.delivery.shipping import Shipper
+from llm_locust.swarm.descriptors import ensure_descriptors
+from llm_locust.swarm.health import Health
+from llm_locust.swarm.loops import every, spawn_loop
 from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class
 from llm_locust.swarm.own_code import check_named_functions, own_folders
-from llm_locust.swarm.recorder import Deliver, Offset
 from llm_locust.swarm.roster import place_key
-from llm_locust.swarm.securing import guard_of
-from llm_locust.swarm.shipping import Shipper
 from llm_locust.swarm.throttle import Throttle
 from llm_locust.swarm.users.session import Session
 from llm_locust.swarm.waiting import wait_until

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from locust.rpc import Message
 
-from llm_locust.swarm import securing
-from llm_locust.swarm.channel import UNPROVEN, Guard, GuardedClient, GuardedServer
-from llm_locust.swarm.locust_messages import check, unpacked
-from llm_locust.swarm.messages import MessageError
-from llm_locust.swarm.proof import NONCE_BYTES, Session, answer, hello, welcomed
+from llm_locust.swarm.channel import securing
+from llm_locust.swarm.channel.channel import UNPROVEN, Guard, GuardedClient, GuardedServer
+from llm_locust.swarm.channel.locust_messages import check, unpacked
+from llm_locust.swarm.channel.messages import MessageError
+from llm_locust.swarm.channel.proof import NONCE_BYTES, Session, answer, hello, welcomed
 
 SECRET = b"sixteen bytes at least"
 NONCE = b"n" * NONCE_BYTES

@@ -28,7 +28,7 @@ from llm_locust.store import (
     write_requests,
 )
 from llm_locust.store.requests import compact
-from llm_locust.swarm.recorder import BATCH_ARRIVALS, Recorder
+from llm_locust.swarm.delivery.recorder import BATCH_ARRIVALS, Recorder
 from llm_locust.wire.reply import Endpoint
 
 

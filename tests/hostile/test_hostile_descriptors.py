@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from llm_locust.options.settings import UsageError
+from llm_locust.swarm.channel.messages import PROTOCOL, RunInfo
 from llm_locust.swarm.descriptors import MARGIN, descriptors_for, ensure_descriptors
-from llm_locust.swarm.messages import PROTOCOL, RunInfo
 
 
 def run(users: int, targets: int = 0) -> RunInfo:

@@ -13,7 +13,7 @@ from llm_locust.core.record import MAX_ARRIVALS, Outcome, RequestRecord
 from llm_locust.live.reporting import LiveCounts
 from llm_locust.live.state import LiveRun
 from llm_locust.store import FrameHeader
-from llm_locust.swarm.recorder import Recorder
+from llm_locust.swarm.delivery.recorder import Recorder
 
 
 def answer(tokens: int, seed: int) -> RequestRecord:

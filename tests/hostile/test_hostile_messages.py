@@ -20,11 +20,9 @@ from llm_locust.live.messages import LiveReport, PackedCounts, ReportError, Slic
 from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
-from llm_locust.swarm import messages
-from llm_locust.swarm.collector import Collector, Inbox
-from llm_locust.swarm.dropped import MOST_SENDERS, OTHERS, Dropped
-from llm_locust.swarm.loops import Supervised
-from llm_locust.swarm.messages import (
+from llm_locust.swarm.channel import messages
+from llm_locust.swarm.channel.dropped import MOST_SENDERS, OTHERS, Dropped
+from llm_locust.swarm.channel.messages import (
     AckMessage,
     BatchMessage,
     CountsMessage,
@@ -39,6 +37,8 @@ from llm_locust.swarm.messages import (
     read,
     version_conflict,
 )
+from llm_locust.swarm.delivery.collector import Collector, Inbox
+from llm_locust.swarm.loops import Supervised
 from llm_locust.swarm.roster import MOST_FAULTS, Roster
 
 KINDS: list[type[msgspec.Struct]] = [

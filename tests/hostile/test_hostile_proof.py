@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.options.settings import UsageError
-from llm_locust.swarm.proof import (
+from llm_locust.swarm.channel.proof import (
     NONCE_BYTES,
     ProofError,
     Session,

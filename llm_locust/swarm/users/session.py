@@ -30,11 +30,11 @@ from llm_locust.metrics.sections.error_text import ErrorKinds
 from llm_locust.options.settings import Settings
 from llm_locust.options.stop_rules import Quota, share
 from llm_locust.scenario.request_kind import Kind
+from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
+from llm_locust.swarm.delivery.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.hooks import events
 from llm_locust.swarm.hush import hush
-from llm_locust.swarm.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.open_loop.load import OpenLoad
-from llm_locust.swarm.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.tracing import tracer_of
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.swarm.users.traffic import Traffic

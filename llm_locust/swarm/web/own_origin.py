@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from llm_locust.swarm.dropped import printable
+from llm_locust.swarm.channel.dropped import printable
 from llm_locust.swarm.throttle import Throttle
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ Arithmetic on times that the caller gives, in seconds of one clock.
 
 import math
 
-from llm_locust.swarm.backlog import Batch
+from llm_locust.swarm.delivery.unacked_batches import Batch
 
 #: A batch without an acknowledgement is sent again after this time. While nothing is acknowledged at
 #: all, the oldest alone is, each time after twice as long, up to the second figure: Locust ends a worker

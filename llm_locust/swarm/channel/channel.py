@@ -19,10 +19,10 @@ from locust.exception import RPCError, RPCSendError
 from locust.rpc import Message, zmqrpc
 from zmq.error import ZMQError
 
-from llm_locust.swarm.dropped import Dropped, printable
-from llm_locust.swarm.locust_messages import KINDS, check, unpacked
-from llm_locust.swarm.messages import MOST_FRAME_BYTES, MessageError
-from llm_locust.swarm.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
+from llm_locust.swarm.channel.dropped import Dropped, printable
+from llm_locust.swarm.channel.locust_messages import KINDS, check, unpacked
+from llm_locust.swarm.channel.messages import MOST_FRAME_BYTES, MessageError
+from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
 from llm_locust.swarm.throttle import Throttle
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from locust.rpc import Message
 from msgspec import Meta
 
 from llm_locust.core.manifest import Count
-from llm_locust.swarm.messages import MessageError, Name, read
+from llm_locust.swarm.channel.messages import MessageError, Name, read
 
 _STATES = frozenset(value for name, value in vars(runners).items() if name.startswith("STATE_"))
 

@@ -11,10 +11,10 @@ from gevent.lock import RLock
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import FrameHeader, Spool
-from llm_locust.swarm.backlog import Backlog, Batch
-from llm_locust.swarm.messages import BatchMessage
+from llm_locust.swarm.channel.messages import BatchMessage
+from llm_locust.swarm.delivery.send_window import Window
+from llm_locust.swarm.delivery.unacked_batches import Backlog, Batch
 from llm_locust.swarm.throttle import Throttle
-from llm_locust.swarm.window import Window
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Delivery of batches from workers to the master: each exactly once."""
