@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
     from llm_locust.metrics.requests.slo import Slo
     from llm_locust.report.run.run_data import RunData
-    from llm_locust.swarm.hooks import events
+    from llm_locust.swarm.process.hooks import events
     from llm_locust.swarm.users.conversation import ConversationUser
     from llm_locust.swarm.users.open_loop import OpenLoopUser
     from llm_locust.swarm.users.openai_user import OpenAIUser
@@ -60,7 +60,7 @@ _HOMES = {
     "Slo": "llm_locust.metrics.requests.slo",
     "TokenSource": "llm_locust.core.record",
     "Validator": "llm_locust.workload.parts",
-    "events": "llm_locust.swarm.hooks",
+    "events": "llm_locust.swarm.process.hooks",
 }
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair
 from llm_locust.core.manifest import ClockFacts
-from llm_locust.swarm.axis import (
+from llm_locust.swarm.channel.messages import PingMessage, PongMessage
+from llm_locust.swarm.clocks.run_clock import (
     BUSY_FACTOR,
     DRIFT_PPM,
     Axis,
@@ -21,7 +22,6 @@ from llm_locust.swarm.axis import (
     pong,
     update,
 )
-from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 
 S = 1_000_000_000
 MS = 1_000_000

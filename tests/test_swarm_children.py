@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 import pytest
 
-from llm_locust.swarm.children import Child
+from llm_locust.swarm.process.children import Child
 
 #: What the child does, by its first word.
 MODULE = """

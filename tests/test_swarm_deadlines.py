@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from report_cases import write_run
 
-from llm_locust.swarm import finishing, upkeep
+from llm_locust.swarm.run import finishing, upkeep
 from llm_locust.swarm.web import rolling
 
 

@@ -18,9 +18,9 @@ from metrics_cases import request
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import finish_run
 from llm_locust.store import FRAMES_FILE
-from llm_locust.swarm import finishing
-from llm_locust.swarm.children import passed_on
-from llm_locust.swarm.finishing import PATIENCE_S, FinishError, finish_elsewhere, patience_s
+from llm_locust.swarm.process.children import passed_on
+from llm_locust.swarm.run import finishing
+from llm_locust.swarm.run.finishing import PATIENCE_S, FinishError, finish_elsewhere, patience_s
 
 #: As in a Locust process: patched, a timer every 5 ms, and memory that a fork would have to copy.
 MASTER = """
@@ -28,7 +28,7 @@ from gevent import monkey; monkey.patch_all()
 import json, resource, sys, time
 from pathlib import Path
 import gevent
-from llm_locust.swarm.finishing import finish_elsewhere
+from llm_locust.swarm.run.finishing import finish_elsewhere
 
 late_ms = []
 def tick():

@@ -11,8 +11,8 @@ import gevent
 import pytest
 
 from llm_locust.core.manifest import NodeHealth
-from llm_locust.swarm import health as module
-from llm_locust.swarm.health import Health
+from llm_locust.swarm.process import health as module
+from llm_locust.swarm.process.health import Health
 
 HELD_S = 0.3
 
@@ -181,7 +181,7 @@ import json, sys
 from dataclasses import asdict
 import gevent
 from gevent.select import select
-from llm_locust.swarm.health import Health
+from llm_locust.swarm.process.health import Health
 
 health = Health()
 while health.snapshot().hub_lag_ms_max is None:

@@ -13,10 +13,10 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.options.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings, with_roofline
 from llm_locust.options.types import parse_header, parse_size, parse_time, parse_timeouts
 from llm_locust.store import read_manifest
-from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.health import Health
-from llm_locust.swarm.roster import Roster
-from llm_locust.swarm.run import Run
+from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.run.roster import Roster
+from llm_locust.swarm.run.run import Run
 
 #: As a command line without any of our options leaves them.
 DEFAULTS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.swarm.channel.messages import CountsMessage, LoadCounts
 from llm_locust.swarm.delivery.collector import Inbox
-from llm_locust.swarm.roster import SILENT_S, Roster, place_key
+from llm_locust.swarm.run.roster import SILENT_S, Roster, place_key
 
 RUN = "20261121-roster"
 WORKERS = ("host-b_2", "host-a_1", "host-c_3")

@@ -19,8 +19,8 @@ from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.deployment import MetricsSettings
-from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.scraping import Scraping, _Bounded
+from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.run.scraping import Scraping, _Bounded
 
 PAGE = page("tgi_queue_size 3\n")
 
@@ -29,9 +29,9 @@ PARENT = """
 import sys
 from pathlib import Path
 import gevent
-from llm_locust.swarm.axis import Axis
+from llm_locust.swarm.clocks.run_clock import Axis
 from llm_locust.options.deployment import MetricsSettings
-from llm_locust.swarm.scraping import Scraping
+from llm_locust.swarm.run.scraping import Scraping
 
 scraping = Scraping(MetricsSettings(urls=(sys.argv[1],)), Path(sys.argv[2]), Axis(), lambda servers: None)
 scraping.begin()

@@ -234,7 +234,7 @@ def test_a_scraper_that_is_killed_is_said_everywhere_and_the_load_goes_on(runs: 
     assert found.result.manifest.server_metrics.failure == "was ended by signal 9 (SIGKILL)"
     assert "the scraper was ended by signal 9 (SIGKILL)" in found.server["failure"]
     assert "the scraper was ended by signal 9 (SIGKILL)" in " ".join(found.stdout.split())
-    assert "ERROR/llm_locust.swarm.scraping: server metrics: the scraper was ended by" in found.stderr
+    assert "ERROR/llm_locust.swarm.run.scraping: server metrics: the scraper was ended by" in found.stderr
     assert found.server["total"]["scrapes"] > 0, "what it had stays"
     assert "missing" in found.result.summary["energy"], "of a part of the window there are no figures"
 

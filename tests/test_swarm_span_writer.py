@@ -18,8 +18,8 @@ from record_strategies import record
 
 from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
-from llm_locust.swarm import span_writer
-from llm_locust.swarm.span_writer import SLICE, SpanWriter
+from llm_locust.swarm.tracing import span_writer
+from llm_locust.swarm.tracing.span_writer import SLICE, SpanWriter
 from llm_locust.wire.reply import Endpoint, read_body
 
 TARGET = Target.parse("http://127.0.0.1:8000")

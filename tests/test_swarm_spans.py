@@ -31,7 +31,15 @@ from scripted import ScriptedServer, Step, refusing_port
 from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.swarm.spans import FIRST_TOKEN, SCOPE, Ended, Prospect, Spans, attributes_of, error_type
+from llm_locust.swarm.tracing.spans import (
+    FIRST_TOKEN,
+    SCOPE,
+    Ended,
+    Prospect,
+    Spans,
+    attributes_of,
+    error_type,
+)
 from llm_locust.wire.reply import Endpoint
 
 TARGET = Target.parse("http://llm.example:8000")

@@ -24,7 +24,7 @@ from llm_locust.options.types import (
 )
 from llm_locust.options.web import add_web_arguments, listen_on_loopback
 from llm_locust.roofline.gpus import gpu_named
-from llm_locust.swarm.progress import MODES
+from llm_locust.swarm.run.progress import MODES
 from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain

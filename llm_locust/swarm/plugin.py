@@ -9,17 +9,17 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.options.table import add_arguments
-from llm_locust.swarm.bounds import keep_bounded
 from llm_locust.swarm.channel.securing import end_with_parent, guard_channels
-from llm_locust.swarm.hush import attach_hush
-from llm_locust.swarm.live import attach
-from llm_locust.swarm.local import LocalSide
-from llm_locust.swarm.master import MasterSide
-from llm_locust.swarm.progress import show_progress
-from llm_locust.swarm.signals import Interrupts, leave_once, look_at_the_stack
-from llm_locust.swarm.tracing import attach_tracing
+from llm_locust.swarm.live.roles import attach
+from llm_locust.swarm.process.bounds import keep_bounded
+from llm_locust.swarm.process.hush import attach_hush
+from llm_locust.swarm.process.signals import Interrupts, leave_once, look_at_the_stack
+from llm_locust.swarm.run.local import LocalSide
+from llm_locust.swarm.run.master import MasterSide
+from llm_locust.swarm.run.progress import show_progress
+from llm_locust.swarm.run.worker import WorkerSide
+from llm_locust.swarm.tracing.setup import attach_tracing
 from llm_locust.swarm.web.extension import extend
-from llm_locust.swarm.worker import WorkerSide
 
 if TYPE_CHECKING:
     from llm_locust.swarm.users.session import Session

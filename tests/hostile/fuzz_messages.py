@@ -33,7 +33,6 @@ from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
 from llm_locust.store import FrameHeader, encode_frame, frame_header
-from llm_locust.swarm import live
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.locust_messages import KINDS as LOCUST_KINDS
 from llm_locust.swarm.channel.locust_messages import check, unpacked
@@ -41,7 +40,8 @@ from llm_locust.swarm.channel.messages import CountsMessage, MessageError, plain
 from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
 from llm_locust.swarm.channel.reported import Reported
 from llm_locust.swarm.delivery.collector import Inbox
-from llm_locust.swarm.roster import Roster
+from llm_locust.swarm.live import roles as live
+from llm_locust.swarm.run.roster import Roster
 
 #: Every message of this project's own, and an example of it.
 EXAMPLES: dict[str, msgspec.Struct] = {

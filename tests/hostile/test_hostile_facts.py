@@ -18,7 +18,7 @@ from llm_locust.report.run.build import build_report
 from llm_locust.store import MANIFEST_FILE, StoreError, frame_header, read_manifest, write_manifest
 from llm_locust.store.frames import _PREFIX, FrameHeader, encode_frame
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, read
-from llm_locust.swarm.roster import Roster
+from llm_locust.swarm.run.roster import Roster
 
 #: Deeper than any decoder goes.
 DEEP = "[" * 100_000 + "]" * 100_000

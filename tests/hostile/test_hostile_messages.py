@@ -38,8 +38,8 @@ from llm_locust.swarm.channel.messages import (
     version_conflict,
 )
 from llm_locust.swarm.delivery.collector import Collector, Inbox
-from llm_locust.swarm.loops import Supervised
-from llm_locust.swarm.roster import MOST_FAULTS, Roster
+from llm_locust.swarm.process.loops import Supervised
+from llm_locust.swarm.run.roster import MOST_FAULTS, Roster
 
 KINDS: list[type[msgspec.Struct]] = [
     *(AckMessage, BatchMessage, CountsMessage, HelloMessage, PingMessage, PongMessage, RateMessage),

@@ -12,14 +12,14 @@ import pytest
 
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import one_line
-from llm_locust.swarm.leaving import leave
+from llm_locust.swarm.process.leaving import leave
 
 #: The title of a terminal's window, colours, a line that is written over, text from right to left.
 ODD = "\x1b]0;owned\x07\x1b[31m\x9b32mmodel\r\u202ex\n2nd line"
 
 LOG = """
 import json, logging, sys
-from llm_locust.swarm.hush import Hush
+from llm_locust.swarm.process.hush import Hush
 
 odd = json.loads(sys.argv[1])
 line = logging.LogRecord("locust", logging.INFO, "", 1, "a table\\n\\tof %s", (odd,), None)

@@ -23,7 +23,7 @@ from llm_locust.swarm.channel.dropped import Dropped, printable
 from llm_locust.swarm.channel.locust_messages import KINDS, check, unpacked
 from llm_locust.swarm.channel.messages import MOST_FRAME_BYTES, MessageError
 from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from typing import Any
 from locust.runners import MasterRunner
 from locust.stats import RequestStats
 
-from llm_locust.swarm.bounds import MOST_ERRORS, capped
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.bounds import MOST_ERRORS, capped
+from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 

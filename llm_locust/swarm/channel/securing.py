@@ -17,8 +17,8 @@ from locust.runners import MasterRunner, WorkerRunner
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.channel import Guard, GuardedClient, GuardedServer
 from llm_locust.swarm.channel.proof import secret_of
-from llm_locust.swarm.leaving import leave
-from llm_locust.swarm.loops import spawn_loop
+from llm_locust.swarm.process.leaving import leave
+from llm_locust.swarm.process.loops import spawn_loop
 
 logger = logging.getLogger(__name__)
 

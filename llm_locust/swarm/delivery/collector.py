@@ -9,9 +9,9 @@ from typing import NamedTuple
 from gevent.event import Event
 
 from llm_locust.store import FrameLog, Seqs
-from llm_locust.swarm.loops import spawn_loop
-from llm_locust.swarm.offload import off_the_hub
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 

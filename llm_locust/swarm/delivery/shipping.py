@@ -14,7 +14,7 @@ from llm_locust.store import FrameHeader, Spool
 from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.delivery.send_window import Window
 from llm_locust.swarm.delivery.unacked_batches import Backlog, Batch
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import MANIFEST_FILE, WORKER_FILE, FrameHeader, Spool
-from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.process.offload import off_the_hub
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.open_loop.dispatch import Dispatcher, ScheduleClock, Sender
 from llm_locust.swarm.open_loop.turns import Turns
-from llm_locust.swarm.waiting import wait_until
+from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.workload.arrivals import (
     Arrival,
     ClassArrival,

@@ -32,13 +32,13 @@ from llm_locust.options.stop_rules import Quota, share
 from llm_locust.scenario.request_kind import Kind
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.delivery.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
-from llm_locust.swarm.hooks import events
-from llm_locust.swarm.hush import hush
 from llm_locust.swarm.open_loop.load import OpenLoad
-from llm_locust.swarm.tracing import tracer_of
+from llm_locust.swarm.process.hooks import events
+from llm_locust.swarm.process.hush import hush
+from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.tracing.setup import tracer_of
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.swarm.users.traffic import Traffic
-from llm_locust.swarm.waiting import wait_until
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.answers.validators import OwnFunction, checks_of

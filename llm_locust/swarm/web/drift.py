@@ -23,7 +23,7 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.sections.drift import BIN_REQUESTS, BIN_S, LONG_ENOUGH_S, MOST_BINS
 from llm_locust.metrics.stats.trend import Trend, fit_trend
 from llm_locust.report.text import number
-from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.web.numbers import at_rest
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from locust.web import WebUI
 from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
 from llm_locust.options.types import parse_time
-from llm_locust.swarm.leaving import leave
-from llm_locust.swarm.live_watch import run_info
-from llm_locust.swarm.loops import spawn_loop
+from llm_locust.swarm.live.watch import run_info
+from llm_locust.swarm.process.leaving import leave
+from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.form import Forms
 from llm_locust.swarm.web.metrics import LOOPBACK, serve_metrics

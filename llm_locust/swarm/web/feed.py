@@ -10,7 +10,7 @@ from gevent.lock import BoundedSemaphore
 from llm_locust.live.series import SPANS, Charts, Series, Span
 from llm_locust.live.state import Mark
 from llm_locust.live.store import LiveStore
-from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.web.numbers import KEEP_S, Fresh, at_rest
 
 _Values = tuple[float | None, ...]

@@ -13,7 +13,7 @@ from llm_locust.live.rings import Ring
 from llm_locust.live.snapshot import Snapshot, snapshot
 from llm_locust.live.state import LiveRun, Mark
 from llm_locust.live.store import LiveStore
-from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.process.offload import off_the_hub
 
 T = TypeVar("T")
 

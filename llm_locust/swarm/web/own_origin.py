@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llm_locust.swarm.channel.dropped import printable
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 

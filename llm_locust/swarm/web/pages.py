@@ -9,7 +9,7 @@ from locust.web import WebUI
 
 from llm_locust.live.series import SPANS, Span
 from llm_locust.live.store import LiveStore
-from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.web.assets import asset, templates
 from llm_locust.swarm.web.drift import DriftWatch
 from llm_locust.swarm.web.feed import Feed

@@ -11,9 +11,9 @@ from typing import NoReturn
 import gevent
 
 from llm_locust.report.run.so_far import SO_FAR_DIR
-from llm_locust.swarm.children import STDERR, LateError, run_elsewhere
-from llm_locust.swarm.finishing import patience_s
-from llm_locust.swarm.upkeep import upload_so_far
+from llm_locust.swarm.process.children import STDERR, LateError, run_elsewhere
+from llm_locust.swarm.run.finishing import patience_s
+from llm_locust.swarm.run.upkeep import upload_so_far
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from llm_locust.swarm.children import STDERR, STDOUT, LateError, run_elsewhere
-from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, run_elsewhere
+from llm_locust.swarm.process.offload import off_the_hub
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ _ATTEMPTS_IN_BETWEEN = 2
 def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[bool, str]:
     """Copy a run directory to ``to``; other greenlets run on.
 
-    To be called in the main thread, see :func:`~llm_locust.swarm.children.run_elsewhere`. Where another
-    upload of the directory is under way, it waits for that one's end.
+    To be called in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`. Where
+    another upload of the directory is under way, it waits for that one's end.
 
     Args:
         attempts: how often each step is tried; None leaves it to

@@ -13,7 +13,7 @@ from locust.env import Environment
 from llm_locust.client.stream import Trace
 
 if TYPE_CHECKING:
-    from llm_locust.swarm.span_writer import SpanWriter
+    from llm_locust.swarm.tracing.span_writer import SpanWriter
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def _writer(environment: Environment) -> "SpanWriter | None":
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import get_tracer_provider
 
-    from llm_locust.swarm.span_writer import SpanWriter, processors_of
+    from llm_locust.swarm.tracing.span_writer import SpanWriter, processors_of
 
     provider = get_tracer_provider()
     if not isinstance(provider, TracerProvider) or processors_of(provider) == ():

@@ -9,8 +9,8 @@ import msgspec
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
-from llm_locust.swarm.children import LateError, run_elsewhere
-from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.process.children import LateError, run_elsewhere
+from llm_locust.swarm.process.offload import off_the_hub
 
 #: A report that takes longer than this, and than its records take at this pace, hangs: it is some hundred
 #: times what a slow machine needs.
@@ -25,7 +25,7 @@ class FinishError(ValueError):
 def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
     """:func:`llm_locust.report.run.finish.finish_run` in a process of its own; other greenlets run on.
 
-    To be called in the main thread, see :func:`~llm_locust.swarm.children.run_elsewhere`.
+    To be called in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`.
 
     Raises:
         FinishError: it could not be started, was killed, took longer than :func:`patience_s`, or said why

@@ -8,11 +8,11 @@ from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.delivery.shipping import Shipper
-from llm_locust.swarm.loops import spawn_loop
-from llm_locust.swarm.run import Run
-from llm_locust.swarm.run_side import CUT_HINT, RunSide
+from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.run.coordinator import CUT_HINT, RunSide
+from llm_locust.swarm.run.run import Run
+from llm_locust.swarm.run.worker import UserSide
 from llm_locust.swarm.users.session import Session
-from llm_locust.swarm.worker import UserSide
 
 
 class LocalSide:

@@ -26,9 +26,9 @@ from llm_locust.live.state import WorkerState
 from llm_locust.live.store import LiveStore
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, Name, Received, plain, read
 from llm_locust.swarm.channel.securing import guard_of
-from llm_locust.swarm.hooks import events
-from llm_locust.swarm.live_watch import EPOCH_OPTION, Watch, live_run
-from llm_locust.swarm.loops import every
+from llm_locust.swarm.live.watch import EPOCH_OPTION, Watch, live_run
+from llm_locust.swarm.process.hooks import events
+from llm_locust.swarm.process.loops import every
 from llm_locust.swarm.users.session import Session
 
 logger = logging.getLogger(__name__)

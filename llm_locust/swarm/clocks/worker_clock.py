@@ -10,7 +10,8 @@ from gevent.event import Event
 
 from llm_locust.client.http.clock import ClockPair, read_clocks
 from llm_locust.core.manifest import ClockFacts
-from llm_locust.swarm.axis import (
+from llm_locust.swarm.channel.messages import PingMessage, PongMessage
+from llm_locust.swarm.clocks.run_clock import (
     LOOK_INTERVAL_S,
     Estimate,
     Exchange,
@@ -19,7 +20,6 @@ from llm_locust.swarm.axis import (
     best_of,
     update,
 )
-from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ class ClockWatch:
     """Measures this process's clock against the run's axis, and notices when it is stepped.
 
     A round of exchanges is made soon after a run's beginning and at once after a step, the next one 5 s
-    later, then one every 30 s; :func:`~llm_locust.swarm.axis.update` says what its result changes.
+    later, then one every 30 s; :func:`~llm_locust.swarm.clocks.run_clock.update` says what its result
+    changes.
 
     Args:
         send: sends a ping; it may raise, the exchange is lost then.

@@ -23,9 +23,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
 from llm_locust.client.stream import Trace
-from llm_locust.swarm.loops import spawn_loop
-from llm_locust.swarm.spans import SCOPE, Ended, Prospect, Spans
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.process.throttle import Throttle
+from llm_locust.swarm.tracing.spans import SCOPE, Ended, Prospect, Spans
 
 if TYPE_CHECKING:
     from locust.env import Environment

@@ -40,18 +40,18 @@ from llm_locust.swarm.channel.messages import (
     version_conflict,
 )
 from llm_locust.swarm.channel.securing import guard_of
-from llm_locust.swarm.clocks import ClockWatch
+from llm_locust.swarm.clocks.worker_clock import ClockWatch
 from llm_locust.swarm.delivery.recorder import Deliver, Offset
 from llm_locust.swarm.delivery.shipping import Shipper
-from llm_locust.swarm.descriptors import ensure_descriptors
-from llm_locust.swarm.health import Health
-from llm_locust.swarm.loops import every, spawn_loop
 from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class
-from llm_locust.swarm.own_code import check_named_functions, own_folders
-from llm_locust.swarm.roster import place_key
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.process.loops import every, spawn_loop
+from llm_locust.swarm.process.own_code import check_named_functions, own_folders
+from llm_locust.swarm.process.throttle import Throttle
+from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.run.descriptors import ensure_descriptors
+from llm_locust.swarm.run.roster import place_key
 from llm_locust.swarm.users.session import Session
-from llm_locust.swarm.waiting import wait_until
 
 M = TypeVar("M", bound=msgspec.Struct)
 

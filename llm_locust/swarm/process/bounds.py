@@ -12,7 +12,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner
 from locust.stats import RequestStats, StatsError
 
-from llm_locust.swarm.loops import every
+from llm_locust.swarm.process.loops import every
 
 PASS_INTERVAL_S = 30.0
 

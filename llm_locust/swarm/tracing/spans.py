@@ -4,7 +4,7 @@ A span is made when its request is over, of what the record says, with the recor
 and the sampler's decision are of the moment before the request was sent: they are what ``traceparent``
 told the server. No text of a prompt or an answer, no error text, and no header is in a span.
 
-Needs the OpenTelemetry SDK. :mod:`llm_locust.swarm.tracing` looks whether it is in use.
+Needs the OpenTelemetry SDK. :mod:`llm_locust.swarm.tracing.setup` looks whether it is in use.
 """
 
 import secrets

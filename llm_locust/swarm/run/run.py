@@ -22,18 +22,18 @@ from llm_locust.report.inputs.live_figures import write_live_end
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
-from llm_locust.swarm.axis import Axis
 from llm_locust.swarm.channel.dropped import Dropped
 from llm_locust.swarm.channel.messages import RunInfo
+from llm_locust.swarm.clocks.run_clock import Axis
 from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
-from llm_locust.swarm.finishing import finish_elsewhere
-from llm_locust.swarm.health import Health
-from llm_locust.swarm.loops import spawn_loop
-from llm_locust.swarm.offload import off_the_hub
-from llm_locust.swarm.roster import Roster
-from llm_locust.swarm.scraping import Scraping
-from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
-from llm_locust.swarm.upkeep import upload_elsewhere
+from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.run.finishing import finish_elsewhere
+from llm_locust.swarm.run.roster import Roster
+from llm_locust.swarm.run.scraping import Scraping
+from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
+from llm_locust.swarm.run.upkeep import upload_elsewhere
 from llm_locust.wire.secrecy import blanked
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stop_rules import StopWatch, Totals
 from llm_locust.swarm.channel.messages import RateMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
-from llm_locust.swarm.roster import Participant
-from llm_locust.swarm.run import Run
+from llm_locust.swarm.run.roster import Participant
+from llm_locust.swarm.run.run import Run
 from llm_locust.workload.traces import Trace, TraceError
 
 logger = logging.getLogger(__name__)

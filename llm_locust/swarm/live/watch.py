@@ -14,7 +14,7 @@ from llm_locust.live.store import LiveStore
 from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.scenario import scenario_of
 from llm_locust.swarm.channel.messages import RunInfo
-from llm_locust.swarm.loops import every
+from llm_locust.swarm.process.loops import every
 
 #: How often the load is looked at.
 LOOK_INTERVAL_S = 1.0

@@ -17,8 +17,8 @@ from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
 from llm_locust.deployment.scraper import read_told
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.deployment import MetricsSettings, metrics_words
-from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.children import Child
+from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.process.children import Child
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import gevent
 
-from llm_locust.swarm.throttle import Throttle
+from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from gevent.fileobject import FileObjectPosix
 from gevent.monkey import get_original
 from gevent.os import fork_and_watch, waitpid
 
-from llm_locust.swarm.offload import off_the_hub
+from llm_locust.swarm.process.offload import off_the_hub
 
 #: The package is looked for in this place last, so that neither the directory that this process was
 #: started in nor the package's neighbours can hide a module of the standard library.

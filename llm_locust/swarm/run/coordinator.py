@@ -20,25 +20,26 @@ from llm_locust.options.table import OWN_SPOOL
 from llm_locust.report.output import shown_json
 from llm_locust.report.render.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
-from llm_locust.swarm.arrivals_watch import (
+from llm_locust.swarm.channel.dropped import Dropped
+from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RateMessage, RunInfo
+from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.delivery.collector import Collector
+from llm_locust.swarm.live.roles import store_of
+from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
+from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.process.hush import hush
+from llm_locust.swarm.process.leaving import EXIT_USAGE, leave
+from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.run.load_watch import (
     LoadWatch,
     check_load,
     check_shares,
     checked_trace,
     describe,
 )
-from llm_locust.swarm.axis import Axis
-from llm_locust.swarm.channel.dropped import Dropped
-from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RateMessage, RunInfo
-from llm_locust.swarm.delivery.collector import Collector
-from llm_locust.swarm.health import Health
-from llm_locust.swarm.hush import hush
-from llm_locust.swarm.leaving import EXIT_USAGE, leave
-from llm_locust.swarm.live import store_of
-from llm_locust.swarm.loops import spawn_loop
-from llm_locust.swarm.offload import off_the_hub
-from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
-from llm_locust.swarm.preflight import (
+from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
     check_hosts,
     check_metrics,
@@ -50,11 +51,10 @@ from llm_locust.swarm.preflight import (
     host_of,
     probed_endpoint,
 )
-from llm_locust.swarm.replicas import post_to, wait_for_replicas
-from llm_locust.swarm.roster import Roster
-from llm_locust.swarm.run import Run
-from llm_locust.swarm.server_calls import CALL_TIMEOUT_S, ServerCalls
-from llm_locust.swarm.waiting import wait_until
+from llm_locust.swarm.run.replicas import post_to, wait_for_replicas
+from llm_locust.swarm.run.roster import Roster
+from llm_locust.swarm.run.run import Run
+from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
 
 logger = logging.getLogger(__name__)
 

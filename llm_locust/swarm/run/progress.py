@@ -13,7 +13,7 @@ from rich.live import Live
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.store import LiveStore
 from llm_locust.report.progress import RECENT_S, Progress, ProgressPanel, line
-from llm_locust.swarm.loops import every
+from llm_locust.swarm.process.loops import every
 
 logger = logging.getLogger(__name__)
 

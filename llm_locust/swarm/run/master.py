@@ -13,7 +13,6 @@ from locust.rpc import Message
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
 from llm_locust.store import frame_header
-from llm_locust.swarm.axis import pong
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.dropped import printable
 from llm_locust.swarm.channel.messages import (
@@ -33,9 +32,10 @@ from llm_locust.swarm.channel.messages import (
 )
 from llm_locust.swarm.channel.reported import Reported
 from llm_locust.swarm.channel.securing import guard_of, warn_of_strangers
-from llm_locust.swarm.run import Run
-from llm_locust.swarm.run_side import CUT_HINT, RunSide
-from llm_locust.swarm.waiting import wait_until
+from llm_locust.swarm.clocks.run_clock import pong
+from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.run.coordinator import CUT_HINT, RunSide
+from llm_locust.swarm.run.run import Run
 
 M = TypeVar("M", bound=msgspec.Struct)
 

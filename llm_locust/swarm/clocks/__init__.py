@@ -1,0 +1,1 @@
+"""The run's time, and each worker's clock against it."""

@@ -1,0 +1,1 @@
+"""Live numbers of a run, sent from workers to the master."""

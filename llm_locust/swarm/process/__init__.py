@@ -1,0 +1,1 @@
+"""Services of one Locust process: event loop, clocks, signals, children."""
