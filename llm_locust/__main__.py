@@ -2,7 +2,7 @@
 
 import sys
 
-from llm_locust.cli import main
+from llm_locust.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from llm_locust.k8s.command import render
+from llm_locust.cli.k8s import render
 from llm_locust.k8s.overlay import MANIFESTS, Plan, write_overlay
 from llm_locust.scenario import load_scenario
 

@@ -11,7 +11,7 @@ import pytest
 from metrics_cases import ORIGIN_NS, batch
 from report_cases import lost_records, manifest, records, write_run
 
-from llm_locust.cli import main
+from llm_locust.cli.main import main
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, Sample, SampleWriter
 from llm_locust.store import (
     FRAMES_FILE,
@@ -190,7 +190,7 @@ def test_help_and_version_are_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_report_needs_neither_the_simulator_nor_its_server_library(tmp_path: Path) -> None:
     script = (
-        "import sys; from llm_locust.cli import main; main(sys.argv[1:]); "
+        "import sys; from llm_locust.cli.main import main; main(sys.argv[1:]); "
         "sys.exit(', '.join({'aiohttp', 'llm_locust.sim'} & set(sys.modules)) or 0)"
     )
     command = [sys.executable, "-c", script, "report", str(write_run(tmp_path))]

@@ -12,10 +12,10 @@ import pytest
 from compare_cases import write_made_run
 from metrics_cases import ns
 
+from llm_locust.cli import compare as command
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.stats.bootstrap import CELLS
-from llm_locust.report.compare import command
 from llm_locust.report.compare.console import print_comparison
 from llm_locust.report.compare.markdown import markdown
 from llm_locust.report.compare.outcome import Outcome, compare_runs

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found, kubectl_on_path, output, pods
 
-from llm_locust.k8s import command
+from llm_locust.cli import k8s as command
+from llm_locust.cli import upload as upload_command
 from llm_locust.k8s.overlay import MANIFESTS
 from llm_locust.scenario import load_scenario
-from llm_locust.store import upload_command
 
 #: Reads the real parser: Locust's options and ours, and the environment variables of all.
 PARSE = """

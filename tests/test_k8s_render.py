@@ -15,7 +15,7 @@ import pytest
 import yaml
 from k8s_tools import kubectl_on_path
 
-from llm_locust.k8s import command
+from llm_locust.cli import k8s as command
 from llm_locust.k8s.scenario_files import MOST_BYTES, RenderError, files_of
 from llm_locust.k8s.target import Target
 from llm_locust.scenario import load_scenario

@@ -11,7 +11,7 @@ import pytest
 from metrics_cases import ORIGIN_NS, batch, failed, ns, request
 from report_cases import SECONDS, lost_records, manifest, records, write_run
 
-from llm_locust.cli import main
+from llm_locust.cli.main import main
 from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, moved
 from llm_locust.report.compare.outcome import compare_runs

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from roofline_cases import MODELS, plain_roof
 
-from llm_locust.cli import main
-from llm_locust.report.roofline_command import print_bounds
+from llm_locust.cli.main import main
+from llm_locust.cli.roofline import print_bounds
 from llm_locust.roofline.answer import answer
 from llm_locust.roofline.gpus import gpu_named
 from llm_locust.roofline.model_file import read_model

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from upload_cases import Pauses, contents, copy, finished_run, whole
 
+from llm_locust.cli.upload import main
 from llm_locust.store.files import MANIFEST_FILE, StoreError
 from llm_locust.store.upload import transfer as module
 from llm_locust.store.upload.destination import Destination, UploadError
 from llm_locust.store.upload.files import Part, parts_of
 from llm_locust.store.upload.transfer import INDEX_FILE, Patience, Uploaded, upload_run
-from llm_locust.store.upload_command import main
 
 KEY, SECRET = "known-key-id", "this-is-the-secret"
 

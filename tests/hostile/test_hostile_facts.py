@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import write_run
 
-from llm_locust.cli import main
+from llm_locust.cli.main import main
 from llm_locust.core.manifest import Manifest
 from llm_locust.report.run.build import build_report
 from llm_locust.store import MANIFEST_FILE, StoreError, frame_header, read_manifest, write_manifest

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import records, write_run
 
-from llm_locust.cli import main
+from llm_locust.cli.main import main
 from llm_locust.report.output import shown_json
 
 #: A title, colours by both kinds of escape, DEL, text from right to left, a separator of lines, a mark.

@@ -19,6 +19,7 @@ import pytest
 from compare_cases import compared, lognormal, made_batch, made_run, write_made_run
 from metrics_cases import batch, ns, request
 
+from llm_locust.cli import compare as command
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.relative_gates import (
@@ -28,7 +29,6 @@ from llm_locust.metrics.compare.relative_gates import (
     parse_relative_gates,
 )
 from llm_locust.metrics.stats.chance import hypergeometric_at_most
-from llm_locust.report.compare import command
 from llm_locust.report.compare.words import gate_reason
 
 

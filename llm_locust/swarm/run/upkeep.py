@@ -40,7 +40,7 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
     size = off_the_hub(_size_bytes, run)
     try:
         code, said = run_elsewhere(
-            "llm_locust.store.upload_command",
+            "llm_locust.cli.upload",
             [*words, "--", str(run), to],
             heard=(STDOUT, STDERR),
             prefixes=_CREDENTIALS,

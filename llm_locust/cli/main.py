@@ -7,9 +7,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
-from llm_locust.report import command as report_command
-from llm_locust.report import roofline_command
-from llm_locust.report.compare import command as compare_command
+from llm_locust.cli import compare as compare_command
+from llm_locust.cli import report as report_command
+from llm_locust.cli import roofline as roofline_command
 from llm_locust.report.inputs.scraped import carry_over
 from llm_locust.report.output import one_line, printing
 from llm_locust.report.render.console import print_report
@@ -102,7 +102,7 @@ def _add_sim(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_k8s(parser: argparse.ArgumentParser) -> None:
-    from llm_locust.k8s import command
+    from llm_locust.cli import k8s as command
 
     parser.description = command.DESCRIPTION
     command.add_arguments(parser)
@@ -111,7 +111,7 @@ def _add_k8s(parser: argparse.ArgumentParser) -> None:
 
 def _add_upload(parser: argparse.ArgumentParser) -> None:
     # Here and not above: object stores' clients start threads when they are imported.
-    from llm_locust.store import upload_command
+    from llm_locust.cli import upload as upload_command
 
     parser.description = upload_command.DESCRIPTION
     upload_command.add_arguments(parser)

@@ -44,9 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command by itself, for a process whose event loop must stay free: it starts another one for it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m llm_locust.store.upload_command", description=DESCRIPTION
-    )
+    parser = argparse.ArgumentParser(prog="python -m llm_locust.cli.upload", description=DESCRIPTION)
     add_arguments(parser)
     return run(parser.parse_args(argv))
 

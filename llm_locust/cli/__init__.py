@@ -1,0 +1,1 @@
+"""The ``llm-locust`` command: one module a subcommand."""
