@@ -30,8 +30,8 @@ test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real
 	$(BIN)/pytest -m e2e
 
 test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; the demo's pods on podman where there is one
-	$(BIN)/pytest tests/test_k8s_*.py
-	tests/k8s/pods.sh $(BIN)/pytest tests/k8s
+	$(BIN)/pytest tests/k8s
+	tests/pods/pods.sh $(BIN)/pytest tests/pods
 
 # atheris is in no lock: it has wheels for few versions of Python. Without it cases are random.
 FUZZ_SECONDS ?= 60
@@ -109,7 +109,7 @@ $(VENV)/.test: tests/requirements.txt pyproject.toml
 	.venv-litellm/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
 
-.venv-k8s/.installed: tests/k8s/requirements.txt
+.venv-k8s/.installed: tests/pods/requirements.txt
 	$(PYTHON) -m venv .venv-k8s
 	.venv-k8s/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@

@@ -1,4 +1,4 @@
-"""The rooms of the house: imports point down only."""
+"""The layers of the package: imports point down only, between rooms and between the folders of a room."""
 
 import ast
 from pathlib import Path
@@ -7,24 +7,21 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "llm_locust"
 
-#: From the ground up. A module may import from its own room and from rooms of lower levels.
+#: Rooms from the ground up. A module may import from its own room and from rooms of lower levels.
 LEVELS: dict[str, int] = {
+    "core": 0,
     "wire": 0,
-    "record": 0,
-    "arrow_stream": 0,
-    "replacing": 0,
-    "manifest": 0,
     "roofline": 0,
-    "batch": 1,
-    "metrics": 2,
-    "client": 3,
-    "workload": 3,
-    "arrivals": 3,
-    "deployment": 3,
-    "store": 3,
-    "live": 3,
-    "report": 4,
-    "sim": 4,
+    "metrics": 1,
+    "client": 1,
+    "store": 1,
+    "sim": 1,
+    "live": 2,
+    "deployment": 2,
+    "workload": 2,
+    "scenario": 3,
+    "report": 3,
+    "options": 4,
     "k8s": 4,
     "swarm": 5,
     "cli": 6,
@@ -32,8 +29,32 @@ LEVELS: dict[str, int] = {
     "": 7,  # the package's public namespace
 }
 
-#: Who may import what from outside, for the libraries that shape a process.
-GUARDED = {"gevent": {"client", "swarm"}, "locust": {"swarm"}, "asyncio": {"sim"}, "aiohttp": {"sim"}}
+#: Folders of a room from the ground up. A module in one may import from its own folder, from lower ones and
+#: from modules that lie in the room itself.
+FOLDERS: dict[str, tuple[str, ...]] = {
+    "wire": ("dialects",),
+    "client": ("http",),
+    "store": ("upload",),
+    "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals"),
+    "metrics": (
+        *("stats", "requests", "select", "answers", "sections", "deployment"),
+        *("peers", "compare", "charts"),
+    ),
+    "report": ("inputs", "sections", "render", "html", "run", "formats", "compare"),
+    "sim": ("engine", "answers", "faults", "settings", "gateway"),
+    "swarm": (
+        *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "users"),
+        *("live", "run", "web"),
+    ),
+}
+
+#: Rooms that may import a library that shapes a process.
+GUARDED = {
+    "gevent": {"client", "swarm"},
+    "locust": {"options", "swarm"},
+    "asyncio": {"sim"},
+    "aiohttp": {"sim"},
+}
 
 #: Without the locustfiles among the Kubernetes manifests, which are data of the package.
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "manifests" not in p.parts)
@@ -45,6 +66,12 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
+def folder(module: str) -> str:
+    """The folder of a module inside its room; empty where it lies in the room itself."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[2] in FOLDERS.get(parts[1], ()) else ""
+
+
 def imports(path: Path) -> list[tuple[str, int]]:
     """Every absolute module that the file imports, with the line."""
     found = []
@@ -54,8 +81,8 @@ def imports(path: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import hides its room"
             module = node.module or ""
-            if module == "llm_locust":
-                found += [(f"llm_locust.{alias.name}", node.lineno) for alias in node.names]
+            if module.split(".")[0] == "llm_locust":
+                found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
             else:
                 found.append((module, node.lineno))
     return found
@@ -63,19 +90,23 @@ def imports(path: Path) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_down(path: Path) -> None:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    own = room(".".join(p for p in parts if p != "__init__"))
+    own = ".".join(p for p in path.relative_to(PACKAGE.parent).with_suffix("").parts if p != "__init__")
     for module, line in imports(path):
         top = module.split(".")[0]
         if top == "llm_locust":
-            target = room(module)
-            assert own == target or LEVELS[target] < LEVELS[own], (
-                f"{path}:{line}: {own or 'llm_locust'} imports {module}, which is not below it"
-            )
+            at = f"{path}:{line}: {own} imports {module}, which is not below it"
+            if room(own) != room(module):
+                assert LEVELS[room(module)] < LEVELS[room(own)], at
+            elif folder(own) and folder(module):
+                order = FOLDERS[room(own)]
+                assert order.index(folder(module)) <= order.index(folder(own)), at
         elif top in GUARDED:
-            assert own in GUARDED[top], f"{path}:{line}: only {sorted(GUARDED[top])} may import {top}"
+            assert room(own) in GUARDED[top], f"{path}:{line}: only {sorted(GUARDED[top])} may import {top}"
 
 
-def test_every_room_has_a_level() -> None:
+def test_every_room_has_a_level_and_every_folder_a_place() -> None:
     rooms = {room("llm_locust." + p.relative_to(PACKAGE).with_suffix("").parts[0]) for p in MODULES}
     assert rooms - {"__init__", ""} <= set(LEVELS)
+    for name, order in FOLDERS.items():
+        inside = {p.parent.name for p in PACKAGE.joinpath(name).glob("*/__init__.py")}
+        assert inside == set(order), name

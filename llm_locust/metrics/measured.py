@@ -18,7 +18,6 @@ from llm_locust.metrics.columns import (
     groups,
     slices,
 )
-from llm_locust.metrics.requests.first_tries import FirstTries
 from llm_locust.metrics.requests.gaps import PooledGaps
 from llm_locust.metrics.requests.goodput import Judgement, Limits, MeasuredFrom, judge
 from llm_locust.metrics.requests.latency import per_request
@@ -28,6 +27,7 @@ from llm_locust.metrics.requests.throughput import Credits
 from llm_locust.metrics.requests.tokens import with_estimates
 from llm_locust.metrics.sections.steady import asked_load, steady_window
 from llm_locust.metrics.sections.stuck import Stuck, find_stuck
+from llm_locust.metrics.select.first_tries import FirstTries
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.cells import time_cells
 from llm_locust.metrics.whole import Whole

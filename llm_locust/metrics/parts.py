@@ -14,12 +14,12 @@ from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality_of_part
 from llm_locust.metrics.columns import OUTCOMES, Rows, groups
 from llm_locust.metrics.measured import Measured
-from llm_locust.metrics.requests.first_tries import Label
 from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
 from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
 from llm_locust.metrics.requests.latency import Measurable, latency_tables
 from llm_locust.metrics.requests.pace import summarise_on_time
 from llm_locust.metrics.requests.throughput import throughput
+from llm_locust.metrics.select.first_tries import Label
 from llm_locust.metrics.stats.cells import order_cells, time_cells
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.window import Population

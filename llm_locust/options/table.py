@@ -13,6 +13,7 @@ from llm_locust.options.deployment import add_deployment_arguments
 from llm_locust.options.scenario import take_scenario
 from llm_locust.options.stop_rules import parse_stop_rules
 from llm_locust.options.types import (
+    PROGRESS_MODES,
     Append,
     checked,
     parse_header,
@@ -24,7 +25,6 @@ from llm_locust.options.types import (
 )
 from llm_locust.options.web import add_web_arguments, listen_on_loopback
 from llm_locust.roofline.gpus import gpu_named
-from llm_locust.swarm.run.progress import MODES
 from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain
@@ -238,7 +238,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
     add("--client-cert", metavar="FILE", help="client certificate and key in one PEM file")
     add(
         "--progress",
-        choices=MODES,
+        choices=PROGRESS_MODES,
         help="of a headless run: a live panel (rich), a line every 10 s (plain), or Locust's table (locust); "
         "auto takes the panel on a terminal (default auto)",
     )

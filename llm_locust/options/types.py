@@ -5,12 +5,17 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from llm_locust.client.http.connection import Timeouts
 from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.model_file import read_model
 from llm_locust.wire.headers import header_template
+
+#: ``auto`` is ``rich`` on a terminal, ``plain`` elsewhere; ``locust`` leaves Locust's own table.
+ProgressMode = Literal["auto", "rich", "plain", "locust"]
+PROGRESS_MODES: tuple[ProgressMode, ...] = ("auto", "rich", "plain", "locust")
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?(KiB|MiB|GiB)", re.IGNORECASE | re.ASCII)
 _UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}

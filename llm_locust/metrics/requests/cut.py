@@ -94,7 +94,9 @@ class Samples:
 
     @classmethod
     def of(cls, c: Columns, values: Mapping[str, Floats], metric: str) -> "Samples":
-        """``values`` has the latencies as :func:`~llm_locust.metrics.requests.latency.per_request` gives them."""
+        """``values`` has the latencies as :func:`~llm_locust.metrics.requests.latency.per_request` gives
+        them.
+        """
         if metric not in CENSORED or not c.given_up.any():
             return cls(c, values[metric], None, None)
         return cls(c, values[metric], at_least(c, metric), is_open(c, metric))

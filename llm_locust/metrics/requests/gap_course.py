@@ -21,7 +21,9 @@ _Integers = NDArray[np.int64]
 
 
 class GapCourse:
-    """``table[cell, i]`` gaps in bin ``first`` + i, as a :class:`~llm_locust.metrics.stats.intervals.Course`."""
+    """``table[cell, i]`` gaps in bin ``first`` + i, as a
+    :class:`~llm_locust.metrics.stats.intervals.Course`.
+    """
 
     def __init__(self, cells: int) -> None:
         self.first = 0

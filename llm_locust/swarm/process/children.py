@@ -19,7 +19,7 @@ from llm_locust.swarm.process.offload import off_the_hub
 
 #: The package is looked for in this place last, so that neither the directory that this process was
 #: started in nor the package's neighbours can hide a module of the standard library.
-_PLACE = Path(__file__).parents[2]
+_PLACE = Path(__file__).parents[3]
 _COMMAND = "import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; sys.exit(main())"
 
 #: What Python, its libraries and the C library read. Nothing else goes along: it may be a secret.

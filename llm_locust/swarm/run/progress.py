@@ -3,7 +3,7 @@
 import atexit
 import logging
 import sys
-from typing import Literal, TextIO
+from typing import TextIO
 
 from locust.env import Environment
 from locust.runners import WorkerRunner
@@ -12,20 +12,17 @@ from rich.live import Live
 
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.store import LiveStore
+from llm_locust.options.types import ProgressMode
 from llm_locust.report.progress import RECENT_S, Progress, ProgressPanel, line
 from llm_locust.swarm.process.loops import every
 
 logger = logging.getLogger(__name__)
 
-#: ``auto`` is ``rich`` on a terminal, ``plain`` elsewhere; ``locust`` leaves Locust's own table.
-Mode = Literal["auto", "rich", "plain", "locust"]
-MODES: tuple[Mode, ...] = ("auto", "rich", "plain", "locust")
-
 PANEL_INTERVAL_S = 1.0
 LINE_INTERVAL_S = 10.0
 
 
-def show_progress(environment: Environment, store: LiveStore | None, mode: Mode) -> None:
+def show_progress(environment: Environment, store: LiveStore | None, mode: ProgressMode) -> None:
     """Show how a headless run goes, instead of Locust's table. To be called while the process starts.
 
     Args:

@@ -1,0 +1,289 @@
+"""``llm-locust k8s render``: manifests that do what the scenario and the command line say."""
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from k8s_tools import kubectl_on_path
+
+from llm_locust.cli import k8s as command
+from llm_locust.k8s.scenario_files import MOST_BYTES, RenderError, files_of
+from llm_locust.k8s.target import Target
+from llm_locust.scenario import load_scenario
+
+ROOT = Path(__file__).parents[2]
+TARGET = ("--target", "http://vllm.models.svc:8000")
+
+Render = Callable[..., "Rendered"]
+
+
+class Rendered:
+    """What was printed, and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def one(self, kind: str, name: str) -> Any:
+        (found,) = (
+            d
+            for d in yaml.safe_load_all(self.out)
+            if d["kind"] == kind and re.fullmatch(rf"{name}(-\w{{10}})?", d["metadata"]["name"])
+        )
+        return found
+
+    def pod(self, role: str, kind: str = "Job") -> Any:
+        return self.one(kind, f"llm-locust-{role}")["spec"]["template"]["spec"]
+
+    @property
+    def options(self) -> dict[str, str]:
+        data: dict[str, str] = self.one("ConfigMap", "llm-locust-options")["data"]
+        return data
+
+    @property
+    def load(self) -> dict[str, str]:
+        data: dict[str, str] = self.one("ConfigMap", "llm-locust-load")["data"]
+        return data
+
+
+@pytest.fixture
+def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Render]:
+    """Renders a scenario's text with options."""
+
+    def of(scenario: str, *words: str) -> Rendered:
+        path = tmp_path / "s.yaml"
+        path.write_text(scenario, encoding="utf-8")
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        args = parser.parse_args(["render", "--scenario", str(path), "--workers", "5", *words])
+        code = command.run(args)
+        return Rendered(code, *capsys.readouterr())
+
+    with kubectl_on_path():
+        yield of
+
+
+def test_the_command_of_the_page_prints_manifests_for_kubectl_apply(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("users: 50\nrun_time: 5m\n")
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (line,) = re.findall(r"^(llm-locust k8s render .*--target .*) \| kubectl apply -f -$", page, flags=re.M)
+    with kubectl_on_path():
+        command = [sys.executable, "-m", "llm_locust", *shlex.split(line)[1:]]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    kinds = [document["kind"] for document in yaml.safe_load_all(done.stdout)]
+    assert kinds.count("Job") == 2
+    assert kinds[0] == "Namespace"  # first, for kubectl makes them in this order
+
+
+def test_workers_scenario_and_target_are_as_asked(render: Render) -> None:
+    scenario = "users: 50\nrun_time: 5m\n"
+    made = render(scenario, *TARGET)
+    assert made.code == 0, made.err
+    workers = made.one("Job", "llm-locust-worker")["spec"]
+    assert (workers["completions"], workers["parallelism"]) == (5, 5)
+    assert made.options["LOCUST_EXPECT_WORKERS"] == "5"
+    assert made.options["LOCUST_HOST"] == TARGET[1]
+    assert made.load["scenario.yaml"] == scenario
+    assert made.load["locustfile.py"] == (ROOT / "locustfiles" / "scenario.py").read_text()
+    (rule,) = made.one("NetworkPolicy", "llm-locust-target")["spec"]["egress"]
+    assert rule == {"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "models"}}}]}
+
+
+def test_the_host_may_be_the_scenarios(render: Render) -> None:
+    made = render("host: http://10.1.2.3:8000\nusers: 5\n")
+    assert "LOCUST_HOST" not in made.options
+    (rule,) = made.one("NetworkPolicy", "llm-locust-target")["spec"]["egress"]
+    assert rule == {"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"port": 8000}]}
+
+
+def test_a_soaks_workers_are_replicas(render: Render) -> None:
+    made = render("users: 5\n", *TARGET, "--overlay", "soak")
+    assert made.one("Deployment", "llm-locust-worker")["spec"]["replicas"] == 5
+
+
+def test_the_demo_brings_its_own_target(render: Render) -> None:
+    made = render("users: 5\n", "--overlay", "demo")
+    assert made.options["LOCUST_HOST"] == "http://llm-locust-sim:8000"
+    assert render("users: 5\n", *TARGET, "--overlay", "demo").code == 2
+
+
+def test_a_namespace_that_is_there_is_used_and_none_is_made(render: Render) -> None:
+    made = render("users: 5\n", *TARGET, "--namespace", "perf")
+    found = list(yaml.safe_load_all(made.out))
+    assert {d["metadata"]["namespace"] for d in found} == {"perf"}
+    assert "Namespace" not in {d["kind"] for d in found}
+
+
+@pytest.mark.parametrize(
+    "image", ["llm-locust:2", "images.example.com:5000/team/loads:2.1", f"loads@sha256:{'a' * 64}"]
+)
+def test_the_image_is_as_asked(render: Render, image: str) -> None:
+    made = render("users: 5\n", *TARGET, "--image", image)
+    for role in ("master", "worker"):
+        assert made.pod(role)["containers"][0]["image"] == image
+
+
+def test_a_key_comes_from_its_secret_under_the_scenarios_name(render: Render) -> None:
+    made = render("users: 5\napi_key_env: VLLM_KEY\n", *TARGET, "--api-key-secret", "models/token")
+    assert made.options["LLM_LOCUST_API_KEY_ENV"] == "VLLM_KEY"
+    source = {"secretKeyRef": {"name": "models", "key": "token"}}
+    for role in ("master", "worker"):
+        assert made.pod(role)["containers"][0]["env"] == [{"name": "VLLM_KEY", "valueFrom": source}]
+
+
+def test_pods_are_found_with_rights_that_are_asked_for_in_the_runs_namespace(render: Render) -> None:
+    made = render("users: 5\n", *TARGET, "--pod-discovery", "--namespace", "perf", "--overlay", "soak")
+    assert made.pod("master", "Deployment")["serviceAccountName"] == "llm-locust-master"
+    (subject,) = made.one("RoleBinding", "llm-locust-pods")["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": "llm-locust-master", "namespace": "perf"}
+    assert "kind: Role\n" not in render("users: 5\n", *TARGET).out
+
+
+def test_an_upload_has_its_credentials_and_may_leave_the_master(render: Render) -> None:
+    made = render("users: 5\n", *TARGET, "--upload", "s3://runs/x", "--upload-secret", "s3")
+    assert made.options["LLM_LOCUST_UPLOAD"] == "s3://runs/x"
+    assert {"secretRef": {"name": "s3"}} in made.pod("master")["containers"][0]["envFrom"]
+    assert made.one("NetworkPolicy", "llm-locust-master")["spec"]["egress"] == [{"ports": [{"port": 443}]}]
+
+
+def test_files_that_the_scenario_names_come_along_to_the_same_paths(render: Render, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "q.jsonl").write_text('{"prompt": "Hello"}\n')
+    (tmp_path / "lengths.csv").write_text("10\n20\n")
+    made = render(
+        "users: 5\nclasses:\n"
+        "  a: {dataset: {file: data/q.jsonl}}\n"
+        "  b: {input_tokens: 'file:lengths.csv', output_tokens: 10}\n",
+        *TARGET,
+    )
+    assert made.code == 0, made.err
+    assert made.load["data__q.jsonl"] == '{"prompt": "Hello"}\n'
+    volume = made.pod("worker")["volumes"][0]["configMap"]
+    placed = {item["path"]: made.load[item["key"]] for item in volume["items"]}
+    assert placed.keys() == {"scenario.yaml", "locustfile.py", "data/q.jsonl", "lengths.csv"}
+    assert placed["lengths.csv"] == "10\n20\n"
+
+
+def test_a_long_flush_has_time_and_results_have_a_place(render: Render) -> None:
+    made = render("users: 5\nflush_timeout: 10m\nout: results/nightly\n", *TARGET)
+    assert made.pod("master")["terminationGracePeriodSeconds"] == 810
+    assert made.pod("worker")["terminationGracePeriodSeconds"] == 720
+    assert made.options["LLM_LOCUST_OUT"] == "/runs/nightly"
+
+
+def test_a_drain_of_ones_own_has_its_time_and_no_more(render: Render) -> None:
+    for drain, worker_s in (("5m", 390), ("0", 90)):
+        made = render(f"users: 5\ndrain: {drain}\n", *TARGET)
+        assert made.pod("worker")["terminationGracePeriodSeconds"] == worker_s
+
+
+def test_the_usual_grace_is_that_of_the_base(render: Render) -> None:
+    made = render("users: 5\n", *TARGET)
+    assert made.pod("master")["terminationGracePeriodSeconds"] == 240
+    assert made.pod("worker")["terminationGracePeriodSeconds"] == 150
+
+
+def test_a_locustfile_of_ones_own_takes_the_others_place(render: Render, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("# mine\n")
+    made = render("users: 5\n", *TARGET, "--locustfile", str(tmp_path / "mine.py"))
+    assert made.load["locustfile.py"] == "# mine\n"
+
+
+def test_an_overlay_that_is_written_renders_to_the_same(render: Render, tmp_path: Path) -> None:
+    printed = render("users: 5\n", *TARGET).out
+    kept = tmp_path / "kept"
+    assert render("users: 5\n", *TARGET, "--write", str(kept)).out == ""
+    assert command.render(kept) == printed
+    again = render("users: 5\n", *TARGET, "--write", str(kept))
+    assert (again.code, again.out) == (2, "")
+    assert "is there already" in again.err
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words", "reason"),
+    [
+        ("users: 5\n", (), "no target: give --target"),
+        ("user: 5\n", TARGET, "s.yaml:1:1"),
+        ("users: 5\n", ("--target", "vllm:8000"), "is no URL such as"),
+        ("users: 5\n", ("--target", "https://api.example.com/v1"), "by --target-cidr"),
+        ("users: 5\n", ("--target", "http://h", "--target-cidr", "1.2.3.4/8"), "has host bits set"),
+        ("users: 5\napi_key_env: KEY\n", TARGET, "by --api-key-secret NAME/KEY"),
+        (
+            "users: 5\nheader: Authorization=Bearer sk-1\n",
+            TARGET,
+            "'Authorization' would stand in",
+        ),
+        (
+            "classes: {a: {headers: {X-Api-Key: sk-1}}}\n",
+            TARGET,
+            "the header 'x-api-key' would stand in a ConfigMap, for all to read",
+        ),
+        ("users: 5\n", (*TARGET, "--api-key-secret", "x"), "is not SECRET/KEY"),
+        ("users: 5\n", (*TARGET, "--locustfile", "/no/such.py"), "/no/such.py"),
+    ],
+)
+def test_what_cannot_be_rendered_is_said_in_one_line(
+    render: Render, scenario: str, words: tuple[str, ...], reason: str
+) -> None:
+    made = render(scenario, *words)
+    assert (made.code, made.out) == (2, "")
+    assert reason in made.err
+    assert made.err.startswith("llm-locust k8s render: ")
+    assert made.err.count("\n") == 1
+
+
+def test_without_kubectl_and_kustomize_it_says_what_to_do(
+    render: Render, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = render("users: 5\n", *TARGET)
+    assert made.code == 2
+    assert "--write DIR" in made.err
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"client_cert": "me.pem"}, "mount it from a Secret"),
+        ({"dataset": "../q.jsonl"}, "outside of the scenario's folder"),
+        ({"tokenizer": "folder"}, "is a folder: put it into the image"),
+        ({"arrival": "trace:none.csv"}, "there is no file"),
+        ({"classes": [{"dataset": {"file": "large"}}]}, f"a ConfigMap holds {MOST_BYTES}"),
+    ],
+)
+def test_files_that_cannot_come_along_are_said(tmp_path: Path, document: Any, reason: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "large").write_bytes(bytes(MOST_BYTES + 1))
+    with pytest.raises(RenderError, match=re.escape(reason)):
+        files_of(document, tmp_path)
+
+
+def test_files_of_the_image_are_left_to_it(tmp_path: Path) -> None:
+    assert files_of({"tokenizer": "/models/tiny", "input_tokens": "512"}, tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.yaml")))
+def test_every_example_scenario_renders(render: Render, name: str, tmp_path: Path) -> None:
+    scenario = ROOT / "examples" / name
+    for named in files_of(load_scenario(scenario).document, scenario.parent):
+        shutil.copyfile(scenario.parent / named, tmp_path / named)
+    assert render(scenario.read_text(), *TARGET).code == 0
+
+
+@pytest.mark.parametrize("url", ["http://vllm", "http://vllm:8000/v1"])
+def test_a_name_without_a_namespace_is_a_service_of_the_runs_own(url: str) -> None:
+    assert Target.parse(url).egress(()) == [{"to": [{"podSelector": {}}]}]
+
+
+def test_an_address_of_version_6_is_one_address() -> None:
+    (rule,) = Target.parse("https://[2001:db8::1]/v1").egress(())
+    assert json.dumps(rule) == '{"to": [{"ipBlock": {"cidr": "2001:db8::1/128"}}], "ports": [{"port": 443}]}'

@@ -1,0 +1,327 @@
+"""What is held against the client."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from metrics_cases import columns, failed, manifest, ns, request
+
+from llm_locust.core.manifest import ClockFacts, HealthCell, NodeHealth, WorkerFacts
+from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.sections.node_health import nodes
+from llm_locust.metrics.sections.thresholds import markdown_rows
+from llm_locust.metrics.sections.validity import Scale, client_validity
+from llm_locust.metrics.window import Window
+
+
+def verdict(
+    *records: RequestRecord,
+    cpu: float | None = 10.0,
+    open_loop: bool = False,
+    itl: float | None = 20.0,
+    ttft: float | None = 50.0,
+    e2el: float | None = 90.0,
+    gaps: int = 100,
+    unknown: int = 0,
+    hub_lag: float | None = None,
+    clocks: tuple[ClockFacts | None, ...] = (),
+    window_s: float = 10.0,
+    **facts: Any,
+) -> dict[str, Any]:
+    c = columns(*records)
+    health = [
+        NodeHealth(cpu_percent_max=None if cpu is None else 1.0),
+        NodeHealth(cpu_percent_max=cpu, hub_lag_ms_p99=hub_lag, hub_lag_ms_max=hub_lag and 2 * hub_lag),
+    ]
+    workers = [
+        WorkerFacts(id=f"w{i}", index=i, announced=0, received=0, health=h) for i, h in enumerate(health)
+    ]
+    workers += [
+        WorkerFacts(id=f"c{i}", index=2 + i, announced=0, received=0, clock=clock)
+        for i, clock in enumerate(clocks)
+    ]
+    made = manifest(open_loop=open_loop, workers=workers, **facts)
+    scale = Scale(window_s=window_s, itl_ms=itl, ttft_ms=ttft, e2el_ms=e2el, gaps=gaps, gaps_unknown=unknown)
+    return client_validity(c, np.arange(len(c)), made, scale)
+
+
+def clock(error_s: float = 0.0002, steps: int = 0) -> ClockFacts:
+    error_ns = round(error_s * 1e9)
+    return ClockFacts(
+        offset_ns=0, error_ns=error_ns, least_offset_ns=0, most_offset_ns=0, exchanges=8, steps=steps
+    )
+
+
+def lagging(ms: float, **fields: Any) -> RequestRecord:
+    return request(client_lag_ns=round(ms * 1e6), **fields)
+
+
+def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
+    assert verdict(request(), request()) == {
+        "verdict": "ok",
+        "reasons": [],
+        "timestamps": "kernel",
+        "kernel_share": 1.0,
+        "first_tokens_wide": 0.0,
+        "gaps_unknown": 0,
+        "gaps_unknown_share": 0.0,
+        "lag_ms_p50": pytest.approx(0.02),
+        "lag_ms_p99": pytest.approx(0.02),
+        "schedule_delay_ms_p99": None,
+        "cpu_percent_max": 10.0,
+        "coalesced_ratio": 0.0,
+        "clock_steps": 0,
+        "steal_percent_max": None,
+        "throttled_percent_max": None,
+        "hub_lag_ms_p99": None,
+        "hub_lag_ms_max": None,
+        "hub_lag_master_ms_max": None,
+        "worker_clock_steps": 0,
+        "master_clock_steps": 0,
+        "clock_error_ms_max": None,
+    }
+
+
+def test_lag_under_kernel_stamps_leaves_the_time_of_a_single_packet_true_and_makes_suspect() -> None:
+    assert verdict(lagging(19), e2el=1e6)["verdict"] == "ok"
+    assert verdict(lagging(21), e2el=1e6)["verdict"] == "suspect"
+    assert verdict(lagging(2000), e2el=1e6)["verdict"] == "suspect"
+
+
+@pytest.mark.parametrize(("lag_ms", "expected"), [(8, "ok"), (10, "suspect"), (46, "invalid")])
+def test_a_closed_loop_whose_users_send_late_is_a_lighter_load(lag_ms: float, expected: str) -> None:
+    late = verdict(lagging(lag_ms), lagging(lag_ms), e2el=90.0, itl=1e6)
+    assert (late["verdict"], late["lag_ms_p50"]) == (expected, pytest.approx(lag_ms))
+    assert verdict(lagging(lag_ms), e2el=90.0, itl=1e6, open_loop=True)["verdict"] == "ok"
+    one = verdict(request(), request(), lagging(lag_ms), e2el=90.0, itl=1e6)
+    assert one["verdict"] == "ok", "most users were not late"
+
+
+def early(ms: float, ttft: float = 0.05) -> RequestRecord:
+    """A request whose first token may have come so much earlier than its stamp."""
+    arrivals = (ttft, ttft + 0.02, ttft + 0.04)
+    return request(arrivals=arrivals, early_ns=np.array([round(ms * 1e6), 0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("wide", "expected"), [(0, "ok"), (1, "ok"), (2, "suspect"), (10, "suspect"), (11, "invalid")]
+)
+def test_first_tokens_whose_time_is_not_known_are_held_against_the_client(wide: int, expected: str) -> None:
+    result = verdict(*[early(30)] * wide, *[request()] * (1000 - wide))
+    assert (result["verdict"], result["first_tokens_wide"]) == (expected, wide / 1000)
+    assert len(result["reasons"]) == (expected != "ok")
+
+
+@pytest.mark.parametrize(("ms", "ttft", "share"), [(2.4, 0.05, 0.0), (2.6, 0.05, 1.0), (0.9, 0.001, 0.0)])
+def test_a_first_token_is_known_well_enough_within_5_percent_or_a_millisecond(
+    ms: float, ttft: float, share: float
+) -> None:
+    assert verdict(early(ms, ttft))["first_tokens_wide"] == share
+
+
+@pytest.mark.parametrize(
+    ("unknown", "expected"), [(1, "ok"), (2, "suspect"), (10, "suspect"), (11, "invalid")]
+)
+def test_unknown_gaps_are_held_against_the_client(unknown: int, expected: str) -> None:
+    result = verdict(request(), gaps=100 - unknown, unknown=unknown)
+    assert (result["verdict"], result["gaps_unknown"]) == (expected, unknown)
+    assert result["gaps_unknown_share"] == unknown / 100
+
+
+def test_a_report_without_first_tokens_has_no_share_of_them() -> None:
+    result = verdict(failed(), gaps=0)
+    assert (result["first_tokens_wide"], result["gaps_unknown_share"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "expected"), [(0.9, "ok"), (1.9, "ok"), (2.1, "suspect"), (20.1, "invalid")]
+)
+def test_lag_under_the_programs_stamps_is_in_every_latency(lag_ms: float, expected: str) -> None:
+    assert verdict(lagging(lag_ms, kernel_stamps=False))["verdict"] == expected
+
+
+def test_lag_of_less_than_a_millisecond_is_nothing_however_short_the_gaps() -> None:
+    assert verdict(lagging(0.9, kernel_stamps=False), itl=0.01)["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(("late_ms", "expected"), [(4, "ok"), (6, "suspect"), (26, "invalid")])
+def test_an_open_loop_that_sends_late_is_not_the_load_asked_for(late_ms: int, expected: str) -> None:
+    record = request(late=late_ms / 1000)
+    result = verdict(record, open_loop=True)
+    assert result["verdict"] == expected
+    assert result["schedule_delay_ms_p99"] == pytest.approx(late_ms)
+    assert verdict(record, open_loop=False)["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "kernel", "program"),
+    [(None, "ok", "ok"), (69, "ok", "ok"), (71, "ok", "suspect"), (91, "suspect", "invalid")],
+)
+def test_the_busiest_workers_core_counts(cpu: float | None, kernel: str, program: str) -> None:
+    assert verdict(request(), cpu=cpu)["verdict"] == kernel
+    assert verdict(request(kernel_stamps=False), cpu=cpu)["verdict"] == program
+
+
+def test_coalesced_reads_are_held_against_a_client_that_was_late_or_may_have_been() -> None:
+    merged: dict[str, Any] = {"reads": 10, "coalesced_reads": 3}
+    assert verdict(lagging(0.1, **merged))["verdict"] == "ok"
+    late = verdict(lagging(5, **merged))
+    assert late["verdict"] == "suspect"
+    assert late["coalesced_ratio"] == pytest.approx(0.3)
+    assert verdict(request(client_lag_ns=None, kernel_stamps=False, **merged))["verdict"] == "suspect"
+
+
+def test_trap_18_a_step_of_the_clock_is_told() -> None:
+    steady = [request() for _ in range(199)]
+    few = verdict(*steady, request(clock_step_ns=10**9))
+    assert (few["verdict"], few["clock_steps"]) == ("suspect", 1)
+    assert "during 1 of 200 requests" in few["reasons"][0]
+
+
+def test_the_worst_reason_comes_first_and_all_are_told() -> None:
+    result = verdict(lagging(5, kernel_stamps=False, reads=2, coalesced_reads=2), cpu=99)
+    assert result["verdict"] == "invalid"
+    assert "core" in result["reasons"][0]
+    assert len(result["reasons"]) == 3
+
+
+def test_stamps_of_two_sources_are_mixed_and_judged_as_the_weaker() -> None:
+    result = verdict(request(), lagging(5, kernel_stamps=False))
+    assert (result["timestamps"], result["kernel_share"]) == ("mixed", 0.5)
+    assert result["verdict"] == "suspect"
+
+
+def test_a_client_of_which_nothing_is_known_is_suspect() -> None:
+    blind = request(kernel_stamps=False, client_lag_ns=None)
+    c = columns(blind)
+    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    result = client_validity(c, np.array([0]), manifest(workers=[]), scale)
+    assert result["verdict"] == "suspect"
+    assert result["lag_ms_p99"] is None
+
+
+def test_failures_are_evidence_too() -> None:
+    assert verdict(request(), failed(client_lag_ns=10**9))["lag_ms_p99"] > 900
+
+
+def test_without_requests_there_is_no_evidence() -> None:
+    result = verdict(itl=None, ttft=None)
+    assert (result["verdict"], result["timestamps"], result["coalesced_ratio"]) == ("ok", None, None)
+
+
+@pytest.mark.parametrize(
+    ("hub_lag", "expected"),
+    [(None, "ok"), (0.9, "ok"), (1.9, "ok"), (2.1, "suspect"), (20.1, "invalid"), (float("nan"), "ok")],
+)
+def test_a_late_event_loop_is_held_against_the_programs_stamps_only(
+    hub_lag: float | None, expected: str
+) -> None:
+    program = request(kernel_stamps=False, client_lag_ns=None)
+    assert verdict(program, hub_lag=hub_lag)["verdict"] == expected
+    assert verdict(request(), program, hub_lag=hub_lag)["verdict"] == expected
+    assert verdict(request(), hub_lag=hub_lag)["verdict"] == "ok"
+
+
+def test_the_event_loops_lag_is_that_of_the_worst_worker_and_the_masters_stands_beside_it() -> None:
+    result = verdict(request(), hub_lag=3.0, master=NodeHealth(hub_lag_ms_p99=1.0, hub_lag_ms_max=70.0))
+    assert (result["hub_lag_ms_p99"], result["hub_lag_ms_max"]) == (3.0, 6.0)
+    assert result["hub_lag_master_ms_max"] == 70.0
+
+
+def test_a_client_whose_event_loop_is_known_is_not_blind() -> None:
+    blind = request(kernel_stamps=False, client_lag_ns=None)
+    assert verdict(blind, cpu=None)["verdict"] == "suspect"
+    assert verdict(blind, cpu=None, hub_lag=0.1)["verdict"] == "ok"
+
+
+def test_a_worker_whose_clock_was_set_is_told_and_changes_no_latency() -> None:
+    result = verdict(request(), clocks=(clock(), clock(steps=2)))
+    assert (result["verdict"], result["worker_clock_steps"]) == ("suspect", 2)
+    assert result["reasons"] == [
+        "worker c1's clock was set 2 times during the run: the records are placed by the corrected clock, "
+        "and no latency changed"
+    ]
+
+
+def test_many_workers_whose_clocks_were_set_are_one_reason() -> None:
+    (reason,) = verdict(request(), clocks=(clock(steps=1),) * 5)["reasons"]
+    assert reason.startswith(
+        "the clocks of 5 workers (c0, c1, c2 and 2 more) were set 5 times during the run"
+    )
+
+
+def test_a_step_of_the_masters_clock_is_told() -> None:
+    result = verdict(request(), clock_steps=1)
+    assert (result["verdict"], result["master_clock_steps"]) == ("suspect", 1)
+    assert result["reasons"][0].startswith("the master's clock was set once during the run")
+
+
+@pytest.mark.parametrize(
+    ("error_s", "window_s", "expected"),
+    [(0.1, 10.0, "ok"), (0.11, 10.0, "suspect"), (1.0, 1e4, "ok"), (1.1, 1e4, "suspect"), (0.1, 0.0, "ok")],
+)
+def test_a_clock_that_is_not_known_well_enough_for_the_windows_edges_is_suspect(
+    error_s: float, window_s: float, expected: str
+) -> None:
+    result = verdict(request(), clocks=(None, clock(0.001), clock(error_s)), window_s=window_s)
+    assert result["verdict"] == expected
+    assert result["clock_error_ms_max"] == pytest.approx(error_s * 1e3)
+    assert all("worker c2's clock" in reason for reason in result["reasons"])
+
+
+def test_every_threshold_stands_in_the_docs_as_it_is_in_the_code() -> None:
+    docs = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+    assert "\n".join(markdown_rows()) in docs
+
+
+def taken(**health: Any) -> dict[str, Any]:
+    worker = WorkerFacts(id="w", index=0, announced=0, received=0, health=NodeHealth(**health))
+    scale = Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    return client_validity(columns(request()), np.array([0]), manifest(workers=[worker]), scale)
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0.5, "ok"), (3, "suspect"), (11, "invalid")])
+def test_cpu_time_that_a_client_did_not_get_is_held_against_it(percent: float, expected: str) -> None:
+    stolen, throttled = taken(steal_percent=percent), taken(throttled_percent=percent)
+    assert (stolen["verdict"], stolen["steal_percent_max"]) == (expected, percent)
+    assert (throttled["verdict"], throttled["throttled_percent_max"]) == (expected, percent)
+    if expected != "ok":
+        assert "hypervisor" in stolen["reasons"][0]
+        assert "CPU limit" in throttled["reasons"][0]
+
+
+def cell(at: float, **of: float) -> HealthCell:
+    return HealthCell(at_s=ns(at) / 1e9, seconds=2.0, **({"cpu_percent": 10.0} | of))
+
+
+def test_cpu_and_lag_are_those_of_the_window() -> None:
+    """A worker was busy before the window and after it, and its clock is 100 s behind."""
+    cells = [
+        cell(-98.0, cpu_percent=99.0, throttled_percent=50.0),
+        cell(-94.0, cpu_percent=20.0, throttled_percent=0.0, hub_lag_ms_p99=1.0),
+        cell(-92.0, cpu_percent=30.0, throttled_percent=0.5, hub_lag_ms_p99=2.0),
+        cell(-80.0, cpu_percent=98.0),
+    ]
+    health = NodeHealth(cpu_percent_max=99.0, throttled_percent=20.0, cells=cells)
+    behind = ClockFacts(offset_ns=100 * 10**9, error_ns=1, least_offset_ns=0, most_offset_ns=0, exchanges=8)
+    worker = WorkerFacts(id="w", index=0, announced=0, received=0, health=health, clock=behind)
+    made = manifest(workers=[worker])
+    found = nodes(made, Window(ns(4.0), ns(9.0), ""))
+    assert (found["cpu_percent_max"], found["throttled_percent_max"]) == (30.0, 0.25)
+    assert (found["hub_lag_ms_p99"], found["steal_percent_max"]) == (2.0, None)
+    for other in (None, Window(ns(100.0), ns(101.0), "")):
+        assert nodes(made, other)["cpu_percent_max"] == 99.0
+
+
+def test_a_worker_whose_clock_was_never_measured_is_told_where_there_are_several() -> None:
+    workers = [
+        WorkerFacts(id="w0", index=0, announced=5, received=5, clock=clock()),
+        WorkerFacts(id="w1", index=1, announced=5, received=5),
+    ]
+    c, scale = columns(request()), Scale(window_s=10.0, itl_ms=20.0, ttft_ms=50.0, e2el_ms=90.0)
+    result = client_validity(c, np.array([0]), manifest(workers=workers), scale)
+    assert result["verdict"] == "suspect"
+    assert result["reasons"][0].startswith("the clock of w1 was never measured")
+    alone = client_validity(c, np.array([0]), manifest(workers=workers[1:]), scale)
+    assert alone["verdict"] == "ok"

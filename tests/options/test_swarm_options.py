@@ -1,0 +1,291 @@
+"""Options as checked values, and secrets that stay where they are."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.client.http.connection import Timeouts
+from llm_locust.core.manifest import Manifest
+from llm_locust.options.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings, with_roofline
+from llm_locust.options.types import parse_header, parse_size, parse_time, parse_timeouts
+from llm_locust.store import read_manifest
+from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.run.roster import Roster
+from llm_locust.swarm.run.run import Run
+
+#: As a command line without any of our options leaves them.
+DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(("model", "input_tokens", "output_tokens", "dataset", "body", "slo", "gate", "out")),
+    **dict.fromkeys(("seed", "spool", "api_key_env", "ca_cert", "client_cert")),
+    **dict.fromkeys(("dataset_order", "tokenizer", "shared_prefix", "unique_head", "calibrate")),
+    "warmup": "0s",
+    "timeouts": "first=60s gap=30s total=600s",
+    "max_answer": "64MiB",
+    "drain": "60s",
+    "flush_timeout": "30s",
+    "replica_header": [],
+    "header": [],
+    "require_valid": False,
+    "allow_incomplete": False,
+    "upload": None,
+    "print_summary": False,
+}
+
+
+def parse(environ: dict[str, str] | None = None, **options: Any) -> Settings:
+    return parse_settings(argparse.Namespace(**DEFAULTS | options), environ or {})
+
+
+def refusal(environ: dict[str, str] | None = None, **options: Any) -> str:
+    with pytest.raises(UsageError) as error:
+        parse(environ, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# -- settings -------------------------------------------------------------------------------
+
+
+def test_without_options_there_is_a_workload_and_no_limit() -> None:
+    settings = parse()
+    assert settings.timeouts == Timeouts(60, 30, 600)
+    assert settings.max_answer_bytes == 64 << 20
+    assert (settings.slo, settings.gates, settings.warmup_s, settings.flush_timeout_s) == ("", "", 0, 30)
+    assert (settings.model, settings.out, settings.seed, settings.api_key) == (None, None, None, None)
+    assert settings.workload.input_tokens is not None
+    assert settings.workload.input_tokens.text == "512"
+    assert settings.workload.output_tokens is not None
+    assert settings.workload.output_tokens.text == "128"
+
+
+def test_options_become_values() -> None:
+    settings = parse(
+        {"KEY": " sk-1234 "},
+        model="m",
+        warmup="1.5s",
+        out="runs/x",
+        seed=0,
+        body='{"temperature": 0}',
+        slo="ttft=1s",
+        gate="goodput>=95%",
+        header=["X-Team=a=b", "X-Empty="],
+        api_key_env="KEY",
+        replica_header=["X-Pod"],
+        require_valid=True,
+    )
+    assert (settings.model, settings.warmup_s, settings.out, settings.seed) == ("m", 1.5, Path("runs/x"), 0)
+    assert settings.workload.extra_body == {"temperature": 0}
+    assert (settings.slo, settings.gates) == ("ttft=1s", "goodput>=95%")
+    assert settings.headers == {"X-Team": "a=b", "X-Empty": ""}
+    assert settings.api_key == "sk-1234"
+    assert settings.replica_headers == ("X-Pod",)
+    assert settings.require_valid
+    assert not settings.allow_incomplete
+
+
+def test_what_the_web_uis_form_leaves_empty_counts_as_not_given() -> None:
+    empty: dict[str, Any] = dict.fromkeys(
+        ("model", "input_tokens", "output_tokens", "dataset", "slo", "gate"), ""
+    )
+    assert parse(**empty).workload == parse().workload
+    assert parse(**empty).model is None
+
+
+def test_a_dataset_brings_its_own_lengths(tmp_path: Path) -> None:
+    dataset = tmp_path / "a.jsonl"
+    dataset.write_text('{"prompt": "hello"}\n')
+    workload = parse(dataset=str(dataset)).workload
+    assert workload.input_tokens is None
+    assert workload.output_tokens is None
+    assert "a dataset has its own" in refusal(dataset=str(dataset), input_tokens="9")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"slo": "ttft=fast"}, "--slo: "),
+        ({"gate": "goodput"}, "--gate: "),
+        ({"warmup": "3"}, "--warmup: '3': "),
+        ({"flush_timeout": "soon"}, "--flush-timeout: 'soon': "),
+        ({"max_answer": "64MB"}, "--max-answer: '64MB' is not a size"),
+        ({"max_answer": "1KiB"}, "--max-answer: '1KiB' must be between 64KiB and 4GiB"),
+        ({"drain": "1"}, "--drain: '1': a number without a unit: add one, as 1ms or 1s"),
+        ({"drain": "-1s"}, "--drain: '-1s': "),
+        ({"timeouts": "gap=0s"}, "--timeouts: 'gap=0s'"),
+        ({"input_tokens": "many"}, "--input-tokens: "),
+        ({"output_tokens": "-1"}, "--output-tokens: "),
+        ({"body": "[1]"}, "--body: "),
+        ({"dataset": "/nowhere.jsonl"}, "--dataset: "),
+        ({"seed": -1}, "--seed: -1 is negative"),
+        ({"api_key_env": "NONE"}, "--api-key-env: the environment variable 'NONE' is not set, or empty"),
+        ({"header": ["nothing"]}, "--header: "),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], says: str) -> None:
+    assert says in refusal(**options)
+
+
+# -- times and bounds -----------------------------------------------------------------------
+
+
+def test_a_time_needs_a_number_and_a_unit() -> None:
+    assert parse_time("250ms") == 0.25
+    with pytest.raises(ValueError, match=r"^'30': a number without a unit"):
+        parse_time("30")
+
+
+def test_any_of_the_bounds_can_be_given() -> None:
+    assert parse_timeouts("gap=5s") == Timeouts(gap_s=5)
+    assert parse_timeouts("total=1m, first=2s") == Timeouts(first_s=2, total_s=60)
+    assert parse_timeouts("") == Timeouts()
+
+
+@pytest.mark.parametrize("text", ["fist=1s", "first", "=1s", "first=", "first=1", "gap=0s", "first=1s 2s"])
+def test_a_wrong_bound_is_shown(text: str) -> None:
+    with pytest.raises(ValueError, match="'"):
+        parse_timeouts(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64KiB", 65_536), ("1.5 MiB", 1_572_864), ("4gib", 4 << 30), ("64MiB", 64 << 20)]
+)
+def test_a_size_is_a_number_with_a_binary_unit(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+# -- headers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [("A=b", ("A", "b")), ("X-Key=a=b", ("X-Key", "a=b")), ("A=", ("A", "")), ("A=é\t x", ("A", "é\t x"))],
+)
+def test_a_header_is_what_stands_around_the_first_equals_sign(text: str, pair: tuple[str, str]) -> None:
+    assert parse_header(text) == pair
+
+
+@given(st.text(max_size=12))
+def test_a_header_that_is_taken_can_be_sent_and_one_that_is_not_never_shows_its_value(text: str) -> None:
+    try:
+        name, value = parse_header(text)
+    except ValueError as e:
+        told = str(e)
+    else:
+        line = f"{name}: {value}\r\n".encode("latin-1")
+        assert line.count(b"\r") == line.count(b"\n") == 1
+        assert b"\0" not in line
+        return
+    hidden = text.partition("=")[2] if "=" in text else text
+    assert len(hidden) < 3 or hidden not in told.replace("a header has no '=': write NAME=VALUE", "")
+
+
+@pytest.mark.parametrize("text", ["secret", "a b=c", "=c", "a:=c", "é=c", "a=b\nc", "a=b\r", "a=\0", "a=€"])
+def test_what_is_no_header_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="header"):
+        parse_header(text)
+
+
+# -- secrets --------------------------------------------------------------------------------
+
+KEY, TOKEN, HEADER = "sk-key-0001", "tok-0002", "hdr-0003"
+
+
+@pytest.fixture
+def secretive() -> Settings:
+    return parse(
+        {"MY_KEY": KEY},
+        api_key_env="MY_KEY",
+        header=[f"Authorization=Bearer {TOKEN}", f"X-Api-Key={HEADER}"],
+    )
+
+
+def test_keys_and_all_header_values_are_secrets(secretive: Settings) -> None:
+    assert set(secretive.secrets) == {KEY, TOKEN, HEADER, f"Bearer {TOKEN}"}
+
+
+def test_a_key_in_a_body_is_a_secret_and_what_is_recorded_of_the_body_has_none() -> None:
+    body = f'{{"temperature": 0, "provider": [{{"api_key": "{KEY}", "name": "a-long-enough-name"}}]}}'
+    settings = parse(body=body)
+    assert settings.secrets == (KEY,)
+    assert settings.workload.extra_body["provider"][0]["api_key"] == KEY
+    assert settings.text["body"] == (
+        '{"temperature": 0, "provider": [{"api_key": "***", "name": "a-long-enough-name"}]}'
+    )
+
+
+def test_a_body_without_keys_is_recorded_as_it_was_given() -> None:
+    body = '{"max_tokens": 5,   "stop_token": "end", "token_budget": "a long text"}'
+    assert parse(body=body).text["body"] == body
+    assert parse(body=body).secrets == ()
+
+
+def test_secrets_are_not_shown_by_the_settings(secretive: Settings) -> None:
+    assert not any(secret in repr(secretive) for secret in (KEY, TOKEN, HEADER))
+    assert not any(secret in repr(secretive.text) for secret in (KEY, TOKEN, HEADER))
+
+
+def test_header_is_no_recorded_option() -> None:
+    assert "header" not in RECORDED_OPTIONS
+    assert set(DEFAULTS) - set(RECORDED_OPTIONS) == {"header", "print_summary"}
+
+
+class NoRecords:
+    """Stands for a collector that nothing has come to."""
+
+    inboxes: dict[str, Any] = {}  # noqa: RUF012
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--header", f"X-Api-Key={HEADER}", "--header", f"Authorization=Bearer {TOKEN}"],
+        [f"--header=X-Api-Key={HEADER}", f"--header=Authorization=Bearer {TOKEN}"],
+        [f"--head=X-Api-Key={HEADER}", "--heade", f"Authorization=Bearer {TOKEN}"],
+        [f"--body={KEY}", "--header", "X=ab", "--model", "m"],
+    ],
+)
+def test_the_manifests_command_has_no_secret(
+    words: list[str], secretive: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.argv", ["locust", *words, "-u", "3"])
+    info: Any = {
+        "id": "i",
+        "seed": 1,
+        "model": "m",
+        "base": "/v1",
+        "host": "http://x",
+        "salt": "s",
+        "targets": [],
+        "origin_ns": 0,
+    }
+    axis = Axis()
+    roster = Roster("i", [], axis.now_ns)
+    records: Any = NoRecords()
+    run = Run(info, "n", tmp_path, secretive, 1, records, roster, axis, Health(), axis.now_ns())
+    run.begin()
+    manifest: Manifest = read_manifest(tmp_path)
+    assert manifest.command[0] == "locust"
+    assert manifest.command[-2:] == ["-u", "3"]
+    run.discard()
+    text = info["manifest"]
+    assert not any(secret in text for secret in (KEY, TOKEN, HEADER, "X=ab"))
+    assert "MY_KEY" in text
+
+
+def test_the_models_shape_is_read_where_the_run_is_kept_and_not_on_workers() -> None:
+    roof: dict[str, Any] = {"gpu_type": "h100", "gpus": "4"}
+    elsewhere = parse(model_shape="/not/here.yaml", **roof)
+    with pytest.raises(UsageError, match=r"here\.yaml"):
+        with_roofline(elsewhere)
+    shape = Path(__file__).parents[2] / "examples" / "models" / "llama-3-8b.yaml"
+    assert with_roofline(parse(model_shape=str(shape), **roof)).text["model_shape"]["layers"] == 32
+    with pytest.raises(UsageError, match="--gpus"):
+        with_roofline(parse(model_shape=str(shape), gpu_type="h100"))
