@@ -11,22 +11,22 @@ PACKAGE = Path(__file__).parent.parent / "llm_locust"
 LEVELS: dict[str, int] = {
     "core": 0,
     "wire": 0,
-    "roofline": 0,
-    "metrics": 1,
-    "client": 1,
-    "store": 1,
-    "sim": 1,
-    "live": 2,
-    "deployment": 2,
-    "workload": 2,
-    "scenario": 3,
-    "report": 3,
-    "options": 4,
-    "k8s": 4,
-    "swarm": 5,
-    "cli": 6,
-    "__main__": 7,
-    "": 7,  # the package's public namespace
+    "roofline": 1,
+    "metrics": 2,
+    "client": 2,
+    "store": 2,
+    "sim": 2,
+    "live": 3,
+    "deployment": 3,
+    "workload": 3,
+    "scenario": 4,
+    "report": 4,
+    "options": 5,
+    "k8s": 5,
+    "swarm": 6,
+    "cli": 7,
+    "__main__": 8,
+    "": 8,  # the package's public namespace
 }
 
 #: Folders of a room from the ground up. A module in one may import from its own folder, from lower ones and

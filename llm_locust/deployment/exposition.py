@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from llm_locust.wire.names import one_line
+
 #: Bounds of one page: what is beyond is no exposition, and parsing it could take for ever.
 MOST_LINE_CHARS = 16_384
 MOST_READINGS = 50_000
@@ -37,7 +39,10 @@ _PARTS = ("_bucket", "_sum", "_count")
 
 
 class ExpositionError(ValueError):
-    """A page that is not Prometheus text; the text says why."""
+    """A page that is not Prometheus text; one line that says why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(one_line(why))
 
 
 class MappingError(ValueError):
@@ -214,8 +219,6 @@ def _matches(
     places: Mapping[str, list[int]],
     rules: Sequence[Rule],
 ) -> list[tuple[int, Reading]]:
-    if not math.isfinite(value):
-        return []
     base = sample.removesuffix("_total")  # which the parser adds to counters that lack it
     part = ""
     if base not in places:
@@ -224,7 +227,8 @@ def _matches(
     return [
         (place, _reading(rules[place], part, labels, value))
         for place in places.get(base, ())
-        if all(labels.get(key) == wanted for key, wanted in rules[place].labels)
+        if math.isfinite(value * rules[place].scale)
+        and all(labels.get(key) == wanted for key, wanted in rules[place].labels)
     ]
 
 

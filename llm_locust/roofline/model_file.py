@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 from llm_locust.roofline.error import RooflineError
 from llm_locust.roofline.model import ARITHMETICS, BYTES, ModelShape
 
@@ -19,9 +18,6 @@ _REQUIRED = ("parameters", "layers", "hidden_size", "attention_heads", "vocabula
 _CHOICES = {"weights": tuple(BYTES), "kv_cache": tuple(BYTES), "arithmetic": ARITHMETICS}
 _KEYS = (*_WHOLE, *_CHOICES, "name", "source", "tied_embeddings", "kv_bytes")
 
-#: A file is a dozen lines: a longer one is something else.
-_MAX_BYTES = 1 << 16
-
 
 def read_model(path: Path) -> ModelShape:
     """The shape in a YAML file; see :func:`model_of`. ``name`` is the file's where it is not given.
@@ -30,7 +26,7 @@ def read_model(path: Path) -> ModelShape:
         RooflineError: it cannot be read, or a key or a value is not what it has to be; names file and key.
     """
     document = _document(path)
-    return model_of({"name": path.stem, **document}, str(path))
+    return model_of({**document, "name": document.get("name") or path.stem}, str(path))
 
 
 def model_of(document: Mapping[Any, Any], where: str) -> ModelShape:
@@ -50,7 +46,7 @@ def model_of(document: Mapping[Any, Any], where: str) -> ModelShape:
             near = difflib.get_close_matches(str(key), _KEYS, n=1)
             hint = f'did you mean "{near[0]}"? ' if near else ""
             raise RooflineError(f"{where}: there is no key {_shown(key)}: {hint}known are {', '.join(_KEYS)}")
-    missing = [key for key in _REQUIRED if document.get(key) is None]
+    missing = [key for key in (*_REQUIRED, "name") if document.get(key) is None]
     if missing:
         raise RooflineError(f"{where}: {missing[0]} is missing: write it as the model's config.json has it")
     values = {key: _value(where, key, value) for key, value in document.items() if value is not None}
@@ -66,19 +62,9 @@ def model_of(document: Mapping[Any, Any], where: str) -> ModelShape:
 
 def _document(path: Path) -> Mapping[Any, Any]:
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES + 1)
-        if len(raw) > _MAX_BYTES:
-            raise RooflineError(f"{path}: longer than {_MAX_BYTES >> 10} KiB, which no model's shape needs")
-        document = yaml.safe_load(raw.decode("utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as e:
-        reason = getattr(e, "strerror", None) or "it is not UTF-8"
-        raise RooflineError(f"{path}: cannot be read: {reason}; name a YAML file of a model's shape") from e
-    except (yaml.YAMLError, RecursionError, ValueError) as e:
-        if isinstance(e, RooflineError):
-            raise
-        why = "too deep" if isinstance(e, RecursionError) else " ".join(str(e).split())
-        raise RooflineError(f"{path}: broken YAML: {why}") from e
+        document = read_small_yaml(path)
+    except SmallYamlError as e:
+        raise RooflineError(f"{path}: {e}; name a YAML file of a model's shape") from e
     if not isinstance(document, Mapping):
         raise RooflineError(f"{path}: not a mapping: write lines such as layers: 32")
     return document

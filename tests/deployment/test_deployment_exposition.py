@@ -144,6 +144,18 @@ def test_a_page_that_is_none_is_refused(text: str) -> None:
         readings(text)
 
 
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\x9b2J", "a\u2028b", "a\x07"], ids=ascii)
+def test_why_a_page_is_none_is_one_line_that_no_terminal_obeys(name: str) -> None:
+    with pytest.raises(ExpositionError) as caught:
+        readings(f"{name} 1\n")
+    assert str(caught.value).isprintable()
+
+
+def test_a_value_that_is_none_in_our_unit_is_left_out() -> None:
+    page = 'DCGM_FI_DEV_FB_USED{gpu="0"} 1e308\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 50\n'
+    assert [reading.name for reading in readings(page)] == ["gpu_utilisation"]
+
+
 @given(st.text(max_size=300) | st.text(alphabet='{}"\\=, \n#vlm:1', max_size=300))
 def test_whatever_a_server_sends_gives_readings_or_that_error(text: str) -> None:
     with suppress(ExpositionError):

@@ -122,6 +122,7 @@ def test_a_head_dim_that_does_not_follow_has_to_be_written(tmp_path: Path) -> No
         (b"\xff\xfe\xff", "cannot be read: it is not UTF-8"),
         (b"[" * 1000, "broken YAML: too deep"),
         (b"#" * 70_000, "longer than 64 KiB"),
+        (b'layers: "\\U99999999"', "broken YAML"),
     ],
 )
 def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path, text: bytes, said: str) -> None:
@@ -133,3 +134,9 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path, text: bytes,
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert refusal(tmp_path / "none.yaml").startswith("cannot be read: No such file")
     assert refusal(tmp_path).startswith("cannot be read: Is a directory")
+
+
+def test_a_name_without_a_value_is_the_file_s(tmp_path: Path) -> None:
+    assert read_model(written(tmp_path, *LINES, "name:")).name == "own"
+    with pytest.raises(RooflineError, match="where: name is missing"):
+        model_of({**asdict(read_model(written(tmp_path, *LINES))), "name": None}, "where")

@@ -91,3 +91,11 @@ def test_a_table_without_a_row_is_an_error(tmp_path: Path) -> None:
 def test_no_text_raises_anything_but_a_dataset_error(content: str) -> None:
     with TemporaryDirectory() as folder, suppress(DatasetError, UnicodeEncodeError):
         assert len(load(Path(folder), content)) > 0
+
+
+def test_what_is_wrong_is_one_printable_line_whatever_the_file_holds(tmp_path: Path) -> None:
+    for content in ('"a"}]', "p\x1b[2J\tq\n", "prompt\tid\n\x9b2J\n", f"{'x' * 9_000}\n"):
+        with pytest.raises(DatasetError) as caught:
+            load(tmp_path, content, "data.tsv")
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) <= 2_000

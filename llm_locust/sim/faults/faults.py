@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 from llm_locust.sim.durations import parse_duration_ns
 
 #: Every fault but ``http_<status>``, with what a client sees of it.
@@ -89,12 +88,9 @@ def parse_fault_plan(text: str) -> FaultPlan:
 
 def _words_of_file(path: Path) -> list[tuple[str, str, str]]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise FaultPlanError(f"fault plan {path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
-    except yaml.YAMLError as e:
-        problem = " ".join(str(e).split())
-        raise FaultPlanError(f"fault plan {path}: neither JSON nor YAML: {problem}") from e
+        content = read_small_yaml(path)
+    except SmallYamlError as e:
+        raise FaultPlanError(f"fault plan {path}: {e}") from e
     if not isinstance(content, dict):
         raise FaultPlanError(f"fault plan {path}: must map faults to shares, such as reset: 1%")
     return [(f"fault plan {path}, key {str(name)!r}", str(name), str(v)) for name, v in content.items()]

@@ -13,8 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 from llm_locust.sim.durations import parse_duration_ns
 
 
@@ -132,11 +131,9 @@ def _step_of_words(words: list[str], before: int) -> PlanStep:
 
 def _steps_of_file(path: Path) -> list[PlanStep]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise PlanError(f"plan {path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
-    except yaml.YAMLError as e:
-        raise PlanError(f"plan {path}: neither JSON nor YAML: {' '.join(str(e).split())}") from e
+        content = read_small_yaml(path)
+    except SmallYamlError as e:
+        raise PlanError(f"plan {path}: {e}") from e
     if not isinstance(content, list):
         raise PlanError(
             f"plan {path}: must be a list of steps, such as {{at: 10s, action: kill, replica: 2}}"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
+from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 from llm_locust.roofline.error import RooflineError
 from llm_locust.roofline.gpus import Gpu
 from llm_locust.roofline.model import ModelShape
@@ -87,11 +87,9 @@ def _computed(costs: StepCosts) -> dict[str, Any]:
 
 def _document(path: Path) -> Mapping[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise SettingsError(f"profile {path}: cannot be read: {getattr(e, 'strerror', None) or e}") from e
-    except yaml.YAMLError as e:
-        raise SettingsError(f"profile {path}: broken YAML: {' '.join(str(e).split())}") from e
+        content = read_small_yaml(path)
+    except SmallYamlError as e:
+        raise SettingsError(f"profile {path}: {e}") from e
     if not isinstance(content, dict):
         raise SettingsError(f"profile {path}: not a mapping: write lines such as gpu: h100")
     return content

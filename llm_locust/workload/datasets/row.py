@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from llm_locust.wire.names import one_line
 from llm_locust.workload.answers.expected import expected_answer
 from llm_locust.workload.body import check_choices, output_limit
 from llm_locust.workload.datasets.sharegpt import prompt_of_conversation
@@ -21,6 +22,9 @@ _Count = Annotated[int, msgspec.Meta(ge=1)]
 
 class DatasetError(ValueError):
     """A file that is no dataset; one line: where, what is wrong, what is expected."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(one_line(what))
 
 
 @dataclass(frozen=True, slots=True)

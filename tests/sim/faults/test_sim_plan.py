@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from llm_locust.sim.faults.plan import Action, PlanError, PlanStep, check_plan, 
 
 S = 1_000_000_000
 EXAMPLE = "10s kill 2; 20s start 2; 30s slow 1 3x; 40s normal 1; 50s drain 0"
+#: What is written in 300 characters and is a million values long.
+ALIASES = "- &a [x, x]\n" + "".join(f"- &{b} [*{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnopqrst"))
 STEPS = (
     PlanStep(10 * S, Action.KILL, 2),
     PlanStep(20 * S, Action.START, 2),
@@ -75,7 +78,9 @@ def test_a_bad_plan_is_one_line_that_points_at_the_word(text: str, says: str) ->
     ("content", "says"),
     [
         ("10s: kill", "must be a list of steps"),
-        ("[", "neither JSON nor YAML"),
+        ("[", "broken YAML"),
+        ('- "\\U99999999"', "broken YAML"),
+        (ALIASES, "more than 10,000 values"),
         ("- kill", "step 1, 'kill': must map at, action, replica, factor to values"),
         ("- {at: 1s, action: kill, replika: 0}", "there is no key 'replika'; did you mean 'replica'?"),
         ("- {at: 1s, action: kill}", "step 1: has no 'replica'"),

@@ -1,0 +1,68 @@
+"""YAML files of a few lines that a person writes, read without surprises."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: A longer file is something else.
+MAX_BYTES = 1 << 16
+
+#: Values and keys, once aliases are replaced by what they stand for.
+MAX_VALUES = 10_000
+
+_MOST_CHARS = 500
+
+
+class SmallYamlError(ValueError):
+    """A file that cannot be read; one line that says why, without its path."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__("".join(c if c.isprintable() else "?" for c in " ".join(why.split())[:_MOST_CHARS]))
+
+
+def read_small_yaml(path: Path) -> Any:
+    """What a YAML or JSON file says, as plain values.
+
+    Raises:
+        SmallYamlError: it cannot be read, is no YAML in UTF-8, or has more than :data:`MAX_BYTES` or
+            :data:`MAX_VALUES`.
+    """
+    text = _text(path)
+    try:
+        content = yaml.safe_load(text)
+    except RecursionError:
+        raise SmallYamlError("broken YAML: too deep") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as e:  # an escape or a number out of all bounds
+        raise SmallYamlError(f"broken YAML: {e}") from e
+    if not _is_small(content):
+        raise SmallYamlError(f"with its aliases replaced, it has more than {MAX_VALUES:,} values")
+    return content
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as e:  # ValueError: a path with a null byte
+        raise SmallYamlError(f"cannot be read: {getattr(e, 'strerror', None) or e}") from e
+    if len(raw) > MAX_BYTES:
+        raise SmallYamlError(f"longer than {MAX_BYTES >> 10} KiB, which no such file needs")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SmallYamlError("cannot be read: it is not UTF-8") from None
+
+
+def _is_small(content: Any) -> bool:
+    waiting, seen = [content], 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if seen + len(waiting) > MAX_VALUES:
+            return False
+        if isinstance(value, dict):
+            waiting += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set):
+            waiting += value
+    return True
