@@ -35,7 +35,7 @@ test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; the 
 
 # atheris is in no lock: it has wheels for few versions of Python. Without it cases are random.
 FUZZ_SECONDS ?= 60
-FUZZERS ?= sse chunks frames scenario traces messages
+FUZZERS ?= sse chunks frames scenario traces messages pages datasets models
 fuzz: $(VENV)/.test  ## each fuzzer for FUZZ_SECONDS; by coverage after `.venv/bin/pip install atheris`
 	for target in $(FUZZERS); do \
 		$(BIN)/python tests/hostile/fuzz.py $$target --seconds $(FUZZ_SECONDS) || exit 1; \

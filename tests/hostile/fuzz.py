@@ -162,6 +162,7 @@ MODULES = {
     "frames": "fuzz_frames",
     **dict.fromkeys(("scenario", "traces"), "fuzz_files"),
     "messages": "fuzz_messages",
+    **dict.fromkeys(("pages", "datasets", "models"), "fuzz_inputs"),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 from fuzz import MODULES
 from fuzz_files import SCENARIO, TRACES
 from fuzz_frames import FRAMES, frames_by_hand
+from fuzz_inputs import DATASETS, MODELS, PAGES
 from fuzz_streams import CHUNKS, HEAD, SSE, check_events, check_reply, check_response, events_of_standard
 from fuzz_target import SEEDS, Target
 from hypothesis import example, given
@@ -83,7 +84,9 @@ def test_any_body_is_a_reply(endpoint: Endpoint, streamed: bool, data: bytes) ->
     check_reply(data, endpoint, streamed=streamed)
 
 
-@pytest.mark.parametrize("target", [FRAMES, SCENARIO, TRACES], ids=lambda target: target.name)
+@pytest.mark.parametrize(
+    "target", [FRAMES, SCENARIO, TRACES, PAGES, DATASETS, MODELS], ids=lambda target: target.name
+)
 def test_any_bytes_are_read_or_refused(target: Target) -> None:
     @given(bytes_of(target))
     def read(case: bytes) -> None:
