@@ -60,7 +60,7 @@ def pod(
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, tls_files: TlsFiles) -> Iterator[tuple[int, Path]]:
     folder = tmp_path_factory.mktemp("api")
-    command = [sys.executable, str(Path(__file__).parents[1] / "api_server.py")]
+    command = [sys.executable, str(Path(__file__).parents[1] / "support" / "api_server.py")]
     with subprocess.Popen(
         [*command, str(folder), tls_files.server_cert, tls_files.server_key],
         stdin=subprocess.PIPE,

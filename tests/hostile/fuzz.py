@@ -122,7 +122,7 @@ def run_by_coverage(
 def main() -> int:
     given = arguments()
     faulthandler.enable()
-    sys.path.insert(0, str(HERE.parent))
+    sys.path.insert(0, str(HERE.parent / "support"))
     atheris: Any = None
     if given.engine != "random" and importlib.util.find_spec("atheris") is not None:
         atheris = importlib.import_module("atheris")

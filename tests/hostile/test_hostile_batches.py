@@ -40,7 +40,7 @@ def test_batches_with_random_damage_end_no_process_and_are_all_accounted_for(
         "150",
         str(tmp_path),
     ]
-    path = os.pathsep.join((str(TESTS), str(TESTS.parent)))
+    path = os.pathsep.join((str(TESTS / "support"), str(TESTS.parent)))
     ended = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, capture_output=True, check=False)
     assert ended.returncode == 0, ended.stderr.decode()
 

@@ -186,7 +186,7 @@ def requests(url: str) -> int:
 
 @contextmanager
 def collector(folder: Path) -> Iterator[str]:
-    script = str(Path(__file__).parent.parent / "otlp_collector.py")
+    script = str(Path(__file__).parent.parent / "support" / "otlp_collector.py")
     process = Process([sys.executable, script, str(folder / "spans.jsonl")], folder, stdout="collector")
     try:
         wait_until(lambda: "listening on " in process.stdout, "the collector's first word")

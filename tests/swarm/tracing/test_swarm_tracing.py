@@ -105,7 +105,7 @@ ROUTES = {
 def collector(folder: Path, *options: str) -> Iterator[tuple[str, Path]]:
     """A collector's address, and the file of its spans."""
     file = folder / "spans.jsonl"
-    script = str(Path(__file__).parents[2] / "otlp_collector.py")
+    script = str(Path(__file__).parents[2] / "support" / "otlp_collector.py")
     process = Process([sys.executable, script, str(file), *options], folder, stdout="collector")
     try:
         wait_until(lambda: "listening on " in process.stdout, "the collector's first word")

@@ -10,7 +10,7 @@ from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.model_file import read_model
 from llm_locust.roofline.roof import Roof
 
-MODELS = Path(__file__).parent.parent / "examples" / "models"
+MODELS = Path(__file__).parents[2] / "examples" / "models"
 
 #: 1 TB/s, 100 TFLOP/s, 100 GB: bounds by it are read off.
 PLAIN_GPU = Gpu(name="plain", memory_bytes=100e9, bandwidth_bytes_per_s=1e12, bf16_flops=100e12)

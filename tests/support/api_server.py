@@ -1,6 +1,6 @@
 """A stand-in for Kubernetes' API server, in a process of its own: pods of a file, to who has the token.
 
-    python tests/api_server.py FOLDER CERT KEY
+    python tests/support/api_server.py FOLDER CERT KEY
 
 FOLDER/pods.json is the list of pods, FOLDER/token who may ask; both are read anew for each request. It says
 its port on standard output, and ends with its standard input.

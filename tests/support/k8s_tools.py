@@ -15,7 +15,7 @@ from llm_locust.cli.k8s import render
 from llm_locust.k8s.overlay import MANIFESTS, Plan, write_overlay
 from llm_locust.scenario import load_scenario
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv-k8s" / "bin"
 
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())

@@ -22,7 +22,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.store import read_manifest, read_requests
 
-LOCUSTFILES = Path(__file__).parent.parent / "locustfiles"
+LOCUSTFILES = Path(__file__).parents[2] / "locustfiles"
 CHAT = LOCUSTFILES / "chat.py"
 
 #: Every wait ends after this: a machine may be busy, a test must not hang.
