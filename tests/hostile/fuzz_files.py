@@ -5,14 +5,13 @@ import gzip
 import io
 import json
 import math
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fuzz_target import Target, chance_of, check_line
+from fuzz_target import FOLDER, Target, chance_of, check_line
 
 from llm_locust.options.scenario import CHECKS, stop_rules
 from llm_locust.scenario import Scenario, ScenarioError, load_scenario
@@ -22,11 +21,6 @@ from llm_locust.workload.lengths.tokens import MAX_TOKENS, parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.traces import FORMATS, Trace, TraceEntry, TraceError, open_trace
-
-MEMORY = Path("/dev/shm")
-_HELD = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
-FOLDER = Path(_HELD.name)
-
 
 # -- scenarios -----------------------------------------------------------------------------
 

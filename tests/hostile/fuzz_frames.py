@@ -2,13 +2,12 @@
 
 import json
 import struct
-import tempfile
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from fuzz_target import Target, chance_of, check_line
+from fuzz_target import FOLDER, Target, chance_of, check_line
 from mutated_frames import payloads
 
 from llm_locust.core.batch import BatchError, RecordBatch
@@ -119,16 +118,10 @@ def _head_end(data: bytes, at: int) -> int | None:
 
 
 def _frames(case: bytes) -> None:
-    with tempfile.TemporaryDirectory(dir=_folder()) as folder:
-        check_file(case, Path(folder) / "frames")
-        if (fixed := repaired(case)) != case:
-            check_file(fixed, Path(folder) / "frames")
+    check_file(case, FOLDER / "frames")
+    if (fixed := repaired(case)) != case:
+        check_file(fixed, FOLDER / "frames")
     check_batch(case)
-
-
-def _folder() -> str | None:
-    memory = Path("/dev/shm")
-    return str(memory) if memory.is_dir() else None
 
 
 def _example(payload: bytes, seq: int, rows: int) -> bytes:

@@ -4,8 +4,7 @@ import json
 import math
 from pathlib import Path
 
-from fuzz_files import FOLDER
-from fuzz_target import Target, chance_of, check_line
+from fuzz_target import FOLDER, Target, chance_of, check_line
 
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, readings
 from llm_locust.roofline.model_file import read_model

@@ -2,12 +2,19 @@
 
 import random
 import resource
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from zlib import crc32
+
+_MEMORY = Path("/dev/shm")
+_HELD = tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None)
+
+#: For the files of cases, in memory where the machine has such a folder.
+FOLDER = Path(_HELD.name)
 
 SEEDS = Path(__file__).with_name("seeds")
 
