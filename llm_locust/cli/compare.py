@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llm_locust.core.durations import parse_time
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
-from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.metrics.summary import WINDOWS
 from llm_locust.report.compare.console import print_comparison
 from llm_locust.report.compare.data import as_data
@@ -49,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window", choices=WINDOWS, default="run", help="as in llm-locust report (%(default)s)"
     )
-    parser.add_argument(
-        "--warmup", type=_duration_s, metavar="TIME", help="left out at each start, such as 30s"
-    )
+    parser.add_argument("--warmup", type=_time, metavar="TIME", help="left out at each start, such as 30s")
     parser.add_argument(
         "--format", choices=FORMATS, default="console", help="md: for a pull request (%(default)s)"
     )
@@ -100,8 +98,8 @@ def _print(outcome: Outcome, form: str) -> None:
         print_comparison(outcome, sys.stdout)
 
 
-def _duration_s(text: str) -> float:
+def _time(text: str) -> float:
     try:
-        return parse_duration(text)
+        return parse_time(text)
     except ValueError as e:
-        raise argparse.ArgumentTypeError(f'"{text}": {e}') from e
+        raise argparse.ArgumentTypeError(str(e)) from e

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from llm_locust.core.durations import parse_time
 from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
 from llm_locust.metrics.deployment.cost import Prices
-from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.metrics.stats.percentiles import parse_percentiles
 from llm_locust.metrics.summary import WINDOWS, exit_code
 from llm_locust.report.formats.junit import junit
@@ -76,7 +76,7 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
     asked.add_argument("--slo", metavar="TEXT", help='limits of a request: "ttft=500ms tpot=50ms"')
     asked.add_argument("--gate", metavar="TEXT", help='limits of the run: "goodput>=95%% p99_ttft<800ms"')
     asked.add_argument(
-        "--warmup", type=_parsed(_duration_s), metavar="TIME", help="left out at the start, such as 30s"
+        "--warmup", type=_parsed(parse_time), metavar="TIME", help="left out at the start, such as 30s"
     )
     asked.add_argument(
         "--window",
@@ -238,13 +238,6 @@ def _print(
 
 def _say(text: str) -> None:
     print(f"llm-locust report: {one_line(text)}", file=sys.stderr)
-
-
-def _duration_s(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as e:
-        raise ValueError(f'"{text}": {e}') from e
 
 
 def _parsed(read: Callable[[str], T]) -> Callable[[str], T]:

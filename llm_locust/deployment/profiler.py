@@ -7,15 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from llm_locust.core.durations import parse_time
+
 START_PROFILE, STOP_PROFILE = "/start_profile", "/stop_profile"
 RESET_PREFIX_CACHE = "/reset_prefix_cache"
 #: What SGLang has instead.
 FLUSH_CACHE = "/flush_cache"
-
-_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_SPAN = re.compile(
-    r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h)\s*@\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|m|h)\s*"
-)
 
 #: Gives the status of ``POST url``; raises OSError or ValueError where there is no answer.
 Post = Callable[[str], int]
@@ -39,11 +36,14 @@ class ProfileSpan:
         Raises:
             ProfileError: another form, or no duration.
         """
-        found = _SPAN.fullmatch(text)
-        if found is None or not float(found[1]):
-            raise ProfileError(f'profile "{text}": write a duration and its start, as 30s@120s')
-        duration, duration_unit, start, start_unit = found.groups()
-        return cls(float(duration) * _UNITS_S[duration_unit], float(start) * _UNITS_S[start_unit])
+        duration, _, start = text.partition("@")
+        try:
+            span = cls(parse_time(duration), parse_time(start))
+        except ValueError as e:
+            raise ProfileError(f'profile "{text}": {e}; write a duration and its start, as 30s@120s') from e
+        if not span.duration_s:
+            raise ProfileError(f'profile "{text}": the duration must be above 0, as 30s@120s')
+        return span
 
     @property
     def end_s(self) -> float:

@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
+from llm_locust.core.durations import parse_time
 from llm_locust.k8s.scenario_files import RenderError, files_of
 from llm_locust.k8s.target import Target
-from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.scenario import Scenario
 from llm_locust.wire.secrecy import is_key_name
-from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain
+from llm_locust.workload.lengths.times import DEFAULT_DRAIN
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -168,8 +168,8 @@ def _roles(plan: Plan, files: list[str]) -> list[dict[str, Any]]:
     kind = OVERLAYS[plan.overlay]
     amount = ("replicas",) if kind == "Deployment" else ("completions", "parallelism")
     options = plan.scenario.options
-    flush_s = parse_duration(str(options.get("flush_timeout", f"{_FLUSH_TIMEOUT_S}s")))
-    end_s = parse_drain(str(options.get("drain", DEFAULT_DRAIN))) + flush_s
+    flush_s = parse_time(str(options.get("flush_timeout", f"{_FLUSH_TIMEOUT_S}s")))
+    end_s = parse_time(str(options.get("drain", DEFAULT_DRAIN))) + flush_s
     both = [*_items(files), *_secret(plan)]
     patches = {
         "master": [_grace(_MASTER_GRACE_S + end_s), *both],

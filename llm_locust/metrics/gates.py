@@ -9,9 +9,9 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
+from llm_locust.core.durations import parse_duration
 from llm_locust.core.terms import Term, listed, nearest, split_terms
 from llm_locust.metrics.requests.cut import FROM_SCHEDULED
-from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {

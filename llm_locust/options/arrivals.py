@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
-from llm_locust.metrics.requests.slo import parse_duration
+from llm_locust.core.durations import parse_time
 from llm_locust.options.stop_rules import StopRule, parse_stop_rules
 from llm_locust.workload.arrivals import Process, Profile, TraceFile, parse_arrival, parse_rate
 from llm_locust.workload.traces import Trace, open_trace
@@ -95,8 +95,8 @@ def parse_slice(text: str) -> Slice:
         if not dash or not (start.strip() or end.strip()):
             raise ValueError("no FROM-TO")
         found = Slice(
-            start_s=parse_duration(start) if start.strip() else 0.0,
-            end_s=parse_duration(end) if end.strip() else None,
+            start_s=parse_time(start) if start.strip() else 0.0,
+            end_s=parse_time(end) if end.strip() else None,
         )
         if found.end_s is not None and found.end_s <= found.start_s:
             raise ValueError("it ends before it starts")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from llm_locust.client.http.pool import Target
+from llm_locust.core.durations import parse_time
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.scraper import words as scraper_words
 from llm_locust.deployment.targets import POLICIES, Reuse
 from llm_locust.options.arrivals import parse_count
-from llm_locust.options.types import Append, checked, parse_time
+from llm_locust.options.types import Append, checked
 
 T = TypeVar("T")
 

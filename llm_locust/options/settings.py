@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_locust.client.http.connection import Timeouts
+from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.options.arrivals import LOAD_OPTIONS, LoadSettings, parse_load
@@ -19,7 +20,6 @@ from llm_locust.options.types import (
     parse_header,
     parse_price,
     parse_size,
-    parse_time,
     parse_timeouts,
     read_shape,
 )
@@ -30,7 +30,7 @@ from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts, shown_variable, without_keys
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.datasets.load import load_dataset
-from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain
+from llm_locust.workload.lengths.times import DEFAULT_DRAIN
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.text.shared_prefix import parse_shared_prefix
@@ -161,7 +161,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         seed=_seed(options.seed),
         timeouts=_parsed(parse_timeouts, options.timeouts, "--timeouts"),
         max_answer_bytes=_parsed(parse_size, options.max_answer, "--max-answer"),
-        drain_s=_parsed(parse_drain, options.drain or DEFAULT_DRAIN, "--drain"),
+        drain_s=_parsed(parse_time, options.drain or DEFAULT_DRAIN, "--drain"),
         flush_timeout_s=_parsed(parse_time, options.flush_timeout, "--flush-timeout"),
         replica_headers=tuple(options.replica_header or ()),
         headers=dict(header_pairs),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from llm_locust.metrics.requests.slo import parse_duration
+from llm_locust.core.durations import parse_time
 
 ALLOWED_RULES = '"error_rate>20% over 30s" or "oversaturation", with a comma between several'
 
@@ -132,7 +132,7 @@ def _rule(word: str) -> StopRule:
     if match is None:
         raise ValueError(f"stop rule {word!r}: allowed are {ALLOWED_RULES}")
     try:
-        over_s = parse_duration(match["time"] or "30s")
+        over_s = parse_time(match["time"] or "30s")
     except ValueError as e:
         raise ValueError(f"stop rule {word!r}: {e}") from e
     share = float(match["share"]) / 100

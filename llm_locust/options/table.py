@@ -6,6 +6,7 @@ from typing import Any
 
 from locust.argument_parser import LocustArgumentParser
 
+from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.options.arrivals import parse_count, parse_scale, parse_slice
@@ -19,7 +20,6 @@ from llm_locust.options.types import (
     parse_header,
     parse_price,
     parse_size,
-    parse_time,
     parse_timeouts,
     read_shape,
 )
@@ -27,7 +27,7 @@ from llm_locust.options.web import add_web_arguments, listen_on_loopback
 from llm_locust.roofline.gpus import gpu_named
 from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.body import parse_body
-from llm_locust.workload.lengths.times import DEFAULT_DRAIN, parse_drain
+from llm_locust.workload.lengths.times import DEFAULT_DRAIN
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.ordering import ORDERS
 from llm_locust.workload.text.shared_prefix import parse_shared_prefix
@@ -205,7 +205,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
     add(
         "--drain",
         ui=True,
-        type=checked(parse_drain),
+        type=checked(parse_time),
         default=DEFAULT_DRAIN,
         metavar="TIME",
         help="how long requests under way are waited for once the load has ended; 0 cuts them at once "

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from llm_locust.client.http.connection import Timeouts
-from llm_locust.metrics.requests.slo import parse_duration
+from llm_locust.core.durations import parse_time
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.model_file import read_model
 from llm_locust.wire.headers import header_template
@@ -51,14 +51,6 @@ class Append(argparse.Action):
     ) -> None:
         before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, [values] if before is self.default else [*(before or []), values])
-
-
-def parse_time(text: str) -> float:
-    """A duration such as ``30s`` in seconds; raises ValueError, which names the text."""
-    try:
-        return parse_duration(text)
-    except ValueError as e:
-        raise ValueError(f"{text!r}: {e}") from e
 
 
 def parse_timeouts(text: str) -> Timeouts:

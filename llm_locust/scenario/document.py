@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_locust.metrics.requests.slo import parse_duration
+from llm_locust.core.durations import parse_time
 from llm_locust.scenario import options, readers, values
 from llm_locust.scenario.classes import SHARED, preset, read_classes, sole_class
 from llm_locust.scenario.options import OPTIONS, destination
@@ -205,7 +205,7 @@ def _error_rate(node: Node, name: str, context: Context) -> tuple[float, float]:
         raise values.wrong(node, name, _ERROR_RATE_FORM)
     share = float(match["share"]) / 100
     try:
-        over_s = parse_duration(match["time"] or "30s")
+        over_s = parse_time(match["time"] or "30s")
     except ValueError as e:
         raise ScenarioError(
             node.place, f"{name} {values.shown(node)}: {e}; allowed is {_ERROR_RATE_FORM}"

@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping
 from functools import partial
 
+from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
-from llm_locust.metrics.requests.slo import SLO_METRICS, parse_duration, parse_slo
+from llm_locust.metrics.requests.slo import SLO_METRICS, parse_slo
 from llm_locust.scenario import values
 from llm_locust.scenario.tree import Fields, Items, Node, ScenarioError, plain
 from llm_locust.scenario.values import Context, Reader, checked
 from llm_locust.workload.body import parse_body
-from llm_locust.workload.lengths.times import parse_drain
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.ordering import ORDERS
 from llm_locust.workload.parts import FORMATS
@@ -34,20 +34,7 @@ def texts(node: Node, name: str, context: Context) -> list[str]:
 
 def duration(node: Node, name: str, context: Context) -> str:
     found = values.text(node, name, "a time such as 30s")
-    checked(partial(_seconds, found), name, found, node.place)
-    return found
-
-
-def _seconds(shown: str, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as e:
-        raise ValueError(f"{shown!r}: {e}") from e
-
-
-def drain(node: Node, name: str, context: Context) -> str:
-    found = values.text(node, name, "a time such as 60s, or 0")
-    checked(parse_drain, name, found, node.place)
+    checked(parse_time, name, found, node.place)
     return found
 
 
@@ -108,12 +95,14 @@ def dataset(node: Node, name: str, context: Context) -> str:
 
 
 def run_time(node: Node, name: str, context: Context) -> str:
+    """Locust's ``--run-time``, which takes whole numbers only; another duration is written in seconds."""
     found = values.text(node, name, "a time such as 90s, 20m or 1h30m")
-    if not _RUN_TIME.fullmatch(found):
-        raise ScenarioError(
-            node.place, f"{name} {found!r}: allowed is a time of whole numbers such as 90s, 20m or 1h30m"
-        )
-    return found
+    if _RUN_TIME.fullmatch(found):
+        return found
+    seconds = checked(parse_time, name, found, node.place)
+    if not seconds.is_integer():
+        raise ScenarioError(node.place, f"{name} {found!r}: a run lasts whole seconds, such as 90s or 1h30m")
+    return f"{seconds:.0f}s"
 
 
 def whole(node: Node, name: str, context: Context, *, least: int = 1) -> int:
@@ -174,7 +163,7 @@ OPTIONS: Mapping[str, Reader] = {
     "seed": partial(whole, least=0),
     "timeouts": timeouts,
     "max_answer": text,
-    "drain": drain,
+    "drain": duration,
     "flush_timeout": duration,
     "out": text,
     "spool": text,

@@ -4,10 +4,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from llm_locust.core.terms import listed, nearest
 from llm_locust.scenario.tree import Entry, Fields, Items, Node, Place, Scalar, ScenarioError
+
+T = TypeVar("T")
 
 #: What a text of another room's grammar is checked by; raises ValueError.
 Check = Callable[[str], object]
@@ -155,10 +157,10 @@ def read(
     return read_entries(entries, keys, context)
 
 
-def checked(parse: Callable[[str], object], name: str, text: str, place: Place) -> None:
-    """See that ``parse`` takes ``text``; what it says is led by ``name``, once."""
+def checked(parse: Callable[[str], T], name: str, text: str, place: Place) -> T:
+    """The value that ``parse`` makes of ``text``; its error text is led by ``name``, once."""
     try:
-        parse(text)
+        return parse(text)
     except ValueError as e:
         said = str(e)
         led = said if said.lower().startswith(name.replace("_", " ")) else f"{name}: {said}"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llm_locust.client.http.connection import Timeouts
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings, with_roofline
-from llm_locust.options.types import parse_header, parse_size, parse_time, parse_timeouts
+from llm_locust.options.types import parse_header, parse_size, parse_timeouts
 from llm_locust.store import read_manifest
 from llm_locust.swarm.clocks.run_clock import Axis
 from llm_locust.swarm.process.health import Health
@@ -131,12 +131,6 @@ def test_a_wrong_option_is_named(options: dict[str, Any], says: str) -> None:
 
 
 # -- times and bounds -----------------------------------------------------------------------
-
-
-def test_a_time_needs_a_number_and_a_unit() -> None:
-    assert parse_time("250ms") == 0.25
-    with pytest.raises(ValueError, match=r"^'30': a number without a unit"):
-        parse_time("30")
 
 
 def test_any_of_the_bounds_can_be_given() -> None:

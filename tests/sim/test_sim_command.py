@@ -126,7 +126,7 @@ def test_settings_that_cannot_work_are_one_line_and_exit_2(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--step-base", "20"], "argument --step-base: '20' is not a duration"),
+        (["--step-base", "20"], "argument --step-base: '20': a number without a unit"),
         (["--replicas", "0"], "argument --replicas: '0' is not a whole number of at least 1"),
         (["--port", "70000"], "argument --port: '70000' is not a port"),
         (["--noise", "nan"], "argument --noise: 'nan' is not a number of at least 0"),

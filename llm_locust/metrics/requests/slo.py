@@ -1,16 +1,10 @@
 """Limits of a single request, and how they are written: ``ttft=500ms tpot=50ms e2el=10s``."""
 
 import math
-import re
 from dataclasses import dataclass, fields
-from decimal import Decimal
 
+from llm_locust.core.durations import parse_duration
 from llm_locust.core.terms import Term, listed, nearest, split_terms
-
-#: Seconds of each unit; decimal, so that 50ms is the float nearest to 0.05.
-UNITS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1), "m": Decimal(60)}
-
-_QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<unit>.*)")
 
 
 class SloError(ValueError):
@@ -54,27 +48,6 @@ class Slo:
 
 
 SLO_METRICS = tuple(f.name.removesuffix("_s") for f in fields(Slo))
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of ``250us``, ``500ms``, ``1.5s``, ``2m``.
-
-    Raises:
-        ValueError: no number, no unit or another one; the text says what is wrong, without
-            repeating ``text``.
-    """
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise ValueError("not a duration: write a number with its unit, as 500ms")
-    number, unit = match["number"], match["unit"]
-    if not unit:
-        raise ValueError(f"a number without a unit: add one, as {number}ms or {number}s")
-    if unit not in UNITS:
-        raise ValueError(f'unknown unit "{unit}": write one of {listed(UNITS)}')
-    seconds = float(Decimal(number) * UNITS[unit])
-    if not math.isfinite(seconds):
-        raise ValueError("too large")
-    return seconds
 
 
 def parse_slo(text: str) -> Slo:

@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from llm_locust.core.durations import parse_duration
 from llm_locust.core.terms import Word, listed, nearest
-from llm_locust.metrics.requests.slo import parse_duration
 from llm_locust.metrics.select.conditions import All, AnyOf, Comparison, Condition, Not, Value
 from llm_locust.metrics.select.request_fields import FIELDS, Kind
 

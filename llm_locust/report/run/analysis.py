@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.batch import Requests
+from llm_locust.core.durations import parse_time
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.answers.accuracy import Answers, ByPrompt
 from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
-from llm_locust.metrics.requests.slo import Slo, parse_duration, parse_slo
+from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.select.request_fields import Terms
 from llm_locust.metrics.select.selection import asked, selected
 from llm_locust.metrics.select.where import Where, parse_where
@@ -85,8 +86,8 @@ def parse_window(text: str) -> str | FromTo:
     if not dash or not (start.strip() or end.strip()):
         raise ValueError(f'unknown window "{text}": write {", ".join(WINDOWS)}, or a span such as 30s-90s')
     try:
-        start_s = parse_duration(start.strip()) if start.strip() else 0.0
-        end_s = parse_duration(end.strip()) if end.strip() else math.inf
+        start_s = parse_time(start.strip()) if start.strip() else 0.0
+        end_s = parse_time(end.strip()) if end.strip() else math.inf
     except ValueError as e:
         raise ValueError(f'window "{text}": {e}') from None
     if start_s >= end_s:

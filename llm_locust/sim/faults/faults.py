@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from llm_locust.core.durations import parse_time_ns
 from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
-from llm_locust.sim.durations import parse_duration_ns
 
 #: Every fault but ``http_<status>``, with what a client sees of it.
 FAULTS = {
@@ -138,7 +138,7 @@ def _refusal(where: str, value: str) -> Refusal:
     try:
         if not at:
             raise ValueError(f"{value!r} must be a duration and a start, such as 2s@10s")
-        return Refusal(parse_duration_ns(after), parse_duration_ns(duration))
+        return Refusal(parse_time_ns(after), parse_time_ns(duration))
     except ValueError as e:
         raise FaultPlanError(
             f"{where}: {e} (refused closes the listening port for an interval; "

@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from llm_locust.core.durations import parse_time_ns
 from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
-from llm_locust.sim.durations import parse_duration_ns
 
 
 class Action(StrEnum):
@@ -161,7 +161,7 @@ def _step_of_item(where: str, item: Any) -> PlanStep:
 
 def _at(text: str, where: str) -> int:
     try:
-        return parse_duration_ns(text)
+        return parse_time_ns(text)
     except ValueError as e:
         raise PlanError(f"{where}: a step begins with its time: {e}") from e
 

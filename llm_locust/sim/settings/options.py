@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from llm_locust.sim.durations import parse_duration_ns
+from llm_locust.core.durations import parse_time_ns
 from llm_locust.sim.engine.engine import EngineProfile
 from llm_locust.sim.faults.plan import parse_factor
 from llm_locust.sim.routing import POLICIES, PREFIX_IMBALANCE
@@ -161,7 +161,7 @@ def _argument(read: Callable[[str], _T], text: str) -> _T:
 
 
 def _duration(text: str) -> int:
-    return _argument(parse_duration_ns, text)
+    return _argument(parse_time_ns, text)
 
 
 def _speeds(text: str) -> dict[int, float]:

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from llm_locust.core.durations import parse_time_ns
 from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 from llm_locust.roofline.error import RooflineError
 from llm_locust.roofline.gpus import Gpu
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.profile import StepCosts, gpu_named, read_model, step_costs
-from llm_locust.sim.durations import parse_duration_ns
 from llm_locust.sim.engine.gpu_page import GpuKind
 from llm_locust.sim.settings.deployment import SettingsError
 
@@ -138,7 +138,7 @@ def _check_keys(content: Mapping[Any, Any], known: Sequence[str], where: str) ->
 
 def _duration(value: Any, where: str) -> int:
     try:
-        return parse_duration_ns(str(value))
+        return parse_time_ns(str(value))
     except ValueError as e:
         raise SettingsError(f"{where}: {e}") from e
 

@@ -8,9 +8,9 @@ from locust.env import Environment
 from locust.runners import MasterRunner
 from locust.web import WebUI
 
+from llm_locust.core.durations import parse_time
 from llm_locust.live.store import LiveStore
 from llm_locust.options.settings import UsageError
-from llm_locust.options.types import parse_time
 from llm_locust.swarm.live.watch import run_info
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.loops import spawn_loop

@@ -18,7 +18,7 @@ from functools import partial
 
 import numpy as np
 
-from llm_locust.metrics.requests.slo import parse_duration
+from llm_locust.core.durations import parse_duration
 from llm_locust.workload.lengths.file import plain_number
 
 #: The forms that error texts name.
@@ -32,20 +32,6 @@ _MOST_SIGMA = 10.0
 
 #: How long requests under way are waited for where nobody says otherwise.
 DEFAULT_DRAIN = "60s"
-
-
-def parse_drain(text: str) -> float:
-    """The value of ``--drain`` in seconds: a duration, or a plain ``0``.
-
-    Raises:
-        ValueError: it is neither; the text names it.
-    """
-    if text.strip() == "0":
-        return 0.0
-    try:
-        return parse_duration(text)
-    except ValueError as e:
-        raise ValueError(f"{text!r}: {e}") from e
 
 
 Law = Callable[[np.random.Generator], float]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.metrics.requests.slo import SLO_METRICS, Slo, SloError, parse_duration, parse_slo
+from llm_locust.metrics.requests.slo import SLO_METRICS, Slo, SloError, parse_slo
 
 
 def complaint(text: str) -> str:
@@ -38,7 +38,10 @@ def test_an_unknown_metric_is_pointed_at_with_its_place_and_the_nearest_name() -
     ("text", "part"),
     [
         ("ttft=500", 'at character 6, "500": a number without a unit: add one, as 500ms or 500s'),
-        ("ttft=500ms tpot=50min", 'at character 17, "50min": unknown unit "min": write one of us, ms, s, m'),
+        (
+            "ttft=500ms tpot=50day",
+            'at character 17, "50day": unknown unit "day": write one of ns, us',
+        ),
         ("ttft=fast", 'at character 6, "fast": not a duration'),
         ("ttft=-5ms", 'at character 6, "-5ms": not a duration'),
         ("ttft=nan", "not a duration"),
@@ -48,7 +51,7 @@ def test_an_unknown_metric_is_pointed_at_with_its_place_and_the_nearest_name() -
         ("ttft<500ms", 'at character 5, "<": write a limit as ttft=500ms'),
         ("=500ms", 'at character 1, "=": no metric before it'),
         ("ttft=1s tpot=1s ttft=2s", 'at character 17, "ttft": is there twice'),
-        ("ttft=" + "9" * 400 + "s", "too large"),
+        ("ttft=" + "9" * 400 + "s", "too long"),
         ("TTFT=1s", 'did you mean "ttft"?'),
         ("itl=50ms", "unknown metric"),
     ],
@@ -78,17 +81,3 @@ def test_what_is_written_is_what_is_read(limits_ms: dict[str, int]) -> None:
 def test_a_limit_made_in_python_has_to_be_a_number_above_0(limit: float) -> None:
     with pytest.raises(SloError, match=r"the limit of tpot is .* s; it has to be above 0"):
         Slo(tpot_s=limit)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("250us", 250e-6), ("500ms", 0.5), ("1.5s", 1.5), (".5s", 0.5), ("2.m", 120), ("0s", 0)],
-)
-def test_durations_have_a_unit(text: str, seconds: float) -> None:
-    assert parse_duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "5", "ms", "1e3s", "1 s", "5h", "٥s", "5s\n"])
-def test_what_is_no_duration_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not a duration|without a unit|unknown unit"):
-        parse_duration(text)

@@ -54,8 +54,11 @@ def test_a_file_says_the_same_as_words(tmp_path: Path, name: str) -> None:
     [
         ("10s kil 2", "word 2 of the plan, 'kil': there is no action 'kil'; did you mean 'kill'?"),
         ("10s explode 2", "there is no action 'explode'; known: kill, start, drain, slow, normal"),
-        ("1s kill 2; soon start 2", "word 4 of the plan, 'soon': a step begins with its time: 'soon' is not"),
-        ("10 kill 2", "word 1 of the plan, '10': a step begins with its time: '10' is not a duration"),
+        (
+            "1s kill 2; soon start 2",
+            "word 4 of the plan, 'soon': a step begins with its time: 'soon': not a",
+        ),
+        ("10 kill 2", "word 1 of the plan, '10': a step begins with its time: '10': a number without a unit"),
         ("10s kill", "word 2 of the plan, 'kill': the step ends too early; write such as '10s kill 2'"),
         ("10s kill x2", "word 3 of the plan, 'x2': 'x2' is not the number of a replica"),
         ("10s kill -1", "'-1' is not the number of a replica: they count from 0"),
@@ -84,7 +87,10 @@ def test_a_bad_plan_is_one_line_that_points_at_the_word(text: str, says: str) ->
         ("- kill", "step 1, 'kill': must map at, action, replica, factor to values"),
         ("- {at: 1s, action: kill, replika: 0}", "there is no key 'replika'; did you mean 'replica'?"),
         ("- {at: 1s, action: kill}", "step 1: has no 'replica'"),
-        ("- {at: 1, action: kill, replica: 0}", "step 1, at: a step begins with its time: '1' is not"),
+        (
+            "- {at: 1, action: kill, replica: 0}",
+            "step 1, at: a step begins with its time: '1': a number",
+        ),
         ("- {at: 1s, action: kill, replica: 0, factor: 3x}", "step 1: kill takes no factor"),
         ("- {at: 1s, action: slow, replica: 0}", "step 1: slow needs a factor"),
     ],

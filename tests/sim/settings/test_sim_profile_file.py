@@ -107,7 +107,7 @@ def test_an_idle_engine_of_a_profile_runs_at_its_roofline(tmp_path: Path) -> Non
         (VALUES + "memory_efficiency: 2", "memory_efficiency is 2: write a number above 0 and at most 1"),
         (VALUES + "engine: fast", "engine is 'fast': write a mapping"),
         (VALUES + "engine: {step: 1ms}", "engine: there is no key 'step'; did you mean 'step_base'?"),
-        (VALUES + "engine: {step_base: 1}", "engine: step_base: '1' is not a duration"),
+        (VALUES + "engine: {step_base: 1}", "engine: step_base: '1': a number without a unit"),
         (VALUES + "engine: {prefix_cache: 1}", "engine: prefix_cache is 1: write on or off"),
         (VALUES + "engine: {noise: loud}", "engine: noise is 'loud': write a number of at least 0"),
     ],
