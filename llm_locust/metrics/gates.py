@@ -28,8 +28,8 @@ _DIGITS = 9
 _STATISTICS = ("mean", "p50", "p75", "p90", "p95", "p99", "p99_9", "max")
 
 #: Latencies of an answer: a request that failed has none.
-_OF_ANSWERS = ("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled")
-_LATENCIES = (*_OF_ANSWERS, "schedule_delay", "connect")
+OF_ANSWERS = ("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled")
+_LATENCIES = (*OF_ANSWERS, "schedule_delay", "connect")
 
 #: No upper limit on a mean holds where a larger share of the requests failed.
 MOST_FAILED = 0.01
@@ -157,7 +157,7 @@ def _limit(metric: str, text: str) -> float:
 def _failed(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     """The share of requests that failed, and so have no such latency; None where none did."""
     rate = summary["requests"]["error_rate"]
-    return f"{rate * 100:.3g} % failed" if rate and gate.latency in _OF_ANSWERS else None
+    return f"{rate * 100:.3g} % failed" if rate and gate.latency in OF_ANSWERS else None
 
 
 def _note(gate: Gate, summary: Mapping[str, Any]) -> str | None:
@@ -169,7 +169,12 @@ def _note(gate: Gate, summary: Mapping[str, Any]) -> str | None:
 
 def _is_adjusted(gate: Gate) -> bool:
     """Whether failed requests count as above the limit."""
-    return gate.op in ("<", "<=") and gate.latency in _OF_ANSWERS and not gate.metric.startswith("mean_")
+    return gate.latency is not None and counts_failed(gate.op, gate.latency, _PATHS[gate.metric][2])
+
+
+def counts_failed(op: str, latency: str, statistic: str) -> bool:
+    """Whether a limit on a latency is over all requests, failed ones being above any: all but on means."""
+    return op in ("<", "<=") and latency in OF_ANSWERS and statistic != "mean"
 
 
 def figures_of(gate: Gate, summary: Mapping[str, Any]) -> Mapping[str, Any]:

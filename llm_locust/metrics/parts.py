@@ -108,13 +108,10 @@ def _gaps(m: Measured, **of: str) -> Durations:
 
 
 def _measurable(m: Measured, population: Population, group: Group) -> Measurable:
-    order, failed = order_cells(m.c, population.all), np.zeros(len(m.c), dtype=np.bool_)
-    failed[population.failed] = True
     return Measurable(
         population,
         group.gaps,
-        order,
-        order.sums(order.sorted(failed[population.all])),
+        order_cells(m.c, population.all),
         time_cells(m.window, m.c, m.c.scheduled_s[population.failed]).sums(),
         group.missing.unsent or 0,
         partial(m.stuck.bounds_s, group.rows),

@@ -143,4 +143,4 @@ def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> N
     result = judged("p99_ttft<=+5%", base, new)
     assert not result.passed()
     assert gate_reason(result) == "undetermined in new: 100 requests were given up before their end"
-    assert judged("p99_connect<=+5%", base, new).why_open is None
+    assert judged("p99_connect<=+5%", base, new).row.why_open is None

@@ -15,12 +15,13 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.requests.cut import CENSORED, FROM_SCHEDULED, Samples, with_stuck, with_unsent
 from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.goodput_intervals import ratio_worth
+from llm_locust.metrics.requests.latency import adjusted_gaps
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import amounts_over_time, rate_per_s
 from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
-from llm_locust.metrics.stats.cells import order_cells
+from llm_locust.metrics.stats.cells import order_cells, time_cells
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.stats.intervals import Observed, rate_error, worths
@@ -72,10 +73,19 @@ class Compared:
             causes.append(f"{self.unsent} were never sent")
         return " and ".join(causes) or None
 
-    def estimate(self, metric: Metric) -> Estimate | None:
-        """The figure in its unit (seconds for a latency); None where the run has no sample of it."""
+    @property
+    def error_rate(self) -> float:
+        """The failed share of the judged requests, 0 without any."""
+        return len(self.population.failed) / max(1, len(self.population.judged))
+
+    def estimate(self, metric: Metric, *, adjusted: bool = False) -> Estimate | None:
+        """The figure in its unit (seconds for a latency); None where the run has no sample of it.
+
+        Args:
+            adjusted: of a percentile of a latency, count each failed request as +∞.
+        """
         if metric.kind is Kind.LATENCY:
-            return _latency(self, metric)
+            return _latency(self, metric, adjusted)
         if metric.name == "on_time":
             return _on_time(self)
         if metric.kind is Kind.SHARE:
@@ -103,16 +113,24 @@ def measure_for_comparison(
     return Compared(manifest, slo, measured, population, gaps, lost, unsent)
 
 
-def _latency(run: Compared, metric: Metric) -> Estimate | None:
-    """None also where requests that were given up leave the figure open."""
-    if metric.latency == "itl":
+def _durations(run: Compared, latency: str, adjusted: bool) -> Durations:
+    """One latency of all requests, as :func:`~llm_locust.metrics.requests.latency.latency_tables` has it."""
+    if latency == "itl":
         found = Durations(run.gaps, course=run.measured.gaps.course())
-    else:
-        samples = Samples.of(run.c, run.measured.values, metric.latency)
-        found = samples.durations(run.population, order=order_cells(run.c, run.population.all))
-        every = np.arange(len(run.c))
-        found = with_stuck(found, run.measured.stuck.bounds_s(every, metric.latency))
-        found = with_unsent(found, metric.latency, run.unsent)
+        failed_s = run.c.scheduled_s[run.population.failed]
+        failed_over_time = time_cells(run.window, run.c, failed_s).sums()
+        return adjusted_gaps(found, run.population, failed_over_time) if adjusted else found
+    samples, order = Samples.of(run.c, run.measured.values, latency), order_cells(run.c, run.population.all)
+    found = samples.durations(run.population, order)
+    if adjusted:
+        found = samples.adjusted(run.population, found, order)
+    found = with_stuck(found, run.measured.stuck.bounds_s(np.arange(len(run.c)), latency))
+    return with_unsent(found, latency, run.unsent)
+
+
+def _latency(run: Compared, metric: Metric, adjusted: bool) -> Estimate | None:
+    """None also where requests that were given up leave the figure open."""
+    found = _durations(run, metric.latency, adjusted)
     if not len(found.observed):
         return None
     mean, std = found.moments()

@@ -10,8 +10,9 @@ What is noise is learned inside each run. What differs from run to run, such as 
 another placement, is in no interval: runs that are repeated show it.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -31,17 +32,28 @@ class Verdict(StrEnum):
     WORSE = "worse"
     NO_DIFFERENCE = "no difference beyond noise"
     TOO_FEW = "too few samples"
+    UNDETERMINED = "undetermined"  # requests without a known end leave the figure open
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of two runs, in its own unit (seconds for latencies); None where a run has none."""
+    """One figure of two runs, in its own unit (seconds for latencies); None where a run has none.
+
+    ``difference`` is None too where a figure is infinite. ``why_open`` says why a run has no figure though it
+    has samples.
+    """
 
     metric: Metric
     base: float | None
     new: float | None
     difference: Difference | None
     verdict: Verdict
+    why_open: str | None = None
+
+    @property
+    def missing(self) -> str:
+        """The run without a figure, base where it is both."""
+        return "base" if self.base is None else "new"
 
     @property
     def change(self) -> Difference | None:
@@ -81,7 +93,7 @@ def compare_in_turn(runs: Sequence[Compared]) -> list[Comparison]:
             base,
             new,
             tuple(
-                compare_figures(metric, a[metric.name], b[metric.name], confidence)
+                explained(compare_figures(metric, a[metric.name], b[metric.name], confidence), base, new)
                 for metric in metrics
                 if a[metric.name] is not None or b[metric.name] is not None
             ),
@@ -125,14 +137,27 @@ def compare_figures(metric: Metric, base: Estimate | None, new: Estimate | None,
     """One figure of two runs.
 
     It is beyond noise where its interval does not hold 0. Where it does and an end of it is not known, the
-    samples are too few; so they are where a run has none.
+    samples are too few; so they are where a run has none. Of an infinite figure only that the other is finite
+    is known.
     """
     if base is None or new is None:
         known = [None if estimate is None else estimate.value for estimate in (base, new)]
         return Row(metric, known[0], known[1], None, Verdict.TOO_FEW)
+    if math.isinf(base.value) or math.isinf(new.value):
+        worse, better = math.isfinite(base.value), math.isfinite(new.value)
+        verdict = Verdict.WORSE if worse else Verdict.BETTER if better else Verdict.UNDETERMINED
+        return Row(metric, base.value, new.value, None, verdict)
     found = difference(base, new, confidence)
     verdict = _verdict(metric, found, max(abs(base.value), abs(new.value)))
     return Row(metric, base.value, new.value, found, verdict)
+
+
+def explained(row: Row, base: Compared, new: Compared) -> Row:
+    """The row with the reason where requests without a known end leave a figure open."""
+    if row.base is not None and row.new is not None:
+        return row
+    why = (base if row.base is None else new).why_open(row.metric)
+    return row if why is None else replace(row, why_open=why, verdict=Verdict.UNDETERMINED)
 
 
 def _verdict(metric: Metric, found: Difference, size: float) -> Verdict:

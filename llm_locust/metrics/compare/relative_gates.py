@@ -10,9 +10,11 @@ errors of both runs in it; each end is a one-sided 95 % bound. The gate
   wide, so that of changes of twice the limit half are found, and of three times the limit nearly all;
 - is **unknown** otherwise: noise could hide what the gate is there to find.
 
-A percentile whose samples cannot bound it is judged by ranks (:func:`tail_p`): the gate then breaks or is
-unknown. Gates are named before the runs are seen, so their intervals are corrected for the number of gates
-(Bonferroni: together they hold with 95 %) and not for the whole table.
+Failed requests count as above any upper limit on a percentile of an answer's latency, in both runs; see
+:class:`State`. A percentile whose samples cannot bound it is judged by ranks
+(:func:`~llm_locust.metrics.compare.ranks.tail_p`): the gate then breaks or is unknown. Gates are named before
+the runs are seen, so their intervals are corrected for the number of gates (Bonferroni: together they hold
+with 95 %) and not for the whole table.
 """
 
 import math
@@ -23,16 +25,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
-import numpy as np
-
 from llm_locust.core.terms import Term, listed, nearest, split_terms
 from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED, Metric
 from llm_locust.metrics.compare.compared import Compared
-from llm_locust.metrics.compare.comparison import Row, compare_figures, joint_confidence
-from llm_locust.metrics.gates import GateError, Kind
-from llm_locust.metrics.stats.chance import hypergeometric_at_most
-from llm_locust.metrics.stats.estimates import Difference, Estimate, Percentile, difference
-from llm_locust.metrics.stats.intervals import worths
+from llm_locust.metrics.compare.comparison import Row, compare_figures, explained, joint_confidence
+from llm_locust.metrics.compare.ranks import tail_p
+from llm_locust.metrics.gates import MOST_FAILED, OF_ANSWERS, GateError, Kind, counts_failed
+from llm_locust.metrics.stats.estimates import Difference, Estimate, difference
 
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -70,35 +69,49 @@ class RelativeGate:
     def is_upper(self) -> bool:
         return self.op.startswith("<")
 
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether it is over all requests, failed ones being above any limit."""
+        return counts_failed(self.op, self.metric.latency, self.metric.statistic)
+
     def holds(self, over: float) -> bool:
         """Whether a change that is so far over the limit is allowed; negative is below it."""
         return _HOLDS[self.op](round(over, _DIGITS), 0.0)
 
 
 class State(StrEnum):
+    """What a gate came to.
+
+    A percentile of all requests that falls on a failed one is infinite: the gate breaks where it is finite in
+    base, and is unknown where base's is infinite too, as there is no change to limit. A mean has no place for
+    failed requests: above :data:`~llm_locust.metrics.gates.MOST_FAILED` of them it counts as infinite.
+    """
+
     HELD = "held"
     WITHIN_NOISE = "within noise"  # over the limit, by no more than noise explains, and noise is small
     BROKEN = "broken"
     BROKEN_BY_RANKS = "broken by ranks"
+    BROKEN_BY_FAILURES = "broken by failures"
     NO_SAMPLES = "no samples"
+    FAILED_IN_BASE = "failed in base"  # base's figure is infinite
     TOO_NOISY = "too noisy"  # noise could hide a change of twice the limit
     TOO_FEW = "too few samples"  # the noise is not known
 
     @property
     def finding(self) -> Finding:
         """What the gate came to: a gate without any sample is broken."""
-        if self in (State.TOO_NOISY, State.TOO_FEW):
+        if self in (State.TOO_NOISY, State.TOO_FEW, State.FAILED_IN_BASE):
             return "unknown"
         return "held" if self in (State.HELD, State.WITHIN_NOISE) else "broken"
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """``change`` is in the limit's unit, +∞ from a base of 0; None without samples.
+    """``change`` is in the limit's unit, +∞ from a base of 0; None without samples, or of an infinite figure.
 
-    ``why_open`` says why one of the runs has no value though it has samples.
     ``interval`` is the change with its interval in the same unit, an infinite end being unknown; None
-    without samples and, of a relative gate, from a base of 0.
+    where there is no change and, of a relative gate, from a base of 0. ``failed`` has the failed shares of
+    base and new where the figures' latency lacks them, None where none failed.
     """
 
     gate: RelativeGate
@@ -106,7 +119,7 @@ class GateResult:
     change: float | None
     state: State
     interval: Difference | None = None
-    why_open: str | None = None
+    failed: tuple[float, float] | None = None
 
     def passed(self, unknown: Unknown = "fail") -> bool:
         """Whether it held; an unknown one does as ``unknown`` says."""
@@ -129,12 +142,26 @@ def evaluate_relative(gates: tuple[RelativeGate, ...], base: Compared, new: Comp
 
 
 def _judged(gate: RelativeGate, base: Compared, new: Compared, gates: int) -> GateResult:
-    estimates = base.estimate(gate.metric), new.estimate(gate.metric)
-    found = judge_change(gate, *estimates, gates)
-    if found.state is not State.NO_SAMPLES:
+    before, after = (run.estimate(gate.metric, adjusted=gate.is_adjusted) for run in (base, new))
+    found = judge_change(gate, before, after, gates)
+    if found.state is State.FAILED_IN_BASE:
+        # Base's percentile of all its requests is no less than that of its answers: what holds against the
+        # latter holds against both.
+        of_answers = judge_change(gate, base.estimate(gate.metric), after, gates)
+        found = of_answers if of_answers.state.finding == "held" else found
+    found = replace(found, row=explained(found.row, base, new))
+    return _with_failed(found, base.error_rate, new.error_rate)
+
+
+def _with_failed(found: GateResult, base: float, new: float) -> GateResult:
+    """The result with both failed shares, and a mean's own judged by them."""
+    gate, state = found.gate, found.state
+    if not (base or new) or gate.metric.latency not in OF_ANSWERS:
         return found
-    without = base if estimates[0] is None else new
-    return replace(found, why_open=without.why_open(gate.metric))
+    is_mean = gate.is_upper and gate.metric.statistic == "mean"
+    if is_mean and new > MOST_FAILED and state.finding != "broken":
+        state = State.FAILED_IN_BASE if base > MOST_FAILED else State.BROKEN_BY_FAILURES
+    return replace(found, state=state, failed=(base, new))
 
 
 def judge_change(
@@ -145,6 +172,9 @@ def judge_change(
     row = compare_figures(gate.metric, base, new, confidence)
     if base is None or new is None:
         return GateResult(gate, row, None, State.NO_SAMPLES)
+    if math.isinf(base.value) or math.isinf(new.value):
+        state = State.FAILED_IN_BASE if math.isinf(base.value) else State.BROKEN_BY_FAILURES
+        return GateResult(gate, row, None, state)
     change = _change(gate, base.value, new.value)
     alpha = 1 - confidence
     over = difference(_Allowed(base, gate.limit, gate.in_points), new, 1 - 2 * alpha)
@@ -200,45 +230,6 @@ class _Allowed:
 
     def _moved(self, value: float) -> float:
         return value + self.limit if self.in_points else value * (1 + self.limit)
-
-
-def tail_p(base: Estimate, new: Estimate, factor: float) -> float:
-    """The chance of so many samples of new above ``factor`` × base's percentile, were new slower by no more.
-
-    Fisher's exact test, one-sided, of base's samples above base's percentile and new's above ``factor``
-    times it, each run counted as its effective samples. As the value is one of base's own, this is the
-    exact precedence test. It needs no interval of the percentile: twenty samples cannot bound a p99,
-    but twenty that are all above another run's are not chance. 1 where it is no percentile above 0,
-    or effective samples are not known.
-    """
-    if not (isinstance(base, Percentile) and isinstance(new, Percentile)):
-        return 1.0
-    if not 0 < base.value < math.inf:
-        return 1.0
-    of_base, of_new = _above(base, base.value), _above(new, factor * base.value)
-    if of_base is None or of_new is None:
-        return 1.0
-    (share_base, n_base), (share_new, n_new) = of_base, of_new
-    above_base, above_new = math.ceil(share_base * n_base - 1e-9), math.floor(share_new * n_new + 1e-9)
-    return hypergeometric_at_most(above_base, n_base, above_base + above_new, n_base + n_new)
-
-
-def _above(figure: Percentile, value: float) -> tuple[float, int] | None:
-    """The share of samples above ``value``, and how many effective samples it is of.
-
-    They are no more than those of the mean: samples in a rare tail seem more independent than they are.
-    """
-    course = figure.samples.course
-    if course is None:
-        return None
-    mean, std = figure.samples.moments()
-    of_mean, (worth,) = worths(course, mean, std, figure.samples.quantile(0.5), [value])
-    of_mean = of_mean or figure.worth
-    worth = worth or of_mean
-    if worth is None or of_mean is None or not (worth.error.settled and of_mean.error.settled):
-        return None
-    at_most = float(course.at_most(np.array([value])).sum() / course.counts.sum())
-    return 1 - at_most, math.floor(min(worth.n_eff, of_mean.n_eff) + 1e-9)
 
 
 def _change(gate: RelativeGate, base: float, new: float) -> float:

@@ -109,18 +109,18 @@ class Samples:
         """
         return self._durations(population, population.given_up(self.c), order)
 
-    def adjusted(
-        self, population: Population, plain: Durations, order: Order, failed_in: Floats
-    ) -> Durations:
+    def adjusted(self, population: Population, plain: Durations, order: Order) -> Durations:
         """The same with +∞ for each failed request, those that timed out among them.
 
         Args:
             plain: what :meth:`durations` gives for the population.
-            failed_in: how many failed in each cell of ``order``.
         """
         if self.c.timed_out[population.failed].any():
             plain = self._durations(population, population.cancelled, order)
-        return with_infinite(plain, len(population.failed), failed_in)
+        of_all = population.all
+        failed = np.zeros(len(of_all), dtype=np.bool_)
+        failed[np.searchsorted(of_all, population.failed)] = True
+        return with_infinite(plain, len(population.failed), order.sums(order.sorted(failed)))
 
     def _durations(self, population: Population, given_up: Rows, order: Order | None) -> Durations:
         ok, of_all = population.ok, population.all

@@ -217,15 +217,14 @@ def summarise_latency(
 class Measurable:
     """Whose latencies a table is of, and their gaps.
 
-    ``order`` is that of all of the population. ``failed_in`` and ``failed_over_time`` are how many failed in
-    each of its cells, and in each cell of the gaps' course. ``unsent`` more were due and never sent.
+    ``order`` is that of all of the population. ``failed_over_time`` are how many failed in each cell of the
+    gaps' course. ``unsent`` more were due and never sent.
     ``stuck_s`` gives the lower bounds of a metric of requests from before the window that hung in it.
     """
 
     population: Population
     gaps: Callable[[], Durations]  # called once, when it is their turn
     order: Order
-    failed_in: Floats
     failed_over_time: Floats
     unsent: int = 0
     stuck_s: Callable[[str], Floats] = lambda _: np.empty(0)
@@ -252,13 +251,11 @@ def latency_tables(
         samples = None if metric == "itl" else Samples.of(c, per_request(c), metric)
         for (plain, adjusted), each in zip(tables, populations, strict=True):
             if samples is None:
-                found, infinite = each.gaps(), len(each.population.failed)
-                in_cells = each.failed_over_time / max(1, infinite)
-                infinite = _failed_gaps(each.population, len(found.observed))
-                beyond = with_infinite(found, infinite, in_cells * infinite)
+                found = each.gaps()
+                beyond = adjusted_gaps(found, each.population, each.failed_over_time)
             else:
                 found = samples.durations(each.population, each.order)
-                beyond = samples.adjusted(each.population, found, each.order, each.failed_in)
+                beyond = samples.adjusted(each.population, found, each.order)
             stuck_s = each.stuck_s(metric)
             for table, durations in ((plain, found), (adjusted, beyond)):
                 durations = with_stuck(durations, stuck_s)
@@ -266,10 +263,16 @@ def latency_tables(
     return tables
 
 
-def _failed_gaps(population: Population, gaps: int) -> int:
-    """The gaps that the failed requests would have had, were each like the average ok one."""
-    failed = len(population.failed)
-    return round(failed * gaps / len(population.ok)) if gaps else failed
+def adjusted_gaps(found: Durations, population: Population, failed_over_time: Floats) -> Durations:
+    """The gaps of a population with +∞ for as many as each failed request would have had: those of the
+    average ok one.
+
+    Args:
+        failed_over_time: how many failed in each cell of the gaps' course.
+    """
+    failed, gaps = len(population.failed), len(found.observed)
+    infinite = round(failed * gaps / len(population.ok)) if gaps else failed
+    return with_infinite(found, infinite, failed_over_time / max(1, failed) * infinite)
 
 
 def latency_figures(

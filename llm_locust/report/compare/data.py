@@ -11,7 +11,7 @@ from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.report.compare import scaling
 from llm_locust.report.compare.outcome import Outcome, Run
-from llm_locust.report.compare.words import gate_reason, shown
+from llm_locust.report.compare.words import gate_note, gate_reason, shown, why_open
 
 SCHEMA = 1
 
@@ -65,11 +65,12 @@ def _row(row: Row) -> dict[str, Any]:
     return {
         "metric": metric.name,
         "unit": _UNITS[metric.kind],
-        "base": None if row.base is None else row.base * scale,
-        "new": None if row.new is None else row.new * scale,
+        "base": None if row.base is None else _known(row.base * scale),
+        "new": None if row.new is None else _known(row.new * scale),
         **_interval("difference", found, scale),
         **_interval("change", row.change, 1.0),
         "verdict": str(row.verdict),
+        "reason": None if row.why_open is None else why_open(row),
     }
 
 
@@ -87,6 +88,7 @@ def _gate(result: GateResult, unknown: Unknown) -> dict[str, Any]:
         "finding": result.state.finding,
         "state": str(result.state),
         "reason": gate_reason(result),
+        "note": gate_note(result),
         "change": None if result.change is None else _known(result.change),
         "change_interval": _gate_interval(result.interval),
         "in_points": result.gate.in_points,

@@ -88,14 +88,18 @@ def gates(outcome: Outcome) -> Section | None:
 def verdict(comparison: Comparison) -> Section:
     """In one look: what became worse, what better."""
     worse, better = (comparison.having(v) for v in (Verdict.WORSE, Verdict.BETTER))
-    same, few = (len(comparison.having(v)) for v in (Verdict.NO_DIFFERENCE, Verdict.TOO_FEW))
+    same, few, left_open = (
+        len(comparison.having(v)) for v in (Verdict.NO_DIFFERENCE, Verdict.TOO_FEW, Verdict.UNDETERMINED)
+    )
     lines = [*_named("worse", worse, Tone.BAD), *_named("better", better, Tone.GOOD)]
     if not lines:
-        lines.append(Line("no difference beyond noise in any figure", Tone.GOOD if not few else Tone.PLAIN))
+        tone = Tone.PLAIN if few + left_open else Tone.GOOD
+        lines.append(Line("no difference beyond noise in any figure", tone))
     rest = sentence(
         [
             f"{same} of {len(comparison.rows)} figures without a difference beyond noise",
             f"{few} with too few samples" if few else "",
+            f"{left_open} left open by requests that were given up" if left_open else "",
         ]
     )
     return Section("Verdict", (*lines, Line(rest, Tone.FAINT)))
@@ -117,7 +121,7 @@ def figures(outcome: Outcome) -> Section:
         Column("difference", wide=True),
         Column("change"),
         Column("interval, %/pp"),
-        Column("verdict", left=True),
+        Column("verdict", left=True, wraps=True),
     )
     rows = tuple(
         TableRow(

@@ -39,6 +39,7 @@ TONES = {
     Verdict.WORSE: Tone.BAD,
     Verdict.NO_DIFFERENCE: Tone.PLAIN,
     Verdict.TOO_FEW: Tone.FAINT,
+    Verdict.UNDETERMINED: Tone.WARN,
 }
 _SHORT = {Verdict.NO_DIFFERENCE: "no difference"}
 
@@ -90,7 +91,14 @@ def absolute(row: Row) -> str:
 
 
 def verdict(row: Row) -> str:
+    if row.why_open is not None:
+        return why_open(row)
     return _SHORT.get(row.verdict, str(row.verdict))
+
+
+def why_open(row: Row) -> str:
+    """Which run has no figure though it has samples, and why."""
+    return f"undetermined in {row.missing}: {row.why_open}"
 
 
 def gate_tone(result: GateResult) -> Tone:
@@ -113,25 +121,52 @@ def gate_text(result: GateResult) -> str:
     if result.state is State.NO_SAMPLES:
         return head
     figures = f"{figure(metric, row.base)} → {figure(metric, row.new)}"
-    return f"{head}: {_gate_change(result)} ({figures}{_gate_interval(result)})"
+    figures = f"{figures}{_gate_interval(result)}"
+    if result.change is None:
+        return f"{head} ({figures})"
+    note = gate_note(result)
+    return f"{head}: {_gate_change(result)} ({figures})" + ("" if note is None else f" {note}")
 
 
 def gate_reason(result: GateResult) -> str | None:
     """Why a gate broke or is unknown, or held in spite of the figure; None where it held."""
-    metric = result.row.metric
-    missing = "base" if result.row.base is None else "new"
-    lacking = f"no samples, {missing} has no value of {metric.name}"
-    if result.why_open is not None:
-        lacking = f"undetermined in {missing}: {result.why_open}"
+    row, metric = result.row, result.row.metric
+    lacking = f"no samples, {row.missing} has no value of {metric.name}"
+    if row.why_open is not None:
+        lacking = why_open(row)
     return {
         State.HELD: None,
         State.WITHIN_NOISE: "over the limit, but within noise",
         State.BROKEN: "the change is over the limit by more than noise",
         State.BROKEN_BY_RANKS: f"more samples than by chance are above the limit on {metric.statistic}",
+        State.BROKEN_BY_FAILURES: _of_failures(result),
         State.NO_SAMPLES: lacking,
+        State.FAILED_IN_BASE: f"cannot tell: {_of_failures(result)}",
         State.TOO_NOISY: "noise could hide a change of twice the limit",
         State.TOO_FEW: "too few independent samples to know the noise",
     }[result.state]
+
+
+def _of_failures(result: GateResult) -> str:
+    """What failed requests do to the figure."""
+    if result.gate.metric.statistic == "mean":
+        return f"{_failed(result)}, and a mean has no place for them; limit a percentile"
+    statistic = result.gate.metric.statistic.replace("_", ".")
+    runs = [name for name, value in (("base", result.row.base), ("new", result.row.new)) if value == math.inf]
+    return f"{_failed(result)}: the {statistic} of all requests has no answer in {' and '.join(runs)}"
+
+
+def _failed(result: GateResult) -> str:
+    base, new = result.failed or (0.0, 0.0)
+    return f"{percent(base)} failed in base, {percent(new)} in new"
+
+
+def gate_note(result: GateResult) -> str | None:
+    """How many requests failed, and whether they are in the figures; None where it does not matter."""
+    if result.failed is None:
+        return None
+    of = "all requests" if result.gate.is_adjusted else "requests with an answer"
+    return f"of {of}: {_failed(result)}"
 
 
 def _gate_change(result: GateResult) -> str:
