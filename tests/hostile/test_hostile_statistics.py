@@ -13,7 +13,7 @@ import psutil
 from locust.event import Events
 from locust.stats import RequestStats, setup_distributed_stats_event_listeners
 
-from llm_locust.swarm import reported
+from llm_locust.swarm.channel import reported
 from llm_locust.swarm.channel.reported import MOST_NAMES, MOST_SECONDS, MOST_TIMES, OTHERS, Reported, coarse
 
 runner = SimpleNamespace(stats=RequestStats(), exceptions={})
