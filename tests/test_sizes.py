@@ -13,7 +13,7 @@ MODULE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_MODULES = 300, 50, 7, 15
 LARGE_MODULES: dict[str, int] = {
     "client/http/connection.py": 434,
     "client/http/exchange.py": 303,
-    "client/stream.py": 463,
+    "client/stream.py": 462,
     "core/batch.py": 337,
     "metrics/columns.py": 310,
     "metrics/sections/validity.py": 344,
@@ -29,7 +29,6 @@ LARGE_MODULES: dict[str, int] = {
 }
 LARGE_FUNCTIONS: dict[str, int] = {
     "client/recording.py.record_of": 64,
-    "client/stream.py.LiveCall.conclude": 54,
     "metrics/columns.py.Part.from_batch": 59,
     "metrics/summary.py.summarise": 58,
     "options/deployment.py.add_deployment_arguments": 51,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llm_locust.k8s.overlay import OVERLAYS, Plan, write_overlay
 from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.report.output import one_line
 from llm_locust.scenario import load_scenario
 from llm_locust.workload.arrivals import parse_arrival, parse_rate
 
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
                 write_overlay(plan, Path(folder))
                 sys.stdout.write(render(Path(folder)))
     except (ValueError, OSError) as e:
-        print(f"llm-locust k8s render: {' '.join(str(e).split())}", file=sys.stderr)
+        print(f"llm-locust k8s render: {one_line(e)}", file=sys.stderr)
         return 2
     return 0
 

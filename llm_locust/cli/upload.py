@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llm_locust.report.output import one_line
 from llm_locust.store.files import StoreError
 from llm_locust.store.upload.destination import UploadError
 from llm_locust.store.upload.transfer import Patience, upload_run
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         done = upload_run(args.run, args.to, Patience(attempts=args.attempts))
     except (UploadError, StoreError) as e:
-        print(f"llm-locust upload: {e}", file=sys.stderr)
+        print(f"llm-locust upload: {one_line(e)}", file=sys.stderr)
         return 2
     print(done)
     return 0

@@ -126,6 +126,8 @@ class MeasuredStream(httpx2.SyncByteStream):
         try:
             if not self._concluded and self._live.answered and not self._live.ended:
                 self._live.wait_end(_END_PATIENCE_S)
+            if not self._concluded and self._live.ended:
+                self._live.settle()
         finally:
             self._conclude()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llm_locust.client.counting import server_counted
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import Verdict
 from llm_locust.client.timing import Moments, Timeline, timeline
@@ -32,12 +33,6 @@ _TRIED = re.compile(rf"{_ADDRESS}(?:(?:{_BETWEEN.pattern}){_ADDRESS})+")
 
 #: A longer list of addresses is none.
 _MAX_TRIED_CHARS = 8192
-
-#: Most characters of an answer whose tokens are counted here: a longer one would hold the event loop.
-MAX_COUNTED_CHARS = 1 << 20
-
-#: The number of tokens of a text.
-CountTokens = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +84,15 @@ def record_of(
     verdict: Verdict,
     times: Timeline,
     link: Link,
-    count_tokens: CountTokens | None = None,
+    counted: int | None = None,
 ) -> RequestRecord:
     """All that is known of a finished call.
 
     Args:
-        count_tokens: counts the answer where the server does not; some 1 µs a token.
+        counted: the answer's tokens by the run's tokenizer, where it had to count them.
     """
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
-    output_tokens, source = _output_tokens(reply, count_tokens)
+    output_tokens, source = _output_tokens(reply, counted)
     input_tokens = None if usage is None else usage.input_tokens or None  # no prompt has 0 tokens
     ends = (reply.opening_end, reply.finish_end, reply.closing_end)
     first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(ends, exchange, times)
@@ -179,22 +174,14 @@ def _hidden_tokens(reply: Reply, output_tokens: int, source: TokenSource) -> int
     return reasoning if len(reply.token_ends) <= output_tokens - reasoning else 0
 
 
-def _output_tokens(reply: Reply, count_tokens: CountTokens | None) -> tuple[int, TokenSource]:
-    """By the server, else by the tokenizer over the whole text, else the token events.
-
-    A server that counts 0 tokens beside text has not counted.
-    """
-    usage = reply.usage
-    if (
-        usage is not None
-        and usage.output_tokens is not None
-        and (usage.output_tokens or not reply.token_ends)
-    ):
-        return usage.output_tokens, TokenSource.USAGE
-    if count_tokens is None or not 0 < reply.output_chars <= MAX_COUNTED_CHARS:
+def _output_tokens(reply: Reply, counted: int | None) -> tuple[int, TokenSource]:
+    """By the server, else by the tokenizer over the whole text, else the token events."""
+    if server_counted(reply):
+        assert reply.usage is not None
+        return reply.usage.output_tokens or 0, TokenSource.USAGE
+    if counted is None:
         return len(reply.token_ends), TokenSource.EVENTS
-    calls = (f"{call.name}{call.arguments}" for call in reply.tool_calls)
-    return count_tokens("".join((reply.reasoning, reply.text, reply.refusal, *calls))), TokenSource.TOKENIZER
+    return counted, TokenSource.TOKENIZER
 
 
 def replica_of(

@@ -9,6 +9,7 @@ from itertools import count
 
 import gevent
 
+from llm_locust.client.counting import MAX_LOOP_CHARS, CountTokens, count_here, count_in_thread
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.head import Head, call_fields, make_head
 from llm_locust.client.http.clock import ClockPair, read_clocks
@@ -26,7 +27,6 @@ from llm_locust.client.recording import (
     REPLICA_HEADERS,
     Answer,
     Call,
-    CountTokens,
     Link,
     first_try_of,
     record_of,
@@ -47,10 +47,6 @@ _LEFT = "the user left before the first token"
 
 #: An answer of more bytes has its record made in a turn of the loop of its own: that takes up to 5 ms.
 LONG_ANSWER_BYTES = 1 << 20
-
-
-class _PatienceError(BaseException):
-    """The time of :meth:`LiveCall.wait_end` is over."""
 
 
 class LlmClient:
@@ -119,10 +115,15 @@ class LlmClient:
     def abandon_calls(self) -> int:
         """Break off every call under way, whoever waits for it; gives how many are recorded as cancelled.
 
-        Each ends at the moment when it is broken off, with the bytes that had come by then.
+        Each ends at the moment when it is broken off, with the bytes that had come by then; in turns of the
+        loop, so that other greenlets run meanwhile.
         """
-        answers = [live.abandon() for live in list(self.live)]
-        return sum(answer.record.outcome is Outcome.CANCELLED for answer in answers)
+        under_way = list(self.live)
+        TURN.each(under_way, LiveCall.abandon)
+        for live in list(self.live):  # begun since
+            live.abandon()
+            under_way.append(live)
+        return sum(live.cut for live in under_way)
 
     def new_request_id(self) -> str:
         """An id that no other request has, of this process or another."""
@@ -209,6 +210,7 @@ class LiveCall:
         "_client",
         "_connected",
         "_connection",
+        "_counted",
         "_decoder",
         "_ended",
         "_error",
@@ -256,6 +258,7 @@ class LiveCall:
         self._patience = None if patience_s is None else Patience(patience_s, lambda: decoder.has_token)
         self._error: ClientError | None = None
         self._ended: ClockPair | None = None
+        self._counted: int | None = None
         self.cut = False
 
     # -- under way ------------------------------------------------------------------------
@@ -296,7 +299,7 @@ class LiveCall:
         """Wait at most this long for the response's last byte; not at all in the event loop itself."""
         if self._connection is None or gevent.getcurrent() is gevent.get_hub():
             return
-        with gevent.Timeout(patience_s, _PatienceError), suppress(ClientError, _PatienceError):
+        with gevent.Timeout(patience_s, False), suppress(ClientError):  # type: ignore[arg-type]
             self._connection.wait_complete()
 
     @property
@@ -328,7 +331,7 @@ class LiveCall:
                 self._send(connection)
                 until(connection)
             except ConnectionBrokenError as e:
-                if not connection.stale or self._exchange.read_count or self._given_up:
+                if not connection.stale or self._exchange.read_count or self._answer or self._left:
                     raise
                 self._record_first_try(connection, e)
                 connection.finish()
@@ -356,8 +359,8 @@ class LiveCall:
             started=self._started, connected=self._connected, sent=connection.sent, ended=read_clocks()
         )
         link = Link(peer=connection.peer, reused=True, replica=self._route.replica(None))
-        text = error_text(str(error), client.secrets)
-        answer = first_try_of(self._call, self._exchange, moments, text, link)
+        why = error_text(str(error), client.secrets)
+        answer = first_try_of(self._call, self._exchange, moments, why, link)
         client.sink(replace(answer, record=client.names.bounded(answer.record)))
 
     def _until_headers(self, connection: Connection) -> None:
@@ -369,18 +372,18 @@ class LiveCall:
     # -- the end --------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Decode what is left in steps, so that :meth:`conclude` does not hold the loop.
-
-        For the end of a long answer it waits until the loop has time.
-        """
+        """Decode what is left in steps, and count a long text in a thread, so that :meth:`conclude` does not
+        hold the loop. For the end of a long answer it waits until the loop has time."""
         if self._answer is not None or gevent.getcurrent() is gevent.get_hub():
             return
-        self._ended = read_clocks()
+        self._end()
         began = time.monotonic()
         while self._exchange.step():
             if time.monotonic() - began > DECODING_S:
                 TURN.wait_for_next()
                 began = time.monotonic()
+        if self._client.count_tokens is not None and self._exchange.bytes_received > MAX_LOOP_CHARS:
+            self._counted = count_in_thread(self._decoder.finish(), self._client.count_tokens)
         if self._exchange.bytes_received > LONG_ANSWER_BYTES:
             TURN.wait()
             TURN.spend(DECODING_S)  # what follows is more than a turn's part
@@ -389,10 +392,9 @@ class LiveCall:
         """Hand the connection back, decode what is left, make the record, give it to the sink."""
         if self._answer is not None:
             return self._answer
-        ended = self._ended or read_clocks()
+        self._end()
         client, exchange, connection = self._client, self._exchange, self._connection
         client.live.discard(self)
-        client.occupancy.change(-1)
         client.routes.ended(self._route)
         sent, peer, rtt_ns = None, None, None
         left = self._left
@@ -407,23 +409,17 @@ class LiveCall:
         outcome, error = judge(
             exchange, None if left else self._error, reply, self._decoder, cancelled=cancelled or left
         )
-        moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=ended)
+        moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
+        replica = self._route.replica(replica_of(exchange.headers, client.replica_headers, client.secrets))
+        link = Link(peer=peer, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns, replica=replica)
         record = record_of(
             self._call,
             exchange,
             reply,
             (outcome, error_text(error, client.secrets)),
             timeline(exchange, reply.token_ends, moments),
-            Link(
-                peer=peer,
-                reused=self._reused,
-                retries=self._retries,
-                rtt_ns=rtt_ns,
-                replica=self._route.replica(
-                    replica_of(exchange.headers, client.replica_headers, client.secrets)
-                ),
-            ),
-            client.count_tokens,
+            link,
+            count_here(reply, client.count_tokens) if self._counted is None else self._counted,
         )
         record = client.names.bounded(record)
         if left and outcome is Outcome.CANCELLED:
@@ -441,14 +437,17 @@ class LiveCall:
                 self._traced(self._answer)
         return self._answer
 
+    def _end(self) -> ClockPair:
+        """When the call ended: now, unless it was told before."""
+        if self._ended is None:
+            self._ended = read_clocks()
+            self._client.occupancy.change(-1)
+        return self._ended
+
     @property
     def _left(self) -> bool:
         """The user's patience was over."""
         return self._patience is not None and self._patience.lost
-
-    @property
-    def _given_up(self) -> bool:
-        return self._answer is not None or self._left
 
     def abandon(self) -> Answer:
         """Break the call off, whoever waits for it, and record it as cancelled, unless it is whole by now."""

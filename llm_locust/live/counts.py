@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.columns import OUTCOMES
+from llm_locust.metrics.columns import OUTCOMES, Floats
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Sketch, Tally
 
@@ -107,6 +107,17 @@ class Counts:
         """The latencies of one metric of :data:`METRICS`."""
         first = _METRIC[metric] * BUCKETS
         return Sketch.counted(self.tally.between(first, first + BUCKETS), self[f"total_ns_{metric}"])
+
+
+def magnitudes(some: Iterable[Counts]) -> Floats:
+    """What has to fit into 64 bits of counts that are to be merged: each scalar, then all records, then all
+    latencies. As floating-point numbers, which do not wrap."""
+    total = np.zeros(len(SCALARS) + 2)
+    for counts in some:
+        total[: len(SCALARS)] += counts.scalars
+        total[-1] += counts.tally.counts.sum(dtype=np.float64)
+    total[-2] = total[: len(OUTCOMES)].sum()
+    return total
 
 
 #: Of no request.

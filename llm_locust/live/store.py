@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from llm_locust.live.counts import NOTHING, Counts
+import numpy as np
+
+from llm_locust.live.counts import NOTHING, SCALARS, Counts, magnitudes
 from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.rings import Ring
 from llm_locust.live.state import Gauges, LiveRun, Mark, MarkKind, Observation, ServerGauges, marks_between
+from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.deployment.server_now import ServerNow
 
 Taken = Literal["counted", "repeated", "stale"]
@@ -25,6 +28,9 @@ HOUR_CELLS = 180
 RUN_CELLS = 360
 
 MOST_MARKS = 500
+
+#: No sum of an epoch grows beyond it: what is added to one then still fits into 64 bits.
+MOST_TOTAL = 2**62
 
 #: Servers that are told apart, in the order of their coming.
 MOST_SERVERS = 32
@@ -60,6 +66,7 @@ class _Content:
     started_s: float
     stopped_s: float | None = None
     totals: ByKey = field(default_factory=dict)
+    magnitudes: Floats = field(default_factory=lambda: magnitudes([]))
     keyed: Ring[ByKey] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, KEYED_CELLS, merged))
     recent: Ring[Cell] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, RECENT_CELLS, Cell.merge))
     hour: Ring[Cell] = field(default_factory=lambda: Ring(HOUR_WIDTH_S, HOUR_CELLS, Cell.merge))
@@ -118,7 +125,8 @@ class LiveStore:
             be told the present one.
 
         Raises:
-            ReportError: the bytes are no report; nothing of them is counted.
+            ReportError: the bytes are no report, or a sum would pass :data:`MOST_TOTAL`; nothing of them is
+                counted.
         """
         report = decode_report(data)
         if (report.run, report.epoch) != (self.run.id, self.epoch):
@@ -127,6 +135,9 @@ class LiveStore:
         if report.seq < sender.next_seq:
             return "repeated"
         slices = _unpacked(report)
+        added = magnitudes(counts for _, by_key in slices for counts in by_key.values())
+        self._check_totals(added)
+        self.content.magnitudes += added
         if report.seq > sender.next_seq:
             lost = report.seq - sender.next_seq
             self._mark("missed", f"{lost} live report(s) of worker {worker} did not come")
@@ -178,6 +189,13 @@ class LiveStore:
         """Seconds counted so far, until the stop."""
         end_s = self.clock_s() if self.content.stopped_s is None else self.content.stopped_s
         return max(0.0, end_s - self.content.started_s)
+
+    def _check_totals(self, added: Floats) -> None:
+        """See that no sum passes :data:`MOST_TOTAL` with what a report adds (raises ReportError)."""
+        place = int(np.argmax(total := self.content.magnitudes + added))
+        if total[place] > MOST_TOTAL:
+            name = (*SCALARS, "records", "latencies")[place]
+            raise ReportError(f"{name} would come to {total[place]:.3g}, more than {MOST_TOTAL:.3g}")
 
     def _add(self, at_s: float, by_key: ByKey) -> None:
         folded = _folded(by_key, self.content.limit)

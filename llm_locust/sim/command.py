@@ -19,6 +19,7 @@ from llm_locust.sim.settings.deployment import FaultSettings, SettingsError, Sim
 from llm_locust.sim.settings.options import add_arguments
 from llm_locust.sim.settings.profile_file import read_profile
 from llm_locust.sim.truth import TruthError
+from llm_locust.wire.names import one_line
 
 __all__ = ["DESCRIPTION", "add_arguments", "run", "settings_from"]
 
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         _raise_open_files_limit()
         asyncio.run(serve(settings, lambda addresses: _announce(settings, addresses), say=_say))
     except (FaultPlanError, PlanError, SettingsError, PortError, TruthError) as e:
-        print(f"llm-locust sim: {e}", file=sys.stderr)
+        print(f"llm-locust sim: {one_line(str(e))}", file=sys.stderr)
         return 2
     return 0
 

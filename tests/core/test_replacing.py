@@ -1,5 +1,6 @@
 """Files are put in their place whole, and no link that waits there is followed."""
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -50,6 +51,44 @@ def test_no_link_in_the_directory_is_followed(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
     assert (run / "x").read_text() == "new"
     assert not (run / "x").is_symlink()
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_writing_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    dead, young, locked, other, odd, link = (
+        tmp_path / name
+        for name in (
+            f"x.{'0' * 16}.part",
+            f"x.{'1' * 16}.part",
+            f"x.{'2' * 16}.part",
+            f"y.{'3' * 16}.part",
+            "x.mine.part",
+            f"x.{'4' * 16}.part",
+        )
+    )
+    for file in (dead, young, locked, other, odd):
+        file.write_text("half")
+    link.symlink_to(odd)
+    for file in (dead, locked, other, odd, link):
+        os.utime(file, (1, 1), follow_symlinks=False)
+    with locked.open() as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        write_text(path, "new")
+    kept = {path, young, locked, other, odd, link}
+    assert set(tmp_path.iterdir()) == kept
+    write_text(path, "newer")  # the writer of that one has ended
+    assert set(tmp_path.iterdir()) == kept - {locked}
+
+
+def test_a_file_that_is_being_written_survives_a_process_that_writes_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with replacing(path) as file:
+        file.write(b"slow")
+        (part,) = tmp_path.iterdir()
+        os.utime(part, (1, 1))
+        write_text(path, "fast")
+        assert part.exists()
+    assert path.read_text() == "slow"
 
 
 GOOD = ("20261122-041903-chat", "host.local_3f2a", "w-1", "_x", "a" * 200, "a:1@b+c")

@@ -1,15 +1,19 @@
 """Records of long answers, and many of middling ones, do not hold a worker's event loop on their way out."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
+from threading import get_ident
 
 import gevent
 import numpy as np
 import pytest
+from calls import HEAD, caller, stop, token
 from holding import BOUND_S, cpu_s
+from scripted import ScriptedServer, Step, chunk, last_chunk, write
 
 from llm_locust.client.http.turns import TURN
-from llm_locust.core.record import MAX_ARRIVALS, Outcome, RequestRecord
+from llm_locust.core.record import MAX_ARRIVALS, Outcome, RequestRecord, TokenSource
 from llm_locust.live.reporting import LiveCounts
 from llm_locust.live.state import LiveRun
 from llm_locust.store import FrameHeader
@@ -56,3 +60,79 @@ def test_work_that_cannot_be_cut_has_a_turn_of_the_loop_for_itself() -> None:
     loop = gevent.get_hub().loop
     gevent.joinall([gevent.spawn(TURN.take, lambda: turns.append(loop.now())) for _ in range(10)])
     assert len(set(turns)) == 10
+
+
+class Holds:
+    """The longest CPU time of a turn of the loop, after :meth:`begin`."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._watcher = gevent.spawn(self._watch)
+
+    def begin(self) -> None:
+        gevent.sleep(0.01)
+        self.longest_s = 0.0
+
+    def end(self) -> float:
+        gevent.sleep(0.01)
+        self._watcher.kill()
+        return self.longest_s
+
+    def _watch(self) -> None:
+        at_s = time.thread_time()
+        while True:
+            gevent.sleep(0)
+            now_s = time.thread_time()
+            self.longest_s, at_s = max(self.longest_s, now_s - at_s), now_s
+
+
+def test_the_calls_that_a_runs_end_breaks_off_are_recorded_in_short_slices(server: ScriptedServer) -> None:
+    n, tokens = 300, 200
+    script = [write(0, HEAD + chunk(token("some ") * tokens)), Step(stall=True)]
+    with caller(server.url) as ask:
+        doing = [ask.spawn(script) for _ in range(n)]
+        with gevent.Timeout(60):
+            while len([live for live in ask.client.live if live._exchange.bytes_received > 9_000]) < n:
+                gevent.sleep(0.05)
+        holds = Holds()
+        holds.begin()
+        assert ask.client.abandon_calls() == n
+        assert 0 < holds.end() <= BOUND_S
+        gevent.joinall(doing, timeout=10)
+    records = [answer.record for answer in ask.answers]
+    assert {(r.outcome, len(r.arrivals_ns)) for r in records} == {(Outcome.CANCELLED, tokens)}
+    assert len(records) == n
+
+
+@pytest.mark.parametrize("chars", [8_192, 8_193, 1 << 20, (1 << 20) + 1])
+def test_a_long_answer_is_counted_beside_the_loop(server: ScriptedServer, chars: int) -> None:
+    loop = get_ident()
+    counted_in: list[bool] = []
+
+    def count(text: str) -> int:
+        counted_in.append(get_ident() == loop)
+        return len(text) // 4
+
+    pieces = [1000] * (chars // 1000) + [chars % 1000]
+    events = "".join(token("x" * piece).decode() for piece in pieces).encode()
+    with caller(server.url, count_tokens=count) as ask:
+        record = ask.ask([write(0, HEAD + chunk(events + stop()) + last_chunk())]).record
+        assert ask.client.occupancy.total_ns <= (record.ended_ns - record.started_ns) + 50_000_000
+    assert record.outcome is Outcome.OK
+    if chars > 1 << 20:
+        assert (counted_in, record.token_source) == ([], TokenSource.EVENTS)
+    else:
+        assert (counted_in, record.token_source) == ([chars <= 8_192], TokenSource.TOKENIZER)
+        assert record.output_tokens == chars // 4
+
+
+def test_an_answer_that_was_cut_is_not_counted_in_the_loop(server: ScriptedServer) -> None:
+    with caller(server.url, count_tokens=len) as ask:
+        doing = ask.spawn([write(0, HEAD + chunk(token("x" * 1000) * 10)), Step(stall=True)])
+        with gevent.Timeout(10):
+            while not any(live._exchange.bytes_received > 10_000 for live in ask.client.live):
+                gevent.sleep(0.01)
+        assert ask.client.abandon_calls() == 1
+        doing.join(5)
+    (answer,) = ask.answers
+    assert (answer.record.output_tokens, answer.record.token_source) == (10, TokenSource.EVENTS)

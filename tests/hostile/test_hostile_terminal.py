@@ -6,10 +6,13 @@ Locust patches the process that imports it: what needs it runs in a process of i
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
+from report_cases import write_run
 
+from llm_locust.cli.main import main
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import one_line
 from llm_locust.swarm.process.leaving import leave
@@ -30,6 +33,60 @@ except ValueError as e:
 assert Hush().filter(line) and Hush().filter(trace)
 print(json.dumps([line.getMessage(), trace.exc_text]))
 """
+
+GREENLET = """
+import gevent, json, sys
+from llm_locust.swarm.process.hush import attach_hush, hush
+from locust.env import Environment
+from locust.log import setup_logging
+
+def fail(text):
+    raise ValueError(text)
+
+setup_logging("INFO")
+environment = Environment()
+attach_hush(environment)
+hush(environment, ["sk-secret-of-the-run"])
+text = json.loads(sys.argv[1]) + " sk-secret-of-the-run"
+gevent.spawn(fail, text).join()
+gevent.get_hub().threadpool.spawn(fail, text).wait()
+gevent.get_hub().loop.run_callback(fail, text)
+gevent.sleep(0.05)
+"""
+
+
+def test_what_is_said_of_a_greenlet_that_failed_is_clean_and_without_secrets() -> None:
+    command = [sys.executable, "-c", GREENLET, json.dumps(ODD)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    said = done.stdout + done.stderr
+    assert said.count("/ERROR/llm_locust.swarm.process.hush: ") == 3
+    assert said.count("ValueError: \ufffd]0;owned") == 3
+    assert "sk-secret-of-the-run" not in said
+    assert all(line.replace("\t", "").isprintable() for line in said.split("\n"))
+
+
+def test_a_command_that_refuses_says_so_in_one_clean_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!{sys.executable}\nimport sys\nsys.exit({ODD!r})\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(
+        "host: http://10.0.0.1:8000\nclasses:\n  - {name: a, input_tokens: 10, output_tokens: 5}\n"
+    )
+    run = write_run(tmp_path / "run")
+    for command in (
+        ["k8s", "render", "--scenario", str(scenario), "--workers", "1"],
+        ["upload", str(run), f"file://{ODD}"],
+        ["sim", "--faults", ODD],
+    ):
+        assert main(command) == 2
+        said = capfd.readouterr().err
+        assert said.startswith(f"llm-locust {command[0]}")
+        assert "owned" in said or "2nd line" in said
+        assert said[:-1].isprintable(), said
 
 
 def test_an_error_line_is_one_line_without_control_characters(

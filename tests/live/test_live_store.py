@@ -10,6 +10,7 @@ from live_cases import START_S, Run, observation, worker
 from metrics_cases import failed, request, requests
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.live.counts import SCALARS
 from llm_locust.live.keys import OTHERS, Key
 from llm_locust.live.messages import (
     LiveReport,
@@ -22,7 +23,8 @@ from llm_locust.live.messages import (
 from llm_locust.live.series import SPANS, Charts
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import GONE, MISSING, LiveRun
-from llm_locust.live.store import HOUR_CELLS, MOST_MARKS, RECENT_CELLS, RUN_CELLS
+from llm_locust.live.store import HOUR_CELLS, MOST_MARKS, RECENT_CELLS, RUN_CELLS, LiveStore
+from llm_locust.metrics.columns import OUTCOMES
 
 
 def test_a_report_that_comes_again_counts_once() -> None:
@@ -73,6 +75,33 @@ def test_whatever_happens_to_reports_nothing_counts_twice_and_the_rest_is_known(
     run.report()
     assert run.store.total.ended == arrived
     assert run.store.missed == sum(map(len, batches)) - arrived
+
+
+def greedy(seq: int, scalar: int, count: int) -> bytes:
+    """A report whose sums are all as large as one report's may be."""
+    packed = PackedCounts(Key("m", "", ""), [scalar] * len(SCALARS), [5], [count])
+    return encode_report(LiveReport("run", 0, seq, 0, [Slice(0.0, [packed])]))
+
+
+@pytest.mark.parametrize(("scalar", "count", "name"), [(2**53, 1, "records"), (0, 2**53, "latencies")])
+def test_sums_that_would_not_fit_into_64_bits_are_refused_and_those_that_do_stay_true(
+    scalar: int, count: int, name: str
+) -> None:
+    store = LiveStore(lambda: START_S)
+    store.begin(LiveRun(id="run"))
+    fit = 2**62 // (scalar * len(OUTCOMES) or count)
+    for seq in range(fit):
+        assert store.take("w", greedy(seq, scalar, count)) == "counted"
+    with pytest.raises(ReportError, match=f"^{name} would come to 4.6"):
+        store.take("w", greedy(fit, scalar, count))
+    total = store.total
+    assert total["good"] == fit * scalar
+    assert total.records == fit * scalar * len(OUTCOMES) <= 2**62
+    assert len(total.sketch("ttft")) == fit * count
+    assert 2**62 - 2**57 < max(total.records, len(total.sketch("ttft"))) <= 2**62
+    assert store.take("w", greedy(2000, 1, 1)) == "counted"
+    store.reset()
+    assert store.total.records == 0
 
 
 def test_a_report_of_another_run_is_stale() -> None:

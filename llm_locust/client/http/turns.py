@@ -1,8 +1,12 @@
 """The share of the event loop that decoding has."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import gevent
+
+T = TypeVar("T")
 
 #: How much of one turn of the event loop goes to decoding, of all connections together. A connection
 #: whose turn is over is not read until the next one, so that its server has to wait, and nobody else.
@@ -39,6 +43,14 @@ class Turn:
         self.wait()
         self.spend(DECODING_S)
         work()
+
+    def each(self, items: Iterable[T], work: Callable[[T], object]) -> None:
+        """Do work for each item in as many turns as it takes. For a greenlet."""
+        for item in items:
+            self.wait()
+            began_s = time.monotonic()
+            work(item)
+            self.spend(time.monotonic() - began_s)
 
     def wait_for_next(self) -> None:
         """Let the loop take a turn."""

@@ -1,5 +1,6 @@
 """What others say, made fit for this process's log and Locust's table of exceptions: without keys that they
-echo, and without control characters, which could write anything to a terminal.
+echo, and without control characters, which could write anything to a terminal. What gevent prints of a
+greenlet that failed goes to the log in the same way.
 
 What a server says goes through the record, which has none. But a library of the user's, such as the openai
 SDK, may quote a server's answer in an exception, and Locust logs and shows exceptions as they are.
@@ -7,18 +8,26 @@ SDK, may quote a server's answer in an exception, and Locust logs and shows exce
 
 import logging
 import re
+import traceback
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any
 
+import gevent
 from locust.env import Environment
 
 from llm_locust.wire.secrecy import blanked
+
+logger = logging.getLogger(__name__)
 
 #: Where an environment keeps its filter. Locust's environments are the only state that outlives a call.
 _ATTRIBUTE = "llm_locust_hush"
 
 #: Those that Locust gives handlers of their own.
 _LOGGERS = ("", "locust", "locust.stats_logger")
+
+#: Characters of what says which greenlet failed: its arguments are among them.
+_MOST_CONTEXT = 500
 
 _FORMATTER = logging.Formatter()
 
@@ -48,14 +57,28 @@ class Hush(logging.Filter):
             record.exc_text = self.blank(_FORMATTER.formatException(record.exc_info))
         return True
 
+    def log_greenlet(
+        self,
+        context: object,
+        kind: type[BaseException],
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Log an exception that ended a greenlet; in place of gevent's ``Hub.print_exception``."""
+        lines = traceback.format_exception(kind, error, trace)
+        # Blanked here too: without a handler logging itself writes the line to standard error.
+        logger.error("%s", self.blank(f"{str(context)[:_MOST_CONTEXT]} failed\n{''.join(lines)}".rstrip()))
+
 
 def attach_hush(environment: Environment) -> None:
-    """Keep secrets out of the log and the table of exceptions, from when :func:`hush` names them."""
+    """Keep secrets out of the log, the table of exceptions and what is said of greenlets that failed, from
+    when :func:`hush` names them."""
     found = Hush()
     vars(environment)[_ATTRIBUTE] = found
     for name in _LOGGERS:
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(found)
+    vars(gevent.get_hub())["print_exception"] = found.log_greenlet
     handlers = environment.events.user_error._handlers
     handlers[:] = [_hushed(handler, found) for handler in handlers]
 
