@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo system-packages test audit test-e2e test-k8s fuzz bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test docs audit test-e2e test-k8s fuzz bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -22,6 +22,9 @@ test: $(VENV)/.test  ## lint, types, tests
 SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
+
+docs: $(VENV)/.test  ## the key tables of docs/metrics.md and docs/summary.schema.json, made of the summary's types
+	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs
 
 audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of the locked packages
 	.ci/audit .venv-audit/bin

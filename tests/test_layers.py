@@ -37,7 +37,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "store": ("upload",),
     "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals"),
     "metrics": (
-        *("stats", "requests", "select", "answers", "sections", "deployment"),
+        *("summary_types", "stats", "requests", "select", "answers", "sections", "deployment"),
         *("peers", "compare", "charts"),
     ),
     "report": ("inputs", "sections", "render", "html", "run", "formats", "compare"),

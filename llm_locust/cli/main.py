@@ -10,6 +10,7 @@ from typing import NoReturn
 from llm_locust.cli import compare as compare_command
 from llm_locust.cli import report as report_command
 from llm_locust.cli import roofline as roofline_command
+from llm_locust.cli import schema as schema_command
 from llm_locust.report.inputs.scraped import carry_over
 from llm_locust.report.output import one_line, printing
 from llm_locust.report.render.console import print_report
@@ -60,6 +61,10 @@ def _parser(command: str) -> argparse.ArgumentParser:
     )
     roofline_command.add_arguments(bounds)
     bounds.set_defaults(run_command=roofline_command.run)
+    keys = commands.add_parser(
+        "schema", help="JSON schema of summary.json", description=schema_command.DESCRIPTION
+    )
+    keys.set_defaults(run_command=schema_command.run)
     options = commands.add_parser(
         "options", help="list the options that a locustfile has beside Locust's own"
     )

@@ -44,12 +44,9 @@ from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.percentiles import PERCENTILES
+from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
 from llm_locust.metrics.window import Population, Window, run_window
 from llm_locust.roofline.roof import Roof, roof_of_options
-
-#: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
-#: that ended in the window. Keys of 1 that kept their names have other values in such runs.
-SUMMARY_SCHEMA = 2
 
 WINDOWS = ("run", "steady")
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md defines every key of summary.json, and no key that a summary does not have."""
+"""Every summary has the stated types, and docs/metrics.md and the JSON schema are made of these."""
 
 import json
 import re
@@ -9,19 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import golden_run
+import msgspec
 import pytest
 from live_cases import Run
 from metrics_cases import batch, failed, manifest, request
 from roofline_cases import plain_roof
 from server_cases import Row, rows, series
 
+from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.reference import schema_text, with_key_tables
+from llm_locust.metrics.summary_types.summary import SummaryError, as_json, read_summary, typed
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+SCHEMA = DOCS.parent / "summary.schema.json"
 HEADING = "## Every key of summary.json"
+
+#: Keys that the summaries here have not: of other reports, of hours, of a replica that was away.
+NOT_HERE = (
+    *("analysis.", "by.", "run.so_far", "server.total.name"),
+    *("drift.client_rss_mib.", "replicas[].outages[]."),
+)
 
 Path_ = tuple[str, ...]
 
@@ -83,8 +95,8 @@ def _servers() -> ServerSeries:
 
 
 @cache
-def seen() -> frozenset[tuple[Path_, bool]]:
-    """The keys of the golden run's summary, and of small ones that have what it has not."""
+def summaries() -> tuple[dict[str, Any], ...]:
+    """The golden run's, and small ones that have what it has not, as their files have them."""
     records = golden_run.records()
     some = [*(request(at=i * 0.1) for i in range(90)), failed(at=1.0)]
     hung = request(at=9.0, arrivals=(), ended=30.0, outcome=Outcome.CANCELLED)
@@ -92,7 +104,7 @@ def seen() -> frozenset[tuple[Path_, bool]]:
     live.ended(some, "w0")
     live.clock.tick()
     live.report()
-    summaries = [
+    made = (
         summarise(golden_run.batch(records), golden_run.manifest(records)),
         summarise(batch(*some), manifest(), server=_servers(), roof=plain_roof(), live=live_end(live.store)),
         summarise(batch(*some), manifest(), window="steady"),
@@ -101,8 +113,17 @@ def seen() -> frozenset[tuple[Path_, bool]]:
         summarise(
             batch(*some), manifest(options={"gpu_hour_cost": "1"}), roof=plain_roof(), rows_of_run=len(some)
         ),
-    ]
-    return frozenset(path for summary in summaries for path in leaves(json.loads(json.dumps(summary))))
+        summarise(batch(*some), manifest(), percentiles={**PERCENTILES, "p99_95": 99.95}),
+        summarise(batch(), manifest()),
+    )
+    return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)
+
+
+@cache
+def seen() -> frozenset[tuple[Path_, bool]]:
+    """The keys of these summaries, without percentiles that were asked for."""
+    usual = [summary for summary in summaries() if "p99_95" not in summary["latency_ms"]["ttft"]]
+    return frozenset(path for summary in usual for path in leaves(summary))
 
 
 def shared(path: Path_) -> Path_:
@@ -121,5 +142,69 @@ def test_every_key_of_a_summary_is_defined_in_the_docs(section: str) -> None:
 
 
 def test_the_docs_define_no_key_that_summaries_do_not_have() -> None:
-    paths = {shared(path) for path, _ in seen()}
-    assert not {pattern for pattern in patterns() if not any(fits(path, pattern) for path in paths)}
+    paths = {shared(path)[:n] for path, _ in seen() for n in range(1, len(path) + 1)}
+    unseen = {pattern for pattern in patterns() if not any(fits(path, pattern) for path in paths)}
+    assert not {pattern for pattern in unseen if not pattern.startswith(NOT_HERE)}
+
+
+@pytest.mark.parametrize("i", range(8))
+def test_a_summary_has_the_types_that_are_stated_and_loses_nothing_by_them(i: int) -> None:
+    content = msgspec.json.encode(summaries()[i])
+    assert msgspec.json.encode(as_json(read_summary(content))) == content
+
+
+def test_the_tables_and_the_schema_in_the_docs_are_those_of_the_types() -> None:
+    assert with_key_tables(DOCS.read_text()) == DOCS.read_text(), "make docs"
+    assert schema_text() == SCHEMA.read_text(), "make docs"
+
+
+def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert capsys.readouterr().out == SCHEMA.read_text()
+
+
+def test_every_key_has_a_sentence_in_the_schema() -> None:
+    parts = json.loads(SCHEMA.read_text())["$defs"]
+    silent = {
+        f"{name}.{key}"
+        for name, part in parts.items()
+        for key, value in part["properties"].items()
+        if not {"description", "$ref", "anyOf", "items", "additionalProperties"} & value.keys()
+    }
+    assert not silent
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"new": 1}, "Object contains unknown field `new`"),
+        ({"gates": None}, "Expected `array`, got `null` - at `$.gates`"),
+        (
+            {"energy": {"missing": "no GPU", "gpus": 1}},
+            "Object contains unknown field `missing` - at `$.energy`",
+        ),
+        ({"latency_ms": {"ttft": {}}}, "Object missing required field `n`"),
+        ({"latency_ms": {"ttft": 1}}, "Expected `object`, got `int`"),
+        ({"latency_ms": {"ttft": {"p50": "?"}}}, "Expected `float | null`, got `str`"),
+    ],
+)
+def test_what_is_no_summary_is_refused_in_one_line(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(SummaryError) as refused:
+        typed({**summaries()[1], **change})
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is no JSON"),
+        (b"[]", "it is no JSON object"),
+        (b'{"schema": 1}', "its schema is 1, and 2 is needed: make it again with llm-locust report"),
+        (b"{}", "its schema is None, and 2 is needed"),
+        (b'{"schema": 2}', "Object missing required field `run`"),
+    ],
+)
+def test_a_file_that_is_old_or_damaged_says_so_in_one_line(content: bytes, said: str) -> None:
+    with pytest.raises(SummaryError, match=re.escape(said)):
+        read_summary(content)

@@ -1,0 +1,155 @@
+"""How the run went over its time, and what was done beside the load."""
+
+from typing import Annotated
+
+from llm_locust.metrics.summary_types.base import SummaryPart, key
+
+_WHOLE = "the whole run"
+_WINDOW = "the window"
+_TO_THE_END = "all requests, to the last end"
+_POPULATION = "the population"
+_STEADY = "see [warm-up and steady state](#warm-up-and-steady-state)"
+_LINE = "the line through the bins: see [drift](#drift)"
+
+
+class Steadiness(SummaryPart, frozen=True):
+    """Whether the load was steady, and whether the run began with a warm-up."""
+
+    settled: Annotated[bool | None, key(f"the run was like its last third by its middle: {_STEADY}", _WHOLE)]
+    warmup_like: Annotated[bool | None, key("its beginning was unlike its last third", _WHOLE)]
+    warmup_s_suggested: Annotated[
+        float | None, key("the whole `--warmup` that would leave such a beginning out, s", _WHOLE)
+    ]
+    unit: Annotated[str | None, key("unit of the load that was asked for", _WHOLE)]
+    plateau: Annotated[float | None, key("the load asked for that most of the run had, in `unit`", _WHOLE)]
+    steady_share: Annotated[
+        float | None,
+        key("longest span that stays on it (what `--window steady` takes), as a share of the run", _WHOLE),
+    ]
+    reason: Annotated[str, key("why, in a sentence", _WHOLE)]
+
+
+class DriftLine(SummaryPart, frozen=True):
+    """The line through the bins of a measure."""
+
+    at_start: Annotated[float, key(_LINE, _WINDOW)]
+    at_end: Annotated[float, key(_LINE, _WINDOW)]
+    per_hour: Annotated[float, key(_LINE, _WINDOW)]
+    ci95: Annotated[tuple[float, float], key(_LINE, _WINDOW)]
+    relative_per_hour: Annotated[float | None, key(_LINE, _WINDOW)]
+    correlation: Annotated[float | None, key(_LINE, _WINDOW)]
+    bins: Annotated[int, key(_LINE, _WINDOW)]
+
+
+class MemoryLine(DriftLine, frozen=True):
+    """The line through a process's memory."""
+
+    beyond_noise: Annotated[bool, key("its 99.8 % interval excludes 0", _WINDOW)]
+
+
+class Drift(SummaryPart, frozen=True):
+    """What changed with the hours."""
+
+    reason: Annotated[str | None, key("why there is no drift to report; null where there is", _WINDOW)]
+    bins: Annotated[int | None, key("number of the bins", _WINDOW)]
+    bin_s: Annotated[float | None, key("length of the bins, s", _WINDOW)]
+    found: Annotated[list[str] | None, key("the measures that drift", _WINDOW)]
+    measures: dict[str, DriftLine | None] | None
+    client_rss_mib: Annotated[
+        dict[str, MemoryLine] | None,
+        key(
+            "memory of each process over time, MiB: the keys of a measure, and `beyond_noise`",
+            "each process's time in the run",
+        ),
+    ]
+
+
+class WithoutAnswers(SummaryPart, frozen=True):
+    """A span in which no answer ended."""
+
+    seconds: Annotated[float, key("longest span without an end of an ok, or a good, answer, s", "the window")]
+    start_s: Annotated[float, key("where it begins, s after the window's start", "the window")]
+
+
+class StandstillSpan(SummaryPart, frozen=True):
+    """A time in which nothing came although requests were under way."""
+
+    start_s: Annotated[float, key("of the 20 longest: begin after the window's start, s", _TO_THE_END)]
+    seconds: Annotated[float, key("how long requests were under way in it, s", _TO_THE_END)]
+    in_flight: Annotated[int, key("how many at most", _TO_THE_END)]
+
+
+class Standstills(SummaryPart, frozen=True):
+    """Times in which nothing came although requests were under way."""
+
+    limit_s: Annotated[float, key("how long is a standstill, s", _POPULATION)]
+    n: Annotated[int, key("number of standstills", _TO_THE_END)]
+    seconds: Annotated[int | float, key("how long they were in all, s", _TO_THE_END)]
+    spans: list[StandstillSpan]
+
+
+class Retries(SummaryPart, frozen=True):
+    """Requests that were sent again."""
+
+    requests: Annotated[int, key("requests that were sent again", _POPULATION)]
+    total: Annotated[int, key("how often in all", _POPULATION)]
+    max: Annotated[int | None, key("most often of one request", _POPULATION)]
+
+
+class Reliability(SummaryPart, frozen=True):
+    """Whether somebody was served all the time."""
+
+    seconds: Annotated[int, key("whole seconds", _WINDOW)]
+    ok_share: Annotated[float | None, key("share of them in which an answer ended that was ok", _WINDOW)]
+    good_share: Annotated[float | None, key("share of them in which an answer ended that was good", _WINDOW)]
+    longest_without_ok: WithoutAnswers | None
+    longest_without_good: WithoutAnswers | None
+    standstill: Standstills | None
+    retries: Retries
+
+
+class FailedCall(SummaryPart, frozen=True):
+    """A server that did not do what it was asked."""
+
+    target: Annotated[str, key("server that did not do it", _WHOLE)]
+    status: Annotated[int | None, key("its HTTP status", _WHOLE)]
+    error: Annotated[str | None, key("what went wrong", _WHOLE)]
+
+
+class CallToServers(SummaryPart, frozen=True):
+    """A call to servers, and what came of it."""
+
+    path: Annotated[str, key("path of a call to servers", _WHOLE)]
+    at_s: Annotated[float, key("when, s after the run's start", _WHOLE)]
+    asked: Annotated[int, key("number of servers", _WHOLE)]
+    done: Annotated[int, key("number of them that did it", _WHOLE)]
+    failed: list[FailedCall]
+
+
+class Interventions(SummaryPart, frozen=True):
+    """What was asked of the servers beside the load: see :ref:`beside the load`."""
+
+    targets: Annotated[list[str], key("see [beside the load](#beside-the-load)", _WHOLE)]
+    replicas_ready: Annotated[list[str], key("replicas that were waited for before the load", _WHOLE)]
+    ready_s: Annotated[
+        float | None, key("how long they were waited for, s; null where nobody asked for that", _WHOLE)
+    ]
+    calls: list[CallToServers]
+    profiled_s: Annotated[float, key("how long a profiler ran, s", _WINDOW)]
+
+
+class GateOutcome(SummaryPart, frozen=True):
+    """A gate and whether it held."""
+
+    text: Annotated[str, key("a gate: see [gates](#gates)")]
+    value: Annotated[
+        float | None,
+        key(
+            "the figure that it is on",
+            "as the value; of upper limits on latencies as `latency_ms_adjusted`",
+        ),
+    ]
+    at_least: Annotated[float | None, key("its lower bound where that is undetermined", "as `value`")]
+    passed: Annotated[bool, key("whether it held", "as `value`")]
+    reason: Annotated[str | None, key("why not, or why it cannot tell", "as `value`")]
+    note: Annotated[str | None, key("how many requests failed, where its latency lacks them", "as `value`")]

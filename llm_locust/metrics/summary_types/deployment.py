@@ -1,0 +1,202 @@
+"""Replicas, how evenly they were used, and what servers said of themselves."""
+
+from typing import Annotated
+
+from msgspec import UNSET, UnsetType
+
+from llm_locust.metrics.summary_types.base import Interval, SummaryPart, key
+
+_POPULATION = "the population"
+_LATENCY = key("latency, ms", "as `latency_ms`, its requests")
+_ITS = "its requests"
+_WINDOW = "the window"
+
+
+class OutageSpan(SummaryPart, frozen=True):
+    """A time in which a replica gave no token while others did."""
+
+    from_s: Annotated[
+        float | None,
+        key(
+            "a span without a token while others went on: its begin, s after the window's start; null where "
+            "the replica had not served before",
+            _ITS,
+        ),
+    ]
+    to_s: Annotated[float | None, key("its end; null where the replica did not come back", _ITS)]
+    seconds: Annotated[float, key("how long, s", _ITS)]
+    others: Annotated[
+        int, key("how often another replica began or ended an answer meanwhile", "the others' requests")
+    ]
+
+
+class ReplicaFigures(SummaryPart, frozen=True):
+    """What one replica did."""
+
+    name: Annotated[str, key("its name")]
+    requests: Annotated[int, key("number of requests", _POPULATION)]
+    share: Annotated[float | None, key("share of the requests whose replica is known", _POPULATION)]
+    cut_share: Annotated[float | None, key("as `requests.cut_share`", _ITS)]
+    ttft_p50_ms: Annotated[float | None, _LATENCY]
+    ttft_p99_ms: Annotated[float | None, _LATENCY]
+    tpot_p50_ms: Annotated[float | None, _LATENCY]
+    tpot_p99_ms: Annotated[float | None, _LATENCY]
+    e2el_p50_ms: Annotated[float | None, _LATENCY]
+    e2el_p99_ms: Annotated[float | None, _LATENCY]
+    ci95: Annotated[dict[str, Interval], key("95 % intervals of these latencies, ms", "as the latency")]
+    at_least: Annotated[
+        dict[str, float], key("lower bounds of those that are undetermined, ms", "as the latency")
+    ]
+    output_tokens_per_s: Annotated[float | None, key("output tokens / second", _ITS)]
+    concurrency_mean: Annotated[float | None, key("mean concurrency", _ITS)]
+    error_rate: Annotated[float | None, key("as of the whole", _ITS)]
+    goodput_ratio: Annotated[float | None, key("as of the whole; null where requests were lost", _ITS)]
+    in_flight: Annotated[list[float], key("concurrency in equal parts of the window", _ITS)]
+    outages: list[OutageSpan]
+
+
+class Evenness(SummaryPart, frozen=True):
+    """A measure of evenness of each amount."""
+
+    requests: Annotated[float | None, key("of requests", "replicas")]
+    output_tokens: Annotated[float | None, key("of output tokens/s", "replicas")]
+    in_flight: Annotated[float | None, key("of mean concurrency", "replicas")]
+    ttft: Annotated[float | None, key("of the median TTFT", "replicas")]
+
+
+class TestOfChance(SummaryPart, frozen=True):
+    """A test of whether chance explains it."""
+
+    statistic: Annotated[float, key("statistic of the test", "replicas")]
+    p: Annotated[float, key("p of the test", "replicas")]
+
+
+class ChanceTests(SummaryPart, frozen=True):
+    """Whether chance explains the differences."""
+
+    requests: Annotated[TestOfChance | None, key("χ² of equal shares", "replicas")]
+    ttft: Annotated[TestOfChance | None, key("Kruskal–Wallis H of TTFT", "replicas")]
+
+
+_PAIRS = "successive requests with the same key"
+
+
+class AffinityFigures(SummaryPart, frozen=True):
+    """Whether requests of one key go to one replica."""
+
+    pairs: Annotated[int, key("pairs of successive requests", _PAIRS)]
+    observed: Annotated[float, key("share served by one replica", _PAIRS)]
+    expected: Annotated[float, key("share by chance", _PAIRS)]
+
+
+class Affinities(SummaryPart, frozen=True):
+    """By connection, by session, by prompt."""
+
+    connection: AffinityFigures | None
+    session: AffinityFigures | None
+    prompt: AffinityFigures | None
+
+
+class LikelyCause(SummaryPart, frozen=True):
+    """What may have made replicas uneven."""
+
+    kind: Annotated[
+        str,
+        key("a likely cause: `out`, `slow`, `sticky`, `least_busy`, `affine`, `round_robin` or `unknown`"),
+    ]
+    text: Annotated[str, key("the cause in words")]
+    replica: Annotated[str | None, key("the replica that it is of")]
+
+
+class Fairness(SummaryPart, frozen=True):
+    """How evenly the replicas were used."""
+
+    requests: Annotated[float | None, key("Jain's index over replicas", "requests")]
+    output_tokens: Annotated[float | None, key("Jain's index over replicas", "output tokens/s")]
+    in_flight: Annotated[float | None, key("Jain's index over replicas", "mean concurrency")]
+    ttft: Annotated[float | None, key("Jain's index over replicas", "median TTFT")]
+    gini: Annotated[Evenness, key("Gini coefficient")]
+    cv: Annotated[Evenness, key("coefficient of variation")]
+    chance: ChanceTests
+    named_by: Annotated[str | None, key("what names replicas", _POPULATION)]
+    unnamed: Annotated[int, key("requests without a replica", _POPULATION)]
+    dispersion: Annotated[float | None, key("evenness of short blocks of requests", _POPULATION)]
+    affinity: Affinities
+    causes: list[LikelyCause]
+
+
+class ServerHistogram(SummaryPart, frozen=True):
+    """A server's own histogram."""
+
+    n: Annotated[float, key("count of the histogram", _WINDOW)]
+    n_error: Annotated[float, key("how far that may be off", _WINDOW)]
+    mean: Annotated[float | None, key("mean, ms", _WINDOW)]
+    p50_bounds: Annotated[Interval, key("edges of the bucket of p50, ms", _WINDOW)]
+    p99_bounds: Annotated[Interval, key("edges of the bucket of p99, ms", _WINDOW)]
+
+
+_STATE = "mean and largest of a state; null where it is not told"
+_COUNT = "increase of a counter; null where it is not told"
+
+
+class ServerFigures(SummaryPart, frozen=True, kw_only=True):
+    """What servers said of themselves."""
+
+    name: Annotated[str | UnsetType, key("a target; absent in `server.total`")] = UNSET
+    scrapes: Annotated[int, key("number of scrapes", _WINDOW)]
+    failed: Annotated[int, key("scrapes without a page", _WINDOW)]
+    covered: Annotated[float | None, key("share of the window between first and last scrape", _WINDOW)]
+    running_mean: Annotated[float | None, key(_STATE, _WINDOW)]
+    running_max: Annotated[float | None, key(_STATE, _WINDOW)]
+    waiting_mean: Annotated[float | None, key(_STATE, _WINDOW)]
+    waiting_max: Annotated[float | None, key(_STATE, _WINDOW)]
+    kv_cache_usage_mean: Annotated[float | None, key(_STATE, _WINDOW)]
+    kv_cache_usage_max: Annotated[float | None, key(_STATE, _WINDOW)]
+    prefix_cache_hit_rate_mean: Annotated[float | None, key(_STATE, _WINDOW)]
+    prefix_cache_hit_rate_max: Annotated[float | None, key(_STATE, _WINDOW)]
+    gpu_utilisation_mean: Annotated[float | None, key(_STATE, _WINDOW)]
+    gpu_utilisation_max: Annotated[float | None, key(_STATE, _WINDOW)]
+    power_w_mean: Annotated[float | None, key(_STATE, _WINDOW)]
+    power_w_max: Annotated[float | None, key(_STATE, _WINDOW)]
+    prompt_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
+    generation_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
+    preemptions: Annotated[float | None, key(_COUNT, _WINDOW)]
+    finished: Annotated[float | None, key(_COUNT, _WINDOW)]
+    prefix_cache_queries: Annotated[float | None, key(_COUNT, _WINDOW)]
+    prefix_cache_hits: Annotated[float | None, key(_COUNT, _WINDOW)]
+    prefix_cache_hit_ratio: Annotated[float | None, key("hits / queries", _WINDOW)]
+    gpus: Annotated[int, key("GPUs seen", _WINDOW)]
+    gpu_memory_used_bytes_max: Annotated[float | None, key("largest memory use of a GPU, bytes", _WINDOW)]
+    ttft_ms: ServerHistogram | None
+    tpot_ms: ServerHistogram | None
+    itl_ms: ServerHistogram | None
+    queue_ms: ServerHistogram | None
+    e2el_ms: ServerHistogram | None
+
+
+_FIRST = "first tokens in the window"
+
+
+class GatewayFigures(SummaryPart, frozen=True):
+    """What gateway and balancer add to a first token."""
+
+    client_ttft_ms: Annotated[float, key("mean TTFT of the client, ms", _FIRST)]
+    server_ttft_ms: Annotated[float | None, key("mean TTFT of the servers, ms", _FIRST)]
+    rtt_ms: Annotated[float | None, key("mean round-trip time of the connections, ms", _FIRST)]
+    gateway_ms: Annotated[
+        float, key("what gateway and balancer add: client − servers − round trip, ms", _FIRST)
+    ]
+    client_n: Annotated[int, key("number of first tokens that the client saw", _FIRST)]
+    server_n: Annotated[float, key("number of first tokens that the servers saw", _FIRST)]
+    same_requests: Annotated[
+        bool, key("the servers saw as many as the client: else the difference is of unlike requests", _FIRST)
+    ]
+
+
+class Servers(SummaryPart, frozen=True):
+    """What was scraped of the servers."""
+
+    targets: list[ServerFigures]
+    total: ServerFigures
+    gateway: GatewayFigures | None
+    failure: Annotated[str | None, key("why the scraping ended early; null where it did not")]

@@ -1,0 +1,105 @@
+"""What is made of the types of a summary for ``docs/``: the tables of all keys, and the JSON schema."""
+
+import re
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+from msgspec import inspect
+
+from llm_locust.metrics.summary_types.base import LatencyKeys, LatencyTable
+from llm_locust.metrics.summary_types.requests import GroupPart, RequestPart
+from llm_locust.metrics.summary_types.summary import EXPLAINED, Summary, json_schema
+
+#: What stands around a generated table in ``docs/metrics.md``: the sections that it has.
+TABLE = re.compile(r"(<!-- keys of ([a-z_ ]+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
+
+_HEAD = "| key | meaning, unit, estimator | of what |\n|---|---|---|\n"
+
+#: They repeat what has rows of its own.
+_REPEATED = (RequestPart, GroupPart)
+
+#: Pattern of keys, meaning, of what.
+Row = tuple[str, str, str]
+
+
+def with_key_tables(text: str) -> str:
+    """``docs/metrics.md`` with its tables of keys made again."""
+    return TABLE.sub(lambda found: f"{found[1]}{key_table(found[2].split())}{found[3]}", text)
+
+
+def key_table(sections: list[str]) -> str:
+    """The keys of these sections of a summary as a table in Markdown."""
+    fields = {field.encode_name: field for field in _of(Summary).fields}
+    rows = [row for name in sections for row in _section(fields[name])]
+    return _HEAD + "".join(f"| `{pattern}` | {meaning} | {of} |\n" for pattern, meaning, of in rows)
+
+
+def write_docs(docs: Path) -> None:
+    """Write the key tables of ``metrics.md`` and ``summary.schema.json`` in a folder."""
+    reference = docs / "metrics.md"
+    reference.write_text(with_key_tables(reference.read_text()))
+    (docs / "summary.schema.json").write_text(schema_text())
+
+
+def schema_text() -> str:
+    """The JSON schema of ``summary.json``, as ``llm-locust schema`` prints it."""
+    return msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n"
+
+
+def _section(field: inspect.Field) -> Iterator[Row]:
+    yield from _rows([field], "")
+    if field.name in EXPLAINED:
+        yield f"{field.name}.missing", "why there is none", ""
+
+
+def _rows(fields: list[inspect.Field], prefix: str) -> Iterator[Row]:
+    """A row for neighbours of the same meaning, and the rows of what is below them."""
+    described = [(field.encode_name, _unwrapped(field.type)[1], *_below(field.type)) for field in fields]
+    for (said, struct), alike in groupby(described, key=lambda each: each[1:3]):
+        names = [f"{name}{suffix}" for name, *_, suffix in alike]
+        pattern = prefix + (names[0] if len(names) == 1 else f"{{{','.join(names)}}}")
+        if said is not None:
+            yield pattern, said["meaning"], said["of"]
+        if struct is not None and struct.cls not in _REPEATED:
+            yield from _rows(list(struct.fields), f"{pattern}.")
+
+
+def _below(kind: inspect.Type) -> tuple[inspect.StructType | None, str]:
+    """The struct that a value has in it, and how keys of it are written behind that of the value."""
+    bare, _ = _unwrapped(kind)
+    if isinstance(bare, inspect.StructType):
+        return bare, ""
+    if isinstance(bare, inspect.CustomType) and bare.cls is LatencyTable:
+        return _of(LatencyKeys), ""
+    if isinstance(bare, inspect.DictType):
+        struct, suffix = _below(bare.value_type)
+        return struct, f".*{suffix}"
+    if isinstance(bare, inspect.ListType):
+        struct, suffix = _below(bare.item_type)
+        return struct, f"[]{suffix}" if struct is not None else ""
+    return None, ""
+
+
+def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, dict[str, str] | None]:
+    """Without what says its meaning, which comes with it, and without null."""
+    said = None
+    while isinstance(kind, inspect.Metadata | inspect.UnionType):
+        if isinstance(kind, inspect.Metadata):
+            said = kind.extra or said
+            kind = kind.type
+        else:
+            kind = next(each for each in kind.types if not isinstance(each, inspect.NoneType))
+    return kind, said
+
+
+def _of(struct: type[msgspec.Struct]) -> inspect.StructType:
+    found = inspect.type_info(struct)
+    assert isinstance(found, inspect.StructType)
+    return found
+
+
+if __name__ == "__main__":
+    write_docs(Path(sys.argv[1]))

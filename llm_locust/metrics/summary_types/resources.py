@@ -1,0 +1,108 @@
+"""What the run cost, what energy it took, and what it reached of its GPUs."""
+
+from typing import Annotated
+
+from llm_locust.metrics.summary_types.base import SummaryPart, key
+
+_WINDOW = "the window"
+_COST = key("see [cost](#cost)", _WINDOW)
+
+
+class GivenPrices(SummaryPart, frozen=True):
+    """The prices that were given."""
+
+    gpu_hour_cost: Annotated[float | None, key("the prices given")]
+    gpus: Annotated[float | None, key("the prices given")]
+    input_token_price: Annotated[float | None, key("the prices given")]
+    output_token_price: Annotated[float | None, key("the prices given")]
+
+
+class CostFigures(SummaryPart, frozen=True):
+    """The whole cost over what came out."""
+
+    total: Annotated[float | None, _COST]
+    per_request: Annotated[float | None, _COST]
+    per_good_request: Annotated[float | None, _COST]
+    per_million_input_tokens: Annotated[float | None, _COST]
+    per_million_output_tokens: Annotated[float | None, _COST]
+    per_million_good_output_tokens: Annotated[float | None, _COST]
+    per_session: Annotated[float | None, _COST]
+
+
+class RatesPerGpu(SummaryPart, frozen=True):
+    """What one GPU gave."""
+
+    output_tokens_per_s: Annotated[float | None, key("rate / GPUs", _WINDOW)]
+    goodput_requests_per_s: Annotated[float | None, key("rate / GPUs", _WINDOW)]
+    goodput_output_tokens_per_s: Annotated[float | None, key("rate / GPUs", _WINDOW)]
+
+
+class Cost(SummaryPart, frozen=True):
+    """What the answers cost, by GPU hours and by token prices."""
+
+    prices: GivenPrices
+    hours: Annotated[float, key("window in hours")]
+    gpu: CostFigures
+    api: CostFigures
+    per_gpu: RatesPerGpu
+    missing: Annotated[dict[str, str], key("why a figure above is null")]
+
+
+class EnergyRates(SummaryPart, frozen=True):
+    """Rates by power or by GPU."""
+
+    output_tokens_per_s: Annotated[float | None, key("rate / power, rate / GPUs", _WINDOW)]
+    total_tokens_per_s: Annotated[float | None, key("rate / power, rate / GPUs", _WINDOW)]
+    requests_per_s: Annotated[float | None, key("rate / power, rate / GPUs", _WINDOW)]
+    goodput_requests_per_s: Annotated[float | None, key("rate / power, rate / GPUs", _WINDOW)]
+    goodput_output_tokens_per_s: Annotated[float | None, key("rate / power, rate / GPUs", _WINDOW)]
+
+
+class Energy(SummaryPart, frozen=True):
+    """What the answers took of electrical energy."""
+
+    gpus: Annotated[int, key("GPUs watched", _WINDOW)]
+    by_counter: Annotated[int, key("of these by an energy counter", _WINDOW)]
+    power_w: Annotated[float, key("mean power, W", _WINDOW)]
+    joules: Annotated[float, key("energy, J", _WINDOW)]
+    joules_per_output_token: Annotated[float | None, key("power / rate of the window", _WINDOW)]
+    joules_per_token: Annotated[float | None, key("power / rate of the window", _WINDOW)]
+    joules_per_request: Annotated[float | None, key("power / rate of the window", _WINDOW)]
+    joules_per_good_request: Annotated[float | None, key("power / rate of the window", _WINDOW)]
+    per_watt: EnergyRates
+    per_gpu: EnergyRates
+
+
+_DEPLOYMENT = key("model and GPUs: [roofline.md](roofline.md)")
+_USE = key("use of arithmetic and bandwidth", _WINDOW)
+_STEPS = key("engines told apart, mean batch and context, bounds of TPOT and TTFT and what binds", _WINDOW)
+_FIRST = "first token in the window"
+
+
+class Roofline(SummaryPart, frozen=True):
+    """What the run reached of its GPUs' bandwidth and arithmetic."""
+
+    model: Annotated[str, _DEPLOYMENT]
+    weights: Annotated[str, _DEPLOYMENT]
+    gpu: Annotated[str, _DEPLOYMENT]
+    gpus: Annotated[int | float, _DEPLOYMENT]
+    peak_flops: Annotated[float, _DEPLOYMENT]
+    bandwidth_bytes_per_s: Annotated[float, _DEPLOYMENT]
+    mfu: Annotated[float | None, _USE]
+    flops_per_s: Annotated[float | None, _USE]
+    prompt_flops_share: Annotated[float | None, _USE]
+    mbu: Annotated[float | None, _USE]
+    bytes_per_s: Annotated[float | None, _USE]
+    kv_share: Annotated[float | None, _USE]
+    steps_per_s: Annotated[float | None, _USE]
+    engines: Annotated[int, _STEPS]
+    batch_mean: Annotated[float | None, _STEPS]
+    context_mean: Annotated[float | None, _STEPS]
+    tpot_bound_ms: Annotated[float | None, _STEPS]
+    tpot_bound_by: Annotated[str | None, _STEPS]
+    ttft_bound_ms: Annotated[float | None, _STEPS]
+    ttft_bound_by: Annotated[str | None, _STEPS]
+    prompts: Annotated[int, key("prompts answered", _FIRST)]
+    prompts_unknown: Annotated[int, key("prompts of unknown length", _FIRST)]
+    prompts_cache_unknown: Annotated[int, key("prompts of unknown caching", _FIRST)]
+    cached_share: Annotated[float | None, key("share of prompt tokens that were cached", _FIRST)]

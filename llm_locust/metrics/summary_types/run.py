@@ -1,0 +1,222 @@
+"""The run, its window, the client, and whether all of it is in the records."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, UnsetType
+
+from llm_locust.metrics.summary_types.base import SummaryPart, key
+
+_RUN = "the run"
+_WHOLE = "the whole run"
+_POPULATION = "the population"
+_WORKERS = "workers, in the window"
+
+
+class RunFacts(SummaryPart, frozen=True):
+    """Which run it is."""
+
+    id: Annotated[str, key("as the manifest has it", _RUN)]
+    name: Annotated[str, key("as the manifest has it", _RUN)]
+    started: Annotated[str, key("start of the run, ISO 8601, UTC", _RUN)]
+    host: Annotated[str | None, key("as the manifest has it", _RUN)]
+    model: Annotated[str | None, key("as the manifest has it", _RUN)]
+    scenario: Annotated[str | None, key("as the manifest has it", _RUN)]
+    seed: Annotated[
+        int | None, key("as the manifest has it; null where runs of several seeds are put together", _RUN)
+    ]
+    versions: Annotated[dict[str, str], key("versions of the packages that took part", _RUN)]
+    stop_reason: Annotated[
+        str | None,
+        key(
+            "why the load ended before its time: a stop rule, a lost worker; null where it did not",
+            _RUN,
+        ),
+    ]
+    so_far: Annotated[
+        bool | UnsetType, key("true in the rolling summary of a run that goes on; absent in others", _RUN)
+    ] = UNSET
+
+
+class LeftOut(SummaryPart, frozen=True):
+    """What of the run is outside of a steady window."""
+
+    seconds: Annotated[float, key("length of the run's window − that of this one, s", "the run's window")]
+    requests: Annotated[int, key("number of requests", "scheduled in the run's window and outside this one")]
+    ttft_p99_ms: Annotated[
+        float | None,
+        key(
+            "p99 TTFT as in `latency_ms`; without lost and unsent ones, whose times are not known, and "
+            "without stuck ones",
+            "scheduled in the run's window and outside this one",
+        ),
+    ]
+    goodput_ratio: Annotated[
+        float | None,
+        key(
+            "good / judged; without lost, unsent and stuck ones", "scheduled in the run's window and outside"
+        ),
+    ]
+    requests_run: Annotated[int, key("the same", "scheduled in the run's window")]
+    ttft_p99_ms_run: Annotated[float | None, key("the same", "scheduled in the run's window")]
+    goodput_ratio_run: Annotated[float | None, key("the same", "scheduled in the run's window")]
+
+
+class WindowFacts(SummaryPart, frozen=True):
+    """Which part of the run is judged."""
+
+    start: Annotated[str, key("edge of the window, ISO 8601, UTC; the end is outside")]
+    end: Annotated[str, key("edge of the window, ISO 8601, UTC; the end is outside")]
+    seconds: Annotated[float, key("length of the window without its gaps, s: the denominator of every rate")]
+    rule: Annotated[str, key("how the window was chosen, in words")]
+    left_out: Annotated[
+        LeftOut | None, key("of `--window steady`: what of the run is outside; null for other windows")
+    ]
+
+
+class AnalysisFacts(SummaryPart, frozen=True):
+    """What a report was asked for beside what the run's manifest says."""
+
+    runs: Annotated[list[str], key("ids of the runs that are one population", "the report")]
+    where: Annotated[
+        str | None, key("condition on requests, as it was written; null without one", "the report")
+    ]
+    requests: Annotated[int, key("number of requests that meet it", "the report")]
+    of: Annotated[int, key("number of requests that the runs have", "the report")]
+    percentiles: Annotated[
+        list[str] | None, key("percentiles asked for; null for the usual ones", "the report")
+    ]
+    by: Annotated[list[str], key("dimensions that figures are broken down by", "the report")]
+
+
+class ClientFacts(SummaryPart, frozen=True):
+    """Whether the client made these numbers."""
+
+    verdict: Annotated[Literal["ok", "suspect", "invalid"], key("`ok`, `suspect` or `invalid`")]
+    reasons: Annotated[list[str], key("why, worst first")]
+    timestamps: Annotated[str | None, key("`kernel`, `program` or `mixed`", _POPULATION)]
+    kernel_share: Annotated[
+        float | None, key("share of requests whose stamps are all the kernel's", _POPULATION)
+    ]
+    first_tokens_wide: Annotated[
+        float | None,
+        key(
+            "share of first tokens that may have come earlier than their stamp by more than 5 % of the TTFT "
+            "and more than 1 ms",
+            "first tokens of the population, streamed",
+        ),
+    ]
+    gaps_unknown: Annotated[
+        int,
+        key(
+            "gaps that are in no latency: one of their events may have come earlier than its stamp by more "
+            "than 5 % of the mean gap of its request and more than 1 ms",
+            "the gaps of the `ok` requests",
+        ),
+    ]
+    gaps_unknown_share: Annotated[
+        float | None, key("of all their gaps", "`latency_ms.itl.n` + `client.gaps_unknown`")
+    ]
+    lag_ms_p50: Annotated[
+        float | None,
+        key("median of the largest read delay of each request, ms", "the population, kernel stamps there"),
+    ]
+    lag_ms_p99: Annotated[
+        float | None,
+        key("p99 of the largest read delay of each request, ms", "the population, kernel stamps there"),
+    ]
+    schedule_delay_ms_p99: Annotated[
+        float | None, key("p99 of sent − scheduled, ms; null in a closed loop", _POPULATION)
+    ]
+    coalesced_ratio: Annotated[float | None, key("reads that completed several events / reads", _POPULATION)]
+    clock_steps: Annotated[int, key("requests during which the wall clock was set", _POPULATION)]
+    cpu_percent_max: Annotated[
+        float | None, key("CPU of the busiest worker, % of a core: the largest mean of 3 s", _WORKERS)
+    ]
+    steal_percent_max: Annotated[
+        float | None,
+        key(
+            "share of the CPU time that a worker's machine wanted and its hypervisor did not give, % "
+            "(`steal` of `/proc/stat`); the largest of a worker",
+            _WORKERS,
+        ),
+    ]
+    throttled_percent_max: Annotated[
+        float | None,
+        key(
+            "share of the periods of a worker's CPU limit in which it had used that up, % (`nr_throttled` / "
+            "`nr_periods` of the cgroup); the largest of a worker",
+            _WORKERS,
+        ),
+    ]
+    hub_lag_ms_p99: Annotated[
+        float | None,
+        key(
+            "delay of the event loop, ms: largest p99 of a worker. A delay also stands for the samples that "
+            "the held loop missed",
+            "workers, in the window",
+        ),
+    ]
+    hub_lag_ms_max: Annotated[
+        float | None, key("delay of the event loop, ms: largest value of a worker", _WORKERS)
+    ]
+    hub_lag_master_ms_max: Annotated[
+        float | None,
+        key("delay of the event loop, ms: largest value of the master", "the master, in the window"),
+    ]
+    worker_clock_steps: Annotated[int, key("how often clocks of workers were set", "workers")]
+    master_clock_steps: Annotated[int, key("how often the master's clock was set", "the master")]
+    clock_error_ms_max: Annotated[float | None, key("largest clock error, ms", "workers")]
+
+
+class LittlesLaw(SummaryPart, frozen=True):
+    """Little's law: requests in flight by their number, and by their rate and time."""
+
+    holds: Annotated[
+        bool | None,
+        key(
+            "`difference`, and what of `workers_difference` client lag and 1 ms a record do not explain, are "
+            "within 2 %; null where neither is known"
+        ),
+    ]
+    in_flight_mean: Annotated[
+        float | None,
+        key(
+            "mean number of requests between sent and ended: the area under their number / seconds",
+            "the window, every request that was sent",
+        ),
+    ]
+    sent_per_s: Annotated[
+        float | None, key("requests sent / seconds", "sent in the window, whatever became of them")
+    ]
+    time_s: Annotated[
+        float | None, key("mean time from sent to ended, s", "sent in the window, whatever became of them")
+    ]
+    edges: Annotated[
+        float | None,
+        key(
+            "(time in the window of requests sent before it − time after it of those sent in it) / seconds",
+            "the window",
+        ),
+    ]
+    difference: Annotated[
+        float | None,
+        key(
+            "(`sent_per_s` × `time_s` + `edges` − `in_flight_mean`) / `in_flight_mean`; null for a window "
+            "with gaps",
+            "the window",
+        ),
+    ]
+    workers_in_flight_s: Annotated[
+        float | None,
+        key(
+            "the time that calls were under way, added up by the workers' own counters, s; null where none "
+            "told it, and for a selection",
+            "workers that were not lost, the whole run",
+        ),
+    ]
+    records_in_flight_s: Annotated[
+        float | None, key("Σ (ended − started), s", "all records of these workers")
+    ]
+    workers_difference: Annotated[
+        float | None, key("`records_in_flight_s` / `workers_in_flight_s` − 1", "all records of these workers")
+    ]

@@ -1,0 +1,170 @@
+"""``summary.json`` as a whole: its type, how it is written and read, and its JSON schema."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+
+from llm_locust.metrics.summary_types.base import PERCENTILE, LatencyKeys, LatencyTable, SummaryPart, key
+from llm_locust.metrics.summary_types.completeness import Completeness
+from llm_locust.metrics.summary_types.course import (
+    Drift,
+    GateOutcome,
+    Interventions,
+    Reliability,
+    Steadiness,
+)
+from llm_locust.metrics.summary_types.deployment import Fairness, ReplicaFigures, Servers
+from llm_locust.metrics.summary_types.peers import Compat, LiveCheck
+from llm_locust.metrics.summary_types.quality import Quality
+from llm_locust.metrics.summary_types.requests import (
+    BreakdownPart,
+    ErrorKind,
+    Goodput,
+    RequestCounts,
+    RequestPart,
+    Throughput,
+)
+from llm_locust.metrics.summary_types.resources import Cost, Energy, Roofline
+from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
+from llm_locust.metrics.summary_types.tokens import Sessions, Tokens
+
+#: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
+#: that ended in the window. Keys of 1 that kept their names have other values in such runs.
+SUMMARY_SCHEMA = 2
+
+#: Sections of which a run may have nothing: ``{}`` in the file, None here.
+OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
+
+#: Sections that may say why there is nothing: ``{"missing": why}`` in the file, a str here.
+EXPLAINED = ("energy", "roofline")
+
+#: Sections that only some reports have: no key in the file, None here.
+ASKED = ("analysis", "by")
+
+
+class SummaryError(ValueError):
+    """A file that is no ``summary.json`` of this version."""
+
+
+class Summary(SummaryPart, frozen=True):
+    """Every number of a run."""
+
+    schema: Annotated[
+        int,
+        key(
+            "version of this layout; it grows by one when a key changes its meaning or goes. In 1 goodput "
+            "and latencies were without cut, unsent and stuck requests, and rates of good requests were of "
+            "those scheduled in the window: do not set its figures beside those of 2. `llm-locust compare` "
+            "and `report` read the records, and give all runs the present meaning"
+        ),
+    ]
+    run: RunFacts
+    window: WindowFacts
+    latency_ms: dict[str, LatencyTable]
+    latency_ms_adjusted: dict[str, LatencyTable]
+    throughput: Throughput
+    requests: RequestCounts
+    goodput: Goodput
+    by_name: dict[str, RequestPart]
+    by_class: dict[str, RequestPart]
+    sessions: Sessions | None
+    tokens: Tokens
+    client: ClientFacts
+    littles_law: LittlesLaw
+    completeness: Completeness
+    steadiness: Steadiness
+    drift: Drift
+    reliability: Reliability
+    replicas: list[ReplicaFigures]
+    fairness: Fairness
+    quality: Quality
+    errors: list[ErrorKind]
+    compat: Compat
+    interventions: Interventions
+    gates: list[GateOutcome]
+    cost: Cost | None
+    server: Servers | None
+    energy: Energy | str | None
+    roofline: Roofline | str | None
+    live_check: LiveCheck | None
+    analysis: AnalysisFacts | None = None
+    by: dict[str, BreakdownPart] | None = None
+
+
+def typed(summary: Mapping[str, Any]) -> Summary:
+    """The summary of the content of ``summary.json``.
+
+    Raises:
+        SummaryError: a key is missing, unknown or of another type; one line says which.
+    """
+    found = dict(summary)
+    for name in OPTIONAL:
+        if found.get(name) == {}:
+            found[name] = None
+    for name in EXPLAINED:
+        if found.get(name) and found[name].keys() == {"missing"}:
+            found[name] = found[name]["missing"]
+    try:
+        return msgspec.convert(found, Summary, dec_hook=_read)
+    except msgspec.ValidationError as e:
+        raise SummaryError(str(e)) from None
+
+
+def read_summary(content: bytes) -> Summary:
+    """The summary of a file's bytes.
+
+    Raises:
+        SummaryError: it is no JSON, of another version, or damaged; one line says what is wrong.
+    """
+    try:
+        found = msgspec.json.decode(content)
+    except msgspec.DecodeError as e:
+        raise SummaryError(f"it is no JSON: {e}") from None
+    if not isinstance(found, dict):
+        raise SummaryError("it is no JSON object")
+    if found.get("schema") != SUMMARY_SCHEMA:
+        raise SummaryError(
+            f"its schema is {found.get('schema')!r:.40}, and {SUMMARY_SCHEMA} is needed: "
+            "make it again with llm-locust report"
+        )
+    return typed(found)
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """The content of ``summary.json``."""
+    found: dict[str, Any] = msgspec.to_builtins(summary, enc_hook=dict)
+    for name in OPTIONAL:
+        if found[name] is None:
+            found[name] = {}
+    for name in EXPLAINED:
+        if isinstance(found[name], str):
+            found[name] = {"missing": found[name]}
+    return {name: value for name, value in found.items() if value is not None or name not in ASKED}
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of ``summary.json``."""
+
+    def hook(kind: type) -> dict[str, Any]:
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+
+    (top, _), parts = msgspec.json.schema_components((Summary, LatencyKeys), schema_hook=hook)
+    others = {"patternProperties": {f"^{PERCENTILE.pattern}$": {"type": ["number", "null"]}}}
+    parts["LatencyTable"] = parts.pop("LatencyKeys") | {"title": "LatencyTable"} | others
+    fields = parts["Summary"]["properties"]
+    nothing, why = {"type": "object", "maxProperties": 0}, {"type": "string"}
+    explained = {"type": "object", "properties": {"missing": why}, "required": ["missing"]}
+    for name in OPTIONAL:
+        kinds = [kind for kind in fields[name]["anyOf"] if "$ref" in kind]
+        fields[name] = {"anyOf": [*kinds, *([explained] if name in EXPLAINED else []), nothing]}
+    for name in ASKED:
+        (fields[name],) = (kind for kind in fields[name]["anyOf"] if kind.get("type") != "null")
+    fields["schema"] |= {"const": SUMMARY_SCHEMA}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": parts}
+
+
+def _read(kind: type, found: Any) -> Any:
+    if kind is LatencyTable and isinstance(found, dict):
+        return LatencyTable(found)
+    raise msgspec.ValidationError(f"Expected `object`, got `{type(found).__name__}`")

@@ -1,0 +1,162 @@
+"""Tokens of requests, and sessions."""
+
+from typing import Annotated
+
+from llm_locust.metrics.summary_types.base import Amounts, Effective, Intervals, SummaryPart, key
+
+
+class LengthErrors(SummaryPart, frozen=True):
+    """How near prompts came to the lengths that were asked for."""
+
+    n: Annotated[int, key("number of prompts", "ok, both known")]
+    mean_relative: Annotated[float | None, key("(got − asked) / asked: mean", "ok, both known")]
+    p50: Annotated[float | None, key("(got − asked) / asked: median of its absolute value", "ok, both known")]
+    p99: Annotated[float | None, key("(got − asked) / asked: p99 of its absolute value", "ok, both known")]
+    share_within_1_percent: Annotated[
+        float | None, key("(got − asked) / asked: share within 1 %", "ok, both known")
+    ]
+
+
+_LENGTH = "ok, scheduled in the window, count known"
+
+
+class TokenCounts(SummaryPart, frozen=True):
+    """Tokens of a request."""
+
+    n: Annotated[int, key("number of requests", _LENGTH)]
+    mean: Annotated[float | None, key("tokens a request", _LENGTH)]
+    p50: Annotated[float | None, key("tokens a request", _LENGTH)]
+    p99: Annotated[float | None, key("tokens a request", _LENGTH)]
+    max: Annotated[float | None, key("tokens a request", _LENGTH)]
+
+
+class InputTokenCounts(TokenCounts, frozen=True):
+    """Tokens of a prompt."""
+
+    error: LengthErrors
+
+
+class Pace(SummaryPart, frozen=True):
+    """The speed that users see; its slow end is the low one."""
+
+    n: Annotated[int, key("number of answers")]
+    mean: Annotated[float | None, key("mean and percentiles")]
+    p1: Annotated[float | None, key("mean and percentiles")]
+    p10: Annotated[float | None, key("mean and percentiles")]
+    p50: Annotated[float | None, key("mean and percentiles")]
+    ci95: Intervals
+    n_effective: Effective
+
+
+class CountedBy(SummaryPart, frozen=True):
+    """Who counted tokens."""
+
+    usage: Annotated[
+        float | None,
+        key(
+            "share of the tokens of `throughput.output_tokens_per_s` that this source counted",
+            "tokens credited in the window, whatever became of their request",
+        ),
+    ]
+    tokenizer: Annotated[
+        float | None,
+        key(
+            "share of the tokens of `throughput.output_tokens_per_s` that this source counted",
+            "tokens credited in the window, whatever became of their request",
+        ),
+    ]
+    events: Annotated[
+        float | None,
+        key(
+            "share of the tokens of `throughput.output_tokens_per_s` that this source counted",
+            "tokens credited in the window, whatever became of their request",
+        ),
+    ]
+    estimate: Annotated[
+        float | None,
+        key(
+            "the same: events × the run's tokens per event, where a request was cut or failed before the "
+            "server counted",
+            "tokens credited in the window, whatever became of their request",
+        ),
+    ]
+
+
+class HiddenTokens(SummaryPart, frozen=True):
+    """Reasoning that was counted and did not come."""
+
+    requests: Annotated[
+        int, key("[hidden reasoning](#tokens-without-an-event): answers that have some", "ok")
+    ]
+    tokens: Annotated[int, key("its tokens", "ok")]
+    share: Annotated[float | None, key("its share in all output tokens", "ok")]
+
+
+class Tokens(SummaryPart, frozen=True):
+    """How long prompts and answers were, and how the tokens came."""
+
+    input: InputTokenCounts
+    output: TokenCounts
+    tokens_per_event: Annotated[
+        float | None,
+        key("Σ output tokens that events brought / Σ token events", "ok and streamed, count known"),
+    ]
+    source: CountedBy
+    hidden: HiddenTokens
+    user_tps: Annotated[Pace, key("1 / tpot, tokens/s", "ok, tpot defined")]
+    chars_per_s: Annotated[Pace, key("pace in characters/s", "ok, defined")]
+    chars_per_token: Annotated[float | None, key("Σ characters / Σ output tokens", "ok, both known")]
+    delivery: Annotated[
+        str | None, key("`tokens`, `merged` or `buffered`: how the stream came", "ok and streamed")
+    ]
+
+
+class SessionTimes(SummaryPart, frozen=True):
+    """Times of sessions or their turns."""
+
+    n: Annotated[int, key("number of values")]
+    mean: Annotated[float | None, key("mean and percentiles")]
+    p50: Annotated[float | None, key("mean and percentiles")]
+    p95: Annotated[float | None, key("mean and percentiles")]
+    p99: Annotated[float | None, key("mean and percentiles")]
+    ci95: Intervals
+    n_effective: Effective
+
+
+_TURNS = "turns scheduled in the window"
+
+
+class TurnPart(SummaryPart, frozen=True):
+    """The requests of one turn of sessions."""
+
+    turn: Annotated[int, key("number of the turn, from 0", _TURNS)]
+    from_here_on: Annotated[bool, key("all later turns are in it, too", _TURNS)]
+    requests: Annotated[int, key("number of requests", _TURNS)]
+    ok: Annotated[int, key("number that ended ok", _TURNS)]
+    failed: Annotated[int, key("number that failed", _TURNS)]
+    abandoned: Annotated[int, key("number whose user left", _TURNS)]
+    left_out: Annotated[
+        int, key("number that were cut, abandoned or timed out, and are in no latency here", _TURNS)
+    ]
+    ttft_ms: Annotated[SessionTimes, key("latency, ms", "ok turns")]
+    tpot_ms: Annotated[SessionTimes, key("latency, ms", "ok turns")]
+    e2el_ms: Annotated[SessionTimes, key("latency, ms", "ok turns")]
+    input_tokens: Annotated[Amounts, key("prompt tokens", "ok turns, known")]
+    cached_share: Annotated[float | None, key("cached / all prompt tokens", "ok turns, known")]
+
+
+_BEGAN = "first turn scheduled in the window"
+
+
+class Sessions(SummaryPart, frozen=True):
+    """Sessions that began in the window."""
+
+    n: Annotated[int, key("number of sessions", _BEGAN)]
+    completed: Annotated[int, key("number of sessions that came through", _BEGAN)]
+    abandoned: Annotated[int, key("number of sessions whose user left", _BEGAN)]
+    failed: Annotated[int, key("number of sessions with a turn that failed", _BEGAN)]
+    cut: Annotated[int, key("number of sessions that the run's end cut", _BEGAN)]
+    turns: Annotated[Amounts, key("turns a session", "sessions that were not cut")]
+    output_tokens: Annotated[Amounts, key("output tokens a session", "sessions that were not cut")]
+    duration_s: Annotated[SessionTimes, key("duration, s", "completed sessions")]
+    by_turn: list[TurnPart]
