@@ -34,7 +34,7 @@ LARGE_FUNCTIONS: dict[str, int] = {
     "options/deployment.py.add_deployment_arguments": 51,
     "options/table.py._add_load_arguments": 51,
     "options/table.py._add_options": 213,
-    "swarm/run/coordinator.py.RunSide._new_run": 57,
+    "swarm/run/coordinator.py.RunCoordinator._new_run": 57,
     "swarm/users/session.py.Session.__init__": 52,
 }
 MANY_PARAMETERS: dict[str, int] = {
@@ -43,7 +43,7 @@ MANY_PARAMETERS: dict[str, int] = {
     "metrics/deployment/fairness.py.fairness": 8,
     "metrics/summary.py.summarise": 14,
     "report/html/servers.py._chart": 8,
-    "swarm/run/worker.py.UserSide.__init__": 10,
+    "swarm/run/worker.py.LoadGenerator.__init__": 10,
     "swarm/users/session.py.Session.__init__": 8,
 }
 LARGE_FOLDERS: dict[str, int] = {}

@@ -25,7 +25,12 @@ from llm_locust.options.types import (
 )
 from llm_locust.roofline.roof import roof_of_options
 from llm_locust.scenario import DatasetSource, Scenario, sole_class
-from llm_locust.scenario.request_kind import DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS, Kind, kinds_of
+from llm_locust.scenario.request_kind import (
+    DEFAULT_INPUT_TOKENS,
+    DEFAULT_OUTPUT_TOKENS,
+    RequestKind,
+    kinds_of,
+)
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts, shown_variable, without_keys
 from llm_locust.workload.body import parse_body
@@ -87,7 +92,7 @@ class Settings:
     print_summary: bool
     text: dict[str, Any]
     scenario: Scenario | None
-    kinds: tuple[Kind, ...]
+    kinds: tuple[RequestKind, ...]
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ DEFAULT_OUTPUT_TOKENS = "128"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
+class RequestKind:
     """One kind of requests. Whatever a process keeps for it is kept under ``key``.
 
     Attributes:
@@ -60,7 +60,7 @@ class Kind:
         return int.from_bytes(blake2b(f"{run_seed}/{self.stream}".encode(), digest_size=7).digest())
 
 
-def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[Kind, ...]:
+def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[RequestKind, ...]:
     """The classes of a scenario as kinds: what a class leaves open is the run's.
 
     Raises:
@@ -79,9 +79,9 @@ def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[Kind, 
     return tuple(kinds)
 
 
-def _kind(found: TrafficClass, spec: WorkloadSpec) -> Kind:
+def _kind(found: TrafficClass, spec: WorkloadSpec) -> RequestKind:
     talk = found.conversation
-    return Kind(
+    return RequestKind(
         key=("class", found.name),
         spec=spec,
         source=("class", found.name),

@@ -14,10 +14,10 @@ from llm_locust.swarm.live.roles import attach
 from llm_locust.swarm.process.bounds import keep_bounded
 from llm_locust.swarm.process.hush import attach_hush
 from llm_locust.swarm.process.signals import Interrupts, leave_once, look_at_the_stack
-from llm_locust.swarm.run.local import LocalSide
-from llm_locust.swarm.run.master import MasterSide
+from llm_locust.swarm.run.local import LocalRole
+from llm_locust.swarm.run.master import MasterRole
 from llm_locust.swarm.run.progress import show_progress
-from llm_locust.swarm.run.worker import WorkerSide
+from llm_locust.swarm.run.worker import WorkerRole
 from llm_locust.swarm.tracing.setup import attach_tracing
 from llm_locust.swarm.web.extension import extend
 
@@ -31,7 +31,7 @@ _ATTRIBUTE = "llm_locust"
 def session_of(environment: Environment) -> "Session | None":
     """The session that a new user joins; None on a master, before a run, and once the run is stopping."""
     side = vars(environment).get(_ATTRIBUTE)
-    session = side.session if isinstance(side, WorkerSide | LocalSide) else None
+    session = side.session if isinstance(side, WorkerRole | LocalRole) else None
     return None if session is None or session.stopping else session
 
 
@@ -43,23 +43,23 @@ def _on_init(environment: Environment, **_: object) -> None:
     interrupts = Interrupts()
     attach_hush(environment)
     runner = environment.runner
-    side: WorkerSide | MasterSide | LocalSide
+    side: WorkerRole | MasterRole | LocalRole
     if isinstance(runner, WorkerRunner):
-        side = WorkerSide(environment)
+        side = WorkerRole(environment)
         end_with_parent()
     elif isinstance(runner, MasterRunner):
-        side = MasterSide(environment)
+        side = MasterRole(environment)
     else:
-        side = LocalSide(environment)
+        side = LocalRole(environment)
     setattr(environment, _ATTRIBUTE, side)
     interrupts.take = side.on_interrupt
     attach_tracing(environment)
     # After the side, whose listeners come first: it begins and ends the run that is looked at.
     store = attach(
         environment,
-        session=lambda: side.session if isinstance(side, LocalSide) else None,
-        health=lambda: side.health if isinstance(side, LocalSide) else NodeHealth(),
-        stopped_ago_s=lambda: None if isinstance(side, WorkerSide) else side.stopped_ago_s,
+        session=lambda: side.session if isinstance(side, LocalRole) else None,
+        health=lambda: side.health if isinstance(side, LocalRole) else NodeHealth(),
+        stopped_ago_s=lambda: None if isinstance(side, WorkerRole) else side.stopped_ago_s,
     )
     show_progress(environment, store, getattr(environment.parsed_options, "progress", None) or "auto")
     extend(environment, store)

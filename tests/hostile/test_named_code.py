@@ -8,7 +8,7 @@ import pytest
 
 from llm_locust.options.settings import UsageError
 from llm_locust.scenario import TrafficClass, Validator
-from llm_locust.scenario.request_kind import Kind, kinds_of
+from llm_locust.scenario.request_kind import RequestKind, kinds_of
 from llm_locust.swarm.process.own_code import check_named_functions, own_folders
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def kinds(named: str) -> tuple[Kind, ...]:
+def kinds(named: str) -> tuple[RequestKind, ...]:
     lengths = parse_lengths("8")
     validators = (Validator("contains", ("x",)), Validator("function", named))
     run = WorkloadSpec(input_tokens=lengths, output_tokens=lengths)

@@ -13,7 +13,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.options.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings, with_roofline
 from llm_locust.options.types import parse_header, parse_size, parse_timeouts
 from llm_locust.store import read_manifest
-from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import Run
@@ -260,7 +260,7 @@ def test_the_manifests_command_has_no_secret(
         "targets": [],
         "origin_ns": 0,
     }
-    axis = Axis()
+    axis = RunClock()
     roster = Roster("i", [], axis.now_ns)
     records: Any = NoRecords()
     run = Run(info, "n", tmp_path, secretive, 1, records, roster, axis, Health(), axis.now_ns())

@@ -27,7 +27,7 @@ REFUSED = "llm_refused"  # worker to master: this run cannot be done here
 OVER = "llm_over"  # master to worker: the run has ended, its batches are taken no more
 SPENT = "llm_spent"  # worker to master: its share of the run's requests is sent, and all of them are over
 RATE = "llm_rate"  # master to worker: an open loop's rate changes
-PING = "llm_ping"  # worker to master: what time is it on the run's axis?
+PING = "llm_ping"  # worker to master: what time is it on the run's clock?
 PONG = "llm_pong"  # master to worker: it is this
 
 #: No batch is larger: a worker keeps no more than this in memory.
@@ -89,7 +89,7 @@ class PingMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PongMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers the ping of this number; times of the run's axis."""
+    """Answers the ping of this number; times of the run's clock."""
 
     number: Count
     sent_ns: Nanoseconds  # as in the ping
@@ -145,7 +145,7 @@ class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 class RateMessage(msgspec.Struct, frozen=True, kw_only=True):
     run: Name
-    at_ns: Nanoseconds  # of the run's axis
+    at_ns: Nanoseconds  # of the run's clock
     rate: Annotated[float, Meta(ge=0, le=1e9)]  # requests per second of all workers together
 
 
@@ -165,7 +165,7 @@ class RunInfo(TypedDict):
     manifest: str  # as it is at the beginning, JSON: goes into the spools
     places: list[str]  # place_key of each worker, in order: its position is the worker's index
     starters: int  # workers at the run's start, who share its schedule; late joiners have no part
-    origin_ns: int  # of the run's axis: when an open loop's schedule begins
+    origin_ns: int  # of the run's clock: when an open loop's schedule begins
     rate: float  # of an open loop whose users are its rate, requests per second
     trace_scale: float | None
 

@@ -1,7 +1,7 @@
 """The run's time, a wall clock that nobody sets anew, and what an exchange of times tells of another clock.
 
 An exchange is a ping and its pong, with four times: sent (t0) and heard (t3) by the worker's realtime,
-received (t1) and answered (t2) on the run's axis. With the ways there and back taken for equally long,
+received (t1) and answered (t2) on the run's clock. With the ways there and back taken for equally long,
 
     offset     = ((t1 - t0) + (t2 - t3)) / 2
     round trip = (t3 - t0) - (t2 - t1)
@@ -56,10 +56,10 @@ class StepDetector:
         return clock_step_ns(before, self.last)
 
 
-class Axis:
+class RunClock:
     """The run's time at the process that has the run directory.
 
-    It is this process's realtime as it was when the axis was made, carried on by ``CLOCK_MONOTONIC``:
+    It is this process's realtime as it was when the clock was made, carried on by ``CLOCK_MONOTONIC``:
     it goes on without a step, whatever is done to the clock of the machine.
 
     Args:
@@ -83,7 +83,7 @@ class Axis:
         self.begin()
 
     def begin(self) -> None:
-        """A new run: steps are counted anew. The axis goes on as it is."""
+        """A new run: steps are counted anew. The clock goes on as it is."""
         self._steps = self._step_ns = 0
         self._least_ns = self._most_ns = self._offset_ns
 
@@ -134,7 +134,7 @@ class Axis:
             self.look()
 
     def facts(self) -> ClockFacts:
-        """The clock of a process that is all in one, which needs no exchange to know the axis."""
+        """The clock of a process that is all in one, which needs no exchange to know the run's clock."""
         return ClockFacts(
             offset_ns=self._offset_ns,
             error_ns=self.error_ns,
@@ -146,13 +146,13 @@ class Axis:
         )
 
 
-def pong(ping: PingMessage, axis: Axis, received_ns: int) -> PongMessage:
-    """The answer to a ping that came at ``received_ns`` of the axis; to be sent at once."""
+def pong(ping: PingMessage, clock: RunClock, received_ns: int) -> PongMessage:
+    """The answer to a ping that came at ``received_ns`` of the run's clock; to be sent at once."""
     return PongMessage(
         number=ping.number,
         sent_ns=ping.sent_ns,
         received_ns=received_ns,
-        answered_ns=axis.now_ns(),
+        answered_ns=clock.now_ns(),
     )
 
 
@@ -178,7 +178,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A ping and its pong: when the worker sent and heard them, and the axis' times between."""
+    """A ping and its pong: when the worker sent and heard them, and the run's clock' times between."""
 
     sent: ClockPair
     received_ns: int

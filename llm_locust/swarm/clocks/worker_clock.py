@@ -56,8 +56,8 @@ class _Round:
     exchanges: list[Exchange] = field(default_factory=list)
 
 
-class ClockWatch:
-    """Measures this process's clock against the run's axis, and notices when it is stepped.
+class WorkerClock:
+    """Measures this process's clock against the run's clock, and notices when it is stepped.
 
     A round of exchanges is made soon after a run's beginning and at once after a step, the next one 5 s
     later, then one every 30 s; :func:`~llm_locust.swarm.clocks.run_clock.update` says what its result

@@ -21,7 +21,7 @@ WINDOW_BYTES = 4 << 20
 Key = tuple[str, int]  # a batch's run and number
 
 
-class Window:
+class SendWindow:
     """Batches on their way, in the order in which they were first sent."""
 
     def __init__(self) -> None:

@@ -12,8 +12,8 @@ from gevent.lock import RLock
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import FrameHeader, Spool
 from llm_locust.swarm.channel.messages import BatchMessage
-from llm_locust.swarm.delivery.send_window import Window
-from llm_locust.swarm.delivery.unacked_batches import Backlog, Batch
+from llm_locust.swarm.delivery.send_window import SendWindow
+from llm_locust.swarm.delivery.unacked_batches import Batch, UnackedBatches
 from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -44,9 +44,9 @@ class Shipper:
         self._send_message = send
         self._memory_bytes = memory_bytes
         self._clock = clock
-        self._backlogs: dict[str, Backlog] = {}
+        self._backlogs: dict[str, UnackedBatches] = {}
         self._to_send: deque[Batch] = deque()  # not sent yet, in order
-        self._window = Window()
+        self._window = SendWindow()
         self._hears = True
         self._disk = RLock()
         self._wake = Event()
@@ -65,7 +65,7 @@ class Shipper:
         self._hears = True
         if run not in self._backlogs:
             memory_mib = self._memory_bytes >> 20
-            self._backlogs[run] = Backlog(run, spool, manifest, self._may_say_disk, memory_mib)
+            self._backlogs[run] = UnackedBatches(run, spool, manifest, self._may_say_disk, memory_mib)
 
     def deliver(self, header: FrameHeader, frame: bytes) -> None:
         """Take a batch; it is written and sent soon. Where there is no room for it, it is dropped."""
@@ -189,7 +189,7 @@ class Shipper:
         self._see_flushed()
         return self._window.due_in_s(self._clock())
 
-    def _store_next(self) -> tuple[Backlog, Batch] | None:
+    def _store_next(self) -> tuple[UnackedBatches, Batch] | None:
         for backlog in list(self._backlogs.values()):
             with self._disk:
                 if self._is_open(backlog) and (batch := backlog.store_next()) is not None:
@@ -241,7 +241,7 @@ class Shipper:
             self._window.remove(batch.key)
         return frame
 
-    def _is_open(self, backlog: Backlog) -> bool:
+    def _is_open(self, backlog: UnackedBatches) -> bool:
         return self._backlogs.get(backlog.run) is backlog
 
     def _recall(self, run: str) -> None:

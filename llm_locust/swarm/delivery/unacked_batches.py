@@ -32,7 +32,7 @@ class Batch:
         return self.header.run, self.header.seq
 
 
-class Backlog:
+class UnackedBatches:
     """Keeps batches until they are acknowledged. Disk work is done off the hub.
 
     Not for two greenlets at once where it says "in a thread"; the rest may be called at any time.

@@ -136,7 +136,7 @@ class OpenLoad:
         return self._dispatcher is not None and self._dispatcher.spent
 
     def change_rate(self, at_ns: int, rate: float) -> None:
-        """From ``at_ns`` of the run's axis on the rate is another one; a trace keeps its own."""
+        """From ``at_ns`` of the run's clock on the rate is another one; a trace keeps its own."""
         if isinstance(self._timetable, Schedule):
             self._timetable.change_rate((at_ns - self._run_info["origin_ns"]) * 1e-9, rate)
             if self._dispatcher is not None:

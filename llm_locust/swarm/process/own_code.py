@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 
 from llm_locust.options.settings import UsageError
 from llm_locust.scenario import Validator
-from llm_locust.scenario.request_kind import Kind
+from llm_locust.scenario.request_kind import RequestKind
 
 _WHAT_TO_DO = "; or give master and workers the same --swarm-secret-env"
 
@@ -28,7 +28,7 @@ def own_folders(locustfiles: Sequence[str], working_folder: str) -> tuple[str, .
     return tuple(dict.fromkeys(folders))
 
 
-def check_named_functions(kinds: Iterable[Kind], folders: Sequence[str]) -> None:
+def check_named_functions(kinds: Iterable[RequestKind], folders: Sequence[str]) -> None:
     """See that each validator function that ``kinds`` name is code of the ``folders``.
 
     No other module is imported for that.

@@ -22,7 +22,7 @@ from llm_locust.report.render.console import print_report
 from llm_locust.store import FRAMES_FILE, FrameLog
 from llm_locust.swarm.channel.dropped import Dropped
 from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RateMessage, RunInfo
-from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.delivery.collector import Collector
 from llm_locust.swarm.live.roles import store_of
 from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 CUT_HINT = "; Ctrl-C cuts them"
 
 
-class RunSide:
+class RunCoordinator:
     """Begins runs, ends them, sets the exit code.
 
     Args:
@@ -85,7 +85,7 @@ class RunSide:
         dropped: Dropped | None = None,
     ) -> None:
         self.environment = environment
-        self.axis = Axis(on_clock_step)
+        self.clock = RunClock(on_clock_step)
         self.health = Health()
         self.run: Run | None = None
         self._acknowledge = acknowledge
@@ -105,7 +105,7 @@ class RunSide:
         self._options.llm_run = None
         vars(self._options).pop(OWN_SPOOL, None)  # what a worker has of its own stands
         self.dropped = Dropped() if dropped is None else dropped
-        spawn_loop(self.axis.watch, "the watch on the clock")
+        spawn_loop(self.clock.watch, "the watch on the clock")
 
     @property
     def headless(self) -> bool:
@@ -309,14 +309,14 @@ class RunSide:
             manifest="",
             places=[],
             starters=len(workers),
-            origin_ns=self.axis.now_ns() + round(ORIGIN_DELAY_S * 1e9),
+            origin_ns=self.clock.now_ns() + round(ORIGIN_DELAY_S * 1e9),
             rate=float(runner.target_user_count),
             trace_scale=None if trace is None else trace.scale,
         )
         collector = Collector(FrameLog(path / FRAMES_FILE), partial(self._acknowledge, info["id"]))
         self._runs += 1
         self.health.begin()
-        self.axis.begin()
+        self.clock.begin()
         self.dropped.begin()
         run = Run(
             info=info,
@@ -325,11 +325,11 @@ class RunSide:
             settings=settings,
             workers_expected=max(expected, len(workers)),
             collector=collector,
-            roster=Roster(info["id"], workers, self.axis.now_ns),
-            axis=self.axis,
+            roster=Roster(info["id"], workers, self.clock.now_ns),
+            clock=self.clock,
             health=self.health,
             dropped=self.dropped,
-            started_ns=self.axis.now_ns(),
+            started_ns=self.clock.now_ns(),
             replicas=replicas,
             calls=self._calls(settings, replicas),
             live=store_of(self.environment),
@@ -347,7 +347,7 @@ class RunSide:
                 settings.deployment,
                 replicas.known,
                 post_to(settings, CALL_TIMEOUT_S),
-                self.axis.now_ns,
+                self.clock.now_ns,
                 warmup_s=settings.warmup_s,
                 run_s=run_s if isinstance(run_s, int | float) else None,
                 told=self._note,

@@ -115,7 +115,7 @@ class LoadWatch:
         if not run.open_loop or not run.settings.load.users_are_rate or users == self._rate:
             return
         self._rate = users
-        at_ns = run.axis.now_ns() + round(RATE_NOTICE_S * 1e9)
+        at_ns = run.clock.now_ns() + round(RATE_NOTICE_S * 1e9)
         logger.info("open loop: %g requests per second from %.1f s on", users, RATE_NOTICE_S)
         self._tell(RateMessage(run=run.info["id"], at_ns=at_ns, rate=users))
 
@@ -126,7 +126,7 @@ class LoadWatch:
             if load.num_requests is not None:
                 return f"num-requests: {load.num_requests} were asked for, and no worker has one left"
             return "the end of the trace"
-        return self._rules.look(self._run.axis.now_ns() * 1e-9, totals(participants.values()))
+        return self._rules.look(self._run.clock.now_ns() * 1e-9, totals(participants.values()))
 
     def _all_spent(self, participants: dict[str, Participant]) -> bool:
         """Every worker of the run's start that is still there has done its share, and one at least has."""

@@ -9,13 +9,13 @@ from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.process.loops import spawn_loop
-from llm_locust.swarm.run.coordinator import CUT_HINT, RunSide
+from llm_locust.swarm.run.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.run.run import Run
-from llm_locust.swarm.run.worker import UserSide
+from llm_locust.swarm.run.worker import LoadGenerator
 from llm_locust.swarm.users.session import Session
 
 
-class LocalSide:
+class LocalRole:
     """The user's side and the run's side in one process, a batch handed over as between two.
 
     So a batch that the disk did not take is kept and tried again here too; without a spool, which
@@ -26,21 +26,21 @@ class LocalSide:
         runner = environment.runner
         assert isinstance(runner, LocalRunner)
         self._shipper = Shipper(self._hand_over)
-        self._runs = RunSide(
+        self._runs = RunCoordinator(
             environment,
             lambda run, _, seq: self._shipper.acknowledged(run, seq),
             lambda change: self._users.change_rate(change),
             look=self._look,
             on_clock_step=lambda: self._users.close_batch(),
         )
-        self._users = UserSide(
+        self._users = LoadGenerator(
             environment,
             runner.client_id,
             lambda _: (0, 1),
             self._shipper.deliver,
             self._runs.health,
             self._offset,
-            self._runs.axis.facts,
+            self._runs.clock.facts,
             self._runs.refuse,
             hint=CUT_HINT,
         )
@@ -68,9 +68,9 @@ class LocalSide:
         return self._runs.health.snapshot()
 
     def _offset(self) -> Offset:
-        axis = self._runs.axis
-        axis.look()
-        return axis.offset_ns, axis.error_ns
+        clock = self._runs.clock
+        clock.look()
+        return clock.offset_ns, clock.error_ns
 
     def _on_test_start(self, **_: object) -> None:
         run = self._runs.begin([self._users.worker])

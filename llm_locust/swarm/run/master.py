@@ -34,7 +34,7 @@ from llm_locust.swarm.channel.reported import Reported
 from llm_locust.swarm.channel.securing import guard_of, warn_of_strangers
 from llm_locust.swarm.clocks.run_clock import pong
 from llm_locust.swarm.process.waiting import wait_until
-from llm_locust.swarm.run.coordinator import CUT_HINT, RunSide
+from llm_locust.swarm.run.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.run.run import Run
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -50,7 +50,7 @@ REPORT = "llm_report"
 FLUSH_AGAIN_S = 2.0
 
 
-class MasterSide:
+class MasterRole:
     """The run's side, its workers reached by messages."""
 
     def __init__(self, environment: Environment) -> None:
@@ -67,7 +67,7 @@ class MasterSide:
         self._reported = Reported(runner, keep_seconds=keep)
         self._handle = runner.handle_message
         vars(runner)["handle_message"] = self._handle_message
-        self._runs = RunSide(
+        self._runs = RunCoordinator(
             environment, self._acknowledge, self._tell_rate, present=self._present, dropped=guard.dropped
         )
         self._conflicts: dict[str, str] = {}  # why a worker that is connected cannot be worked with
@@ -222,8 +222,8 @@ class MasterSide:
             self._runs.refuse(" ".join(printable(refused.reason, 1000).split()))
 
     def _on_ping(self, worker: str, ping: PingMessage) -> None:
-        received_ns = self._runs.axis.now_ns()
-        self._send(messages.PONG, pong(ping, self._runs.axis, received_ns), worker)
+        received_ns = self._runs.clock.now_ns()
+        self._send(messages.PONG, pong(ping, self._runs.clock, received_ns), worker)
 
     def _on_test_stopping(self, **_: object) -> None:
         """End the load on all workers and wait for their last records.

@@ -22,7 +22,7 @@ def place_key(worker: str) -> str:
 
 @dataclass(slots=True)
 class Participant:
-    """One worker. Times are of the run's axis."""
+    """One worker. Times are of the run's clock."""
 
     joined_ns: int
     late: bool
@@ -64,7 +64,7 @@ class Roster:
 
     Args:
         run: the run's id; counts of another one are not taken.
-        now_ns: the run's axis.
+        now_ns: the run's clock.
     """
 
     def __init__(self, run: str, workers: Iterable[str], now_ns: Callable[[], int]) -> None:

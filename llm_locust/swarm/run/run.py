@@ -24,7 +24,7 @@ from llm_locust.report.run.build import Report
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
 from llm_locust.swarm.channel.dropped import Dropped
 from llm_locust.swarm.channel.messages import RunInfo
-from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
@@ -46,7 +46,7 @@ MANIFEST_INTERVAL_S = 5.0
 
 @dataclass(slots=True)
 class Run:
-    """A run from the first user to the report. Times are nanoseconds of the run's axis."""
+    """A run from the first user to the report. Times are nanoseconds of the run's clock."""
 
     info: RunInfo
     name: str
@@ -55,7 +55,7 @@ class Run:
     workers_expected: int
     collector: Collector
     roster: Roster
-    axis: Axis
+    clock: RunClock
     health: Health
     started_ns: int
     dropped: Dropped = field(default_factory=Dropped)
@@ -83,9 +83,11 @@ class Run:
         Raises:
             OSError: it cannot be written.
         """
-        begun_ns = self.axis.now_ns()
+        begun_ns = self.clock.now_ns()
         if self.settings.deployment.metrics.urls:
-            self._scraping = Scraping(self.settings.deployment.metrics, self.path, self.axis, self._tell_live)
+            self._scraping = Scraping(
+                self.settings.deployment.metrics, self.path, self.clock, self._tell_live
+            )
         manifest = self.manifest()
         self.info["manifest"] = msgspec.json.encode(manifest).decode()
         self.info["places"] = self.roster.places
@@ -96,25 +98,25 @@ class Run:
         if self.calls is not None:
             self.calls.before_load()
             self._caller = gevent.spawn(
-                self.calls.watch, self.axis.now_ns(), lambda: self.stopped_ns is not None
+                self.calls.watch, self.clock.now_ns(), lambda: self.stopped_ns is not None
             )
-        self.info["origin_ns"] += self.axis.now_ns() - begun_ns  # a schedule begins when all this is done
+        self.info["origin_ns"] += self.clock.now_ns() - begun_ns  # a schedule begins when all this is done
 
     def stopped(self) -> None:
         """The load has ended: no request begins any more. The measured window ends here."""
         if self.stopped_ns is None:
-            self.stopped_ns = self.axis.now_ns()
+            self.stopped_ns = self.clock.now_ns()
 
     def drained(self) -> None:
         """No request is under way any more, or none is waited for."""
         if self.stopped_ns is not None and self.drained_ns is None:
             took_ns = self.roster.drained_ns
-            self.drained_ns = self.axis.now_ns() if took_ns is None else self.stopped_ns + took_ns
+            self.drained_ns = self.clock.now_ns() if took_ns is None else self.stopped_ns + took_ns
 
     @property
     def stopped_ago_s(self) -> float | None:
         """The time since the load has ended; None before."""
-        return None if self.stopped_ns is None else (self.axis.now_ns() - self.stopped_ns) * 1e-9
+        return None if self.stopped_ns is None else (self.clock.now_ns() - self.stopped_ns) * 1e-9
 
     def manifest(self) -> Manifest:
         """The facts so far."""
@@ -150,7 +152,7 @@ class Run:
             workers_expected=self.workers_expected,
             workers=self.roster.facts(self.collector.inboxes),
             master=self.health.snapshot(),
-            clock_steps=self.axis.steps,
+            clock_steps=self.clock.steps,
             messages_dropped={name: dict(kinds) for name, kinds in self.dropped.by_sender.items()},
             server_metrics=None if self._scraping is None else self._scraping.facts,
         )
@@ -167,7 +169,7 @@ class Run:
             self._scraping.end()
         try:
             self.collector.close()
-            self.ended_ns = self.axis.now_ns()
+            self.ended_ns = self.clock.now_ns()
             self._keep_live()
             off_the_hub(write_manifest, self.path, self.manifest())
             self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.allow_incomplete)

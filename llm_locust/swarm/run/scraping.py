@@ -17,7 +17,7 @@ from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
 from llm_locust.deployment.scraper import read_told
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.deployment import MetricsSettings, metrics_words
-from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.process.children import Child
 
 logger = logging.getLogger(__name__)
@@ -43,11 +43,11 @@ class Scraping:
     """
 
     def __init__(
-        self, settings: MetricsSettings, run: Path, axis: Axis, told: Callable[[list[ServerNow]], None]
+        self, settings: MetricsSettings, run: Path, clock: RunClock, told: Callable[[list[ServerNow]], None]
     ) -> None:
         self._settings = settings
         self._out = run / SERVER_METRICS_FILE
-        self._axis = axis
+        self._clock = clock
         self._told = told
         self._child: Child | None = None
         self._first_word = Event()
@@ -57,7 +57,7 @@ class Scraping:
 
     def begin(self) -> None:
         """Start it, and wait until it has asked every server once, :data:`FIRST_WORD_S` at most."""
-        ahead_ns = self._axis.now_ns() - time.monotonic_ns()
+        ahead_ns = self._clock.now_ns() - time.monotonic_ns()
         key = self._settings.api_key_env
         try:
             words = metrics_words(self._settings, self._out, parent=os.getpid(), monotonic_ahead_ns=ahead_ns)
@@ -107,7 +107,7 @@ class Scraping:
             self._failed(_why(code))
 
     def _failed(self, why: str) -> None:
-        self.facts = ScrapeFacts(failure=why, failed_ns=self._axis.now_ns())
+        self.facts = ScrapeFacts(failure=why, failed_ns=self._clock.now_ns())
         what = "their last samples may be missing" if self._ending else "none from now on; the load goes on"
         logger.error("server metrics: the scraper %s: %s", why, what)
 

@@ -50,7 +50,7 @@ class ServerCalls:
     Args:
         replicas: URLs of those that are asked.
         post: of :mod:`llm_locust.deployment.profiler`.
-        now_ns: the run's axis.
+        now_ns: the run's clock.
         run_s: how long the run shall be; None where nothing bounds it.
         told: hears in words what was asked.
 

@@ -40,7 +40,7 @@ from llm_locust.swarm.channel.messages import (
     version_conflict,
 )
 from llm_locust.swarm.channel.securing import guard_of
-from llm_locust.swarm.clocks.worker_clock import ClockWatch
+from llm_locust.swarm.clocks.worker_clock import WorkerClock
 from llm_locust.swarm.delivery.recorder import Deliver, Offset
 from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class
@@ -85,7 +85,7 @@ def remember_default_arguments() -> None:
         argument_parser.default_args_dict = functools.cache(argument_parser.default_args_dict)
 
 
-class UserSide:
+class LoadGenerator:
     """Sessions of a process that has users. ``deliver`` takes their batches.
 
     Args:
@@ -248,7 +248,7 @@ class UserSide:
             self.session.recorder.close_batch()
 
 
-class WorkerSide:
+class WorkerRole:
     """A worker process: users here, the run directory at the master."""
 
     def __init__(self, environment: Environment) -> None:
@@ -258,8 +258,8 @@ class WorkerSide:
         self._environment = environment
         self._runner = runner
         self._shipper = Shipper(lambda m: self._send(messages.BATCH, m))
-        self._clock = ClockWatch(lambda m: self._send(messages.PING, m), self._on_clock_step)
-        self._users = UserSide(
+        self._clock = WorkerClock(lambda m: self._send(messages.PING, m), self._on_clock_step)
+        self._users = LoadGenerator(
             environment,
             runner.client_id,
             self._place,

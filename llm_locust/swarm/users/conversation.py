@@ -7,7 +7,7 @@ from typing import Any
 from locust.env import Environment
 
 from llm_locust.client.stream import Answer
-from llm_locust.swarm.users.dialogue import Talk
+from llm_locust.swarm.users.dialogue import Dialogue
 from llm_locust.swarm.users.users import PromptUser
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
 from llm_locust.workload.datasets.sharegpt import Conversation
@@ -68,4 +68,4 @@ class ConversationUser(PromptUser):
         failed, or a user who left.
         """
         number = next(self._conversations)
-        return Talk(self.speaker, self.plan, number, self.dialogues, ask=self.ask).hold(name)
+        return Dialogue(self.requester, self.plan, number, self.dialogues, ask=self.ask).hold(name)

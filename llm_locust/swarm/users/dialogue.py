@@ -8,7 +8,7 @@ import gevent
 from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.sections.sessions import session_name
-from llm_locust.swarm.users.requester import Prepared, Speaker
+from llm_locust.swarm.users.requester import Prepared, Requester
 from llm_locust.workload.conversations import (
     DEFAULT_TURNS,
     ConversationPlan,
@@ -28,33 +28,33 @@ from llm_locust.workload.datasets.sharegpt import Conversation
 from llm_locust.workload.text.prompts import Prompt
 
 
-class Talk:
+class Dialogue:
     """One conversation of one user.
 
     Args:
         number: of this conversation among the user's.
         dialogues: whose questions are asked, drawn at random, instead of the workload's prompts.
-        warm_up: as in :meth:`Speaker.workload`.
-        ask: sends a turn, as :meth:`Speaker.ask` does.
+        warm_up: as in :meth:`Requester.workload`.
+        ask: sends a turn, as :meth:`Requester.ask` does.
     """
 
     def __init__(
         self,
-        speaker: Speaker,
+        requester: Requester,
         plan: ConversationPlan,
         number: int,
         dialogues: Sequence[Conversation] = (),
         warm_up: bool | None = None,
         ask: Callable[..., Answer] | None = None,
     ) -> None:
-        session = speaker.session
-        self._speaker = speaker
-        self._ask = ask or speaker.ask
+        session = requester.session
+        self._requester = requester
+        self._ask = ask or requester.ask
         self._plan = plan
         self._dialogues = dialogues
-        self._workload = speaker.workload(warm_up)
+        self._workload = requester.workload(warm_up)
         self._warm_up = warm_up
-        self._place = Place(speaker.traffic.seed, session.worker_index, speaker.number, number)
+        self._place = Place(requester.traffic.seed, session.worker_index, requester.number, number)
         self._script = self._first_script()
         self._turns = self._turn_count()
         self._id = session_name(session.client.new_request_id(), self._turns)
@@ -63,8 +63,8 @@ class Talk:
 
     def opening(self) -> Prepared:
         """The first turn, ready to be sent: for :meth:`hold`."""
-        speaker = self._speaker
-        return speaker.prepared(speaker.bounded(with_history(next(self._said), (), self._script.lead)))
+        requester = self._requester
+        return requester.prepared(requester.bounded(with_history(next(self._said), (), self._script.lead)))
 
     def hold(
         self,
@@ -103,9 +103,9 @@ class Talk:
 
     def _first_script(self) -> Script:
         if not self._dialogues:
-            return script_of(self._speaker.next_prompt(self._warm_up))
+            return script_of(self._requester.next_prompt(self._warm_up))
         unique = self._workload.spec.unique_head
-        salt = self._speaker.session.run["salt"] if unique else None
+        salt = self._requester.session.run["salt"] if unique else None
         return drawn_script(self._dialogues, self._place, salt)
 
     def _turn_count(self) -> int:
@@ -120,7 +120,7 @@ class Talk:
         if self._workload.spec.dataset is None or self._dialogues:
             more = follow_ups(self._workload, self._place)
         else:
-            more = (script_of(self._speaker.next_prompt(self._warm_up)).turns[-1] for _ in repeat(None))
+            more = (script_of(self._requester.next_prompt(self._warm_up)).turns[-1] for _ in repeat(None))
         return chain(self._script.turns, more)
 
 

@@ -7,7 +7,7 @@ from locust import task
 from llm_locust.options.settings import Settings
 from llm_locust.swarm.open_loop.dispatch import ScheduleClock
 from llm_locust.swarm.open_loop.load import Item
-from llm_locust.swarm.users.requester import Prepared, Speaker
+from llm_locust.swarm.users.requester import Prepared, Requester
 from llm_locust.swarm.users.users import PromptUser
 from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.traces import TraceEntry
@@ -45,47 +45,49 @@ class OpenLoopUser(PromptUser):
 
     def prompt_of(self, arrival: Item) -> Prompt:
         """What is sent at an arrival; called ahead of its time. It must not wait."""
-        return scheduled_prompt(self.speaker, arrival)
+        return scheduled_prompt(self.requester, arrival)
 
     def follow(self, clock: ScheduleClock) -> "ScheduledSender":
         """What sends the requests of this process's part of the schedule."""
-        return ScheduledSender(self.speaker, clock, self.prompt_of)
+        return ScheduledSender(self.requester, clock, self.prompt_of)
 
 
 class ScheduledSender:
     """Sends a user's requests at the times of a schedule."""
 
-    def __init__(self, speaker: Speaker, clock: ScheduleClock, prompt_of: Callable[[Item], Prompt]) -> None:
-        self._speaker = speaker
+    def __init__(
+        self, requester: Requester, clock: ScheduleClock, prompt_of: Callable[[Item], Prompt]
+    ) -> None:
+        self._requester = requester
         self._clock = clock
         self._prompt_of = prompt_of
 
     def prepare(self, arrival: Item) -> Prepared:
-        return self._speaker.prepared(self._speaker.bounded(self._prompt_of(arrival)))
+        return self._requester.prepared(self._requester.bounded(self._prompt_of(arrival)))
 
     def slo_class(self, arrival: Item) -> str:
-        return self._speaker.traffic.kind.slo_class
+        return self._requester.traffic.kind.slo_class
 
     def send(self, arrival: Item, prepared: Prepared, due_s: float) -> None:
-        send_scheduled(self._speaker, self._clock, arrival, prepared, due_s)
+        send_scheduled(self._requester, self._clock, arrival, prepared, due_s)
 
 
-def scheduled_prompt(speaker: Speaker, arrival: Item) -> Prompt:
+def scheduled_prompt(requester: Requester, arrival: Item) -> Prompt:
     """The prompt of an arrival: of a trace's row what that asks for, else the workload's next."""
     if isinstance(arrival, TraceEntry):
         # Requests that failed when the trace was recorded have no tokens: none can be sent so.
-        return speaker.traffic.workload.replayed(
+        return requester.traffic.workload.replayed(
             arrival.k, max(1, arrival.input_tokens), max(1, arrival.output_tokens), arrival.hash_ids
         )
-    return speaker.next_prompt(speaker.session.is_warm_up(arrival.at_s))
+    return requester.next_prompt(requester.session.is_warm_up(arrival.at_s))
 
 
 def send_scheduled(
-    speaker: Speaker, clock: ScheduleClock, arrival: Item, prepared: Prepared, due_s: float
+    requester: Requester, clock: ScheduleClock, arrival: Item, prepared: Prepared, due_s: float
 ) -> None:
     """Send what was prepared for an arrival, and wait for its end."""
     entry = arrival if isinstance(arrival, TraceEntry) else None
-    speaker.send(
+    requester.send(
         prepared,
         clock.realtime_ns(arrival.at_s),
         session_id=None if entry is None else entry.session,

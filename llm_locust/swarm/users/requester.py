@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from llm_locust.client.stream import Answer, Call
 from llm_locust.core.record import RequestRecord
-from llm_locust.scenario.request_kind import Kind
+from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.users.judging import prompt_key
 from llm_locust.swarm.users.session import Session
 from llm_locust.workload.plan import Workload
@@ -23,13 +23,13 @@ class Prepared:
     check: Callable[[Answer], RequestRecord] | None
 
 
-class Speaker:
+class Requester:
     """Sends one kind of requests for one user.
 
     Every method raises StopUser where the run has no use for one more request.
     """
 
-    def __init__(self, session: Session, kind: Kind, number: int) -> None:
+    def __init__(self, session: Session, kind: RequestKind, number: int) -> None:
         self.traffic = session.traffic(kind)
         self.number = number
         self._session = session

@@ -9,12 +9,12 @@ from locust.env import Environment
 from llm_locust.client.stream import Answer
 from llm_locust.options.settings import Settings
 from llm_locust.scenario import Mix
-from llm_locust.scenario.request_kind import Kind
+from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.open_loop.dispatch import ScheduleClock
 from llm_locust.swarm.open_loop.load import Item
-from llm_locust.swarm.users.dialogue import Talk
+from llm_locust.swarm.users.dialogue import Dialogue
 from llm_locust.swarm.users.open_loop import STANDING_S, scheduled_prompt, send_scheduled
-from llm_locust.swarm.users.requester import Prepared, Speaker
+from llm_locust.swarm.users.requester import Prepared, Requester
 from llm_locust.swarm.users.users import LlmUser
 from llm_locust.workload.arrivals import ClassArrival
 from llm_locust.workload.traces import TraceEntry
@@ -72,35 +72,35 @@ class Classes:
         session, number = user.session, user.number
         self.session = session
         kinds = session.settings.kinds
-        self.speakers = {kind.slo_class: Speaker(session, kind, number) for kind in kinds}
+        self.requesters = {kind.slo_class: Requester(session, kind, number) for kind in kinds}
         seed = session.run["seed"]
         self._mix = None if any(kind.rate for kind in kinds) else Mix(kinds)
-        self._drawn: Iterator[Kind] = (
+        self._drawn: Iterator[RequestKind] = (
             iter(()) if self._mix is None else self._mix.of_user(seed, session.worker_index, number)
         )
         self._seed = seed
-        self._talks = count()
+        self._dialogues = count()
 
     def send_next(self) -> None:
         """Send of the next class, in a closed loop."""
-        speaker = self.speakers[next(self._drawn).slo_class]
-        plan = speaker.traffic.kind.plan
+        requester = self.requesters[next(self._drawn).slo_class]
+        plan = requester.traffic.kind.plan
         if plan is None:
-            speaker.ask()
+            requester.ask()
         else:
-            self.talk(speaker).hold()
+            self.dialogue(requester).hold()
 
-    def of_arrival(self, arrival: Item) -> Speaker:
+    def of_arrival(self, arrival: Item) -> Requester:
         """What sends at an arrival: whose schedule it is of, else drawn, the same on whichever worker."""
         if isinstance(arrival, ClassArrival):
-            return self.speakers[arrival.of]
+            return self.requesters[arrival.of]
         assert self._mix is not None
-        return self.speakers[self._mix.of_arrival(self._seed, arrival.k).slo_class]
+        return self.requesters[self._mix.of_arrival(self._seed, arrival.k).slo_class]
 
-    def talk(self, speaker: Speaker, warm_up: bool | None = None) -> Talk:
-        plan = speaker.traffic.kind.plan
+    def dialogue(self, requester: Requester, warm_up: bool | None = None) -> Dialogue:
+        plan = requester.traffic.kind.plan
         assert plan is not None
-        return Talk(speaker, plan, next(self._talks), warm_up=warm_up)
+        return Dialogue(requester, plan, next(self._dialogues), warm_up=warm_up)
 
 
 class MixedSender:
@@ -110,24 +110,30 @@ class MixedSender:
         self._classes = classes
         self._clock = clock
 
-    def prepare(self, arrival: Item) -> tuple[Speaker, Prepared, Talk | None]:
-        speaker = self._classes.of_arrival(arrival)
-        if speaker.traffic.kind.plan is None or isinstance(arrival, TraceEntry):
-            return speaker, speaker.prepared(speaker.bounded(scheduled_prompt(speaker, arrival))), None
-        talk = self._classes.talk(speaker, self._classes.session.is_warm_up(arrival.at_s))
-        return speaker, talk.opening(), talk
+    def prepare(self, arrival: Item) -> tuple[Requester, Prepared, Dialogue | None]:
+        requester = self._classes.of_arrival(arrival)
+        if requester.traffic.kind.plan is None or isinstance(arrival, TraceEntry):
+            return (
+                requester,
+                requester.prepared(requester.bounded(scheduled_prompt(requester, arrival))),
+                None,
+            )
+        dialogue = self._classes.dialogue(requester, self._classes.session.is_warm_up(arrival.at_s))
+        return requester, dialogue.opening(), dialogue
 
     def slo_class(self, arrival: Item) -> str:
         return self._classes.of_arrival(arrival).traffic.kind.slo_class
 
-    def send(self, arrival: Item, prepared: tuple[Speaker, Prepared, Talk | None], due_s: float) -> None:
-        speaker, ready, talk = prepared
-        if talk is None:
-            send_scheduled(speaker, self._clock, arrival, ready, due_s)
+    def send(
+        self, arrival: Item, prepared: tuple[Requester, Prepared, Dialogue | None], due_s: float
+    ) -> None:
+        requester, ready, dialogue = prepared
+        if dialogue is None:
+            send_scheduled(requester, self._clock, arrival, ready, due_s)
             return
 
         def open_with(session_id: str, patience_s: float | None) -> Answer:
             at_ns = self._clock.realtime_ns(arrival.at_s)
-            return speaker.send(ready, at_ns, session_id=session_id, turn=0, patience_s=patience_s)
+            return requester.send(ready, at_ns, session_id=session_id, turn=0, patience_s=patience_s)
 
-        talk.hold(open_with=open_with)
+        dialogue.hold(open_with=open_with)

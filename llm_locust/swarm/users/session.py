@@ -29,7 +29,7 @@ from llm_locust.deployment.targets import make_chooser
 from llm_locust.metrics.sections.error_text import ErrorKinds
 from llm_locust.options.settings import Settings
 from llm_locust.options.stop_rules import Quota, share
-from llm_locust.scenario.request_kind import Kind
+from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.delivery.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.open_loop.load import OpenLoad
@@ -198,7 +198,7 @@ class Session:
         """What is due ``at_s`` after the schedule's beginning is due before the measured phase."""
         return at_s < self.settings.warmup_s
 
-    def traffic(self, kind: Kind) -> Traffic:
+    def traffic(self, kind: RequestKind) -> Traffic:
         """A kind's traffic: made at its first request, and kept for its others.
 
         Raises:
@@ -219,7 +219,7 @@ class Session:
             )
         return self._traffic[kind.key]
 
-    def _workload(self, kind: Kind, *, warm_up: bool = False) -> Workload:
+    def _workload(self, kind: RequestKind, *, warm_up: bool = False) -> Workload:
         """This worker's part of what kinds of one source send."""
         key = kind.source, warm_up
         if key not in self._workloads:
@@ -231,7 +231,7 @@ class Session:
             )
         return self._workloads[key]
 
-    def _heads(self, kind: Kind) -> Heads:
+    def _heads(self, kind: RequestKind) -> Heads:
         own = dict(kind.headers)
         self.client.secrets += secret_texts(own)
         hush(self._environment, self.client.secrets)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from llm_locust.client.routes import Heads
-from llm_locust.scenario.request_kind import Kind
+from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.body import BodyTemplate, path_of
@@ -20,7 +20,7 @@ class Traffic:
         seed: of the kind's draws.
     """
 
-    kind: Kind
+    kind: RequestKind
     workload: Workload
     warm_up: Workload
     template: BodyTemplate

@@ -13,10 +13,10 @@ from locust.exception import StopUser
 
 from llm_locust.client.stream import Answer
 from llm_locust.options.settings import Settings
-from llm_locust.scenario.request_kind import Kind
+from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.plugin import session_of
 from llm_locust.swarm.users.judging import Judge
-from llm_locust.swarm.users.requester import Speaker
+from llm_locust.swarm.users.requester import Requester
 from llm_locust.swarm.users.session import Session
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.answers.validators import OwnFunction
@@ -104,13 +104,13 @@ class PromptUser(LlmUser):
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
-        self._speaker: Speaker | None = None
+        self._requester: Requester | None = None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RequestKind:
         """What this user's class says of its requests."""
         cls = type(self)
-        return Kind(
+        return RequestKind(
             key=cls,
             spec=replace(self.session.settings.workload, endpoint=self.endpoint.value),
             source=self.endpoint,
@@ -123,15 +123,15 @@ class PromptUser(LlmUser):
         )
 
     @property
-    def speaker(self) -> Speaker:
+    def requester(self) -> Requester:
         """What sends this user's requests."""
-        if self._speaker is None:
-            self._speaker = Speaker(self.session, self.kind, self.number)
-        return self._speaker
+        if self._requester is None:
+            self._requester = Requester(self.session, self.kind, self.number)
+        return self._requester
 
     def next_prompt(self) -> Prompt:
         """The next prompt of this user's workload."""
-        return self.speaker.next_prompt()
+        return self.requester.next_prompt()
 
     def ask(
         self,
@@ -151,7 +151,7 @@ class PromptUser(LlmUser):
             session_id, turn: the conversation that it belongs to, and its place in it, from 0.
             patience_s: see :meth:`~llm_locust.client.stream.LlmClient.post`.
         """
-        return self.speaker.ask(prompt, name=name, session_id=session_id, turn=turn, patience_s=patience_s)
+        return self.requester.ask(prompt, name=name, session_id=session_id, turn=turn, patience_s=patience_s)
 
 
 class ChatUser(PromptUser):

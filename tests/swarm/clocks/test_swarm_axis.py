@@ -14,9 +14,9 @@ from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 from llm_locust.swarm.clocks.run_clock import (
     BUSY_FACTOR,
     DRIFT_PPM,
-    Axis,
     Estimate,
     Exchange,
+    RunClock,
     best_of,
     drift_ns,
     pong,
@@ -42,8 +42,8 @@ class FakeClocks:
         self.monotonic_ns += ns
         self.realtime_ns += ns + step_ns
 
-    def axis(self) -> Axis:
-        return Axis(read=self.read, monotonic_ns=lambda: self.monotonic_ns)
+    def axis(self) -> RunClock:
+        return RunClock(read=self.read, monotonic_ns=lambda: self.monotonic_ns)
 
 
 steps_ns = st.integers(-(10**18), 10**18)
@@ -53,7 +53,7 @@ offsets_ns = st.integers(-(10**15), 10**15)
 
 
 def test_the_axis_is_realtime_while_nobody_sets_that_anew() -> None:
-    axis = Axis()
+    axis = RunClock()
     between = time.time_ns(), axis.now_ns(), time.time_ns()
     assert between[0] - STEP_THRESHOLD_NS <= between[1] <= between[2] + STEP_THRESHOLD_NS
 
@@ -111,7 +111,7 @@ def test_a_step_is_told_while_the_offset_is_still_the_old_one_and_logged_in_one_
 ) -> None:
     clocks = FakeClocks()
     told: list[int] = []
-    axis = Axis(lambda: told.append(axis.offset_ns), read=clocks.read, monotonic_ns=lambda: 0)
+    axis = RunClock(lambda: told.append(axis.offset_ns), read=clocks.read, monotonic_ns=lambda: 0)
     with caplog.at_level(logging.WARNING):
         for step_ns in (-2500 * MS, 0, 0):
             clocks.go(S, step_ns)
@@ -142,7 +142,7 @@ def test_a_new_run_counts_anew_and_stays_on_the_axis() -> None:
 def test_watching_notices_a_step() -> None:
     clocks = FakeClocks()
     noticed = gevent.event.Event()
-    axis = Axis(noticed.set, read=clocks.read, monotonic_ns=lambda: 0)
+    axis = RunClock(noticed.set, read=clocks.read, monotonic_ns=lambda: 0)
     watching = gevent.spawn(axis.watch, 0.001)
     clocks.go(S, S)
     try:

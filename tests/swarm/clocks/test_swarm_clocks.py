@@ -15,14 +15,14 @@ from llm_locust.client.http.clock import STEP_THRESHOLD_NS, ClockPair
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 from llm_locust.swarm.clocks import worker_clock as clocks
-from llm_locust.swarm.clocks.run_clock import Axis, drift_ns, pong
+from llm_locust.swarm.clocks.run_clock import RunClock, drift_ns, pong
 from llm_locust.swarm.clocks.worker_clock import (
     FIRST_WITHIN_NS,
     LATER_NS,
     PONG_TIMEOUT_NS,
     ROUND_EXCHANGES,
     SOON_NS,
-    ClockWatch,
+    WorkerClock,
 )
 
 S = 1_000_000_000
@@ -50,7 +50,7 @@ class World:
         self._ways: Iterator[Way] = itertools.chain(ways, itertools.repeat((MS, MS, 1)))
         self._under_way: list[tuple[int, int, PongMessage]] = []
         self._tie = itertools.count()
-        self.watch = ClockWatch(self._send, self._on_step, read=self.read, draw=lambda: 0.0)
+        self.watch = WorkerClock(self._send, self._on_step, read=self.read, draw=lambda: 0.0)
 
     def read(self) -> ClockPair:
         return ClockPair(1_800_000_000 * S + self.now_ns + self.stepped_ns, self.now_ns)
@@ -179,7 +179,7 @@ def test_first_pings_of_many_workers_are_spread_over_the_first_second(share: flo
     def read() -> ClockPair:
         return ClockPair(now_ns, now_ns)
 
-    watch = ClockWatch(lambda _: sent.append(now_ns), lambda: None, read=read, draw=lambda: share)
+    watch = WorkerClock(lambda _: sent.append(now_ns), lambda: None, read=read, draw=lambda: share)
     watch.begin()
     while not sent:
         now_ns += round(watch.step() * S)
@@ -360,9 +360,9 @@ def test_a_worker_and_a_master_in_greenlets_of_their_own_come_to_agree(
     # Nothing but the run's beginning and the pongs wakes the worker.
     monkeypatch.setattr(clocks, "LOOK_INTERVAL_S", 3600.0)
     monkeypatch.setattr(clocks, "PONG_TIMEOUT_NS", 3600 * S)
-    axis = Axis()
+    axis = RunClock()
     to_master: Queue[PingMessage] = Queue()
-    watch = ClockWatch(to_master.put, lambda: None, draw=lambda: 0.0)
+    watch = WorkerClock(to_master.put, lambda: None, draw=lambda: 0.0)
 
     def master() -> None:
         for ping in to_master:

@@ -1,7 +1,7 @@
 """How much is on its way, and when which of it is sent again."""
 
 from llm_locust.store import FrameHeader
-from llm_locust.swarm.delivery.send_window import WINDOW_BATCHES, WINDOW_BYTES, Window
+from llm_locust.swarm.delivery.send_window import WINDOW_BATCHES, WINDOW_BYTES, SendWindow
 from llm_locust.swarm.delivery.unacked_batches import Batch
 
 
@@ -14,7 +14,7 @@ def seqs(batches: list[Batch]) -> list[int]:
 
 
 def test_no_more_than_so_many_batches_are_on_their_way() -> None:
-    window = Window()
+    window = SendWindow()
     for seq in range(WINDOW_BATCHES):
         assert window.has_room(1)
         window.put(batch(seq), 0.0)
@@ -24,7 +24,7 @@ def test_no_more_than_so_many_batches_are_on_their_way() -> None:
 
 
 def test_no_more_than_so_many_bytes_are_on_their_way_but_one_batch_always() -> None:
-    window = Window()
+    window = SendWindow()
     assert window.has_room(WINDOW_BYTES * 3)
     window.put(batch(0, size=WINDOW_BYTES - 1), 0.0)
     assert window.has_room(1)
@@ -32,7 +32,7 @@ def test_no_more_than_so_many_bytes_are_on_their_way_but_one_batch_always() -> N
 
 
 def test_while_others_are_acknowledged_a_lost_batch_is_sent_again_after_its_time() -> None:
-    window = Window()
+    window = SendWindow()
     window.put(batch(0), 0.0)
     window.put(batch(1), 3.0)
     window.heard(4.0)
@@ -43,7 +43,7 @@ def test_while_others_are_acknowledged_a_lost_batch_is_sent_again_after_its_time
 
 
 def test_in_silence_the_oldest_alone_is_sent_again_ever_more_seldom() -> None:
-    window = Window()
+    window = SendWindow()
     for seq in range(3):
         window.put(batch(seq), 0.0)
     probes = []
@@ -57,7 +57,7 @@ def test_in_silence_the_oldest_alone_is_sent_again_ever_more_seldom() -> None:
 
 
 def test_the_first_word_after_a_silence_opens_the_window_and_sends_all_that_is_overdue() -> None:
-    window = Window()
+    window = SendWindow()
     for seq in range(3):
         window.put(batch(seq), 0.0)
     window.put(window.overdue(5.0)[0], 5.0)
@@ -69,7 +69,7 @@ def test_the_first_word_after_a_silence_opens_the_window_and_sends_all_that_is_o
 
 
 def test_silence_begins_with_the_first_batch_not_before_it() -> None:
-    window = Window()
+    window = SendWindow()
     window.heard(0.0)
     window.put(batch(0), 100.0)
     assert window.overdue(100.0) == []
@@ -77,7 +77,7 @@ def test_silence_begins_with_the_first_batch_not_before_it() -> None:
 
 
 def test_what_is_recalled_is_not_sent_again() -> None:
-    window = Window()
+    window = SendWindow()
     old, new = batch(0, "old"), batch(0, "new")
     window.put(old, 0.0)
     window.put(new, 0.0)

@@ -19,7 +19,7 @@ from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.deployment import MetricsSettings
-from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.run.scraping import Scraping, _Bounded
 
 PAGE = page("tgi_queue_size 3\n")
@@ -29,11 +29,11 @@ PARENT = """
 import sys
 from pathlib import Path
 import gevent
-from llm_locust.swarm.clocks.run_clock import Axis
+from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.options.deployment import MetricsSettings
 from llm_locust.swarm.run.scraping import Scraping
 
-scraping = Scraping(MetricsSettings(urls=(sys.argv[1],)), Path(sys.argv[2]), Axis(), lambda servers: None)
+scraping = Scraping(MetricsSettings(urls=(sys.argv[1],)), Path(sys.argv[2]), RunClock(), lambda servers: None)
 scraping.begin()
 print("begun", flush=True)
 gevent.sleep(60)
@@ -50,7 +50,7 @@ def _no_watch_of_children_stays() -> Iterator[None]:
 @contextmanager
 def scraping(run: Path, *ports: int, told: list[list[ServerNow]] | None = None) -> Iterator[Scraping]:
     settings = MetricsSettings(urls=tuple(f"http://127.0.0.1:{port}" for port in ports), interval_s=0.2)
-    found = Scraping(settings, run, Axis(), ([] if told is None else told).append)
+    found = Scraping(settings, run, RunClock(), ([] if told is None else told).append)
     try:
         yield found
     finally:
@@ -85,7 +85,7 @@ def test_every_server_was_asked_before_the_load_and_is_asked_once_more_after_it(
 
 
 def test_times_are_those_of_the_runs_axis(tmp_path: Path) -> None:
-    axis = Axis()
+    axis = RunClock()
     before = axis.now_ns()
     with serving(PAGE) as port, scraping(tmp_path, port) as found:
         found.begin()
@@ -131,7 +131,7 @@ def test_what_it_says_of_its_servers_is_a_warning(tmp_path: Path, caplog: pytest
 
 
 def test_options_that_cannot_work_are_said_and_the_load_goes_on(tmp_path: Path) -> None:
-    found = Scraping(MetricsSettings(urls=("ftp://x",)), tmp_path, Axis(), lambda servers: None)
+    found = Scraping(MetricsSettings(urls=("ftp://x",)), tmp_path, RunClock(), lambda servers: None)
     found.begin()
     assert "could not be started" in found.facts.failure
     found.end()
@@ -151,7 +151,7 @@ def test_a_servers_token_goes_along_and_no_other_variable(
     monkeypatch.setenv("OTHER_TOKEN", "t0p")
     with serving(PAGE) as port:
         settings = MetricsSettings(urls=(f"http://127.0.0.1:{port}",), api_key_env="METRICS_TOKEN")
-        found = Scraping(settings, tmp_path, Axis(), lambda servers: None)
+        found = Scraping(settings, tmp_path, RunClock(), lambda servers: None)
         found.begin()
         process = psutil.Process(scraper_pid())
         environ, words = process.environ(), process.cmdline()
