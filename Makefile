@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo system-packages test docs audit test-e2e test-k8s fuzz bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test docs audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -43,6 +43,10 @@ fuzz: $(VENV)/.test  ## each fuzzer for FUZZ_SECONDS; by coverage after `.venv/b
 	for target in $(FUZZERS); do \
 		$(BIN)/python tests/hostile/fuzz.py $$target --seconds $(FUZZ_SECONDS) || exit 1; \
 	done
+
+MUTATE_MINUTES ?= 15
+mutate: $(VENV)/.test  ## do the tests notice small changes: a sample of MUTATE_MINUTES, survivors with their diff
+	nice $(BIN)/python tests/mutation/mutate.py --minutes $(MUTATE_MINUTES)
 
 bench: $(VENV)/.test  ## CPU per token and truth of the client, beside others, in one run
 	$(BIN)/python bench/run.py

@@ -7,7 +7,8 @@ import gevent
 import gevent.server
 import numpy as np
 import pytest
-from calls import HEAD, MS, Caller, arrived_ns, caller, stop, token
+from calls import GOOD, HEAD, MS, Caller, arrived_ns, caller, stop, token
+from gevent.event import Event
 from scripted import (
     Script,
     ScriptedServer,
@@ -23,6 +24,7 @@ from scripted import (
 )
 from scripted.raw import best_of
 
+from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.exchange import SLICE_BYTES
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
@@ -288,6 +290,28 @@ def test_a_killed_user_leaves_a_cancelled_record_with_the_tokens_that_came(
     assert 1 <= len(record.arrivals_ns) <= 6
     assert 0 <= record.ended_ns - killed_ns < 50 * MS
     assert server.wait_closed(1)[0].closed_by == "client"
+
+
+def test_a_call_that_is_broken_off_while_its_connection_is_made_is_never_sent(
+    server: ScriptedServer, ask: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialling, may_go, acquire = Event(), Event(), ask.client.pool.acquire
+
+    def acquire_later() -> Connection:
+        dialling.set()
+        may_go.wait(5)
+        return acquire()
+
+    monkeypatch.setattr(ask.client.pool, "acquire", acquire_later)
+    job = ask.spawn([GOOD])
+    assert dialling.wait(5)
+    assert ask.client.abandon_calls() == 1
+    may_go.set()
+    job.join(5)
+    (answer,) = ask.answers
+    assert (answer.record.outcome, answer.record.sent_ns) == (Outcome.CANCELLED, None)
+    server.wait_closed(1)
+    assert server.log() == []
 
 
 def test_giving_up_while_connecting_is_cancelled_and_nothing_was_sent() -> None:

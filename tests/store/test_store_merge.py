@@ -339,6 +339,32 @@ def test_announced_is_the_largest_count_that_anybody_knew(
     assert worker.lost == (word is None)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ({"announced": 3}, {"announced": 4}),
+        ({"announced": None}, {"announced": 4}),
+        ({"announced": 4, "heard_ns": ORIGIN_NS + 1}, {"announced": 4, "heard_ns": ORIGIN_NS + 2}),
+        ({"announced": 4, "heard_ns": None}, {"announced": 4, "heard_ns": 1}),
+    ],
+)
+def test_of_two_copies_of_a_spool_the_later_last_word_counts(
+    tmp_path: Path, earlier: dict[str, Any], later: dict[str, Any]
+) -> None:
+    for name, words in (("ab", (earlier, later)), ("ba", (later, earlier))):
+        spools = [
+            write_spool(
+                tmp_path / name / str(n),
+                batches(2),
+                beginning(2),
+                [facts(0, 2, dropped=int(word is later), in_flight=int(word is later), **word)],
+            )
+            for n, word in enumerate(words)
+        ]
+        (worker,) = merged(tmp_path / f"out-{name}", *spools).manifest.workers
+        assert (worker.announced, worker.in_flight, worker.dropped) == (4, 1, 1)
+
+
 def test_a_worker_that_only_its_batches_tell_of_gets_facts_of_its_own(tmp_path: Path) -> None:
     log = write_log(tmp_path / "run", batches(1, 1, 2), manifest(1))
     spool = write_spool(tmp_path / "spool", [], None, [replace(facts(3, 0), index=0)])

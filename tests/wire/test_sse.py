@@ -116,8 +116,10 @@ def test_the_event_type_belongs_to_one_event_only() -> None:
 
 @pytest.mark.parametrize("empty", [b"data\n\n", b"data:\n\n", b"data: \n\n", b"event: ping\n\n", b"\n\n\n"])
 def test_an_event_without_data_is_not_dispatched(empty: bytes) -> None:
+    stream = empty + b"data: a\n\n"
+    after = [SseEvent(b"a", len(stream))]
     assert decode(empty) == []
-    assert payloads(empty + b"data: a\n\n") == [b"a"]
+    assert decode(stream) == decode(empty, b"data: a\n\n") == decode(*(bytes([b]) for b in stream)) == after
 
 
 def test_a_bom_counts_as_bytes_and_only_the_first_is_taken() -> None:
@@ -160,6 +162,29 @@ def test_an_event_over_the_bound_is_an_error_that_keeps_the_events_before_it() -
     with pytest.raises(SseError) as raised:
         decoder.feed(b"\n\ndata: c\n\n")
     assert raised.value.events == []
+
+
+@pytest.mark.parametrize("before", [b"", b"data: z\n\n", b"\n"])
+@pytest.mark.parametrize(
+    ("event", "size"),
+    [
+        (b"data: ab\n\n", 10),
+        (b"event: x\ndata: ab\n\n", 19),
+        (b"data:ab\n\n", 9),
+        (b"data: ab\r\n\r\n", 11),  # the blank line ends with its CR
+        (b"data: a\ndata: b\n\n", 17),
+        (b"data: abcdef", 12),  # a line without its end
+        (b"data: ab\ndata: cdef", 19),
+    ],
+)
+@pytest.mark.parametrize("cut", [1, 3, 1000])
+def test_an_event_may_have_as_many_bytes_as_the_bound_and_no_more(
+    before: bytes, event: bytes, size: int, cut: int
+) -> None:
+    stream = before + event
+    pieces = [stream[i : i + cut] for i in range(0, len(stream), cut)]
+    assert not bounded(pieces, size)[1]
+    assert bounded(pieces, size - 1)[1]
 
 
 def test_the_bound_counts_a_bom() -> None:

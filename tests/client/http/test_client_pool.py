@@ -191,6 +191,14 @@ def test_a_silent_address_takes_its_share_of_the_time_only(resolve: Resolve) -> 
         assert [opened(pool) for _ in range(2)] == [f"127.0.0.2:{port}"] * 2
 
 
+def test_the_addresses_share_the_time_equally(resolve: Resolve) -> None:
+    resolve("127.0.0.1", "127.0.0.3")  # silent, and refusing
+    with silent_port() as port, pool_of(f"http://name:{port}", connect_timeout_s=0.2) as pool:
+        with pytest.raises(ConnectError) as refused:
+            pool.open()
+        assert f"no answer within 0.1 s (127.0.0.1:{port})" in str(refused.value)
+
+
 def test_a_name_is_asked_for_once_by_all_who_wait(resolve: Resolve, two_hosts: int) -> None:
     resolver = resolve("127.0.0.1", slow_s=0.02)
     with pool_of(f"http://name:{two_hosts}") as pool:

@@ -56,6 +56,12 @@ def test_a_request_is_good_when_it_holds_every_limit_up_to_and_including_it() ->
     assert not good(record, Slo(e2el_s=0.599))
 
 
+def test_tokens_of_good_answers_that_nobody_counted_are_unknown_and_not_0() -> None:
+    found = of(request(0.0, (), ended=1.0, streamed=False, output_tokens=None), slo=Slo(e2el_s=2.0))
+    assert (found["requests_per_s"], found["output_tokens_per_s"]) == (pytest.approx(0.1), None)
+    assert of(failed(1.0), slo=Slo(e2el_s=2.0))["output_tokens_per_s"] == 0.0, "without an answer it is known"
+
+
 def test_trap_12_goodput_is_of_all_requests_not_of_successes() -> None:
     """A server that rejects nine of ten and serves the tenth well."""
     result = of(request(), *(failed() for _ in range(9)), slo=Slo(ttft_s=1.0))

@@ -86,6 +86,17 @@ def test_characters_are_credited_as_tokens_are() -> None:
     assert of(request(1.0, (0.5, 1.5), output_chars=30))["output_chars_per_s"] == pytest.approx(15 / 4)
 
 
+@pytest.mark.parametrize(
+    ("at_s", "share"),
+    [
+        *(((2.0,), 1.0), ((6.0,), 0.0), ((2.0, 6.0), 0.5), ((1.0, 2.0), 0.5), ((6.0, 7.0), 0.0)),
+        *(((1.0, 6.0), 0.0), ((1.0, 2.0, 6.0), 1 / 3), ((5.0, 6.0), 0.5), ((0.5, 1.0), 0.0)),
+    ],
+)
+def test_a_window_has_its_first_moment_and_not_its_last(at_s: tuple[float, ...], share: float) -> None:
+    assert arrived_share(columns(request(0.0, at_s)), SECOND_TO_SIXTH).tolist() == [share]
+
+
 def test_an_arrival_on_an_edge_is_judged_to_the_nanosecond() -> None:
     c = columns(request(0.1, (0.2,)))  # 0.1 + 0.2 is not 0.3 in floats
     assert arrived_share(c, Window(ns(0.3), ns(1.0), "")).tolist() == [1.0]

@@ -99,6 +99,17 @@ def test_the_last_usage_counts_and_null_or_odd_usage_takes_nothing_away() -> Non
         assert tuple(reply.token_ends) == (10, 20)
 
 
+@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
+def test_a_piece_of_text_may_name_the_model_and_the_usage_so_far(endpoint: Endpoint) -> None:
+    def piece(text: str, **more: Any) -> dict[str, Any]:
+        return {"choices": [{"index": 0, "delta": {"content": text}, "text": text}], **more}
+
+    usage = {"prompt_tokens": 5, "completion_tokens": 2}
+    reply = read(piece("a"), piece("b", model="late", usage=usage), piece("c"), endpoint=endpoint)
+    assert (reply.text, reply.model) == ("abc", "late")
+    assert reply.usage == Usage(input_tokens=5, output_tokens=2)
+
+
 def test_usage_may_come_with_the_finish_reason_and_with_details() -> None:
     usage = {
         "prompt_tokens": 9,
@@ -202,6 +213,14 @@ def test_tool_calls_without_index_are_told_apart_by_id_and_may_hold_an_object() 
         chunk({"tool_calls": [{"function": {"arguments": "2"}}]}),
     )
     assert [(c.id, c.arguments) for c in reply.tool_calls] == [("x", '{"a": 1}'), ("y", "12")]
+
+
+def test_a_tool_calls_piece_without_index_and_id_belongs_to_the_last_call_of_its_own_choice() -> None:
+    def piece(choice: int, arguments: str, **more: Any) -> dict[str, Any]:
+        return chunk({"tool_calls": [{"function": {"arguments": arguments}, **more}]}, index=choice)
+
+    reply = read(piece(0, "a1", id="a"), piece(1, "b1", id="b"), piece(0, "a2"), piece(1, "b2"))
+    assert [(c.id, c.arguments) for c in reply.tool_calls] == [("a", "a1a2"), ("b", "b1b2")]
 
 
 def test_the_legacy_function_call_is_a_tool_call() -> None:

@@ -66,6 +66,19 @@ def test_gaps_have_mean_one_and_the_asked_cv_and_do_not_depend_on_each_other(cv:
     assert abs(np.mean(centred[1:] * centred[:-1])) < 5 * cv**2 / np.sqrt(N)
 
 
+@pytest.mark.parametrize("cv", [0.1, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0])
+@pytest.mark.parametrize("s", [0.1, 1.0, 10.0])
+def test_gaps_have_the_laplace_transform_of_a_gamma_law(cv: float, s: float) -> None:
+    """E exp(-s·gap) is (1 + s·cv²) ** (-1/cv²). It is bounded, so that the largest CV can be judged by it."""
+
+    def transform(s: float) -> float:
+        return float((1 + s * cv**2) ** (-1 / cv**2))
+
+    error = np.sqrt((transform(2 * s) - transform(s) ** 2) / N)
+    drawn = Process(cv).gaps(np.random.default_rng(4), N)
+    assert np.exp(-s * drawn).mean() == pytest.approx(transform(s), abs=5 * error)
+
+
 def test_constant_gaps_are_exactly_one_from_zero_on() -> None:
     assert np.array_equal(times(0.0, 3 * BLOCK), np.arange(3 * BLOCK))
 

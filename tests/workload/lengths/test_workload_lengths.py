@@ -46,6 +46,20 @@ def test_normal_has_the_asked_mean_and_standard_deviation() -> None:
     assert drawn.std() == pytest.approx(64, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("normal:2.4,0", 2),
+        ("normal:2.9,0", 3),
+        ("lognormal:7.9,0", 8),
+        ("normal:1,0", 1),
+        ("lognormal:1.2,0", 1),
+    ],
+)
+def test_draws_are_rounded_to_the_nearest_token(text: str, tokens: int) -> None:
+    assert parse_lengths(text).draw(rng(), 3).tolist() == [tokens] * 3
+
+
 def test_lognormal_takes_the_median_and_the_sigma_of_the_logarithm() -> None:
     drawn = parse_lengths("lognormal:512,1.2").draw(rng(), N)
     assert np.median(drawn) == pytest.approx(512, rel=5 * 1.2533 * 1.2 / np.sqrt(N))
