@@ -10,8 +10,9 @@ from llm_locust.core.record import Outcome
 from llm_locust.live.counts import CODES, METRICS, Counts
 from llm_locust.live.keys import Key, KeyLimit
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
+from llm_locust.metrics.requests.gaps import first_token_wide
 from llm_locust.metrics.requests.goodput import Judgement, Limits, MeasuredFrom, judge
-from llm_locust.metrics.requests.latency import Gaps, first_token_wide, itl, per_request
+from llm_locust.metrics.requests.latency import Gaps, itl, per_request
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
 

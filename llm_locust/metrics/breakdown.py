@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.terms import listed, nearest
+from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.columns import Rows, groups
+from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.goodput import Missing, good_rates, goodput
 from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
@@ -28,7 +30,7 @@ DIMENSIONS = (
 #: Groups that are told, those of most requests: a run may have a million sessions.
 MOST_GROUPS = 200
 
-_SHOWN = ("ttft", "tpot", "e2el")
+_SHOWN = tuple(metric.key for metric in shown_in(View.GROUPS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ def parse_dimensions(text: str) -> tuple[str, ...]:
 def breakdown(
     m: Measured, requests: Requests, dimension: str, places: Mapping[str, float] = PERCENTILES
 ) -> Breakdown:
-    """requests, latency_ms (of ttft, tpot, e2el), throughput and goodput of each label.
+    """requests, latency_ms (of the latencies that groups have), throughput and goodput of each label.
 
     Of requests without a record no label is known: shares are of the recorded ones.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from llm_locust.core.durations import parse_duration
 from llm_locust.core.terms import Term, listed, nearest, split_terms
-from llm_locust.metrics.requests.cut import FROM_SCHEDULED
+from llm_locust.metrics.catalogue import LATENCIES, LATENCY
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -28,8 +28,8 @@ _DIGITS = 9
 _STATISTICS = ("mean", "p50", "p75", "p90", "p95", "p99", "p99_9", "max")
 
 #: Latencies of an answer: a request that failed has none.
-OF_ANSWERS = ("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled")
-_LATENCIES = (*OF_ANSWERS, "schedule_delay", "connect")
+OF_ANSWERS = frozenset(metric.key for metric in LATENCIES if metric.is_of_answer)
+_LATENCIES = tuple(metric.key for metric in LATENCIES if metric.is_gated)
 
 #: No upper limit on a mean holds where a larger share of the requests failed.
 MOST_FAILED = 0.01
@@ -246,7 +246,7 @@ def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, A
     bound = stats["at_least"].get(statistic)
     if bound is None:
         return {"passed": False, "reason": f"no samples: the run has no value of {gate.metric}"}
-    unsent = " or never sent" if latency in FROM_SCHEDULED else ""
+    unsent = " or never sent" if LATENCY[latency].is_from_scheduled else ""
     cut = f"{stats['censored']} requests were given up before their end{unsent}"
     least = f"at least {_shown(gate, bound)}"
     limit = f"{gate.op} {_shown(gate, gate.limit)}"

@@ -25,9 +25,9 @@ from metrics_cases import batch, columns, failed, manifest, request
 from scripted import ScriptedServer, Step, chat_chunk, chunk, last_chunk, response_head, sse, write
 
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.peers.compat import vllm_values
-from llm_locust.metrics.requests import latency
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.requests.tokens import tokens_per_event
 from llm_locust.metrics.summary import summarise
@@ -62,7 +62,7 @@ def says(count: int, gap_ms: float = 20, **of: Any) -> list[tuple[float, dict[st
 
 
 def tpot_ms(record: RequestRecord) -> float:
-    return float(latency.tpot(part_of(record))[0]) * 1e3
+    return float(FORMULAS["tpot"](part_of(record))[0]) * 1e3
 
 
 def part_of(record: RequestRecord) -> Part:
@@ -287,7 +287,7 @@ def test_connecting_is_told_beside_ttft_and_has_a_limit() -> None:
         "unsent": 0,
         "stuck": 0,
     }
-    assert latency.ttft_started(columns(record))[0] == pytest.approx(1.25)
+    assert FORMULAS["ttft_started"](columns(record))[0] == pytest.approx(1.25)
 
 
 def test_a_failed_request_has_as_many_gaps_as_an_answer() -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import GateError, Kind, evaluate, parse_gates
-from llm_locust.metrics.requests.latency import METRICS, summarise_latency
+from llm_locust.metrics.requests.latency import summarise_latency
 from llm_locust.metrics.stats.censoring import Durations, summarise
 
 
@@ -17,8 +18,8 @@ def summary(**changes: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "requests": {"population": 100, "error_rate": 0.0},
         "goodput": {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5},
-        "latency_ms": dict.fromkeys(METRICS, figures),
-        "latency_ms_adjusted": dict.fromkeys(METRICS, figures),
+        "latency_ms": dict.fromkeys(LATENCY, figures),
+        "latency_ms_adjusted": dict.fromkeys(LATENCY, figures),
         "window": {"seconds": 10.0},
         "throughput": {
             "requests_per_s": 10.0,
@@ -79,7 +80,7 @@ def test_every_metric_and_statistic_can_be_gated() -> None:
 def test_an_upper_limit_on_a_percentile_needs_as_many_samples_as_have_one_beyond_it(
     text: str, n: int, reason: str | None
 ) -> None:
-    latencies = dict.fromkeys(METRICS, summarise_latency(np.full(n, 0.1)))
+    latencies = dict.fromkeys(LATENCY, summarise_latency(np.full(n, 0.1)))
     (result,) = evaluate(parse_gates(text), summary(latency_ms=latencies))
     assert (result["passed"], result["reason"]) == (reason is None, reason)
 
@@ -127,7 +128,7 @@ def test_a_broken_gate_says_what_was_found_and_a_held_one_nothing() -> None:
 def cut_off(n: int = 90, cut: int = 10) -> dict[str, Any]:
     """Answers of 1 s, and some that had waited for 12.8 s when the run ended."""
     figures = summarise(Durations.of(np.full(n, 1.0), np.full(cut, 12.8)), 1e3)
-    return summary(latency_ms=dict.fromkeys(METRICS, figures))
+    return summary(latency_ms=dict.fromkeys(LATENCY, figures))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_trap_11_a_gate_without_samples_fails_and_says_so() -> None:
     nothing = summary(
         requests={"population": 0, "error_rate": None},
         goodput={"ratio": None, "judged": 0, "requests_per_s": None},
-        latency_ms=dict.fromkeys(METRICS, summarise_latency(np.empty(0))),
+        latency_ms=dict.fromkeys(LATENCY, summarise_latency(np.empty(0))),
     )
     for result in evaluate(
         parse_gates("p99_ttft<1s error_rate<1% goodput<=100% output_tps<9999 rps>=0"), nothing

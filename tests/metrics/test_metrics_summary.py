@@ -16,8 +16,8 @@ from metrics_cases import ORIGIN_NS, batch, failed, manifest, request, requests
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import GateError, parse_gates
-from llm_locust.metrics.requests.latency import METRICS
 from llm_locust.metrics.requests.slo import Slo, SloError
 from llm_locust.metrics.summary import exit_code, summarise
 
@@ -35,8 +35,8 @@ CONTRACT: dict[str, set[str]] = {
         "stuck",
         "by_outcome",
     },
-    "latency_ms": set(METRICS),
-    "latency_ms_adjusted": set(METRICS),
+    "latency_ms": set(LATENCY),
+    "latency_ms_adjusted": set(LATENCY),
     "tokens": {
         *(
             "input",

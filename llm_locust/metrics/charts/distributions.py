@@ -4,12 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.columns import Floats, Rows
+from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
-
-_FROM_SENT = ("ttft", "tpot", "e2el")
-_FROM_SCHEDULED = ("ttft_scheduled", "e2el_scheduled")
 
 _BODY = np.arange(0.0, 99.0, 0.5)
 #: Shares above a level from 1 % down to 0.001 %, ten levels a decade.
@@ -20,14 +19,18 @@ LEVELS: Floats = np.concatenate([_BODY, _TAIL, [100.0]])
 
 
 def distributions(m: Measured, ok: Rows, open_loop: bool) -> dict[str, Floats]:
-    """The :data:`LEVELS` of TTFT, TPOT, ITL and E2EL of the requests ``ok``, in seconds.
+    """The :data:`LEVELS` of each latency that is drawn, of the requests ``ok``, in seconds.
 
     Of an open loop those from scheduled too. A metric without a sample is left out.
     """
     values: Mapping[str, Floats] = m.values
-    metrics = (*_FROM_SENT, *_FROM_SCHEDULED) if open_loop else _FROM_SENT
-    found = {metric: levels_of(ordered(values[metric][ok])) for metric in metrics}
-    found["itl"] = levels_of(m.gaps.ascending())
+    found = {
+        metric.key: levels_of(
+            m.gaps.ascending() if metric.formula is None else ordered(values[metric.key][ok])
+        )
+        for metric in shown_in(View.DISTRIBUTIONS)
+        if open_loop or not metric.is_from_scheduled
+    }
     return {metric: levels for metric, levels in found.items() if not np.isnan(levels).all()}
 
 

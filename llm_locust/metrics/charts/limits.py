@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llm_locust.metrics.catalogue import LATENCY, from_scheduled, shown_in
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.requests.cut import at_least
 from llm_locust.metrics.requests.goodput import Judgement, MeasuredFrom
 
-#: Metrics that have a curve, and the two of the surface.
-CURVES = ("ttft", "tpot", "e2el")
+#: Metrics that have a curve. The surface is of TTFT and TPOT.
+CURVES = tuple(metric.key for metric in shown_in(View.CURVES))
 
 _CURVE_POINTS, _SURFACE_POINTS = 100, 40
 
@@ -67,8 +69,8 @@ class LimitedRun:
         It is +∞ where it breaks any limit by not being defined, and −∞ where it breaks none: an answer of one
         token has no pace, nor has one of unknown pace that is judged by its other limits.
         """
-        late = self.measured_from == "scheduled" and metric in ("ttft", "e2el")
-        measured = self.values[f"{metric}_scheduled" if late else metric][self.ok]
+        late = from_scheduled(LATENCY[metric]) if self.measured_from == "scheduled" else None
+        measured = self.values[late.key if late else metric][self.ok]
         measured = np.where(np.isnan(measured), np.inf, measured)
         if metric == "tpot":
             return np.where(self._paceless | (self.unpaced & self._has_others(metric)), -np.inf, measured)

@@ -7,6 +7,7 @@ import numpy as np
 
 from llm_locust.core.batch import Labels, Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.charts.axis import TimeAxis
 from llm_locust.metrics.charts.distributions import distributions
 from llm_locust.metrics.charts.limits import (
@@ -23,10 +24,9 @@ from llm_locust.metrics.charts.slowest import SlowRequest, slow_request, slowest
 from llm_locust.metrics.charts.tokens import TokenFacts, read_tokens
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.deployment.replicas import replicas
+from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.measured import Measured, measured_from
 from llm_locust.metrics.peers.compat import compat
-
-_OVER_TIME = ("ttft", "tpot", "e2el")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,10 @@ def run_charts(requests: Requests, manifest: Manifest, m: Measured, missing: int
         windows_s=_windows(m, axis),
         requests=len(c),
         measured_from=limited.measured_from,
-        percentiles={key: percentiles_over_time(axis, c, values[key]) for key in _OVER_TIME},
+        percentiles={
+            metric.key: percentiles_over_time(axis, c, values[metric.key])
+            for metric in shown_in(View.OVER_TIME)
+        },
         rates=rates_over_time(axis, c, tokens.output_tokens),
         failures=failures_over_time(axis, c),
         given_up=int(c.given_up.sum()),

@@ -2,27 +2,19 @@
 
 from dataclasses import dataclass
 
+from llm_locust.metrics.catalogue import LATENCIES, shown_in
 from llm_locust.metrics.gates import Kind
+from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
-#: Latencies that a gate may name, and what tells them apart: the first four are of every table.
-LATENCIES = (
-    "ttft",
-    "tpot",
-    "itl",
-    "e2el",
-    "ttft_started",
-    "ttft_scheduled",
-    "e2el_scheduled",
-    "ttfo",
-    "schedule_delay",
-    "connect",
-)
+_GATED = tuple(metric for metric in LATENCIES if metric.is_gated)
 STATISTICS = ("mean", *PERCENTILES)
 
 #: Figures per token or per event of a stream: with another tokenizer they are of another unit.
-_OF_TOKENS = frozenset({"tpot", "itl", "output_tps", "input_tps", "total_tps"})
+_OF_TOKENS = frozenset(
+    {*(metric.key for metric in LATENCIES if metric.is_of_tokens), "output_tps", "input_tps", "total_tps"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +45,14 @@ _RATES = tuple(
 )
 _LATENCIES = tuple(
     Metric(
-        f"{statistic}_{latency}",
+        f"{statistic}_{latency.key}",
         Kind.LATENCY,
         lower_is_better=True,
-        of_tokens=latency in _OF_TOKENS,
-        latency=latency,
+        of_tokens=latency.is_of_tokens,
+        latency=latency.key,
         statistic=statistic,
     )
-    for latency in LATENCIES
+    for latency in _GATED
     for statistic in STATISTICS
 )
 
@@ -70,20 +62,18 @@ METRICS = {metric.name: metric for metric in (*_LATENCIES, *_SHARES, *_RATES)}
 #: Figures of a run without one, and why.
 NOT_COMPARED = {
     "requests": "the number of requests is what was asked for, not a result",
-    **{f"max_{latency}": "the largest of many has no interval: gate p99_9 or p99" for latency in LATENCIES},
+    **{f"max_{each.key}": "the largest of many has no interval: gate p99_9 or p99" for each in _GATED},
 }
 
-_SHOWN_LATENCIES = ("ttft", "tpot", "itl", "e2el")
-_SHOWN_OF_OPEN_LOOP = ("ttft_scheduled",)
 _SHOWN_STATISTICS = ("mean", "p50", "p95", "p99")
 _SHOWN_RATES = ("rps", "output_tps", "output_cps", "goodput_rps")
 
 
 def table_metrics(open_loop: bool) -> tuple[Metric, ...]:
     """The rows of a comparison, in their order; few, because each one widens all intervals."""
-    latencies = (*_SHOWN_LATENCIES, *(_SHOWN_OF_OPEN_LOOP if open_loop else ()))
+    latencies = (each for each in shown_in(View.COMPARISON) if open_loop or not each.is_from_scheduled)
     return (
-        *(METRICS[f"{statistic}_{latency}"] for latency in latencies for statistic in _SHOWN_STATISTICS),
+        *(METRICS[f"{statistic}_{latency.key}"] for latency in latencies for statistic in _SHOWN_STATISTICS),
         *_SHARES,
         *(METRICS[name] for name in _SHOWN_RATES),
     )

@@ -8,11 +8,12 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.compare.comparable import Metric
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.measured import Measured, measure
-from llm_locust.metrics.requests.cut import CENSORED, FROM_SCHEDULED, Samples, with_stuck, with_unsent
+from llm_locust.metrics.requests.cut import Samples, with_stuck, with_unsent
 from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.goodput_intervals import ratio_worth
 from llm_locust.metrics.requests.latency import adjusted_gaps
@@ -58,18 +59,21 @@ class Compared:
 
     def latencies(self, latency: str) -> Floats | Ascending:
         """The defined values of the ok requests in seconds, ascending."""
-        if latency == "itl":
+        if latency not in FORMULAS:
             return self.gaps
         return ordered(self.measured.values[latency][self.population.ok])
 
     def why_open(self, metric: Metric) -> str | None:
         """Why there is no estimate though there are samples; None where there are none."""
-        if metric.latency not in CENSORED or not len(self.latencies(metric.latency)):
+        if metric.kind is not Kind.LATENCY or not len(self.latencies(metric.latency)):
+            return None
+        row = LATENCY[metric.latency]
+        if row.end is None:
             return None
         stuck = self.measured.stuck.among(np.arange(len(self.c)))
         given_up = len(self.population.given_up(self.c)) + len(stuck)
         causes = [f"{given_up} requests were given up before their end"] if given_up else []
-        if self.unsent and metric.latency in FROM_SCHEDULED:
+        if self.unsent and row.is_from_scheduled:
             causes.append(f"{self.unsent} were never sent")
         return " and ".join(causes) or None
 
@@ -115,7 +119,7 @@ def measure_for_comparison(
 
 def _durations(run: Compared, latency: str, adjusted: bool) -> Durations:
     """One latency of all requests, as :func:`~llm_locust.metrics.requests.latency.latency_tables` has it."""
-    if latency == "itl":
+    if latency not in FORMULAS:
         found = Durations(run.gaps, course=run.measured.gaps.course())
         failed_s = run.c.scheduled_s[run.population.failed]
         failed_over_time = time_cells(run.window, run.c, failed_s).sums()

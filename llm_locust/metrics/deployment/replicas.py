@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.columns import Columns, Rows, groups
 from llm_locust.metrics.deployment.outages import in_flight, outages, signs
+from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.latency import latency_figures
@@ -18,17 +20,11 @@ from llm_locust.metrics.window import Population, Window
 #: The equal parts of the window that ``in_flight`` is told of.
 COURSE_PARTS = 60
 
-#: Key of an entry -> latency and figure.
-_PERCENTILES = {
-    "ttft_p50_ms": ("ttft", "p50"),
-    "ttft_p99_ms": ("ttft", "p99"),
-    "tpot_p50_ms": ("tpot", "p50"),
-    "tpot_p99_ms": ("tpot", "p99"),
-    "e2el_p50_ms": ("e2el", "p50"),
-    "e2el_p99_ms": ("e2el", "p99"),
-}
-_LATENCIES = ("ttft", "tpot", "e2el")
 _PLACES = {"p50": 50.0, "p99": 99.0}
+_LATENCIES = tuple(metric.key for metric in shown_in(View.GROUPS))
+
+#: Key of an entry -> latency and figure.
+_PERCENTILES = {f"{metric}_{place}_ms": (metric, place) for metric in _LATENCIES for place in _PLACES}
 
 
 def replicas(c: Columns, credits: Credits, judgement: Judgement | None, stuck: Stuck) -> list[dict[str, Any]]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.metrics.catalogue import e2el, ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows, slices
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.goodput import Limits, judge
-from llm_locust.metrics.requests.latency import e2el, ttft
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.stats.percentiles import Ascending, ordered, summarise_ascending
 
@@ -134,7 +134,7 @@ def _else(values: Floats, others: Floats) -> Floats:
 
 
 def _known(slo: Slo) -> Slo:
-    return Slo(ttft_s=slo.ttft_s, tpot_s=slo.tpot_s, e2el_s=slo.e2el_s)
+    return Slo(**{f"{metric}_s": slo.limits.get(metric) for metric in ("ttft", "tpot", "e2el")})
 
 
 def _figures(values_s: Floats) -> dict[str, Any]:

@@ -10,19 +10,15 @@ from typing import Literal
 
 import numpy as np
 
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.latency_metric import Begin, End, LatencyMetric
 from llm_locust.metrics.stats.cells import Order
 from llm_locust.metrics.stats.censoring import Censored, Durations, later_is_longer, with_infinite
 from llm_locust.metrics.stats.intervals import Observed
 from llm_locust.metrics.window import Population
 
 MeasuredFrom = Literal["scheduled", "sent"]
-
-#: Latencies of which a request that was given up has a lower bound in the tables of latencies.
-CENSORED = ("ttft", "ttfo", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled")
-
-#: Latencies that a request has from when it was due, also where it was never sent.
-FROM_SCHEDULED = ("ttft_scheduled", "e2el_scheduled", "schedule_delay")
 
 
 def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> Floats:
@@ -35,21 +31,24 @@ def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> F
     before it was sent counts from started in place of sent: it waited for a server that took no connection.
 
     Args:
-        metric: one that an SLO may have.
+        metric: one that an SLO may have, or that has an end.
         measured_from: where ttft, ttfo and e2el begin.
 
     Returns:
         NaN for requests that were not given up, and where nothing is known: of tpot, before the first
         token; of ttft and ttfo, where nothing is streamed.
     """
-    if metric == "tpot":
+    row = LATENCY[metric]
+    if row.end is None:
         bound = (c.ended_s - c.sent_s - c.paced_from_s) / most_gaps(c)
         return np.where(c.given_up, bound, np.nan)
-    base, from_s = _begun(c, metric, measured_from)
+    from_s = _begun_s(c, row, measured_from)
     bound = c.ended_s - from_s
-    if base != "e2el":
-        came = _came(c, base) + (c.sent_s - from_s)
+    if row.end is not End.LAST_TOKEN:
+        came = _came(c, row.end) + (c.sent_s - from_s)
         bound = np.where(c.streamed, np.where(np.isnan(came), bound, came), np.nan)
+    if row.per is not None:
+        bound = bound * row.per(c)
     return np.where(c.given_up, bound, np.nan)
 
 
@@ -58,15 +57,14 @@ def begun_s(c: Columns) -> Floats:
     return np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
 
 
-def _begun(c: Columns, metric: str, measured_from: MeasuredFrom) -> tuple[str, Floats]:
-    """What a latency is without its beginning, and when that is for each request."""
-    base, _, from_ = metric.partition("_")
-    begun = {"scheduled": c.scheduled_s, "started": c.started_s, "sent": begun_s(c)}
-    return base, begun[from_ or measured_from]
+def _begun_s(c: Columns, row: LatencyMetric, measured_from: MeasuredFrom) -> Floats:
+    """When a latency begins for each request, in seconds."""
+    begin = Begin(measured_from) if row.begins_as_told else row.begin
+    return {Begin.SCHEDULED: c.scheduled_s, Begin.STARTED: c.started_s, Begin.SENT: begun_s(c)}[begin]
 
 
-def _came(c: Columns, base: str) -> Floats:
-    return c.first_event_s if base == "ttft" else c.first_answer_s
+def _came(c: Columns, end: End) -> Floats:
+    return c.first_event_s if end is End.FIRST_TOKEN else c.first_answer_s
 
 
 def most_gaps(c: Columns) -> Floats:
@@ -74,10 +72,9 @@ def most_gaps(c: Columns) -> Floats:
     return np.fmax(c.asked_output_tokens - 1, np.maximum(c.paced_tokens, 1))
 
 
-def is_open(c: Columns, metric: str) -> Mask:
-    """The requests that were given up when a latency of :data:`CENSORED` had not come to its end."""
-    base = metric.partition("_")[0]
-    return c.given_up if base == "e2el" else c.given_up & c.streamed & np.isnan(_came(c, base))
+def is_open(c: Columns, end: End) -> Mask:
+    """The requests that were given up before an event that latencies wait for."""
+    return c.given_up if end is End.LAST_TOKEN else c.given_up & c.streamed & np.isnan(_came(c, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +94,10 @@ class Samples:
         """``values`` has the latencies as :func:`~llm_locust.metrics.requests.latency.per_request` gives
         them.
         """
-        if metric not in CENSORED or not c.given_up.any():
+        end = LATENCY[metric].end
+        if end is None or not c.given_up.any():
             return cls(c, values[metric], None, None)
-        return cls(c, values[metric], at_least(c, metric), is_open(c, metric))
+        return cls(c, values[metric], at_least(c, metric), is_open(c, end))
 
     def durations(self, population: Population, order: Order | None = None) -> Durations:
         """Those of a population: of its ok requests, and of those that were given up.
@@ -155,7 +153,7 @@ def with_unsent(found: Durations, metric: str, unsent: int) -> Durations:
 
     How long these would have waited is not known: they leave open what they could move.
     """
-    if not unsent or metric not in FROM_SCHEDULED:
+    if not unsent or not LATENCY[metric].is_from_scheduled:
         return found
     return replace(found, censored=np.concatenate([np.zeros(unsent), found.censored]), trend=True)
 

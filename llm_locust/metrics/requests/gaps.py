@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from llm_locust.core.batch import Ragged
-from llm_locust.metrics.columns import Floats, Mask, Part, Rows
+from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
 from llm_locust.metrics.ragged import gather, lengths, pieces
 from llm_locust.metrics.requests.gap_course import GapCourse, joined
 from llm_locust.metrics.stats.cells import Cells
@@ -25,6 +25,9 @@ MOST_COURSES = 64
 
 UNKNOWN_NS = 1_000_000
 UNKNOWN_OF_MEAN = 0.05
+
+WIDE_S = 0.001
+WIDE_OF_TTFT = 0.05
 
 
 class PooledGaps:
@@ -155,3 +158,11 @@ def unknown_gaps(c: Part, rows: Rows, lists: Ragged) -> Mask | None:
 def _between(lists: Ragged, pairs: Rows) -> Rows:
     """Of what each two neighbours have, what two events of one list have."""
     return np.delete(pairs, lists.offsets[1:-1] - 1)
+
+
+def first_token_wide(c: Columns) -> Mask:
+    """Whether the first token may have come earlier than its stamp by more than 1 ms and 5 % of the TTFT.
+
+    Its read was late and took later packets too, and the stamp is that of the last one.
+    """
+    return c.first_early_s > np.maximum(WIDE_S, WIDE_OF_TTFT * c.first_event_s)

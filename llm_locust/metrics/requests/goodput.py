@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
+from llm_locust.metrics.latency_metric import Begin
 from llm_locust.metrics.requests.cut import MeasuredFrom as MeasuredFrom
 from llm_locust.metrics.requests.cut import at_least, most_gaps
 from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
@@ -28,8 +30,6 @@ UNSENT = "unsent"
 
 #: Key of ``first_failed`` for requests from before the window that hung in it.
 STUCK = "stuck"
-
-_FROM_EITHER = ("ttft", "ttfo", "e2el")
 
 #: Times are whole nanoseconds: below that a difference is one of floats.
 _HALF_A_NANOSECOND = 0.5e-9
@@ -246,7 +246,7 @@ def _first_failed(judgement: Judgement, judged: Rows) -> dict[str, int]:
 
 
 def _measured(values: Mapping[str, Floats], metric: str, measured_from: MeasuredFrom) -> Floats:
-    late = measured_from == "scheduled" and metric in _FROM_EITHER
+    late = measured_from == "scheduled" and LATENCY[metric].begins_as_told
     return values[metric] + values["schedule_delay"] if late else values[metric]
 
 
@@ -261,8 +261,7 @@ def _moment_s(
         gaps = np.where(c.cancelled, most_gaps(c), c.paced_tokens - 1)
         with np.errstate(invalid="ignore"):  # ∞ × 0: a one-token answer that has no such limit
             return c.paced_from_s + limit_s * gaps
-    if metric == "ttft_started":
+    begin = Begin(measured_from) if LATENCY[metric].begins_as_told else LATENCY[metric].begin
+    if begin is Begin.STARTED:
         return limit_s - (c.sent_s - c.started_s)
-    if metric.endswith("_scheduled") or measured_from == "scheduled":
-        return limit_s - values["schedule_delay"]
-    return limit_s
+    return limit_s - values["schedule_delay"] if begin is Begin.SCHEDULED else limit_s

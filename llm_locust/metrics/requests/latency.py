@@ -1,10 +1,4 @@
-"""The latencies of single requests, and the figures of many.
-
-Each function gives seconds, shape (rows,), NaN where the metric is not defined. An answer that
-was not streamed is one event: it has ``e2el`` and no ``ttft``, ``ttfo``, ``tpot``, ``itl``. A
-request during which the wall clock was set has no durations: nobody can tell which of its times
-were before the step.
-"""
+"""The latencies of requests, and the figures of many. Their formulas are in the catalogue."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.metrics.columns import Columns, Floats, Mask, Part, Rows
+from llm_locust.metrics.catalogue import FORMULAS, LATENCY, tpot, ttft
+from llm_locust.metrics.columns import Columns, Floats, Part, Rows
 from llm_locust.metrics.ragged import offsets_of
 from llm_locust.metrics.requests.cut import Samples, with_stuck, with_unsent
 from llm_locust.metrics.requests.gaps import known_gaps
@@ -23,25 +18,6 @@ from llm_locust.metrics.stats.intervals import in_order
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.window import Population
 
-WIDE_S = 0.001
-WIDE_OF_TTFT = 0.05
-
-#: Every latency of a summary, in the order of its tables.
-METRICS = (
-    "ttft",
-    "ttfo",
-    "tpot",
-    "itl",
-    "e2el",
-    "ttft_started",
-    "ttft_scheduled",
-    "e2el_scheduled",
-    "schedule_delay",
-    "connect",
-    "rtt",
-    "client_lag",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
@@ -49,43 +25,6 @@ class Gaps:
 
     offsets: NDArray[np.int64]
     values_s: Floats
-
-
-def ttft(c: Columns) -> Floats:
-    """First token event − sent."""
-    return np.where(c.streamed, c.first_event_s, np.nan)
-
-
-def first_token_wide(c: Columns) -> Mask:
-    """Whether the first token may have come earlier than its stamp by more than 1 ms and 5 % of the TTFT.
-
-    Its read was late and took later packets too, and the stamp is that of the last one.
-    """
-    return c.first_early_s > np.maximum(WIDE_S, WIDE_OF_TTFT * c.first_event_s)
-
-
-def ttfo(c: Columns) -> Floats:
-    """First token event that is not reasoning − sent."""
-    return np.where(c.streamed, c.first_answer_s, np.nan)
-
-
-def e2el(c: Columns) -> Floats:
-    """Last token event − sent; the end of the answer where it was not streamed."""
-    whole = ~c.streamed & c.ok & (c.events == 0)
-    return np.where(whole, c.ended_s - c.sent_s, c.last_event_s)
-
-
-def tpot(c: Columns) -> Floats:
-    """(last token − first token) / (n − 1), n being the tokens that could arrive.
-
-    Hidden reasoning is neither counted nor waited for. A last token that is the answer's end came with the
-    finish reason. Not defined for n < 2, nor where all came at one time: then there is no pace to see.
-    """
-    spent = c.last_token_s - c.paced_from_s
-    n = c.paced_tokens
-    pace: Floats = np.where((n >= 2) & (spent > 0), spent, np.nan)
-    pace /= np.where(n >= 2, n - 1, 1)
-    return pace
 
 
 def user_tps(c: Columns) -> Floats:
@@ -103,41 +42,6 @@ def chars_per_s(c: Columns) -> Floats:
     with np.errstate(divide="ignore"):
         carried = c.output_chars * (1 - 1 / c.events)
     return carried / np.where((c.events > 1) & (spent > 0), spent, np.nan)
-
-
-def schedule_delay(c: Columns) -> Floats:
-    """sent − scheduled."""
-    return c.sent_s - c.scheduled_s
-
-
-def ttft_started(c: Columns) -> Floats:
-    """First token event − started: with the time that the connection took."""
-    return ttft(c) + (c.sent_s - c.started_s)
-
-
-def ttft_scheduled(c: Columns) -> Floats:
-    """First token event − scheduled: with the time that the client was late."""
-    return ttft(c) + schedule_delay(c)
-
-
-def e2el_scheduled(c: Columns) -> Floats:
-    """Last token event − scheduled."""
-    return e2el(c) + schedule_delay(c)
-
-
-def connect(c: Columns) -> Floats:
-    """connected − started; not defined on a reused connection."""
-    return np.where(c.reused, np.nan, c.connected_s - c.started_s)
-
-
-def rtt(c: Columns) -> Floats:
-    """The kernel's smoothed round-trip time of the connection."""
-    return c.rtt_s
-
-
-def client_lag(c: Columns) -> Floats:
-    """Largest delay between the kernel's receive time and the program's read."""
-    return c.client_lag_s
 
 
 def itl(c: Part, rows: Rows | None = None) -> Gaps:
@@ -158,24 +62,9 @@ def itl(c: Part, rows: Rows | None = None) -> Gaps:
     return Gaps(offsets_of(counts), values[:filled])
 
 
-_PER_REQUEST: dict[str, Callable[[Columns], Floats]] = {
-    "ttft": ttft,
-    "ttfo": ttfo,
-    "tpot": tpot,
-    "e2el": e2el,
-    "ttft_started": ttft_started,
-    "ttft_scheduled": ttft_scheduled,
-    "e2el_scheduled": e2el_scheduled,
-    "schedule_delay": schedule_delay,
-    "connect": connect,
-    "rtt": rtt,
-    "client_lag": client_lag,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class PerRequest(Mapping[str, Floats]):
-    """Every metric of :data:`METRICS` that is one number a request (all but ``itl``).
+    """Every latency of the catalogue that is one number a request (all but ``itl``).
 
     Each is computed anew when it is asked for: all of them would take more memory than the columns.
     """
@@ -183,13 +72,13 @@ class PerRequest(Mapping[str, Floats]):
     columns: Columns
 
     def __getitem__(self, metric: str) -> Floats:
-        return _PER_REQUEST[metric](self.columns)
+        return FORMULAS[metric](self.columns)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_PER_REQUEST)
+        return iter(FORMULAS)
 
     def __len__(self) -> int:
-        return len(_PER_REQUEST)
+        return len(FORMULAS)
 
 
 def per_request(c: Columns) -> Mapping[str, Floats]:
@@ -246,9 +135,9 @@ def latency_tables(
     ``places`` are the percentiles that a table has, key to percent.
     """
     tables: list[Tables] = [({}, {}) for _ in populations]
-    for metric in METRICS:
+    for metric in LATENCY:
         # Metric by metric, so that the values of one at a time are there.
-        samples = None if metric == "itl" else Samples.of(c, per_request(c), metric)
+        samples = Samples.of(c, per_request(c), metric) if metric in FORMULAS else None
         for (plain, adjusted), each in zip(tables, populations, strict=True):
             if samples is None:
                 found = each.gaps()

@@ -1,53 +1,53 @@
 """Limits of a single request, and how they are written: ``ttft=500ms tpot=50ms e2el=10s``."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from llm_locust.core.durations import parse_duration
 from llm_locust.core.terms import Term, listed, nearest, split_terms
+from llm_locust.metrics.catalogue import LATENCIES
 
 
 class SloError(ValueError):
     """A text or a value that is no SLO; one line that says what is wrong and what is allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+#: The latencies that may have a limit.
+SLO_METRICS = tuple(metric.key for metric in LATENCIES if metric.is_limited)
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Slo:
     """Limits in seconds; a request holds one when its metric is at or below it.
 
-    ``ttft_s``, ``ttfo_s`` and ``e2el_s`` are measured from scheduled in an open loop and from sent
-    in a closed one; ``ttft_scheduled_s`` and ``e2el_scheduled_s`` always from scheduled, and
-    ``ttft_started_s`` from when a connection was asked for. Without
-    any limit the object is false, and nothing is judged by it.
+    ``ttft``, ``ttfo`` and ``e2el`` are measured from scheduled in an open loop and from sent in a closed
+    one; all others from where their names say. Without any limit the object is false, and nothing is judged
+    by it.
 
-    Raises:
-        SloError: a limit that is not a number above 0.
+    Attributes:
+        limits: metric -> limit in seconds, in the order of :data:`SLO_METRICS`.
     """
 
-    ttft_s: float | None = None
-    ttfo_s: float | None = None
-    tpot_s: float | None = None
-    e2el_s: float | None = None
-    ttft_started_s: float | None = None
-    ttft_scheduled_s: float | None = None
-    e2el_scheduled_s: float | None = None
+    limits: dict[str, float]
 
-    def __post_init__(self) -> None:
-        for metric, limit_s in self.limits.items():
+    def __init__(self, **limits_s: float | None) -> None:
+        """``limits_s`` are named as ``ttft_s``; None is no limit.
+
+        Raises:
+            SloError: a limit that is not a number above 0.
+            TypeError: no metric of :data:`SLO_METRICS` has this name.
+        """
+        if unknown := limits_s.keys() - {f"{metric}_s" for metric in SLO_METRICS}:
+            raise TypeError(f"no latency that may have a limit: {', '.join(sorted(unknown))}")
+        given = {metric: limits_s.get(f"{metric}_s") for metric in SLO_METRICS}
+        limits = {metric: limit_s for metric, limit_s in given.items() if limit_s is not None}
+        for metric, limit_s in limits.items():
             if not (math.isfinite(limit_s) and limit_s > 0):
                 raise SloError(f"the limit of {metric} is {limit_s!r} s; it has to be above 0")
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """Metric -> limit in seconds, of those that are set."""
-        values = ((f.name.removesuffix("_s"), getattr(self, f.name)) for f in fields(self))
-        return {metric: limit_s for metric, limit_s in values if limit_s is not None}
+        object.__setattr__(self, "limits", limits)
 
     def __bool__(self) -> bool:
         return bool(self.limits)
-
-
-SLO_METRICS = tuple(f.name.removesuffix("_s") for f in fields(Slo))
 
 
 def parse_slo(text: str) -> Slo:

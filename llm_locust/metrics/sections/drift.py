@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.goodput import Judgement
-from llm_locust.metrics.requests.latency import ttft
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.stats.trend import FEWEST, Trend, fit_trend
 from llm_locust.metrics.window import Population, Window

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.batch import Requests
+from llm_locust.metrics.catalogue import FORMULAS, LIVE
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.requests.gaps import PooledGaps
 from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
 
 #: What is compared, and where.
-METRICS = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay")
+METRICS = tuple(metric.key for metric in LIVE if metric.is_gated)
 PLACES = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 
 #: A sketch tells what is shorter than a nanosecond as 0, and times are whole nanoseconds.
@@ -98,7 +99,9 @@ def _compared(live: LiveEnd, m: Measured, requests: Requests) -> Iterator[tuple[
 
 def _exact(metric: str, m: Measured, requests: Requests) -> Floats | Ascending:
     """The samples of all ok requests; a client that was early was not late."""
-    return _gaps(m, requests) if metric == "itl" else ordered(np.maximum(m.values[metric][m.c.ok], 0.0))
+    return (
+        _gaps(m, requests) if metric not in FORMULAS else ordered(np.maximum(m.values[metric][m.c.ok], 0.0))
+    )
 
 
 def _gaps(m: Measured, requests: Requests) -> Floats | Ascending:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.record import Outcome
+from llm_locust.metrics.catalogue import e2el, ttft
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Rows
 from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.requests.latency import e2el, ttft
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Population, Window
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.requests.latency import ttft
 from llm_locust.metrics.sections.steady import STEADY_TOLERANCE, Load, plateau
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.stats.trend import Level, level_of

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llm_locust.metrics.catalogue import LATENCY, e2el
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
-from llm_locust.metrics.requests.cut import CENSORED, begun_s
+from llm_locust.metrics.latency_metric import End
+from llm_locust.metrics.requests.cut import begun_s
 from llm_locust.metrics.requests.goodput import Limits
-from llm_locust.metrics.requests.latency import e2el
 from llm_locust.metrics.sections.standstill import LEAST_S, MEDIANS
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Population, Window
@@ -35,10 +36,11 @@ class Stuck:
 
         None of ttft and ttfo where a token came after it: the first one may have come before.
         """
-        if metric not in CENSORED:
+        end = LATENCY[metric].end
+        if end is None:
             return _NONE
         stuck = self.among(rows)
-        if not metric.startswith("e2el"):
+        if end is not End.LAST_TOKEN:
             stuck = stuck[self.silent[stuck]]
         return self.lasted_s[stuck]
 
@@ -55,8 +57,8 @@ def find_stuck(c: Columns, window: Window, limits: Limits) -> Stuck:
     from_s = np.fmax(start_s, begun_s(c))
     last_s = c.sent_s + c.last_event_s  # NaN: no token
     silent = c.streamed & ~(last_s > start_s)
-    first_limit_s = np.where(c.streamed, _least(c, limits, "ttft", "ttfo"), np.inf)
-    whole_limit_s = _least(c, limits, "e2el")
+    first_limit_s = np.where(c.streamed, _least(c, limits, End.FIRST_TOKEN, End.FIRST_ANSWER_TOKEN), np.inf)
+    whole_limit_s = _least(c, limits, End.LAST_TOKEN)
     lasted_s = c.ended_s - from_s
     broken = silent & (lasted_s > first_limit_s) | (lasted_s > whole_limit_s)
     may_be = c.given_up & (lasted_s > 0) & ~window.scheduled(c)
@@ -72,9 +74,9 @@ def _next_start_s(c: Columns, window: Window) -> Floats:
     return np.array([*starts, np.inf])[np.searchsorted(starts, c.scheduled_s, side="right")]
 
 
-def _least(c: Columns, limits: Limits, *bases: str) -> Floats:
-    """The tightest limit of each request on one of these latencies, from wherever; infinite without one."""
-    metrics = [metric for metric in limits.metrics if metric.startswith(bases)]
+def _least(c: Columns, limits: Limits, *ends: End) -> Floats:
+    """The tightest limit of each request on what waits for one of these; infinite without one."""
+    metrics = [metric for metric in limits.metrics if LATENCY[metric].end in ends]
     limits_s = [limits.per_request(c.slo_class, metric) for metric in metrics]
     least: Floats = np.min([np.full(len(c), np.inf), *limits_s], axis=0)
     return least

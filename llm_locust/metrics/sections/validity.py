@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.requests.gaps import PooledGaps
-from llm_locust.metrics.requests.latency import client_lag, first_token_wide, schedule_delay
+from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide
 from llm_locust.metrics.sections.littles_law import law_text
 from llm_locust.metrics.sections.node_health import nodes
 from llm_locust.metrics.sections.thresholds import (
@@ -81,7 +81,7 @@ def client_validity(
     are None.
     """
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
-    lag_p50_ms, lag_ms = (_ms(client_lag(c)[judged], percent) for percent in (50.0, 99.0))
+    lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
     delay_ms = _ms(schedule_delay(c)[judged], 99.0) if manifest.open_loop else None
     of_nodes = nodes(manifest, scale.window)
     cpu = of_nodes["cpu_percent_max"]

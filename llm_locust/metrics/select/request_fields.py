@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.record import MOMENTS
+from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
 from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom, judge
-from llm_locust.metrics.requests.latency import METRICS, per_request, user_tps
+from llm_locust.metrics.requests.latency import per_request, user_tps
 
 
 class Kind(StrEnum):
@@ -36,9 +37,8 @@ def _kind(field: pa.Field) -> Kind:
 
 
 _COLUMNS = {field.name: _kind(field) for field in SCHEMA if not pa.types.is_list(field.type)}
-_LATENCIES = tuple(metric for metric in METRICS if metric != "itl")
 _OF_PART = {
-    **dict.fromkeys(_LATENCIES, Kind.DURATION),
+    **dict.fromkeys(FORMULAS, Kind.DURATION),
     "events": Kind.NUMBER,
     "n_output_tokens": Kind.NUMBER,
     "user_tps": Kind.NUMBER,
@@ -98,7 +98,7 @@ class FieldValues(Mapping[str, pa.Array]):
 
 
 def _computed(field: str, part: Part, terms: Terms) -> pa.Array:
-    if field in _LATENCIES:
+    if field in FORMULAS:
         return _whole_ns(per_request(part)[field])
     if field == "good":
         judgement = judge(part, per_request(part), terms.limits, terms.measured_from)

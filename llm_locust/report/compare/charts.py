@@ -1,14 +1,19 @@
 """The charts of a comparison: distributions on top of each other, and figures over time."""
 
+from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.compare.comparable import METRICS
 from llm_locust.metrics.compare.comparison import CONFIDENCE, FigureOverTime, figures_over_time
 from llm_locust.metrics.gates import Kind as MetricKind
+from llm_locust.metrics.latency_metric import View
 from llm_locust.report.compare import words
 from llm_locust.report.compare.outcome import Outcome
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
 
-_DISTRIBUTIONS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2EL"}
+#: Of requests, which the gaps of ITL are not; open and closed loops have them alike.
+_DISTRIBUTIONS = tuple(
+    metric for metric in shown_in(View.COMPARISON) if metric.formula and not metric.is_from_scheduled
+)
 
 #: Colours of the style sheet that are told apart best; further runs have them again, dashed.
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
@@ -18,9 +23,7 @@ _TIME = "hours after the first run"
 
 #: Charts over time: a title, and the figures that share its axis.
 _OVER_TIME = {
-    "TTFT, ms": ("p50_ttft", "p99_ttft"),
-    "TPOT, ms": ("p50_tpot", "p99_tpot"),
-    "E2EL, ms": ("p50_e2el", "p99_e2el"),
+    **{f"{each.label}, {each.unit}": (f"p50_{each.key}", f"p99_{each.key}") for each in _DISTRIBUTIONS},
     "Share of requests, %": ("goodput", "error_rate"),
     "Requests per second": ("rps", "goodput_rps"),
     "Output tokens per second": ("output_tps",),
@@ -29,10 +32,10 @@ _OVER_TIME = {
 
 
 def charts(outcome: Outcome) -> list[Chart]:
-    """Distributions of TTFT, TPOT and E2EL; of several runs the figures over time before them."""
+    """Distributions of latencies; of several runs the figures over time before them."""
     over_time = [] if outcome.is_pair else _over_time(outcome)
     return over_time + [
-        chart for metric, name in _DISTRIBUTIONS.items() if (chart := _distribution(outcome, metric, name))
+        chart for each in _DISTRIBUTIONS if (chart := _distribution(outcome, each.key, each.label))
     ]
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.compare.comparable import Metric
 from llm_locust.metrics.compare.comparison import Row, Verdict
 from llm_locust.metrics.compare.relative_gates import GateResult, State
@@ -10,18 +11,6 @@ from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.report.section import Tone
 from llm_locust.report.text import UNDEFINED, number, percent
 
-_LATENCIES = {
-    "ttft": "TTFT",
-    "ttfo": "TTFO",
-    "tpot": "TPOT",
-    "itl": "ITL",
-    "e2el": "E2EL",
-    "ttft_started": "TTFT conn.",
-    "ttft_scheduled": "TTFT sched.",
-    "e2el_scheduled": "E2EL sched.",
-    "schedule_delay": "Delay",
-    "connect": "Connect",
-}
 _OTHERS = {
     "goodput": "Goodput ratio",
     "on_time": "Tokens on time",
@@ -47,7 +36,7 @@ _SHORT = {Verdict.NO_DIFFERENCE: "no difference"}
 def label(metric: Metric, marked: bool = False) -> str:
     """``TTFT p99``; ``marked`` puts † behind figures of tokens."""
     if metric.kind is Kind.LATENCY:
-        text = f"{_LATENCIES[metric.latency]} {metric.statistic.replace('_', '.')}"
+        text = f"{LATENCY[metric.latency].short} {metric.statistic.replace('_', '.')}"
     else:
         text = f"Held {metric.limit}" if metric.limit else _OTHERS[metric.name]
     return text + (" †" if marked and metric.of_tokens else "")

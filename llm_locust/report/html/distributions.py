@@ -1,18 +1,25 @@
 """Charts of whole distributions, and of how latencies go with length and load."""
 
+from itertools import cycle
+
+from llm_locust.metrics.catalogue import from_scheduled, shown_in
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.distributions import LEVELS
 from llm_locust.metrics.charts.relations import MOST_DRAWN, Relation
+from llm_locust.metrics.latency_metric import View
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Mark, Series, Values, figures
 from llm_locust.report.text import UNDEFINED, count, number, percent
 
+#: In the order of the catalogue. A latency from scheduled has the colour of the one from sent, and dashes.
+_COLOURS = ("c1", "c3", "c6", "c4", "c2", "c5")
+_FROM_SENT = [metric for metric in shown_in(View.DISTRIBUTIONS) if not metric.is_from_scheduled]
 _SHOWN = {
-    "ttft": ("TTFT", "c1", Kind.LINE),
-    "tpot": ("TPOT", "c3", Kind.LINE),
-    "itl": ("ITL", "c6", Kind.LINE),
-    "e2el": ("E2EL", "c4", Kind.LINE),
-    "ttft_scheduled": ("TTFT from scheduled", "c1", Kind.DASHED),
-    "e2el_scheduled": ("E2EL from scheduled", "c4", Kind.DASHED),
+    **{m.key: (m.label, colour, Kind.LINE) for m, colour in zip(_FROM_SENT, cycle(_COLOURS), strict=False)},
+    **{
+        late.key: (late.label, colour, Kind.DASHED)
+        for m, colour in zip(_FROM_SENT, cycle(_COLOURS), strict=False)
+        if (late := from_scheduled(m)) is not None and View.DISTRIBUTIONS in late.views
+    },
 }
 
 

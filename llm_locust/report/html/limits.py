@@ -1,9 +1,9 @@
 """Charts of goodput at any limit, so that nobody has to run again for another SLO."""
 
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.limits import LimitCurve, LimitSurface
 from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures
-from llm_locust.report.html.over_time import METRICS
 
 
 def limits(run: RunCharts) -> list[Chart]:
@@ -13,13 +13,13 @@ def limits(run: RunCharts) -> list[Chart]:
 
 
 def _curve(run: RunCharts, curve: LimitCurve) -> Chart:
-    name, head = METRICS[curve.metric], f"{METRICS[curve.metric]} limit (ms)"
+    name, head = LATENCY[curve.metric].label, f"{LATENCY[curve.metric].label} limit (ms)"
     columns: dict[str, Values] = {head: figures(curve.limits_s, 1e3), "alone (%)": figures(curve.alone, 100)}
     series = [Series("this limit alone", head, "alone (%)", "c1")]
     if curve.others:
         columns["all limits (%)"] = figures(curve.good, 100)
         series.append(Series("with the other limits as they are", head, "all limits (%)", "c2"))
-    counted = "" if curve.metric == "tpot" else f", counted from {run.measured_from}"
+    counted = "" if LATENCY[curve.metric].end is None else f", counted from {run.measured_from}"
     return Chart(
         id=f"goodput-by-{curve.metric}",
         title=f"Goodput at any {name} limit, % of requests",
@@ -38,7 +38,7 @@ def _own(axis: str, limit_s: float | None, text: str) -> tuple[Mark, ...]:
 
 
 def _surface(found: LimitSurface) -> Chart:
-    others = " and ".join(METRICS.get(metric, metric) for metric in found.others)
+    others = " and ".join(LATENCY[metric].label for metric in found.others)
     kept = f" The limit of {others} holds too." if others else ""
     rows: dict[str, Values] = {
         f"TPOT ≤ {limit_s * 1e3:.5g} ms (%)": figures(row, 100)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.over_time import PLACES
 from llm_locust.metrics.charts.tokens import gap_edges_s
@@ -9,14 +10,12 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.report.html.chart import Axis, Chart, Data, Heat, Kind, Mark, Series, Values, figures
 from llm_locust.report.text import number, plural, seconds
 
-METRICS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL"}
-
 #: A limit further up than this many times the highest p99 would press all curves to the ground.
 _NEAR = 2.0
 
 
 def latencies(run: RunCharts, limits_ms: dict[str, float]) -> list[Chart]:
-    """TTFT, TPOT and E2EL, each with its percentiles and its limit."""
+    """Latencies over time, each with its percentiles and its limit."""
     return [_latency(run, metric, limits_ms.get(metric)) for metric in run.percentiles]
 
 
@@ -33,7 +32,7 @@ def _latency(run: RunCharts, metric: str, limit_ms: float | None) -> Chart:
     )
     return Chart(
         id=f"{metric}-over-time",
-        title=f"{METRICS[metric]} over the run, ms",
+        title=f"{LATENCY[metric].label} over the run, ms",
         reading=f"Percentiles of the requests that ended ok in each {width(run)}.{left}{above}",
         data=(Data("percentiles", columns),),
         series=tuple(Series(place, unit, f"{place} (ms)", place) for place in PLACES),

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from llm_locust.metrics.catalogue import LATENCY, from_scheduled, shown_in
+from llm_locust.metrics.latency_metric import View
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections import course, measures, verdicts
 from llm_locust.report.sections.completeness import completeness
@@ -14,7 +16,6 @@ Part = Mapping[str, Any]
 
 PLACES = (("p50", "p50"), ("p95", "p95"), ("p99", "p99"))
 
-_SCHEDULED = {"ttft": "ttft_scheduled", "e2el": "e2el_scheduled"}
 _MOST_LINES = 3
 
 _VERDICTS = {"ok": ("valid", Tone.GOOD), "suspect": ("suspect", Tone.WARN), "invalid": ("INVALID", Tone.BAD)}
@@ -128,7 +129,7 @@ def slo_line(summary: Part, measured_from: str) -> str:
 
 
 def latencies(summary: Part, measured_from: str) -> list[Latency]:
-    """TTFT, TPOT and E2EL; those from scheduled too where requests had a schedule.
+    """The latencies of the first screen; those from scheduled too where requests had a schedule.
 
     The limit of a metric stands where the SLO counts it from.
     """
@@ -136,19 +137,19 @@ def latencies(summary: Part, measured_from: str) -> list[Latency]:
     good = summary.get("goodput") or {}
     slo = {} if good.get("slo_by_class") else good.get("slo") or {}
     cut = is_cut(summary.get("requests") or {})
-    shown = [("ttft", "TTFT"), ("tpot", "TPOT"), ("e2el", "E2EL")]
+    open_loop = measures.is_open_loop(summary)
     if measured_from == "scheduled":
-        slo = {_SCHEDULED.get(metric, metric): limit_ms for metric, limit_ms in slo.items()}
-    if measures.is_open_loop(summary):
-        shown += [("ttft_scheduled", "TTFT from scheduled"), ("e2el_scheduled", "E2EL from scheduled")]
+        late = {metric: from_scheduled(LATENCY[metric]) for metric in slo}
+        slo = {(found.key if (found := late[metric]) else metric): slo[metric] for metric in slo}
     return [
         Latency(
-            name,
-            tuple(_figure(part.get(key) or {}, place, cut=cut) for place, _ in PLACES),
-            f"{slo[key]:,g}" if key in slo else "",
-            count((part.get(key) or {}).get("n")),
+            metric.label,
+            tuple(_figure(part.get(metric.key) or {}, place, cut=cut) for place, _ in PLACES),
+            f"{slo[metric.key]:,g}" if metric.key in slo else "",
+            count((part.get(metric.key) or {}).get("n")),
         )
-        for key, name in shown
+        for metric in shown_in(View.OVERVIEW)
+        if open_loop or not metric.is_from_scheduled
     ]
 
 

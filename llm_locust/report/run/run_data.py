@@ -1,6 +1,6 @@
 """A run for notebooks: its requests as a pandas DataFrame, with the metrics of each."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.columns import Columns
+from llm_locust.metrics.catalogue import FORMULAS, LATENCY
+from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.requests.goodput import OUTCOME
-from llm_locust.metrics.requests.latency import METRICS, user_tps
+from llm_locust.metrics.requests.latency import user_tps
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.select.selection import asked
 from llm_locust.store import read_manifest, read_requests
@@ -31,12 +32,11 @@ _NULLABLE = {
 }
 
 _TIMES = ("scheduled", "started", "sent", "ended")
-_LATENCIES = tuple(metric for metric in METRICS if metric != "itl")
 
 #: The columns that :attr:`RunData.requests` has beside those of ``requests.parquet``.
 COMPUTED_COLUMNS = (
     *(f"{time}_s" for time in _TIMES),
-    *(f"{metric}_s" for metric in _LATENCIES),
+    *(LATENCY[metric].column[0] for metric in FORMULAS),
     *("events", "n_output_tokens", "user_tps", "on_time_ratio"),
     *("in_window", "good", "first_failed"),
 )
@@ -109,7 +109,7 @@ def _computed(m: Measured, manifest: Manifest) -> Mapping[str, Any]:
     c = m.c
     return {
         **_times(c, manifest),
-        **{f"{metric}_s": m.values[metric] for metric in _LATENCIES},
+        **dict(_latencies(m)),
         "events": c.events,
         "n_output_tokens": c.output_tokens,
         "user_tps": user_tps(c),
@@ -118,6 +118,12 @@ def _computed(m: Measured, manifest: Manifest) -> Mapping[str, Any]:
         "good": _good(m),
         "first_failed": _first_failed(m),
     }
+
+
+def _latencies(m: Measured) -> Iterator[tuple[str, Floats]]:
+    for metric in FORMULAS:
+        column, scale = LATENCY[metric].column
+        yield column, m.values[metric] * scale
 
 
 def _times(c: Columns, manifest: Manifest) -> Mapping[str, NDArray[np.float64]]:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.catalogue import FORMULAS, shown_in
 from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
+from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.ragged import pieces
 from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.requests.latency import e2el, tpot, ttft
 from llm_locust.metrics.stats.percentiles import PERCENTILES, ordered, percentile
 from llm_locust.metrics.whole import Whole
 
@@ -88,14 +89,12 @@ class _Latencies:
     """The latencies of the requests that ended ok, by the row of the second; -1 for the others."""
 
     second: NDArray[np.int32]
-    ttft: Floats
-    tpot: Floats
-    e2el: Floats
+    values: dict[str, Floats]
 
     @classmethod
     def of(cls, c: Part, axis: Rows) -> "_Latencies":
         second = np.where(c.ok, _bins(axis, c.ended_s), -1).astype(np.int32)
-        return cls(second, ttft(c), tpot(c), e2el(c))
+        return cls(second, {metric.key: FORMULAS[metric.key](c) for metric in shown_in(View.OVER_TIME)})
 
 
 def _axis(requests: Requests, origin_ns: int) -> Rows:
@@ -148,7 +147,7 @@ def _percentiles(found: _Latencies, axis: Rows) -> dict[str, Floats]:
     bounds = np.searchsorted(found.second, np.arange(len(axis) + 1), sorter=order)
     busy = np.flatnonzero(np.diff(bounds))
     out: dict[str, Floats] = {}
-    for metric, values in (("ttft", found.ttft), ("tpot", found.tpot), ("e2el", found.e2el)):
+    for metric, values in found.values.items():
         columns = {key: np.full(len(axis), np.nan) for key in _SHOWN}
         for second in busy:
             ascending = ordered(values[order[bounds[second] : bounds[second + 1]]])

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from llm_locust.metrics.catalogue import LATENCY, shown_in
+from llm_locust.metrics.latency_metric import View
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.sections.live_check import live_check
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
@@ -24,16 +26,6 @@ _STATISTICS: tuple[_Statistic, ...] = (
     ("p99", "p99", False),
     ("p99_9", "p99.9", True),
     ("max", "max", True),
-)
-_FROM_SENT = (
-    ("ttft", "TTFT"),
-    ("ttft_started", "TTFT with connecting"),
-    *(("ttfo", "TTFO"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2el", "E2EL")),
-)
-_FROM_SCHEDULED = (
-    ("ttft_scheduled", "TTFT from scheduled"),
-    ("e2el_scheduled", "E2EL from scheduled"),
-    ("schedule_delay", "Schedule delay"),
 )
 
 
@@ -128,12 +120,12 @@ def _statistics(summary: Part) -> tuple[_Statistic, ...]:
 
 
 def _latency_keys(summary: Part) -> Iterator[tuple[str, str]]:
-    part = summary.get("latency_ms") or {}
-    for key, label in _FROM_SENT:
-        if key != "ttfo" or part.get("ttfo") != part.get("ttft"):
-            yield key, label
-    if is_open_loop(summary):
-        yield from _FROM_SCHEDULED
+    part, open_loop = summary.get("latency_ms") or {}, is_open_loop(summary)
+    for metric in shown_in(View.REPORT):
+        if metric.is_from_scheduled and not open_loop:
+            continue
+        if metric.key != "ttfo" or part.get("ttfo") != part.get("ttft"):
+            yield metric.key, metric.label
 
 
 def _statistics_row(label: str, stats: Part, statistics: tuple[_Statistic, ...], *, cut: bool) -> Row:
@@ -170,8 +162,8 @@ def _adjusted(summary: Part) -> Iterator[Line]:
     if not (summary.get("requests") or {}).get("failed"):
         return
     figures = [
-        f"{label} p50 {_or_beyond(part[key], 'p50')}, p99 {_or_beyond(part[key], 'p99')}"
-        for key, label in (("ttft", "TTFT"), ("e2el", "E2EL"))
+        f"{LATENCY[key].label} p50 {_or_beyond(part[key], 'p50')}, p99 {_or_beyond(part[key], 'p99')}"
+        for key in ("ttft", "e2el")
         if key in part
     ]
     yield Line(f"failures as ∞: {sentence(figures)}", Tone.FAINT)

@@ -27,8 +27,9 @@ from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Call
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource, moved
+from llm_locust.metrics.catalogue import FORMULAS, shown_in
 from llm_locust.metrics.columns import Part
-from llm_locust.metrics.requests.latency import e2el, schedule_delay, tpot, ttft
+from llm_locust.metrics.latency_metric import View
 from llm_locust.wire.reply import Endpoint
 
 #: The instrumentation scope of every span of this package.
@@ -46,7 +47,7 @@ _APIS = {
     Endpoint.MESSAGES: ("chat", "anthropic"),
 }
 
-_LATENCIES = {"ttft": ttft, "tpot": tpot, "e2el": e2el, "schedule_delay": schedule_delay}
+_LATENCIES = {metric.key: FORMULAS[metric.key] for metric in shown_in(View.SPANS)}
 
 _W3C = TraceContextTextMapPropagator()
 

@@ -11,13 +11,15 @@ from metrics_cases import batch, columns, failed, request, requests
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.catalogue import FORMULAS, LATENCY, tpot
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.requests import latency
-from llm_locust.metrics.requests.latency import METRICS, per_request, summarise_latency
+from llm_locust.metrics.requests.latency import per_request, summarise_latency
 
 
 def one(metric: str, record: RequestRecord) -> float:
-    return float(getattr(latency, metric)(columns(record))[0])
+    formula = FORMULAS.get(metric) or getattr(latency, metric)
+    return float(formula(columns(record))[0])
 
 
 def test_each_latency_of_a_plain_request_is_its_formula() -> None:
@@ -72,7 +74,7 @@ def test_trap_16_no_times_are_invented_between_the_first_and_the_last() -> None:
     """Ten tokens in two events have one gap; their pace is another thing."""
     c = columns(request(arrivals=(0.1, 1.0), output_tokens=10))
     assert latency.itl(c).values_s == pytest.approx([0.9])
-    assert latency.tpot(c) == pytest.approx([0.1])
+    assert tpot(c) == pytest.approx([0.1])
 
 
 def test_trap_18_a_step_of_the_clock_changes_no_latency() -> None:
@@ -145,4 +147,4 @@ def test_itl_of_merged_workers_are_all_their_gaps(workers: list[list[RequestReco
 
 
 def test_metrics_and_per_request_name_the_same() -> None:
-    assert set(METRICS) == {*per_request(columns()), "itl"}
+    assert set(LATENCY) == {*per_request(columns()), "itl"}

@@ -1,0 +1,239 @@
+"""The one list of latencies: a row each, with its formula, its words and the tables that it is in.
+
+Whatever shows, gates, compares, limits or counts latencies goes through :data:`LATENCIES`, in this order.
+A new latency is a row here (CONTRIBUTING.md has the steps). Formulas give seconds, shape (rows,), NaN where
+the metric is not defined. An answer that was not streamed is one event: it has ``e2el`` and no ``ttft``,
+``ttfo``, ``tpot``, ``itl``. A request during which the wall clock was set keeps its durations: they are of
+the monotonic clock.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from llm_locust.metrics.columns import Columns, Floats
+from llm_locust.metrics.latency_metric import Begin, End, Formula, LatencyMetric, LiveView, View
+
+
+def ttft(c: Columns) -> Floats:
+    """First token event − sent."""
+    return np.where(c.streamed, c.first_event_s, np.nan)
+
+
+def ttfo(c: Columns) -> Floats:
+    """First token event that is not reasoning − sent."""
+    return np.where(c.streamed, c.first_answer_s, np.nan)
+
+
+def e2el(c: Columns) -> Floats:
+    """Last token event − sent; the end of the answer where it was not streamed."""
+    whole = ~c.streamed & c.ok & (c.events == 0)
+    return np.where(whole, c.ended_s - c.sent_s, c.last_event_s)
+
+
+def tpot(c: Columns) -> Floats:
+    """(last token − first token) / (n − 1), n being the tokens that could arrive.
+
+    Hidden reasoning is neither counted nor waited for. A last token that is the answer's end came with the
+    finish reason. Not defined for n < 2, nor where all came at one time: then there is no pace to see.
+    """
+    spent = c.last_token_s - c.paced_from_s
+    n = c.paced_tokens
+    pace: Floats = np.where((n >= 2) & (spent > 0), spent, np.nan)
+    pace /= np.where(n >= 2, n - 1, 1)
+    return pace
+
+
+def schedule_delay(c: Columns) -> Floats:
+    """sent − scheduled."""
+    return c.sent_s - c.scheduled_s
+
+
+def connect(c: Columns) -> Floats:
+    """connected − started; not defined on a reused connection."""
+    return np.where(c.reused, np.nan, c.connected_s - c.started_s)
+
+
+#: Upper limits of Prometheus histograms. Neighbours are at most a factor of 1.7 apart where answers of models
+#: lie, so that a quantile read from them is that near. To the first token:
+_TO_FIRST_TOKEN_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5),
+    *(0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0),
+)
+#: From token to token, as a mean of an answer or one by one:
+_PACE_S = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06),
+    *(0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0),
+)
+#: To the last token:
+_TO_LAST_TOKEN_S = (
+    *(0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0),
+    *(20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0),
+)
+
+_FROM_SCHEDULED = frozenset({View.REPORT, View.OVERVIEW, View.DISTRIBUTIONS})
+
+LATENCIES: Final = (
+    LatencyMetric(
+        key="ttft",
+        label="TTFT",
+        short="TTFT",
+        definition="first token event − sent",
+        undefined="no token event",
+        formula=ttft,
+        end=End.FIRST_TOKEN,
+        views=frozenset(View),
+        is_limited=True,
+        live=LiveView(places=("p50", "p95", "p99"), chart=True, buckets_s=_TO_FIRST_TOKEN_S),
+    ),
+    LatencyMetric(
+        key="ttft_started",
+        label="TTFT with connecting",
+        short="TTFT conn.",
+        definition="first token event − started: TTFT with the time that getting a connection took",
+        undefined="as ttft",
+        formula=lambda c: ttft(c) + (c.sent_s - c.started_s),
+        end=End.FIRST_TOKEN,
+        begin=Begin.STARTED,
+        views=frozenset({View.REPORT}),
+        is_limited=True,
+    ),
+    LatencyMetric(
+        key="ttfo",
+        label="TTFO",
+        short="TTFO",
+        definition="first token event that is not reasoning − sent (first token of the answer)",
+        undefined="none such",
+        formula=ttfo,
+        end=End.FIRST_ANSWER_TOKEN,
+        views=frozenset({View.REPORT}),
+        is_limited=True,
+    ),
+    LatencyMetric(
+        key="tpot",
+        label="TPOT",
+        short="TPOT",
+        definition="(last token − first) / (n − 1), n = output tokens that could arrive: without hidden "
+        "reasoning. The last token is that of the last token event, or an end without text",
+        undefined="n < 2, or all tokens came at one time (an answer in one event)",
+        formula=tpot,
+        views=frozenset(View),
+        is_limited=True,
+        is_of_tokens=True,
+        live=LiveView(places=("p50", "p95", "p99"), chart=True, buckets_s=_PACE_S),
+    ),
+    LatencyMetric(
+        key="itl",
+        label="ITL",
+        short="ITL",
+        definition="gaps between successive token events (a list), but for those that the client does not "
+        "know, because it read late (`client.gaps_unknown`)",
+        undefined="fewer than 2 events",
+        formula=None,
+        views=frozenset({View.REPORT, View.DISTRIBUTIONS, View.COMPARISON}),
+        is_of_tokens=True,
+        live=LiveView(places=("p99",), chart=True, buckets_s=_PACE_S),
+    ),
+    LatencyMetric(
+        key="e2el",
+        label="E2EL",
+        short="E2EL",
+        definition="last token event − sent",
+        undefined="no token event",
+        formula=e2el,
+        end=End.LAST_TOKEN,
+        views=frozenset(View),
+        is_limited=True,
+        live=LiveView(places=("p95",), chart=True, buckets_s=_TO_LAST_TOKEN_S),
+    ),
+    LatencyMetric(
+        key="ttft_scheduled",
+        label="TTFT from scheduled",
+        short="TTFT sched.",
+        definition="first token event − scheduled: with the time that the client was late",
+        undefined="as ttft",
+        formula=lambda c: ttft(c) + schedule_delay(c),
+        end=End.FIRST_TOKEN,
+        begin=Begin.SCHEDULED,
+        views=_FROM_SCHEDULED | {View.COMPARISON},
+        is_limited=True,
+        live=LiveView(),
+    ),
+    LatencyMetric(
+        key="e2el_scheduled",
+        label="E2EL from scheduled",
+        short="E2EL sched.",
+        definition="last token event − scheduled",
+        undefined="as e2el",
+        formula=lambda c: e2el(c) + schedule_delay(c),
+        end=End.LAST_TOKEN,
+        begin=Begin.SCHEDULED,
+        views=_FROM_SCHEDULED,
+        is_limited=True,
+    ),
+    LatencyMetric(
+        key="schedule_delay",
+        label="Schedule delay",
+        short="Delay",
+        definition="sent − scheduled",
+        formula=schedule_delay,
+        begin=Begin.SCHEDULED,
+        views=frozenset({View.REPORT, View.SPANS}),
+        is_of_answer=False,
+        live=LiveView(),
+    ),
+    LatencyMetric(
+        key="connect",
+        label="Connect",
+        short="Connect",
+        definition="connected − started",
+        undefined="reused connection",
+        formula=connect,
+        is_of_answer=False,
+    ),
+    LatencyMetric(
+        key="rtt",
+        label="RTT",
+        short="RTT",
+        definition="the smoothed round-trip time of the connection by the kernel (TCP_INFO), read once a "
+        "request; `ttft − rtt` is what the server and gateway took",
+        undefined="not a TCP socket that tells it",
+        formula=lambda c: c.rtt_s,
+        is_gated=False,
+        is_of_answer=False,
+    ),
+    LatencyMetric(
+        key="client_lag",
+        label="Client lag",
+        short="Lag",
+        definition="largest (time the program got the read − kernel's receive time) over its reads",
+        undefined="no kernel stamps",
+        formula=lambda c: c.client_lag_s,
+        is_gated=False,
+        is_of_answer=False,
+        live=LiveView(),
+    ),
+)
+
+#: Every latency by its key.
+LATENCY: Final = {metric.key: metric for metric in LATENCIES}
+
+#: Those with one value a request, and their formulas.
+FORMULAS: Final[dict[str, Formula]] = {
+    metric.key: metric.formula for metric in LATENCIES if metric.formula is not None
+}
+
+#: Those that are counted live. Their order is that of the sums and sketches in live messages.
+LIVE: Final = tuple(metric for metric in LATENCIES if metric.live is not None)
+
+
+def shown_in(view: View) -> tuple[LatencyMetric, ...]:
+    """The latencies that a view has, in its order."""
+    return tuple(metric for metric in LATENCIES if view in metric.views)
+
+
+def from_scheduled(metric: LatencyMetric) -> LatencyMetric | None:
+    """The same latency counted from scheduled; None where there is none."""
+    return next(
+        (m for m in LATENCIES if metric.begins_as_told and m.end is metric.end and m.is_from_scheduled), None
+    )
