@@ -8,11 +8,12 @@ from pathlib import Path
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.summary import WINDOWS
-from llm_locust.report.compare.console import print_comparison
 from llm_locust.report.compare.data import as_data
-from llm_locust.report.compare.markdown import markdown
 from llm_locust.report.compare.outcome import Outcome, compare_runs
+from llm_locust.report.compare.tables import sections
 from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.render.console import print_sections
+from llm_locust.report.render.markdown import markdown_of
 from llm_locust.store import StoreError, write_text
 
 DESCRIPTION = (
@@ -93,9 +94,9 @@ def _print(outcome: Outcome, form: str) -> None:
     if form == "json":
         print(shown_json(as_data(outcome), indent=2))
     elif form == "md":
-        print(markdown(outcome), end="")
+        print(markdown_of("Comparison of runs", [], sections(outcome)), end="")
     else:
-        print_comparison(outcome, sys.stdout)
+        print_sections(sections(outcome), sys.stdout)
 
 
 def _time(text: str) -> float:

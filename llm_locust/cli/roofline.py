@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from llm_locust.report.output import one_line, printing, shown_json
-from llm_locust.report.render.console import NARROWEST, WIDE_FROM, encodable
+from llm_locust.report.render.console import print_parts
 from llm_locust.report.text import clean, count, number, percent, plural
 from llm_locust.roofline.answer import DEFAULT_BATCHES, answer
 from llm_locust.roofline.gpus import GPUS, gpu_named
@@ -28,7 +27,6 @@ FORMATS = ("text", "json")
 Part = Mapping[str, Any]
 
 _KILO, _MEGA, _GIGA, _TERA = 1e3, 1e6, 1e9, 1e12
-_PLAIN_SIGNS = str.maketrans({"×": "x", "·": "|", "–": "-", "≥": ">="})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,23 +99,11 @@ def print_bounds(found: Part, file: TextIO, width: int | None = None) -> None:
     Args:
         width: columns; None takes the terminal's, or 80 where there is none.
     """
-    console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
-    console.width = max(console.width, NARROWEST)
     gpu = found["gpu"]
     title = f"Roofline of {clean(found['model']['name'])} on {gpu['gpus']:g} × {gpu['name']}"
-    with console.capture() as captured:
-        console.print(
-            Text(title, style="bold"),
-            _facts(found),
-            Text(),
-            _table(found, wide=console.width >= WIDE_FROM),
-            Text(),
-            *(Text(note, style="dim") for note in _notes(found)),
-            sep="\n",
-        )
-    lines = (line.rstrip() for line in captured.get().splitlines())
-    file.write(encodable("\n".join(lines) + "\n", file, _PLAIN_SIGNS))
-    file.flush()
+    head = (Text(title, style="bold"), _facts(found), Text())
+    notes = (Text(), *(Text(note, style="dim") for note in _notes(found)))
+    print_parts(lambda wide: (*head, _table(found, wide=wide), *notes), file, width)
 
 
 def _facts(found: Part) -> Table:

@@ -1,7 +1,7 @@
 """What a report says, before any format: titled sections of lines and tables of text.
 
-The console and Markdown print the same sections. Cells are finished text, cleaned but not
-escaped: escaping belongs to the format.
+Console, Markdown and HTML lay out the same sections, of a run and of a comparison alike. Cells are finished
+text, cleaned but not escaped: escaping belongs to the format.
 """
 
 from dataclasses import dataclass, replace
@@ -38,7 +38,8 @@ class Column:
 
     Neighbours of the same ``over`` stand under one common head. ``verbatim`` is as a line's.
     ``wraps``: its cells may be broken over lines where there is no room; all others never are.
-    ``wide`` columns are left out where there is no room for them.
+    ``wide`` columns are left out where there is no room for them. Cells of the first column and of ``toned``
+    ones are in the row's tone.
     """
 
     head: str
@@ -47,6 +48,7 @@ class Column:
     verbatim: bool = False
     wraps: bool = False
     wide: bool = False
+    toned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,20 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a report. ``alarm`` marks what has to be read before any number."""
+    """One part of a report. ``alarm`` marks what has to be read before any number.
+
+    ``key`` is its name in the program, and ``chapter`` the key of its chapter of the page: nothing is placed
+    by its title. A ``stacked`` one has its title above its lines, else the title stands beside them.
+    """
 
     title: str
     lines: tuple[Line, ...] = ()
     table: Table | None = None
     notes: tuple[Line, ...] = ()
     alarm: bool = False
+    key: str = ""
+    chapter: str = ""
+    stacked: bool = False
 
     def without_wide(self) -> "Section":
         """The same section for a narrow page."""

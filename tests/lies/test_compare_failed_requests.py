@@ -26,9 +26,10 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.compare.comparison import Verdict, compare
 from llm_locust.metrics.compare.relative_gates import GateResult, State
-from llm_locust.report.compare.console import print_comparison
 from llm_locust.report.compare.outcome import compare_runs
+from llm_locust.report.compare.tables import sections
 from llm_locust.report.compare.words import gate_reason, verdict
+from llm_locust.report.render.console import print_sections
 
 
 def records(ok: int, refused: int = 0, slower: float = 1.0) -> list[RequestRecord]:
@@ -178,6 +179,6 @@ def test_the_table_says_why_a_percentile_is_open_in_the_gates_words(tmp_path: Pa
     paths = [write_run(tmp_path / "base", answers), write_run(tmp_path / "new", answers + hung)]
     for width in (80, 140):
         file = io.StringIO()
-        print_comparison(compare_runs(paths), file, width)
+        print_sections(sections(compare_runs(paths)), file, width)
         assert "undetermined" in file.getvalue()
         assert max(map(len, file.getvalue().splitlines())) <= width

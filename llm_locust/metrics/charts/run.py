@@ -26,7 +26,6 @@ from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.deployment.replicas import replicas
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.measured import Measured, measured_from
-from llm_locust.metrics.peers.compat import compat
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,6 @@ class RunCharts:
 
     ``windows_s`` are the spans that the run is judged over; what is over time is of the whole run,
     everything else of the requests scheduled in the window. ``requests`` is the number of records.
-    ``compat`` is :func:`~llm_locust.metrics.peers.compat.compat`'s.
     """
 
     axis: TimeAxis
@@ -55,7 +53,6 @@ class RunCharts:
     surface: LimitSurface | None
     slowest: tuple[SlowRequest, ...]
     workers: tuple[dict[str, Any], ...]
-    compat: dict[str, dict[str, Any]]
 
 
 def run_charts(requests: Requests, manifest: Manifest, m: Measured, missing: int = 0) -> RunCharts:
@@ -99,7 +96,6 @@ def run_charts(requests: Requests, manifest: Manifest, m: Measured, missing: int
         surface=limit_surface(limited),
         slowest=_slow_requests(m, axis, slow, tokens),
         workers=tuple(_by_worker(m, tokens.worker)),
-        compat=compat(m),
     )
 
 

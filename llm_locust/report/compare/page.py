@@ -5,11 +5,8 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from llm_locust.report.compare.charts import charts
 from llm_locust.report.compare.outcome import Outcome
-from llm_locust.report.compare.tables import sections
+from llm_locust.report.compare.tables import FIGURES, sections
 from llm_locust.report.html.shell import environment, own, policy, script_json
-
-#: Sections that stand behind the charts.
-_LAST = frozenset({"Figures", "Over time", "Changes"})
 
 
 def page(outcome: Outcome) -> str:
@@ -26,8 +23,8 @@ def page(outcome: Outcome) -> str:
         .get_template("compare.html.j2")
         .render(
             title=f"{names[0]} and {names[1]}" if outcome.is_pair else f"{len(names)} runs",
-            first=[part for part in parts if part.title not in _LAST],
-            last=[part for part in parts if part.title in _LAST],
+            first=[part for part in parts if part.chapter != FIGURES],
+            last=[part for part in parts if part.chapter == FIGURES],
             charts=drawn,
             policy=policy(scripts),
             style=Markup(own("style.css")),  # the package's own file

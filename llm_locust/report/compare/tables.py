@@ -1,6 +1,7 @@
 """What a comparison says, before any format: sections of lines and tables."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from llm_locust.metrics.compare.comparison import CONFIDENCE, Comparison, Row, Verdict
 from llm_locust.metrics.sections.failures import iso
@@ -26,6 +27,9 @@ _TREND = (
     ("output_cps", "Output", "chars/s", True),
 )
 
+#: The chapter of sections that stand behind the charts of the page.
+FIGURES = "figures"
+
 _UP, _DOWN = "▲", "▼"
 
 
@@ -37,7 +41,7 @@ def sections(outcome: Outcome) -> list[Section]:
     else:
         found += [over_time(outcome), changes(outcome)]
     found.append(scaling.section(outcome))
-    return [section for section in found if section is not None]
+    return [replace(section, stacked=True) for section in found if section is not None]
 
 
 def runs(outcome: Outcome) -> Section:
@@ -121,7 +125,7 @@ def figures(outcome: Outcome) -> Section:
         Column("difference", wide=True),
         Column("change"),
         Column("interval, %/pp"),
-        Column("verdict", left=True, wraps=True),
+        Column("verdict", left=True, wraps=True, toned=True),
     )
     rows = tuple(
         TableRow(
@@ -138,7 +142,7 @@ def figures(outcome: Outcome) -> Section:
         )
         for row in comparison.rows
     )
-    return Section("Figures", table=Table(columns, rows), notes=tuple(_notes(outcome)))
+    return Section("Figures", table=Table(columns, rows), notes=tuple(_notes(outcome)), chapter=FIGURES)
 
 
 def _notes(outcome: Outcome) -> Iterator[Line]:
@@ -172,7 +176,8 @@ def over_time(outcome: Outcome) -> Section:
         for i, run in enumerate(outcome.runs)
     )
     moved = Line(f"{_UP} {_DOWN} up or down beyond noise since the run before", Tone.FAINT)
-    return Section("Over time", table=Table(columns, rows), notes=(moved, *_notes(outcome)))
+    notes = (moved, *_notes(outcome))
+    return Section("Over time", table=Table(columns, rows), notes=notes, chapter=FIGURES)
 
 
 def _minute(run: Run) -> str:
@@ -198,10 +203,11 @@ def changes(outcome: Outcome) -> Section:
     """For each step between two runs what became worse and what better."""
     lines: list[Line] = []
     for run, comparison in zip(outcome.runs[1:], outcome.comparisons, strict=True):
-        found = [
+        named = [
             line
             for v, tone in ((Verdict.WORSE, Tone.BAD), (Verdict.BETTER, Tone.GOOD))
             for line in _named(f"{run.label}: {v}", comparison.having(v), tone)
         ]
-        lines += found or [Line(f"{run.label}: no difference beyond noise")]
-    return Section("Changes", tuple(Line(line.text, line.tone, verbatim=True) for line in lines))
+        lines += named or [Line(f"{run.label}: no difference beyond noise")]
+    found = tuple(Line(line.text, line.tone, verbatim=True) for line in lines)
+    return Section("Changes", found, chapter=FIGURES)

@@ -1,5 +1,6 @@
 """What stands on the page after the first screen, and in which order."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,10 +8,19 @@ from typing import Any
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.servers import ServerCurves
-from llm_locust.report.html import distributions, limits, over_time, replicas, servers, slowest, tables
+from llm_locust.report.html import (
+    distributions,
+    limits,
+    over_time,
+    overview,
+    replicas,
+    servers,
+    slowest,
+    tables,
+)
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.section import Section
-from llm_locust.report.sections import contents
+from llm_locust.report.sections import contents, groups
 
 Part = Mapping[str, Any]
 
@@ -24,24 +34,8 @@ _SERVERS_LEAD = (
     "axis of the client's; the table is of the window."
 )
 
-#: The chapter of each section that every report has; one that is not named here is a further figure.
-_CHAPTERS = {
-    "verdict": ("Gates", "Goodput", "Warm-up", "Reliability", "Drift"),
-    "latency": ("Latency", "Intervals"),
-    "load": ("Throughput", "Tokens"),
-    "groups": ("Server calls", "Replicas", "Fairness", "Nodes"),
-    "servers": ("Servers",),
-    "cost": ("Cost", "Roofline", "Energy"),
-    "quality": ("Quality",),
-    "sessions": ("Sessions", "By turn"),
-}
-
-#: Said on the first screen, and below only where they alarm; errors have a longer table here.
-_ELSEWHERE = ("Client", "Records", "Requests", "Errors")
-
-
-#: Stand above the first screen's tiles, whole.
-_ON_TOP = ("Standstill",)
+#: The order of the chapter of the verdict.
+_VERDICT = ("gates", "goodput", "warmup", "reliability", "drift")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +62,25 @@ def chapters(
     placed = _placed(contents.sections(summary))
     course = [*over_time.latencies(run, slo_ms), *over_time.rates(run), *over_time.failures(run)]
     load = [*distributions.relations(run), *over_time.gaps(run)]
-    groups = [*placed["groups"], tables.workers(run, summary)]
+    by_group = [*placed["groups"], tables.workers(run, summary)]
     found = [
         _chapter("verdict", "Verdict", parts=placed["verdict"]),
         _chapter("over-time", "Over the run", course, lead=_OVER_TIME_LEAD),
         _chapter("latency", "Latency", distributions.distributions(run, slo_ms), placed["latency"]),
         _chapter("load", "Length, load, pace", load, placed["load"]),
         _chapter("limits", "Goodput at any limit", limits.limits(run), lead=_LIMITS_LEAD),
-        _chapter("groups", "By group", replicas.in_flight(run, summary), groups),
+        _chapter("groups", "By group", replicas.in_flight(run, summary), by_group),
         _chapter("servers", "Servers", servers.servers(run, curves), placed["servers"], lead=_SERVERS_LEAD),
         _chapter("slowest", "Slowest requests", slowest.timeline(run), [slowest.table(run)]),
-        _chapter("errors", "Errors", parts=[tables.errors(summary)]),
+        _chapter("errors", "Errors", parts=[groups.errors(summary, examples=True)]),
         _chapter("quality", "Quality", parts=placed["quality"]),
         _chapter("sessions", "Sessions", parts=placed["sessions"]),
         _chapter("cost", "Cost and energy", parts=placed["cost"]),
         _chapter("further", "Further figures", parts=placed["further"]),
-        Chapter("definitions", "Definitions", sections=(tables.peers(run),), formulas=True),
+        Chapter("definitions", "Definitions", formulas=True),
         _chapter("configuration", "Configuration", parts=tables.configuration(manifest)),
     ]
-    return [chapter for chapter in found if chapter.charts or chapter.sections]
+    return [chapter for chapter in found if chapter.charts or chapter.sections or chapter.formulas]
 
 
 def _limits_of_all(summary: Part) -> dict[str, float]:
@@ -101,26 +95,16 @@ def _chapter(
     return Chapter(id_, title, tuple(charts), tuple(part for part in parts if part is not None), lead)
 
 
-def _placed(sections: Sequence[Section]) -> dict[str, list[Section]]:
-    """Chapter -> its sections, what alarms first."""
-    placed: dict[str, list[Section]] = {chapter: [] for chapter in (*_CHAPTERS, "further")}
-    for section in sections:
-        if section.title in _ON_TOP:
-            continue
-        if section.alarm or section.title not in _ELSEWHERE:
-            placed[_chapter_of(section)].append(section)
-    return {chapter: sorted(found, key=_rank) for chapter, found in placed.items()}
+def _placed(sections: Sequence[Section]) -> defaultdict[str, list[Section]]:
+    """Chapter -> its sections, what alarms first. An alarm stands with the verdict, or above the tiles."""
+    placed = defaultdict(list)
+    for section in sorted(sections, key=_rank):
+        on_top = section.key in overview.ON_TOP
+        placed["verdict" if section.alarm and not on_top else section.chapter].append(section)
+    return placed
 
 
 def _rank(section: Section) -> int:
-    order = _CHAPTERS["verdict"]
-    return -1 if section.alarm else order.index(section.title) if section.title in order else len(order)
-
-
-def _chapter_of(section: Section) -> str:
     if section.alarm:
-        return "verdict"
-    for chapter, titles in _CHAPTERS.items():
-        if section.title in titles:
-            return chapter
-    return "groups" if section.title.startswith("By ") else "further"
+        return -1
+    return _VERDICT.index(section.key) if section.key in _VERDICT else len(_VERDICT)

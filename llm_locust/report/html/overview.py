@@ -55,6 +55,10 @@ class Fact:
     tone: Tone = Tone.PLAIN
 
 
+#: Sections that stand above the tiles, whole.
+ON_TOP = ("standstill",)
+
+
 def alarms(summary: Part) -> list[Section]:
     """What has no tile of its own, and has to be read before any number."""
     found = (course.standstill(summary), course.stuck(summary))

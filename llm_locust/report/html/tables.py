@@ -1,4 +1,4 @@
-"""Tables that only the page has: workers, errors with examples, peers' words, the configuration."""
+"""Tables that only the page has: the workers and the configuration."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,13 +9,11 @@ import msgspec
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
-from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, short
+from llm_locust.report.text import clean, count, number, percent
 
 Part = Mapping[str, Any]
 
 _MOST_ROWS = 100
-_EXAMPLE_LENGTH = 2_000
-_FIGURES = ("mean", "p50", "p99")
 
 
 def workers(run: RunCharts, summary: Part) -> Section | None:
@@ -66,96 +64,6 @@ def _worker_row(found: Part, known: Part) -> Row:
             number(known["cpu_percent_max"]) if known.get("cpu_percent_max") is not None else "",
         )
     )
-
-
-def errors(summary: Part) -> Section | None:
-    """The kinds of failure with the first text of each; None without any."""
-    kinds = summary.get("errors") or ()
-    if not kinds:
-        return None
-    started = (summary.get("run") or {}).get("started")
-    columns = (
-        Column("Outcome", left=True),
-        Column("Status"),
-        Column("Count"),
-        Column("First"),
-        Column("Last"),
-        Column("Kind of message", left=True, verbatim=True, wraps=True),
-        Column("Example", left=True, verbatim=True, wraps=True),
-    )
-    rows = tuple(
-        Row(
-            (
-                clean(kind.get("outcome")),
-                UNDEFINED if kind.get("status") is None else str(kind["status"]),
-                count(kind.get("count")),
-                after(kind.get("first"), started),
-                after(kind.get("last"), started),
-                _text(kind.get("message")),
-                _text(kind.get("example")),
-            )
-        )
-        for kind in kinds
-    )
-    return Section("Errors", table=Table(columns, rows).without_empty())
-
-
-def _text(value: object) -> str:
-    return UNDEFINED if value is None else short(clean(value), _EXAMPLE_LENGTH)
-
-
-def peers(run: RunCharts) -> Section:
-    """Each peer's word with this run's value by its formula."""
-    tools = ("vllm", "guidellm", "aiperf", "inference-perf", "genai-bench")
-    vllm, guidellm, aiperf, perf, bench = (run.compat[tool] for tool in tools)
-    words = (
-        ("vLLM bench serve", "TPOT", "(e2el − ttft) / (n − 1), successes", _stats(vllm["tpot_ms"])),
-        (
-            "vLLM bench serve",
-            "request goodput",
-            "good successes / (last end − first sent)",
-            _one(vllm["request_goodput"], "/s"),
-        ),
-        (
-            "guidellm",
-            "TPOT",
-            "(last − sent) / n, with TTFT inside",
-            _stats(guidellm["time_per_output_token_ms"]),
-        ),
-        ("guidellm", "ITL", "(last − first) / (n − 1)", _stats(guidellm["inter_token_latency_ms"])),
-        (
-            "aiperf",
-            "inter token latency",
-            "(e2el − ttft) / (n − 1)",
-            _stats(aiperf["inter_token_latency_ms"]),
-        ),
-        ("aiperf", "inter chunk latency", "gaps between chunks", _stats(aiperf["inter_chunk_latency_ms"])),
-        ("inference-perf", "NTPOT", "e2el / n", _stats(perf["normalized_time_per_output_token_ms"])),
-        ("inference-perf", "goodput", "good / successes", ("", percent(perf["goodput_ratio"]), "")),
-        ("genai-bench", "TPOT", "(end with the usage chunk − ttft) / (n − 1)", _stats(bench["tpot_ms"])),
-    )
-    columns = (
-        Column("Tool", left=True),
-        Column("Its word", left=True),
-        Column("Its formula", left=True, wraps=True),
-        *(Column(figure, over="this run, ms") for figure in _FIGURES),
-    )
-    note = "Over the ok requests of this report's window; the tools themselves take other windows."
-    return Section(
-        "The same run in the words of others",
-        table=Table(
-            columns, tuple(Row((tool, word, formula, *stats)) for tool, word, formula, stats in words)
-        ),
-        notes=(Line(note, Tone.FAINT),),
-    )
-
-
-def _stats(found: Part) -> tuple[str, ...]:
-    return tuple(number(found.get(figure)) for figure in _FIGURES)
-
-
-def _one(value: float | None, unit: str) -> tuple[str, ...]:
-    return ("", UNDEFINED if value is None else f"{number(value)} {unit}", "")
 
 
 def configuration(manifest: Manifest) -> list[Section]:

@@ -1,7 +1,7 @@
-"""The report on a terminal, in a pipe and in a log: the sections laid out with rich."""
+"""Sections on a terminal, in a pipe and in a log, laid out with rich: of a report and of a comparison."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -29,14 +29,14 @@ from llm_locust.store import (
 )
 
 #: Where there is room for them, tables get their ``wide`` columns.
-WIDE_FROM = 120
+_WIDE_FROM = 120
 #: Below this tables would lose digits: a narrower terminal wraps the lines instead.
-NARROWEST = 80
+_NARROWEST = 80
 
 _LABEL_WIDTH = 12
 _NARROWEST_TEXT = 12
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-STYLES = {
+_STYLES = {
     Tone.PLAIN: "",
     Tone.GOOD: "green",
     Tone.WARN: "yellow",
@@ -48,53 +48,68 @@ _FILES = (REPORT_HTML_FILE, SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE, REQUE
 _MAYBE = (SERVER_METRICS_FILE, LIVE_FILE)
 
 #: For an output whose encoding has not got them.
-_PLAIN_SIGNS = str.maketrans({"–": "-", "·": "|", "≤": "<=", "†": "^", "…": "...", "∞": "inf"})
-
-
-def render(summary: Mapping[str, Any], *, run_dir: Path | None) -> RenderableType:
-    """The whole report of one summary, fitted to the width that it is printed in.
-
-    Args:
-        summary: the content of ``summary.json``.
-        run_dir: where the run's files are; None leaves them out.
-    """
-    parts = [_heading(heading(summary))]
-    after_table = True
-    for section in sections(summary):
-        stands_apart = section.table is not None or section.alarm
-        if stands_apart or after_table:
-            parts.append(Text())
-        parts.append(_section(section))
-        after_table = stands_apart
-    if run_dir is not None:
-        parts += [Text(), _files(run_dir)]
-    return Group(*parts)
+_PLAIN_SIGNS = str.maketrans(
+    {"–": "-", "·": "|", "≤": "<=", "≥": ">=", "×": "x", "†": "*", "…": "...", "∞": "inf"}
+    | {"→": "to", "▲": "^", "▼": "v"}
+)
 
 
 def print_report(
     summary: Mapping[str, Any], run_dir: Path | None, file: TextIO, width: int | None = None
 ) -> None:
-    """Print the report to ``file``: coloured on a terminal, plain text elsewhere.
+    """Print the report of one summary.
 
     Args:
+        summary: the content of ``summary.json``.
+        run_dir: where the run's files are; None leaves them out.
+    """
+    files = () if run_dir is None else (Text(), _files(run_dir))
+    parts = (_heading(heading(summary)), Text(), *_laid_out(sections(summary)), *files)
+    print_parts(lambda _: parts, file, width)
+
+
+def print_sections(parts: Iterable[Section], file: TextIO, width: int | None = None) -> None:
+    """Print sections that need no heading."""
+    laid_out = tuple(_laid_out(parts))
+    print_parts(lambda _: laid_out, file, width)
+
+
+def print_parts(
+    parts: Callable[[bool], Iterable[RenderableType]], file: TextIO, width: int | None = None
+) -> None:
+    """Print to ``file``: coloured on a terminal, plain text elsewhere.
+
+    Args:
+        parts: what is printed, given whether there is room for ``wide`` columns.
         width: columns; None takes the terminal's, or 80 where there is none.
     """
     console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
-    console.width = max(console.width, NARROWEST)
+    console.width = max(console.width, _NARROWEST)
     with console.capture() as captured:
-        console.print(render(summary, run_dir=run_dir), crop=False)
+        console.print(Group(*parts(console.width >= _WIDE_FROM)), crop=False)
     lines = (line.rstrip() for line in captured.get().splitlines())
-    file.write(encodable("\n".join(lines) + "\n", file, _PLAIN_SIGNS))
+    file.write(_encodable("\n".join(lines) + "\n", file))
     file.flush()
 
 
-def encodable(text: str, file: TextIO, plain_signs: Mapping[int, str]) -> str:
-    """The text as ``file`` can have it: with ``plain_signs`` where its encoding lacks some."""
+def _laid_out(parts: Iterable[Section]) -> Iterator[RenderableType]:
+    """The sections, an empty line around each that has more than lines beside its title."""
+    before: bool | None = None
+    for section in parts:
+        stands_apart = section.table is not None or section.alarm or section.stacked
+        if before is not None and (stands_apart or before):
+            yield Text()
+        yield _section(section)
+        before = stands_apart
+
+
+def _encodable(text: str, file: TextIO) -> str:
+    """The text as ``file`` can have it: with plain signs where its encoding lacks some."""
     encoding = getattr(file, "encoding", None) or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        return text.translate(plain_signs).encode(encoding, "replace").decode(encoding)
+        return text.translate(_PLAIN_SIGNS).encode(encoding, "replace").decode(encoding)
     return text
 
 
@@ -103,8 +118,10 @@ def _heading(section: Section) -> RenderableType:
 
 
 def _section(section: Section) -> RenderableType:
+    if section.stacked:
+        return _Stacked(section)
     if section.alarm:
-        style = STYLES[section.lines[0].tone]
+        style = _STYLES[section.lines[0].tone]
         text = Group(*map(_line, section.lines))
         return Panel(text, title=Text(section.title), title_align="left", box=box.HEAVY, border_style=style)
     body = _Fitted(section)
@@ -122,11 +139,11 @@ def _labelled(label: str, body: RenderableType) -> RenderableType:
 def _files(run_dir: Path) -> RenderableType:
     where = Text(clean(run_dir), no_wrap=True, overflow="ignore")
     names = [*_FILES, *(name for name in _MAYBE if (run_dir / name).exists())]
-    return _labelled("Files", Group(where, Text(" ".join(names), style=STYLES[Tone.FAINT])))
+    return _labelled("Files", Group(where, Text(" ".join(names), style=_STYLES[Tone.FAINT])))
 
 
 def _line(line: Line) -> RenderableType:
-    return _Flowing(line) if SEPARATOR in line.text else Text(line.text, style=STYLES[line.tone])
+    return _Flowing(line) if SEPARATOR in line.text else Text(line.text, style=_STYLES[line.tone])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +160,7 @@ class _Flowing:
         # The separator stays with the fact before it; textwrap does not break at a no-break space.
         text = f"{_NO_BREAK}{SEPARATOR.strip()} ".join(facts)
         for wrapped in textwrap.wrap(text, options.max_width, break_on_hyphens=False):
-            yield Text(wrapped.replace(_NO_BREAK, " "), style=STYLES[self.line.tone])
+            yield Text(wrapped.replace(_NO_BREAK, " "), style=_STYLES[self.line.tone])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +170,31 @@ class _Fitted:
     section: Section
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        section = self.section if options.max_width >= WIDE_FROM else self.section.without_wide()
+        section = _fitting(self.section, options)
         yield from map(_line, section.lines)
         if section.table is not None:
             yield _rich_table(section.table)
         indent = 0 if section.lines else 2
         yield from (Padding(_line(note), (0, 0, 0, indent)) for note in section.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stacked:
+    """A section below its title."""
+
+    section: Section
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        section = _fitting(self.section, options)
+        yield Text(section.title, style="bold yellow" if section.alarm else "bold")
+        yield from (Padding(_line(line), (0, 0, 0, 2)) for line in section.lines)
+        if section.table is not None:
+            yield _rich_table(section.table)
+        yield from map(_line, section.notes)
+
+
+def _fitting(section: Section, options: ConsoleOptions) -> Section:
+    return section if options.max_width >= _WIDE_FROM else section.without_wide()
 
 
 def _rich_table(table: Table) -> RichTable:
@@ -190,7 +226,7 @@ def _heads(columns: tuple[Column, ...]) -> Iterator[str]:
 
 
 def _cells(columns: tuple[Column, ...], row: Row) -> Iterator[Text]:
-    """Only the first cell carries the row's tone: figures stay in the terminal's own colour."""
+    """Cells in the row's tone, but for figures, which stay in the terminal's own colour."""
     for i, (column, cell) in enumerate(zip(columns, row.cells, strict=True)):
-        style = STYLES[row.tone] if i == 0 else ""
+        style = _STYLES[row.tone] if i == 0 or column.toned else ""
         yield Text(cell, style=style, overflow="fold", justify="left" if column.left else "right")

@@ -1,6 +1,6 @@
-"""``report.md``: the same report as Markdown, made to be put into a pull request."""
+"""Sections as Markdown, made to be put into a pull request: of a report and of a comparison."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from llm_locust.report.render.marks import MARKS, code, escaped
@@ -11,23 +11,29 @@ from llm_locust.report.text import UNDEFINED
 _ALERTS = {Tone.WARN: "[!WARNING]", Tone.BAD: "[!CAUTION]"}
 
 #: Sections that a reader of a pull request opens when they are wanted.
-_FOLDED = {"Intervals", "Tokens", "Errors", "By name", "By class", "Replicas", "Nodes"}
+_FOLDED = {"intervals", "tokens", "errors", "by_name", "by_class", "replicas", "nodes"}
 
 
 def markdown(summary: Mapping[str, Any]) -> str:
-    """The report of one summary as GitHub-flavoured Markdown.
+    """The report of one summary."""
+    head = heading(summary)
+    return markdown_of(code(head.title), ["  \n".join(map(_line, head.lines))], sections(summary))
+
+
+def markdown_of(title: str, blocks: Sequence[str], parts: Iterable[Section]) -> str:
+    """Sections as GitHub-flavoured Markdown, below a heading and blocks that are Markdown already.
 
     Text of a server or a user stands in code spans: nothing in it is markup, a link, a mention or
     a reference there.
     """
-    head = heading(summary)
-    blocks = [f"## {code(head.title)}", "  \n".join(map(_line, head.lines))]
-    for section in sections(summary):
-        blocks += _section(section.without_wide())
-    return "\n\n".join(blocks) + "\n"
+    found = [block for section in parts for block in _section(section.without_wide())]
+    return "\n\n".join([f"## {title}", *blocks, *found]) + "\n"
 
 
 def _section(section: Section) -> Iterator[str]:
+    if section.stacked:
+        yield from _stacked(section)
+        return
     if section.alarm:
         yield _alarm(section)
         return
@@ -35,9 +41,23 @@ def _section(section: Section) -> Iterator[str]:
         yield f"**{section.title}** " + "  \n".join(_marked(line) for line in section.lines)
     content = [_table(section.table)] if section.table is not None else []
     content += [_line(note) for note in section.notes]
-    if section.title in _FOLDED:
+    if section.key in _FOLDED:
         content = [f"<details><summary>{section.title}</summary>", *content, "</details>"]
     yield from content
+
+
+def _stacked(section: Section) -> Iterator[str]:
+    """A section below its title: its lines are a list, and its notes small print."""
+    if section.alarm:
+        lines = [_ALERTS[Tone.WARN], f"**{section.title}**", *(f"- {_line(line)}" for line in section.lines)]
+        yield "\n".join(f"> {line}" for line in lines)
+        return
+    if section.lines:
+        yield f"**{section.title}**\n\n" + "\n".join(f"- {_marked(line)}" for line in section.lines)
+    if section.table is not None:
+        yield _table(section.table)
+    if section.notes:
+        yield "\n".join(f"<sub>{_line(note)}</sub>  " for note in section.notes).rstrip()
 
 
 def _alarm(section: Section) -> str:

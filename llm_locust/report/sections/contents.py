@@ -1,6 +1,8 @@
 """Which sections a report has, and in which order: trust first, then the verdict, then numbers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from llm_locust.report.section import Line, Section, Tone
@@ -75,37 +77,57 @@ def _asked(analysis: Part) -> Iterator[Line]:
         yield Line(f"only {share}: {clean(analysis['where'])}", Tone.WARN, verbatim=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A section of every report: its key, the chapter of the page that it stands in, and what makes it."""
+
+    key: str
+    chapter: str
+    made: Callable[[Part], Section | Iterable[Section] | None]
+
+
+#: Every section in the order of the console and of Markdown. One without a chapter is on the page's first
+#: screen, and in the chapter of the verdict only where it is an alarm.
+CONTENTS = (
+    Entry("client", "", verdicts.client),
+    Entry("standstill", "", course.standstill),
+    Entry("stuck", "", course.stuck),
+    Entry("records", "", completeness),
+    Entry("requests", "", measures.requests),
+    Entry("warmup", "verdict", course.warmup),
+    Entry("reliability", "verdict", course.reliability),
+    Entry("gates", "verdict", verdicts.gates),
+    Entry("goodput", "verdict", verdicts.goodput),
+    Entry("latency", "latency", measures.latency),
+    Entry("intervals", "latency", measures.intervals),
+    Entry("throughput", "load", measures.throughput),
+    Entry("tokens", "load", measures.tokens),
+    Entry("cost", "cost", cost),
+    Entry("roofline", "cost", roofline),
+    Entry("drift", "verdict", course.drift),
+    Entry("quality", "quality", quality),
+    Entry("sessions", "sessions", sessions.sessions),
+    Entry("by_turn", "sessions", sessions.by_turn),
+    Entry("errors", "", groups.errors),
+    Entry("by_name", "groups", partial(groups.by_label, key="by_name", head="Name")),
+    Entry("by_class", "groups", partial(groups.by_label, key="by_class", head="Class")),
+    Entry("interventions", "groups", interventions),
+    Entry("replicas", "groups", groups.replicas),
+    Entry("fairness", "groups", fairness),
+    Entry("servers", "servers", server.servers),
+    Entry("energy", "cost", server.energy),
+    Entry("breakdowns", "groups", groups.breakdowns),
+    Entry("nodes", "groups", nodes),
+)
+
+
 def sections(summary: Part) -> list[Section]:
     """Every section that has something to say, alarms as the others at their place."""
-    found = [
-        verdicts.client(summary),
-        course.standstill(summary),
-        course.stuck(summary),
-        completeness(summary),
-        measures.requests(summary),
-        course.warmup(summary),
-        course.reliability(summary),
-        verdicts.gates(summary),
-        verdicts.goodput(summary),
-        measures.latency(summary),
-        measures.intervals(summary),
-        measures.throughput(summary),
-        measures.tokens(summary),
-        cost(summary),
-        roofline(summary),
-        course.drift(summary),
-        quality(summary),
-        sessions.sessions(summary),
-        sessions.by_turn(summary),
-        groups.errors(summary),
-        groups.by_label(summary, "by_name", "Name"),
-        groups.by_label(summary, "by_class", "Class"),
-        interventions(summary),
-        groups.replicas(summary),
-        fairness(summary),
-        server.servers(summary),
-        server.energy(summary),
-        *groups.breakdowns(summary),
-        nodes(summary),
-    ]
-    return explained_once([section for section in found if section is not None])
+    found = [section for entry in CONTENTS for section in _made(entry, summary)]
+    return explained_once(found)
+
+
+def _made(entry: Entry, summary: Part) -> Iterator[Section]:
+    made = entry.made(summary)
+    for section in (made,) if isinstance(made, Section) else made or ():
+        yield replace(section, key=section.key or entry.key, chapter=entry.chapter)

@@ -11,41 +11,53 @@ Part = Mapping[str, Any]
 
 #: Rows of one table; a note says how many more are in summary.json.
 MOST_ROWS = 20
-_MESSAGE_LENGTH = 160
+_MESSAGE_LENGTH, _EXAMPLE_LENGTH = 160, 2_000
 _NAME_LENGTH = 64
 
 
-def errors(summary: Part) -> Section | None:
-    """The kinds of failure, most frequent first; None without any."""
+def errors(summary: Part, *, examples: bool = False) -> Section | None:
+    """The kinds of failure, most frequent first; None without any.
+
+    Args:
+        examples: all kinds, each with the first text of its kind, at length.
+    """
     kinds = summary.get("errors") or ()
     if not kinds:
         return None
     started = (summary.get("run") or {}).get("started")
-    columns = (
-        Column("Errors", left=True),
+    columns = [
+        Column("Outcome" if examples else "Errors", left=True),
         Column("Status"),
         Column("Count"),
         Column("First"),
         Column("Last"),
-        Column("Message", left=True, verbatim=True, wraps=True),
+        Column("Kind of message" if examples else "Message", left=True, verbatim=True, wraps=True),
+    ]
+    if not examples:
+        rows = tuple(Row(_error_cells(kind, started, _MESSAGE_LENGTH)) for kind in kinds[:MOST_ROWS])
+        return Section("Errors", table=Table(tuple(columns), rows), notes=_left_out(kinds))
+    columns.append(Column("Example", left=True, verbatim=True, wraps=True))
+    rows = tuple(
+        Row((*_error_cells(kind, started, _EXAMPLE_LENGTH), _text(kind.get("example"), _EXAMPLE_LENGTH)))
+        for kind in kinds
     )
-    rows = tuple(_error_row(kind, started) for kind in kinds[:MOST_ROWS])
-    return Section("Errors", table=Table(columns, rows), notes=_left_out(kinds))
+    return Section("Errors", table=Table(tuple(columns), rows).without_empty())
 
 
-def _error_row(kind: Part, started: str | None) -> Row:
+def _error_cells(kind: Part, started: str | None, most: int) -> tuple[str, ...]:
     status = kind.get("status")
-    message = kind.get("message")
-    return Row(
-        (
-            clean(kind.get("outcome")),
-            UNDEFINED if status is None else str(status),
-            count(kind.get("count")),
-            after(kind.get("first"), started),
-            after(kind.get("last"), started),
-            UNDEFINED if message is None else short(clean(message), _MESSAGE_LENGTH),
-        )
+    return (
+        clean(kind.get("outcome")),
+        UNDEFINED if status is None else str(status),
+        count(kind.get("count")),
+        after(kind.get("first"), started),
+        after(kind.get("last"), started),
+        _text(kind.get("message"), most),
     )
+
+
+def _text(value: object, most: int) -> str:
+    return UNDEFINED if value is None else short(clean(value), most)
 
 
 def by_label(summary: Part, key: str, head: str) -> Section | None:
@@ -68,7 +80,8 @@ def breakdowns(summary: Part) -> Iterator[Section]:
             (Line(f"{count(more)} more, the first of them in summary.json", Tone.FAINT),) if more > 0 else ()
         )
         table = Table(_group_columns(head), tuple(rows[:MOST_ROWS]))
-        yield Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *notes))
+        notes = (*meaning_in(table), *notes)
+        yield Section(f"By {head.lower()}", table=table, notes=notes, key=f"by_{dimension}")
 
 
 def _group_columns(head: str) -> tuple[Column, ...]:

@@ -16,11 +16,12 @@ from llm_locust.cli import compare as command
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
 from llm_locust.metrics.stats.bootstrap import CELLS
-from llm_locust.report.compare.console import print_comparison
-from llm_locust.report.compare.markdown import markdown
 from llm_locust.report.compare.outcome import Outcome, compare_runs
 from llm_locust.report.compare.page import page
 from llm_locust.report.compare.scaling import scaled
+from llm_locust.report.compare.tables import sections
+from llm_locust.report.render.console import print_sections
+from llm_locust.report.render.markdown import markdown_of
 from llm_locust.store import MANIFEST_FILE, REQUESTS_FILE
 
 EVIL = '<script>alert("x")</script> | `code` <b>'
@@ -55,7 +56,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 def printed(outcome: Outcome, width: int = 80) -> str:
     file = io.StringIO()
-    print_comparison(outcome, file, width)
+    print_sections(sections(outcome), file, width)
     return file.getvalue()
 
 
@@ -96,7 +97,7 @@ def test_the_table_fits_80_columns_and_has_the_absolute_difference_on_140(runs: 
 def test_an_output_without_unicode_gets_plain_signs(runs: dict[str, Path]) -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
-    print_comparison(pair(runs, "base", "slow", "p50_ttft<=+5%"), file, 80)
+    print_sections(sections(pair(runs, "base", "slow", "p50_ttft<=+5%")), file, 80)
     text = raw.getvalue().decode("ascii")
     assert "?" not in text
     assert ".. +" in text
@@ -250,7 +251,7 @@ def test_foreign_text_stays_text(tmp_path: Path) -> None:
     assert "&lt;script&gt;alert" in html
     (series, _) = payload(html)["charts"][0]["series"]
     assert series["name"] == "base: <img onerror=x>"  # the page's script keeps plotly from reading tags in it
-    md = markdown(outcome)
+    md = markdown_of("Comparison of runs", [], sections(outcome))
     assert all("<script>" not in re.sub(r"(`+).*?\1", "", line) for line in md.splitlines())
     assert "\x1b" not in printed(outcome) + md + html
 

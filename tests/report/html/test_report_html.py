@@ -189,14 +189,6 @@ def test_the_slowest_requests_show_what_they_waited_for() -> None:
     assert columns["first byte (ms)"][0] == 7000
 
 
-def test_the_words_of_other_tools_stand_with_this_run_s_values() -> None:
-    text = page().text("definitions")
-    for tool in ("vLLM bench serve", "guidellm", "aiperf", "inference-perf", "genai-bench"):
-        assert tool in text
-    assert "vLLM bench serve TPOT (e2el − ttft) / (n − 1), successes 20.0 20.0 20.0" in text
-    assert "first token event − sent" in text
-
-
 def test_errors_have_an_example_and_the_configuration_is_whole() -> None:
     found = page(options={"arrival": "poisson", "stages": [1, 2]}, command=["locust", "-f", "a b.py"])
     assert "no room" in found.text("errors")
