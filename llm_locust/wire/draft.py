@@ -10,7 +10,6 @@ from llm_locust.wire.names import clean_name
 from llm_locust.wire.payload import (
     MAX_PARTS,
     PayloadError,
-    count_of,
     explained,
     json_text,
     name_of,
@@ -19,16 +18,7 @@ from llm_locust.wire.payload import (
 )
 from llm_locust.wire.pieces import Pieces
 from llm_locust.wire.sse import SseEvent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Token counts by the server. ``None`` where it did not say."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None  # of the input, out of the prefix cache
-    reasoning_tokens: int | None = None  # of the output
+from llm_locust.wire.usage import NO_USAGE, Usage, UsageFields, usage_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +137,7 @@ class Draft:
     first_answer: int | None = None
     choices: dict[int, ChoiceDraft] = field(default_factory=lambda: {0: ChoiceDraft()})
     tools: dict[tuple[int, int | str], ToolDraft] = field(default_factory=dict)
-    usage: dict[str, Any] | None = None
+    usage: UsageFields | dict[str, Any] | None = None
     model: str | None = None
     error: str | None = None
     invalid: str | None = None
@@ -196,7 +186,7 @@ class Draft:
     def note(self, model: Any, usage: Any) -> None:
         """The first model named and the last usage sent count."""
         self.model = self.model or name_of(model)
-        if usage and isinstance(usage, dict):
+        if usage and isinstance(usage, dict | UsageFields) and usage != NO_USAGE:
             self.usage = usage
 
     def fail(self, message: str) -> None:
@@ -232,7 +222,7 @@ class Draft:
         calls = [_tool_call(tool) for tool in self.tools.values()]
         if self.error is None and reason in _FAILURES:
             self.fail(f"the server ended the answer with finish reason '{reason}'")
-        usage, last = _usage(self.usage), self.token_ends[-1] if self.token_ends else 0
+        usage, last = usage_of(self.usage), self.token_ends[-1] if self.token_ends else 0
         return Reply(
             token_ends=self.token_ends[:],
             first_answer=self.first_answer,
@@ -315,26 +305,3 @@ def _tool_call(tool: ToolDraft) -> ToolCall:
     return ToolCall(
         id=_well_formed(tool.id), name=_well_formed(tool.name), arguments=_joined([tool.arguments])
     )
-
-
-def _usage(raw: dict[str, Any] | None) -> Usage | None:
-    """Both spellings: prompt/completion (chat, completions) and input/output (responses)."""
-    if raw is None:
-        return None
-    given = _details(raw, "prompt_tokens_details", "input_tokens_details")
-    made = _details(raw, "completion_tokens_details", "output_tokens_details")
-    return Usage(
-        input_tokens=_first_count(raw, "prompt_tokens", "input_tokens"),
-        output_tokens=_first_count(raw, "completion_tokens", "output_tokens"),
-        cached_tokens=_first_count(given | raw, "cached_tokens", "prompt_cache_hit_tokens"),
-        reasoning_tokens=_first_count(raw | made, "reasoning_tokens"),
-    )
-
-
-def _details(raw: dict[str, Any], *names: str) -> dict[str, Any]:
-    return next((raw[n] for n in names if isinstance(raw.get(n), dict)), {})
-
-
-def _first_count(raw: dict[str, Any], *names: str) -> int | None:
-    counts = (count_of(raw.get(name)) for name in names)
-    return next((c for c in counts if c is not None), None)

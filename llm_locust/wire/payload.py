@@ -4,10 +4,15 @@ Everything here takes any value that JSON can hold and raises nothing but :class
 """
 
 import json
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
+
+T = TypeVar("T")
+
+#: A number of things, as servers send it.
+Count = int | float | None
 
 _EXCERPT_CHARS = 80
 _ERROR_CHARS = 1000
@@ -18,16 +23,29 @@ DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _decode = msgspec.json.Decoder().decode
 
-#: Most bytes of one JSON document, most objects and lists in it, most commas, and most digits of an integer.
-#: Decoding cannot be broken off: a document of this size holds the event loop for 10 ms. Text counts too, as
-#: if it were JSON.
-MAX_DOCUMENT_BYTES = 1 << 20
+#: A document up to this size is decoded in 5 ms, whatever is in it.
+_SMALL_BYTES = 64 << 10
+
+#: Most bytes of one document that is decoded into values of any type, most objects and lists in it, most
+#: commas, and most digits of an integer. Decoding cannot be broken off: a document of this size holds the
+#: event loop for 10 ms. Text counts too, as if it were JSON.
+_MAX_UNTYPED_BYTES = 1 << 20
 _MAX_CONTAINERS = 20_000
 _MAX_COMMAS = 30_000
 _MAX_DIGITS = 100
 
 #: A longer document that msgspec refuses is not given to Python's parser, which takes twice as long.
 _MAX_SECOND_TRY_BYTES = 128 << 10
+
+#: Most bytes of one event of a stream.
+MAX_EVENT_BYTES = 1 << 20
+
+#: Most bytes of one document that is decoded into typed structs, most commas and backslashes in it, and most
+#: colons, those behind names of log probabilities not counted.
+MAX_DOCUMENT_BYTES = 7 << 20
+_MAX_MARKS = 1_000_000
+_MAX_NAMES = 30_000
+_LOGPROB_NAMES = (b'"token":', b'"logprob":', b'"bytes":', b'"top_logprobs":')
 
 _DIGITS = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 _MANY_DIGITS = b"0" * (_MAX_DIGITS + 1)
@@ -42,9 +60,11 @@ class PayloadError(ValueError):
 
 
 def excess(data: bytes) -> str | None:
-    """What a JSON document has too much of to be decoded at once; None where it can be."""
-    if len(data) > MAX_DOCUMENT_BYTES:
-        return f"more than {MAX_DOCUMENT_BYTES >> 20} MiB in one JSON document"
+    """What a JSON document has too much of to be decoded into values of any type; None where it can be."""
+    if len(data) <= _SMALL_BYTES:
+        return None
+    if len(data) > _MAX_UNTYPED_BYTES:
+        return f"more than {_MAX_UNTYPED_BYTES >> 20} MiB in one JSON document of unexpected form"
     if data.count(b"{") + data.count(b"[") > _MAX_CONTAINERS:
         return f"more than {_MAX_CONTAINERS:,} JSON objects and lists"
     if data.count(b",") > _MAX_COMMAS:
@@ -69,6 +89,61 @@ def excerpt(data: bytes) -> str:
     return repr(data[: 4 * _EXCERPT_CHARS].decode("utf-8", "replace")[:_EXCERPT_CHARS])
 
 
+class Few(msgspec.Struct, Generic[T], array_like=True, gc=False):
+    """A JSON list of typed objects, of which no more than five are made: the rest is skipped."""
+
+    first: T | msgspec.UnsetType = msgspec.UNSET
+    second: T | msgspec.UnsetType = msgspec.UNSET
+    third: T | msgspec.UnsetType = msgspec.UNSET
+    fourth: T | msgspec.UnsetType = msgspec.UNSET
+    more: T | msgspec.UnsetType = msgspec.UNSET
+
+    def all(self) -> list[T]:
+        """The objects.
+
+        Raises:
+            PayloadError: there are more than four.
+        """
+        if self.first is msgspec.UNSET:
+            return []
+        if self.second is msgspec.UNSET:
+            return [self.first]
+        if self.more is not msgspec.UNSET:
+            raise PayloadError("more than four objects")
+        found = (self.first, self.second, self.third, self.fourth)
+        return [item for item in found if not isinstance(item, msgspec.UnsetType)]
+
+
+class DocumentSize:
+    """What decoding a document into typed structs costs, counted while its bytes come.
+
+    Typed decoding makes no object of what it does not look for. What is left to bound are bytes, values, and
+    names, each of which may be one that it looks for.
+    """
+
+    __slots__ = ("_marks", "_names", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = self._marks = self._names = 0
+
+    def add(self, data: bytes) -> None:
+        """The document's next bytes."""
+        self.size_bytes += len(data)
+        self._marks += data.count(b",") + data.count(b"\\")
+        self._names += data.count(b":") - sum(map(data.count, _LOGPROB_NAMES))
+
+    @property
+    def excess(self) -> str | None:
+        """What the document has too much of to be decoded in 20 ms; None where it can be."""
+        if self.size_bytes > MAX_DOCUMENT_BYTES:
+            return f"more than {MAX_DOCUMENT_BYTES >> 20} MiB in one JSON document"
+        if self._marks > _MAX_MARKS:
+            return f"more than {_MAX_MARKS:,} JSON values"
+        if self.size_bytes > _MAX_UNTYPED_BYTES and self._names > _MAX_NAMES:
+            return f"more than {_MAX_NAMES:,} names beside those of log probabilities"
+        return None
+
+
 def parse_object(data: bytes, *, retry: bool = True) -> dict[str, Any]:
     """A JSON object.
 
@@ -77,11 +152,13 @@ def parse_object(data: bytes, *, retry: bool = True) -> dict[str, Any]:
     become U+FFFD.
 
     Args:
-        retry: give it a second try. A long document has none.
+        retry: give it a second try. A document above 128 KiB has none.
 
     Raises:
-        PayloadError: not JSON, or JSON but no object.
+        PayloadError: not JSON, JSON but no object, or more than can be decoded at once.
     """
+    if (what := excess(data)) is not None:
+        raise PayloadError(what)
     try:
         value = _decode(data)
     except DECODE_ERRORS:
@@ -194,7 +271,8 @@ def well_formed(text: str) -> str:
     if text.isascii():
         return text
     try:
-        text.encode()
+        for begin in range(0, len(text), _SMALL_BYTES):  # in one go it would take fresh memory
+            text[begin : begin + _SMALL_BYTES].encode()
     except UnicodeEncodeError:
         return _without_surrogates(text)
     return text

@@ -8,12 +8,12 @@ from array import array
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
-from llm_locust.wire.dialects.chat import read_body as _read_choices_body
-from llm_locust.wire.dialects.chat import read_chat, read_completions
+from llm_locust.wire.dialects.chat import read_chat, read_chat_body, read_completions, read_completions_body
 from llm_locust.wire.dialects.messages import read_messages, read_messages_body
 from llm_locust.wire.dialects.responses import read_responses, read_responses_body
-from llm_locust.wire.draft import Draft, Reply, ToolCall, Usage
+from llm_locust.wire.draft import Draft, Reply, ToolCall
 from llm_locust.wire.sse import SseEvent
+from llm_locust.wire.usage import Usage
 
 __all__ = ["Endpoint", "Reply", "ReplyReader", "ToolCall", "Usage", "read_body", "reply_reader"]
 
@@ -88,9 +88,9 @@ def read_body(endpoint: Endpoint, body: bytes) -> Reply:
     draft = Draft()
     match endpoint:
         case Endpoint.CHAT:
-            _read_choices_body(draft, body, "message")
+            read_chat_body(draft, body)
         case Endpoint.COMPLETIONS:
-            _read_choices_body(draft, body, "text")
+            read_completions_body(draft, body)
         case Endpoint.RESPONSES:
             read_responses_body(draft, body)
         case Endpoint.MESSAGES:

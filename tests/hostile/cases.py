@@ -133,6 +133,25 @@ DEAR = {
     "lone surrogates": b'"' + b"\\ud800" * 21_000 + b'"',
 }
 
+#: Whole answers near the bound of one document, in which one thing comes again and again.
+DEAR_BODIES = {
+    "numbers": (b'{"choices":[],"x":[', b"1,", b"1]}"),
+    "skipped lists": (b'{"choices":[],"x":[', b"[],", b"1]}"),
+    "skipped text": (b'{"choices":[],"x":"', "é中".encode(), b'"}'),
+    "skipped escapes": (b'{"choices":[],"x":"', b"\\n", b'"}'),
+    "skipped log probabilities": (b'{"choices":[],"x":{', b'"token":1,', b'"logprob":1}}'),
+    "choices again": (b"{", b'"choices":[{}],', b'"x":1}'),
+    "rare choices again": (b"{", b'"choices":[{}],' + b" " * 300, b'"x":1}'),
+    "spelt-out choices": (b"{", b'"choice\\u0073":[{}],', b'"x":1}'),
+    "models": (b'{"choices":[],', b'"model":"a",', b'"x":1}'),
+    "usages": (b'{"choices":[],', b'"usage":{},', b'"x":1}'),
+    "escaped content": (b'{"choices":[{"message":{"content":"', b"\\u00e9", b'"}}]}'),
+    "long content": (b'{"choices":[{"message":{"content":"', "é中".encode(), b'"}}]}'),
+    "messages": (b'{"choices":[{', b'"message":{"content":""},', b'"index":0}]}'),
+    "tool calls": (b'{"choices":[{"message":{', b'"tool_calls":[{},{}],', b'"x":1}}]}'),
+    "1,000 tool calls": (b'{"choices":[{"message":{"tool_calls":[', b"{},", b"{}]}}]}"),
+}
+
 #: Where in a payload they may stand.
 PLACES = {
     "usage": b'{"choices":[],"usage":%b}',
@@ -270,7 +289,11 @@ def _large() -> Iterator[Case]:
     body = framed(objects, "length", OK + JSON)
     yield Case("a body of objects", body, ("invalid",), "JSON objects and lists", streamed=False)
     body = framed([(b"x", 10 * MIB)], "length", OK + JSON)
-    yield Case("a body of 10 MiB", body, ("invalid",), "1 MiB in one JSON document", streamed=False)
+    yield Case("a body of 10 MiB", body, ("invalid",), "7 MiB in one JSON document", streamed=False)
+    for name, (begin, unit, end) in DEAR_BODIES.items():
+        body = framed([*once(begin), *repeated(unit, 7_200_000), *once(end)], "length", OK + JSON)
+        refused = ("ok", "invalid", "empty")
+        yield Case(f"a body of {name}", body, refused, streamed=False)
     for how in FRAMINGS:
         body = framed(repeated(b": nothing\n", 3 * MIB), how)
         yield Case(f"over --max-answer, {how}", body, ("invalid",), "more than 1 MiB", max_answer_bytes=MIB)

@@ -162,7 +162,7 @@ def _note_usage(draft: Draft, usage: Any, *, begun: bool = False) -> None:
     if not isinstance(usage, dict):
         return
     news = {k: v for k, v in usage.items() if v is not None and not (begun and k == "output_tokens")}
-    known = {**(draft.usage or {}), **news}
+    known = {**draft.usage, **news} if isinstance(draft.usage, dict) else news
     counts = [count_of(known.get(name)) for name in _INPUT_COUNTS]
     if counts[0] is not None:
         known["prompt_tokens"] = sum(count or 0 for count in counts)

@@ -20,6 +20,7 @@ from llm_locust.wire.payload import (
     text_of,
 )
 from llm_locust.wire.sse import SseEvent
+from llm_locust.wire.usage import UsageFields
 
 _TEXT = "response.output_text.delta"
 _REASONING = "response.reasoning_text.delta"
@@ -33,6 +34,7 @@ _ARGUMENTS = frozenset(
     }
 )
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_REPEATS = ("text.done", "part.done", "item.done", "arguments.done")  # of what came in deltas
 _ITEM_ADDED = "response.output_item.added"
 _CALLS = frozenset({"function_call", "custom_tool_call", "mcp_call"})
 
@@ -43,7 +45,28 @@ class _Event(msgspec.Struct, gc=False):
     item_id: Any = None
 
 
+class _Details(msgspec.Struct, gc=False):
+    reason: str | None = None
+
+
+class _Response(msgspec.Struct, gc=False):
+    status: str | None = None
+    model: str | None = None
+    usage: UsageFields | None = None
+    incomplete_details: _Details | None = None
+    error: None = None
+
+
+class _End(msgspec.Struct, gc=False):
+    """The event that ends an answer. It repeats the whole of it, with log probabilities."""
+
+    type: str
+    response: _Response
+    error: None = None
+
+
 _decode = msgspec.json.Decoder(_Event).decode
+_decode_end = msgspec.json.Decoder(_End).decode
 
 
 def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
@@ -60,8 +83,20 @@ def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
             draft.token_ends.append(event.end)
         elif payload.delta is not None and payload.type is not None:
             _read_delta(draft, payload, event)
-        else:
+        elif payload.type in _ENDS:
+            _read_last(draft, event)
+        elif payload.type is None or not payload.type.endswith(_REPEATS):
             read_leniently(draft, event, _read_event)
+
+
+def _read_last(draft: Draft, event: SseEvent) -> None:
+    try:
+        end = _decode_end(event.data)
+    except DECODE_ERRORS:
+        read_leniently(draft, event, _read_event)
+        return
+    _read_end(draft, msgspec.to_builtins(end.response), end.type.removeprefix("response."))
+    draft.finish_end = event.end
 
 
 def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:

@@ -14,8 +14,8 @@ from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
 from llm_locust.deployment.exposition import readings
 from llm_locust.sim.answers.jobs import ModelLimits
-from llm_locust.wire.draft import Reply, Usage
-from llm_locust.wire.reply import Endpoint, read_body, reply_reader
+from llm_locust.wire.draft import Reply
+from llm_locust.wire.reply import Endpoint, Usage, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
 
 CUT_TOKENS = 3  # where a fault midway strikes
