@@ -67,6 +67,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Elsewhere than in a locustfile Locust may be used as a library, and has not got the options yet.
+    if _HOMES[name].startswith("llm_locust.swarm."):
+        import_module("llm_locust.swarm.plugin")
     return getattr(import_module(_HOMES[name]), name)
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from llm_locust.core.arrow_columns import from_lists, from_numpy, from_values, known_of, values_of
 from llm_locust.core.arrow_stream import StreamError, read_stream
 from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, Outcome, RequestRecord
 
@@ -126,12 +127,12 @@ class RecordBatch:
     def from_records(cls, records: Sequence[RequestRecord], worker: str) -> "RecordBatch":
         """One row a record, in order. ``worker`` names the process that made them."""
         columns: dict[str, pa.Array] = {
-            name: pa.array([getattr(r, attribute) for r in records], type=_plain(SCHEMA.field(name).type))
+            name: from_values([getattr(r, attribute) for r in records], _plain(SCHEMA.field(name).type))
             for name, attribute in _FIELDS
         }
-        columns["worker"] = pa.array([worker] * len(records), type=pa.string())
-        columns["arrivals_ns"] = _lists("arrivals_ns", [r.arrivals_ns for r in records])
-        columns["early_ns"] = _lists("early_ns", [r.early_ns for r in records])
+        columns["worker"] = from_values([worker] * len(records), pa.string())
+        for name in ("arrivals_ns", "early_ns"):
+            columns[name] = from_lists([getattr(r, name) for r in records], SCHEMA.field(name).type)
         arrays = [
             columns[f.name].dictionary_encode() if pa.types.is_dictionary(f.type) else columns[f.name]
             for f in SCHEMA
@@ -225,10 +226,10 @@ class RecordBatch:
             yield RecordBatch(table.slice(start, PART_ROWS))
 
     def take(self, rows: NDArray[np.int64]) -> "RecordBatch":
-        return RecordBatch(self.table.take(pa.array(rows)).combine_chunks())
+        return RecordBatch(self.table.take(from_numpy(rows)).combine_chunks())
 
     def filter(self, mask: NDArray[np.bool_]) -> "RecordBatch":
-        return RecordBatch(self.table.filter(pa.array(mask)).combine_chunks())
+        return RecordBatch(self.table.filter(from_numpy(mask)).combine_chunks())
 
     def shifted(self, offset_ns: int) -> "RecordBatch":
         """The same requests on a clock that is ahead by ``offset_ns``: no duration changes."""
@@ -237,40 +238,41 @@ class RecordBatch:
         table = self.table
         for place, name in enumerate(table.column_names):
             if name in MOMENTS:
-                later = pc.add(table.column(name), pa.scalar(offset_ns, pa.int64()))
+                later = pc.add(table.column(name), from_values([offset_ns], pa.int64())[0])
                 table = table.set_column(place, table.schema.field(place), later)
         return RecordBatch(table)
 
     def floats(self, name: str) -> NDArray[np.float64]:
         """A numeric column as float64, null as NaN; beyond 2⁵³ the nearest one, as of a clock that was set by
         years. Not for wall-clock times: see :meth:`seconds`."""
-        column = self.table.column(name).cast(pa.float64(), safe=False)
-        return np.asarray(column.to_numpy(), dtype=np.float64)
+        column = _one_chunk(self.table.column(name).cast(pa.float64(), safe=False))
+        values, known = values_of(column), known_of(column)
+        return values if known is None else np.where(known, values, np.nan)
 
     def seconds(self, name: str, origin_ns: int) -> NDArray[np.float64]:
         """A wall-clock column in seconds after ``origin_ns``, null as NaN.
 
         The subtraction is done on integers: float64 holds today's epoch time to 256 ns only.
         """
-        column = self.table.column(name).combine_chunks()
-        known = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
-        ns = np.asarray(column.fill_null(origin_ns).to_numpy(zero_copy_only=False), dtype=np.int64)
-        return np.where(known, (ns - origin_ns) * 1e-9, np.nan)
+        column = _one_chunk(self.table.column(name))
+        seconds, known = (values_of(column) - origin_ns) * 1e-9, known_of(column)
+        return seconds if known is None else np.where(known, seconds, np.nan)
 
     def ints(self, name: str) -> NDArray[np.int64]:
         """A column without nulls as int64 (ValueError where it has one)."""
         column = self.table.column(name)
         if column.null_count:
             raise ValueError(f"column {name!r} has {column.null_count} nulls")
-        return np.asarray(column.to_numpy(), dtype=np.int64)
+        return np.asarray(values_of(_one_chunk(column)), dtype=np.int64)
 
     def bools(self, name: str) -> NDArray[np.bool_]:
-        return np.asarray(self.table.column(name).to_numpy(), dtype=np.bool_)
+        return np.asarray(values_of(_one_chunk(self.table.column(name))), dtype=np.bool_)
 
     def labels(self, name: str) -> Labels:
         """A text column as codes and names; each name stands once."""
         column = _one_chunk(self.table.column(name).unify_dictionaries())
-        codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes, known = values_of(column.indices), known_of(column.indices)
+        codes = codes if known is None else np.where(known, codes, -1)
         return Labels(np.asarray(codes, dtype=np.int32), tuple(column.dictionary.to_pylist()))
 
     def texts(self, name: str) -> list[str | None]:
@@ -286,8 +288,8 @@ class RecordBatch:
 
     def _ragged(self, name: str) -> Ragged:
         column = _one_chunk(self.table.column(name))
-        offsets = np.asarray(column.offsets.to_numpy(), dtype=np.int64)
-        values = np.asarray(column.values.to_numpy(), dtype=np.int64)
+        offsets = np.asarray(values_of(column.offsets), dtype=np.int64)
+        values = np.asarray(values_of(column.values), dtype=np.int64)
         return Ragged(offsets - offsets[0], values[offsets[0] : offsets[-1]])
 
 
@@ -315,23 +317,9 @@ def _check_arrivals(table: pa.Table, columns: Sequence[str]) -> None:
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     """The column as one array; of a single chunk itself, because ``combine_chunks`` would copy it."""
     if column.num_chunks == 0:
-        return pa.array([], type=column.type)
+        return pa.nulls(0, column.type)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _plain(type_: Any) -> Any:
     return pa.string() if pa.types.is_dictionary(type_) else type_
-
-
-def _lists(name: str, lists: Sequence[NDArray[np.int64] | None]) -> pa.Array:
-    """A list column; None is null."""
-    lengths = np.array([0 if own is None else len(own) for own in lists], dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    values = np.concatenate([np.empty(0, np.int64), *(own for own in lists if own is not None)])
-    absent = np.array([own is None for own in lists], dtype=np.bool_)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets),
-        pa.array(values),
-        type=SCHEMA.field(name).type,
-        mask=pa.array(absent) if absent.any() else None,
-    )

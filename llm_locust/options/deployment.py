@@ -10,7 +10,6 @@ from typing import TypeVar
 from llm_locust.client.http.pool import Target
 from llm_locust.core.durations import parse_time
 from llm_locust.deployment.profiler import ProfileSpan
-from llm_locust.deployment.scraper import words as scraper_words
 from llm_locust.deployment.targets import POLICIES, Reuse
 from llm_locust.options.arrivals import parse_count
 from llm_locust.options.types import Append, checked
@@ -212,6 +211,8 @@ def metrics_words(settings: MetricsSettings, out: Path, **more: int) -> list[str
 
     Its bearer token has to be in this process's environment: not asked of workers, who scrape nothing.
     """
+    from llm_locust.deployment.scraper import words as scraper_words  # and Prometheus' parser: no worker's
+
     timeout_s = min(1.5, 0.75 * settings.interval_s)
     return scraper_words(
         settings.urls,

@@ -6,7 +6,6 @@ from typing import NoReturn
 import psutil
 
 from llm_locust.options.settings import UsageError
-from llm_locust.report.output import one_line
 
 EXIT_USAGE = 2
 
@@ -16,6 +15,8 @@ def leave(error: UsageError) -> NoReturn:
 
     Without a master those would wait on.
     """
+    from llm_locust.report.output import one_line  # a process that goes on does without the report
+
     print(f"llm-locust: error: {one_line(error)}", file=sys.stderr, flush=True)
     for child in psutil.Process().children():
         child.terminate()

@@ -14,7 +14,7 @@ from locust.exception import StopUser
 from llm_locust.client.stream import Answer
 from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestKind
-from llm_locust.swarm.plugin import session_of
+from llm_locust.swarm.users.joining import session_of
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.swarm.users.session import Session

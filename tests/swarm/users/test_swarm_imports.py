@@ -1,0 +1,77 @@
+"""What a process of a run imports: a worker neither report nor web pages nor pandas."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from swarm_process import Result, simulation, swarm
+
+#: What no worker has a use for.
+NOT_A_WORKERS = (
+    *("plotly", "pandas", "rich", "prometheus_client.parser"),
+    *("llm_locust.report", "llm_locust.swarm.run.coordinator", "llm_locust.swarm.run.master"),
+    *("llm_locust.swarm.run.local", "llm_locust.swarm.run.progress", "llm_locust.swarm.web"),
+)
+
+LOCUSTFILE = """
+import json
+import sys
+from pathlib import Path
+
+from locust import events, task
+from locust.runners import WorkerRunner
+
+from llm_locust import ChatUser
+
+
+class Chat(ChatUser):
+    @task
+    def one_question(self):
+        self.chat()
+
+
+@events.quitting.add_listener
+def note(environment, **_):
+    role = "worker" if isinstance(environment.runner, WorkerRunner) else "master"
+    Path(f"{role}.json").write_text(json.dumps(sorted(sys.modules)))
+"""
+
+
+def _not_a_workers(modules: list[str]) -> list[str]:
+    return [m for m in modules for unwanted in NOT_A_WORKERS if m == unwanted or m.startswith(f"{unwanted}.")]
+
+
+def test_user_classes_import_neither_report_nor_the_roles_of_a_run() -> None:
+    code = """if True:
+        import json, sys
+        import locust.main
+        import llm_locust
+        from llm_locust import (
+            ChatUser, CompletionUser, ConversationUser, MessagesUser, OpenLoopUser, ResponsesUser,
+            ScenarioUser,
+        )
+        print(json.dumps(sorted(sys.modules)))
+    """
+    made = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True
+    )
+    modules = json.loads(made.stdout)
+    assert "llm_locust.swarm.users.users" in modules
+    assert not _not_a_workers(modules)
+    assert "llm_locust.swarm.run.worker" not in modules
+
+
+def test_a_worker_that_has_made_a_run_imported_neither_report_nor_pandas(tmp_path: Path) -> None:
+    locustfile = tmp_path / "locustfile.py"
+    locustfile.write_text(LOCUSTFILE)
+    with simulation(tmp_path) as sim:
+        options = ["--headless", "-H", sim.url, "-u", "2", "-r", "2", "--num-requests", "20", "--out", "run"]
+        with swarm(tmp_path, 1, *options, locustfile=locustfile) as (master, workers):
+            assert master.exit_code() == 0, master.stderr
+            assert workers[0].exit_code() == 0, workers[0].stderr
+    assert len(Result.read(tmp_path / "run").requests) == 20
+    worker, on_master = (json.loads((tmp_path / f"{role}.json").read_text()) for role in ("worker", "master"))
+    assert "llm_locust.swarm.run.worker" in worker
+    assert not _not_a_workers(worker)
+    assert "llm_locust.swarm.run.master" in on_master
