@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo system-packages test docs audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test test-all test-runs docs audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -12,12 +12,18 @@ help:  ## this list
 demo: $(VENV)/.runtime  ## a simulated deployment, a swarm of 1 master and 2 workers, a goodput report
 	PATH="$(abspath $(BIN)):$$PATH" ./examples/demo.sh
 
-test: $(VENV)/.test  ## lint, types, tests
+test: $(VENV)/.test  ## lint, types, the tests of every day
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e and not alone"
-	$(BIN)/pytest -m "alone and not e2e"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e and not alone and not run"
+	$(BIN)/pytest -m "(alone and not run or everyday) and not e2e"
+
+test-all:  ## all tests: `test`, `test-runs`, the audit, pods, real servers and balancers, a short soak
+	.ci/all
+
+test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI, uploads
+	$(BIN)/pytest -m "run and not everyday and not e2e"
 
 SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without

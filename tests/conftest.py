@@ -20,17 +20,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Whole runs, and the client's clock: what another test process takes from them changes what they see.
-_ALONE = (
-    *("test_swarm_", "test_client_", "test_scripted_", "test_arrival_process_", "test_prometheus_"),
-    "test_hostile_servers",
-)
+#: Who starts processes with these starts a whole run.
+_STARTERS = ("locust", "simulation", "swarm")
+
+#: The client against a server whose times are known: what another process takes from either changes them.
+_TIMED = {"_server_process", "_tls_server_process", "kernel_stamping"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is seen to start whole runs as ``run``, and what shares a timed server as ``alone``."""
     for item in items:
-        if item.path.name.startswith(_ALONE):
+        assert isinstance(item, pytest.Function)
+        named = (getattr(item.module, name, None) for name in _STARTERS)
+        if any(getattr(each, "__module__", "") == "swarm_process" for each in named):
+            item.add_marker("run")
+        if _TIMED & {*item.fixturenames}:
             item.add_marker("alone")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from relay import MOST_CONNECTIONS, Relay, relay
 
-PATIENCE_S = 10.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -194,7 +194,7 @@ def test_a_report_needs_neither_the_simulator_nor_its_server_library(tmp_path: P
         "sys.exit(', '.join({'aiohttp', 'llm_locust.sim'} & set(sys.modules)) or 0)"
     )
     command = [sys.executable, "-c", script, "report", str(write_run(tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -205,7 +205,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=120) == 1
 
 
 def test_merge_takes_along_what_was_scraped_of_the_run_and_of_no_other(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from scripted import (
 from llm_locust.core.record import Outcome
 from llm_locust.wire.reply import Endpoint
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def ask(server: ScriptedServer) -> Iterator[Caller]:

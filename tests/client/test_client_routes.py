@@ -30,6 +30,8 @@ from llm_locust.client.stream import Answer, Call, LlmClient
 from llm_locust.core.record import Outcome
 from llm_locust.deployment.targets import make_chooser
 
+pytestmark = pytest.mark.alone
+
 
 @dataclass(slots=True)
 class InTurn:
@@ -162,7 +164,7 @@ def _abandoned(ask: Caller) -> None:
     job = ask.spawn([Step(stall=True)])
     gevent.sleep(0.01)
     ask.client.abandon_calls()
-    job.join(5)
+    job.join(120)
 
 
 def _left(ask: Caller) -> None:
@@ -263,7 +265,7 @@ def test_connections_being_made_are_counted_over_all_targets() -> None:
             jobs = [ask.spawn([GOOD]) for _ in range(4)]
             gevent.sleep(0.05)
             assert ask.client.routes.dialling == 4
-            gevent.joinall(jobs, timeout=5)
+            gevent.joinall(jobs, timeout=120)
             assert ask.client.routes.dialling == 0
         assert {a.record.outcome for a in ask.answers} == {Outcome.CONNECT_ERROR}
 

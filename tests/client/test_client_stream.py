@@ -299,15 +299,15 @@ def test_a_call_that_is_broken_off_while_its_connection_is_made_is_never_sent(
 
     def acquire_later() -> Connection:
         dialling.set()
-        may_go.wait(5)
+        may_go.wait(120)
         return acquire()
 
     monkeypatch.setattr(ask.client.pool, "acquire", acquire_later)
     job = ask.spawn([GOOD])
-    assert dialling.wait(5)
+    assert dialling.wait(120)
     assert ask.client.abandon_calls() == 1
     may_go.set()
-    job.join(5)
+    job.join(120)
     (answer,) = ask.answers
     assert (answer.record.outcome, answer.record.sent_ns) == (Outcome.CANCELLED, None)
     server.wait_closed(1)

@@ -336,7 +336,7 @@ def test_a_loop_goes_on_after_any_exception_and_says_each_kind_once(caplog: pyte
 def test_killing_a_supervised_loop_ends_it() -> None:
     greenlet = gevent.spawn(Supervised(lambda: gevent.sleep(60), "a loop"))
     gevent.sleep(0)
-    greenlet.kill(timeout=5.0)
+    greenlet.kill(timeout=120.0)
     assert greenlet.dead
 
 

@@ -50,7 +50,7 @@ def test_a_list_of_models_is_bounded_and_fit_to_be_shown(
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     with scripted_server(routes={"*": script}) as server:
         command = [sys.executable, "-c", CHECK, server.url]
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
     said = done.stdout.decode().removesuffix("\n")
     assert said.startswith("refused: "), done.stderr.decode()
     assert why in said

@@ -21,6 +21,8 @@ from scripted import Script, ScriptedServer, Step, scripted_server
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.record import Outcome, RequestRecord
 
+pytestmark = pytest.mark.alone
+
 CASES = list(cases())
 
 #: Bounds of each case, beside :data:`BOUND_S`.

@@ -166,7 +166,7 @@ PAGES = (
 
 def fetched(url: str) -> str:
     try:
-        with urlopen(url, timeout=20) as answer:
+        with urlopen(url, timeout=120) as answer:
             return str(answer.read().decode())
     except HTTPError as e:
         with e:
@@ -228,12 +228,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ):
             wait_until(lambda: answers(ui), "the web UI and its worker")
             form = urlencode({"user_count": 6, "spawn_rate": 100}).encode()
-            with urlopen(f"{ui}/swarm", form, timeout=20) as answer:
+            with urlopen(f"{ui}/swarm", form, timeout=120) as answer:
                 found["the answer to a start"] = answer.read().decode()
             wait_until(lambda: requests(ui) > 250, "250 requests")
             wait_until(lambda: "Error code" in fetched(f"{ui}/exceptions"), "an exception of the SDK")
             found |= {f"page {path}": fetched(ui + path) for path in PAGES}
-            urlopen(f"{ui}/stop", b"", timeout=30).close()
+            urlopen(f"{ui}/stop", b"", timeout=120).close()
             wait_until(lambda: (folder / "run" / "report.html").exists(), "the report")
             wait_until(lambda: (folder / "spans.jsonl").exists(), "spans")
             found |= {f"page {path} later": fetched(ui + path) for path in PAGES}

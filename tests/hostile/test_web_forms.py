@@ -54,7 +54,7 @@ class Ui:
 
     def send(self, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
         try:
-            with urlopen(Request(self.url + path, body, headers), timeout=20) as answer:
+            with urlopen(Request(self.url + path, body, headers), timeout=120) as answer:
                 return answer.status, answer.read().decode()
         except HTTPError as e:
             with e:

@@ -33,7 +33,7 @@ def refused(address: str, port: int) -> set[str]:
     """The host names under which a web UI answers nobody."""
     found = set()
     for name in NAMES:
-        connection = HTTPConnection(address, port, timeout=30)
+        connection = HTTPConnection(address, port, timeout=120)
         connection.request("POST", "/no-such-page", headers={"Host": f"{name}:{port}"})
         if connection.getresponse().status == 403:
             found.add(name)

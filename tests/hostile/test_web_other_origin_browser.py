@@ -111,7 +111,7 @@ def evil_page() -> Iterator[int]:
 
 
 def ask(url: str) -> Any:
-    with urlopen(url, timeout=20) as answer:
+    with urlopen(url, timeout=120) as answer:
         return json.loads(answer.read())
 
 

@@ -47,7 +47,7 @@ def promtool(*arguments: str | Path, text: str | None = None) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -42,7 +42,7 @@ class ScriptedServer:
         """The connections so far."""
         return self._ask(Command("log")).connections
 
-    def wait_ended(self, count: int, timeout_s: float = 5) -> list[ServedRequest]:
+    def wait_ended(self, count: int, timeout_s: float = 120) -> list[ServedRequest]:
         """The log once ``count`` requests have ended.
 
         Raises:
@@ -55,7 +55,7 @@ class ScriptedServer:
             )
         return log.requests
 
-    def wait_closed(self, count: int, timeout_s: float = 5) -> list[ServedConnection]:
+    def wait_closed(self, count: int, timeout_s: float = 120) -> list[ServedConnection]:
         """The connections once ``count`` of them are closed.
 
         Raises:
@@ -115,7 +115,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     with suppress(BrokenPipeError):
         _stdin(process).close()
     try:
-        process.wait(timeout=5)
+        process.wait(timeout=120)
     except subprocess.TimeoutExpired:
         process.kill()
 

@@ -18,7 +18,7 @@ def request(script: Script | None, *, body: bytes = b"", headers: str = "", path
 
 def connect(server: ScriptedServer) -> socket.socket:
     """A connection whose operations take 10 s at most."""
-    return socket.create_connection((server.host, server.port), timeout=10)
+    return socket.create_connection((server.host, server.port), timeout=120)
 
 
 def read(sock: socket.socket, size: int) -> bytes:

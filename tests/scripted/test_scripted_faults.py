@@ -22,6 +22,8 @@ from scripted import (
 )
 from scripted.raw import best_of, connect, lateness_ms, read, request, said, send_until_blocked
 
+pytestmark = pytest.mark.alone
+
 OK = json_response({"ok": True})
 
 
@@ -115,7 +117,7 @@ def test_the_first_connections_can_be_refused(refuse_by: RefuseBy) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_ports_without_a_server_refuse_or_are_silent(host: str) -> None:
     with refusing_port(host) as port, pytest.raises(ConnectionRefusedError):
-        socket.create_connection((host, port), timeout=5)
+        socket.create_connection((host, port), timeout=120)
     with silent_port(host) as port, pytest.raises(TimeoutError):
         socket.create_connection((host, port), timeout=0.05)
 

@@ -20,6 +20,8 @@ from scripted import (
 )
 from scripted.raw import best_of, connect, lateness_ms, read, request, said
 
+pytestmark = pytest.mark.alone
+
 OK = json_response({"ok": True})
 SO_TIMESTAMPNS = 35  # Linux; the socket module has no name for it
 
@@ -200,13 +202,13 @@ import gevent, http.client
 from scripted import json_response, script_header, scripted_server, write
 with scripted_server() as server:
     def get(k):
-        connection = http.client.HTTPConnection(server.host, server.port, timeout=5)
+        connection = http.client.HTTPConnection(server.host, server.port, timeout=120)
         connection.request("GET", "/", headers=script_header([write(20, json_response(k))]))
         return int(connection.getresponse().read())
     jobs = [gevent.spawn(get, k) for k in range(5)]
     assert len(server.wait_ended(5)) == 5
-    assert [job.get(timeout=5) for job in jobs] == list(range(5))
+    assert [job.get(timeout=120) for job in jobs] == list(range(5))
 """
     command, folder = [sys.executable, "-c", program], str(Path(__file__).parents[1])
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

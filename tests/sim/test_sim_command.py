@@ -55,10 +55,10 @@ def test_it_says_when_it_is_ready_serves_and_ends_cleanly_on_a_signal(
     truth = tmp_path / "truth.jsonl"
     with started("--truth", str(truth), "--replicas", "2", "--model", "m") as (process, url):
         body = json.dumps({"prompt": "x", "max_tokens": 1}).encode()
-        with urllib.request.urlopen(f"{url}/completions", body, timeout=5) as answer:
+        with urllib.request.urlopen(f"{url}/completions", body, timeout=120) as answer:
             assert json.load(answer)["model"] == "m"
         process.send_signal(number)
-        assert process.wait(5) == 0
+        assert process.wait(120) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert len(truth.read_text().splitlines()) == 1
@@ -206,7 +206,7 @@ def test_what_happens_is_told_on_stdout_and_beside_the_truth_log(tmp_path: Path)
             "gateway: replica-0 back in rotation",
         ]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 0
+        assert process.wait(120) == 0
     events = [json.loads(line) for line in (tmp_path / "truth.jsonl.events.jsonl").read_text().splitlines()]
     assert [event["action"] for event in events] == ["kill", "out", "start", "in"]
 

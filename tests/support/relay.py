@@ -17,7 +17,7 @@ MOST_CONNECTIONS = 64
 #: Chunks under way in one direction of a connection; their sender waits for room.
 MOST_CHUNKS = 256
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 120.0
 
 #: Chunks of one direction and when each is due at the other end; b"" is the end.
 _UnderWay = asyncio.Queue[tuple[float, bytes]]

@@ -25,8 +25,8 @@ from llm_locust.store import read_manifest, read_requests
 LOCUSTFILES = Path(__file__).parents[2] / "locustfiles"
 CHAT = LOCUSTFILES / "chat.py"
 
-#: Every wait ends after this: a machine may be busy, a test must not hang.
-PATIENCE_S = 30.0
+#: Every wait is for an event, and ends after this: a machine may be busy, a test must not hang.
+PATIENCE_S = 120.0
 
 #: What Locust itself says on stderr, whatever happens: its log below WARNING.
 _OWN_LOG = re.compile(r"\[[-0-9 :,]+\] \S+/(INFO|DEBUG)/")
@@ -105,14 +105,16 @@ class Process:
         with self._news:
             self._news.wait_for(lambda: seen() or self._ended, PATIENCE_S)
         if not seen():
-            raise TimeoutError(f"{pattern!r} was not said {count} times:\n{self.stderr}\n{self.stdout}")
+            why = "before its end" if self._ended else f"within {PATIENCE_S:g} s"
+            raise TimeoutError(f"{pattern!r} was not said {count} times {why}:\n{self.stderr}\n{self.stdout}")
 
     def exit_code(self) -> int:
         """Wait for the end (TimeoutError, with all that was said, if it does not come)."""
         try:
             code = self._popen.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"does not end:\n{self.stderr}") from None
+            left = "\n".join(self.left_over())
+            raise TimeoutError(f"not within {PATIENCE_S:g} s: its end:\n{self.stderr}\n{left}") from None
         self._reader.join(PATIENCE_S)
         return code
 
@@ -290,12 +292,15 @@ class Result:
 def in_parallel(
     folder: Path, scenarios: Mapping[str, Callable[[Path], Any]], at_once: int = 4
 ) -> dict[str, Any]:
-    """Run each scenario in a folder of its own; gives what they give, by name."""
+    """Run each scenario in a folder of its own; gives what they give, by name.
+
+    Never more at once than there are cores: each has several processes.
+    """
 
     def run(name: str) -> Any:
         place = folder / name
         place.mkdir()
         return scenarios[name](place)
 
-    with ThreadPoolExecutor(at_once) as pool:
+    with ThreadPoolExecutor(min(at_once, os.cpu_count() or 1)) as pool:
         return dict(zip(scenarios, pool.map(run, scenarios), strict=True))

@@ -123,6 +123,8 @@ from locust import task
 
 from llm_locust import ChatUser, MessagesUser, OpenAIUser
 
+pytestmark = pytest.mark.everyday
+
 
 class Talker(ChatUser):
     fixed_count = 2

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from swarm_process import Process, Result, Simulation, forked, in_parallel, locust, simulation, swarm
 
+pytestmark = pytest.mark.everyday
+
 FAULTS = (
     "http_400=4% http_429=4% http_500=4% close_before=4% reset=4% cut=4% truncated=4% stall=4% "
     "garbage=4% error_object=4% empty=4% slow=4%"

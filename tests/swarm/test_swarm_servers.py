@@ -88,7 +88,7 @@ def bases(folder: Path) -> list[str]:
 
 
 def values(url: str) -> dict[str, float]:
-    with urllib.request.urlopen(url, timeout=10) as response:
+    with urllib.request.urlopen(url, timeout=120) as response:
         found = readings(response.read().decode())
     return {name: sum(r.value for r in found if r.name == name) for name in {r.name for r in found}}
 

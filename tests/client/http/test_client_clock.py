@@ -18,6 +18,8 @@ from llm_locust.client.http.clock import (
     read_clocks,
 )
 
+pytestmark = pytest.mark.alone
+
 
 def test_a_pair_is_of_the_moment_at_which_it_was_read() -> None:
     before = time.time_ns(), time.monotonic_ns()

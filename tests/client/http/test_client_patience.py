@@ -100,6 +100,6 @@ def test_a_call_that_the_runs_end_breaks_off_is_not_its_users_doing(ask: Caller)
     doing = gevent.spawn(asked, ask, [write(LATE_MS, END)])
     gevent.sleep(0.02)
     ask.client.abandon_calls()
-    assert isinstance(doing.get(timeout=5), gevent.GreenletExit)  # its user begins no other call
+    assert isinstance(doing.get(timeout=120), gevent.GreenletExit)  # its user begins no other call
     (answer,) = ask.answers
     assert (answer.record.outcome, answer.record.abandoned) == (Outcome.CANCELLED, False)

@@ -11,6 +11,8 @@ from gevent.event import Event
 
 from llm_locust.client.http.polling import BUSY_CALLS, PollLimiter, pause_s
 
+pytestmark = pytest.mark.alone
+
 PAUSE_S = 0.005
 
 Limit = Callable[[float], PollLimiter]

@@ -21,6 +21,8 @@ from llm_locust.client.request import get
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.core.record import Outcome
 
+pytestmark = pytest.mark.alone
+
 OK = json_response({"ok": True})
 
 

@@ -29,7 +29,7 @@ def command(*words: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]"
         capture_output=True,
         text=True,
         cwd=cwd,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -105,6 +105,6 @@ def test_the_command_ends_well_where_nobody_reads_its_answer(tmp_path: Path) -> 
     os.close(read)
     with os.fdopen(write, "wb") as closed:
         words = [sys.executable, "-m", "llm_locust.report.run.finish", str(write_frames(tmp_path))]
-        done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (tmp_path / SUMMARY_FILE).exists()

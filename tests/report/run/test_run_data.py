@@ -101,7 +101,7 @@ def test_it_needs_neither_locust_nor_gevent(tmp_path: Path) -> None:
         "sys.exit(', '.join({'locust', 'gevent'} & set(sys.modules)) or 0)"
     )
     command = [sys.executable, "-c", script, str(write_run(tmp_path))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -204,7 +204,7 @@ def test_two_uploads_of_one_run_take_turns(soak: Soak, tmp_path: Path) -> None:
         fcntl.flock(folder, fcntl.LOCK_UN)
     finally:
         os.close(folder)
-    second.join(20)
+    second.join(120)
     assert (copy(tmp_path / "kept", soak.path) / MANIFEST_FILE).exists()
 
 

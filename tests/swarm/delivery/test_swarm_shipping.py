@@ -419,7 +419,7 @@ def test_a_run_that_is_over_at_the_master_is_kept_on_disk_and_sent_no_more(outbo
     outbox.pass_time(60.0)
     assert outbox.wire.sent == [0]
     assert outbox.files == ["00000000.frame", "00000001.frame", MANIFEST_FILE]
-    with gevent.Timeout(20):  # at once: nothing more can come
+    with gevent.Timeout(120):  # at once: nothing more can come
         assert outbox.shipper.flush(600.0) is False
     assert outbox.shipper.finish("run", facts()) == 2
 
@@ -460,7 +460,7 @@ def test_flushing_ends_with_the_last_acknowledgement(tmp_path: Path) -> None:
     gevent.idle()
     assert not flushing.ready()
     outbox.acknowledge(19)
-    assert flushing.get(timeout=5) is True
+    assert flushing.get(timeout=120) is True
     shipping.kill()
 
 

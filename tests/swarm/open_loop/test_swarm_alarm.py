@@ -10,7 +10,9 @@ from gevent.event import Event
 from llm_locust.swarm.open_loop import alarm as module
 from llm_locust.swarm.open_loop.alarm import Alarm
 
-PATIENCE_S = 10.0
+pytestmark = pytest.mark.alone
+
+PATIENCE_S = 120.0
 
 
 class Bell:

@@ -14,6 +14,8 @@ import pytest
 
 from llm_locust.swarm.process.children import Child
 
+pytestmark = pytest.mark.alone
+
 #: What the child does, by its first word.
 MODULE = """
 import os, signal, sys, time
@@ -51,7 +53,7 @@ class Heard:
         )
 
     def until_begun(self) -> None:
-        with gevent.Timeout(20):
+        with gevent.Timeout(120):
             while not (self.lines and self.errors):
                 gevent.sleep(0.005)
 
@@ -67,7 +69,7 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_all_that_it_said_is_heard_before_its_end_is_known() -> None:
     heard = Heard()
-    assert heard.start("brief").wait(20) == 3
+    assert heard.start("brief").wait(120) == 3
     assert heard.lines == [b"begun None None", b"last words without an end"]
     assert heard.errors == [b"trouble"]
     gevent.sleep(0)
@@ -97,7 +99,7 @@ def test_only_the_variables_that_are_named_go_along(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TOKEN", "t")
     monkeypatch.setenv("TOKEN_2", "u")
     heard = Heard()
-    heard.start("brief", variables=["TOKEN"]).wait(20)
+    heard.start("brief", variables=["TOKEN"]).wait(120)
     assert heard.lines[0] == b"begun t None"
 
 

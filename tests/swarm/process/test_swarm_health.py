@@ -14,6 +14,8 @@ from llm_locust.core.manifest import NodeHealth
 from llm_locust.swarm.process import health as module
 from llm_locust.swarm.process.health import Health
 
+pytestmark = pytest.mark.alone
+
 HELD_S = 0.3
 
 
@@ -25,8 +27,8 @@ def health() -> Iterator[Health]:
 
 
 def run_until(condition: Callable[[], bool]) -> None:
-    """Let the event loop run until the condition holds (Timeout after 30 s)."""
-    with gevent.Timeout(30):
+    """Let the event loop run until the condition holds (Timeout after 120 s)."""
+    with gevent.Timeout(120):
         while not condition():
             gevent.sleep(0.01)
 

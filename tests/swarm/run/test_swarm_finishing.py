@@ -22,6 +22,8 @@ from llm_locust.swarm.process.children import passed_on
 from llm_locust.swarm.run import finishing
 from llm_locust.swarm.run.finishing import PATIENCE_S, FinishError, finish_elsewhere, patience_s
 
+pytestmark = pytest.mark.alone
+
 #: As in a Locust process: patched, a timer every 5 ms, and memory that a fork would have to copy.
 MASTER = """
 from gevent import monkey; monkey.patch_all()
@@ -77,7 +79,7 @@ def end_by(signal: Signals, run: Path) -> str:
     finishing, child = start(run)
     child.send_signal(signal)
     with pytest.raises(FinishError) as raised:
-        finishing.get(timeout=30)
+        finishing.get(timeout=120)
     return str(raised.value)
 
 
@@ -112,7 +114,7 @@ def test_a_process_that_hangs_is_killed_with_its_own_and_named(
     monkeypatch.setattr(sys, "executable", str(hung))
     monkeypatch.setattr(finishing, "PATIENCE_S", 0.5)
     run = write_frames(tmp_path / "run")
-    with gevent.Timeout(30), pytest.raises(FinishError) as raised:
+    with gevent.Timeout(120), pytest.raises(FinishError) as raised:
         finish_elsewhere(run)
     assert "was killed because it had not ended within" in str(raised.value)
     assert f"`llm-locust merge {run} --out NEW`" in str(raised.value)
@@ -158,7 +160,7 @@ def test_the_process_gets_no_secrets_and_no_signal_of_the_terminal(
     assert environ.get("LC_ALL") == "C.UTF-8"
     assert "OPENAI_API_KEY" not in environ
     assert environ == passed_on(os.environ)
-    finishing.get(timeout=30)
+    finishing.get(timeout=120)
 
 
 def test_files_where_the_run_was_started_stand_for_no_library(

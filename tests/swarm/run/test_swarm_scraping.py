@@ -22,6 +22,8 @@ from llm_locust.options.deployment import MetricsSettings
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.run.scraping import Scraping, _Bounded
 
+pytestmark = pytest.mark.alone
+
 PAGE = page("tgi_queue_size 3\n")
 
 #: A process that begins to scrape, says so, and then does nothing more.
@@ -112,7 +114,7 @@ def test_one_that_is_killed_is_said_and_what_it_had_stays(
     with serving(PAGE) as port, scraping(tmp_path, port) as found:
         found.begin()
         os.kill(scraper_pid(), SIGKILL)
-        with gevent.Timeout(20):
+        with gevent.Timeout(120):
             while not found.facts.failure:
                 gevent.sleep(0.005)
         found.end()
@@ -169,7 +171,7 @@ def test_it_dies_with_its_parent(tmp_path: Path) -> None:
             assert parent.stdout.readline() == "begun\n"
             (scraper,) = psutil.Process(parent.pid).children()
             parent.kill()
-        _, alive = psutil.wait_procs([scraper], timeout=20)
+        _, alive = psutil.wait_procs([scraper], timeout=120)
         assert alive == []
     assert values(tmp_path, "waiting"), "what it had can be read"
 

@@ -39,7 +39,7 @@ assert gc.get_threshold() > before
 
 def run(code: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
 

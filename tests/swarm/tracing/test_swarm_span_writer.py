@@ -22,6 +22,8 @@ from llm_locust.swarm.tracing import span_writer
 from llm_locust.swarm.tracing.span_writer import SLICE, SpanWriter
 from llm_locust.wire.reply import Endpoint, read_body
 
+pytestmark = pytest.mark.alone
+
 TARGET = Target.parse("http://127.0.0.1:8000")
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n{}"
 REPLY = read_body(Endpoint.CHAT, b"{}")
@@ -97,7 +99,7 @@ class Process:
         return [str(i) for i in made]
 
     def wait_for(self, ids: list[str]) -> None:
-        with gevent.Timeout(10):
+        with gevent.Timeout(120):
             while self.exporter.ids != ids:
                 gevent.sleep(0.005)
 

@@ -42,6 +42,8 @@ from llm_locust.swarm.tracing.spans import (
 )
 from llm_locust.wire.reply import Endpoint
 
+pytestmark = pytest.mark.alone
+
 TARGET = Target.parse("http://llm.example:8000")
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: llm.example\r\nX-Request-Id: a\r\n\r\n{}"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"

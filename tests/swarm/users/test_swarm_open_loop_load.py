@@ -16,6 +16,8 @@ from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class, timetable
 from llm_locust.workload.arrivals import Arrival, Process, Schedule, TraceFile, constant
 from llm_locust.workload.traces.trace import WINDOW
 
+pytestmark = pytest.mark.alone
+
 
 def run_info(**fields: Any) -> RunInfo:
     info = RunInfo(

@@ -55,7 +55,7 @@ class Server:
     url: str
 
     def api(self, path: str, **query: str) -> Any:
-        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(query)}", timeout=10) as answer:
+        with urlopen(f"{self.url}/api/v1/{path}?{urlencode(query)}", timeout=120) as answer:
             return json.loads(answer.read())["data"]
 
     def value(self, query: str) -> float:

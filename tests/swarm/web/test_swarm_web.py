@@ -26,12 +26,12 @@ class Ui:
     process: Process
 
     def get(self, path: str) -> str:
-        with urlopen(self.url + path, timeout=20) as answer:
+        with urlopen(self.url + path, timeout=120) as answer:
             text: str = answer.read().decode()
             return text
 
     def post(self, path: str, **form: str) -> dict[str, Any]:
-        with urlopen(self.url + path, data=urlencode(form).encode(), timeout=20) as answer:
+        with urlopen(self.url + path, data=urlencode(form).encode(), timeout=120) as answer:
             content: dict[str, Any] = json.loads(answer.read())
             return content
 

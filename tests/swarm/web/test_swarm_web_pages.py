@@ -120,7 +120,7 @@ class Ui:
     def get(self, path: str, form: Mapping[str, str] | None = None, **headers: str) -> Answer:
         data = None if form is None else urlencode(form).encode()
         try:
-            with self.opener.open(Request(self.url + path, data, headers), timeout=20) as answer:
+            with self.opener.open(Request(self.url + path, data, headers), timeout=120) as answer:
                 return Answer(answer.status, dict(answer.headers), answer.read().decode())
         except HTTPError as e:
             with e:
@@ -414,7 +414,7 @@ def test_metrics_are_served_on_the_port_of_the_web_ui(seen: dict[str, Seen]) -> 
 def test_promtool_finds_nothing_wrong_with_a_scrape(seen: dict[str, Seen], kind: str, name: str) -> None:
     text = seen[kind].answers[name].text
     done = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False, timeout=30
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

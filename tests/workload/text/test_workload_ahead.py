@@ -39,7 +39,7 @@ def test_a_slow_first_prompt_does_not_let_the_second_overtake_it() -> None:
 
     def make(k: int) -> Prompt:
         if k == 0:
-            assert second_made.wait(5)
+            assert second_made.wait(120)
         elif k == 1:
             second_made.set()
         return numbered(k)
@@ -61,7 +61,7 @@ def test_the_next_prompt_is_made_while_the_present_one_is_in_use_and_no_more_tha
     with ThreadPoolExecutor(1) as executor:
         ahead = Ahead(orders(make), executor, depth=2)
         next(ahead)
-        assert third.wait(5)
+        assert third.wait(120)
     assert made == [0, 1, 2]
 
 
@@ -133,7 +133,7 @@ print(turns)
 
 def test_under_gevent_the_loop_goes_on_while_a_prompt_is_made_in_a_real_thread() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _UNDER_GEVENT], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _UNDER_GEVENT], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 10
