@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from report_cases import summary, told
+
 from llm_locust.report.section import Tone
 from llm_locust.report.sections.roofline import roofline
 
@@ -31,18 +33,18 @@ PART: dict[str, Any] = {
     "prompts_cache_unknown": 0,
     "cached_share": 0.0,
 }
-LATENCY = {"tpot": {"p50": 17.5}, "ttft": {"p50": 80.0}}
 
 
 def lines(**changed: Any) -> list[str]:
-    found = roofline({"roofline": {**PART, **changed}, "latency_ms": LATENCY})
+    latencies = {**summary()["latency_ms"]}
+    latencies |= {key: {**latencies[key], "p50": p50} for key, p50 in (("tpot", 17.5), ("ttft", 80.0))}
+    found = roofline(told(roofline={**PART, **changed}, latency_ms=latencies))
     assert found is not None
     return [line.text for line in (*found.lines, *found.notes)]
 
 
 def test_without_a_gpu_and_a_model_nothing_is_said() -> None:
-    assert roofline({}) is None
-    assert roofline({"roofline": {}}) is None
+    assert roofline(told()) is None
 
 
 def test_what_was_reached_stands_beside_what_is_possible() -> None:
@@ -77,7 +79,7 @@ def test_doubts_are_said() -> None:
 
 
 def test_a_selection_has_no_figures() -> None:
-    found = roofline({"roofline": {"missing": "only some of the requests are looked at"}})
+    found = roofline(told(roofline={"missing": "only some of the requests are looked at"}))
     assert found is not None
     assert [(line.text, line.tone) for line in found.lines] == [
         ("no figures: only some of the requests are looked at", Tone.WARN)

@@ -9,6 +9,7 @@ from metrics_cases import ORIGIN_NS, batch, failed, request
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
 
 SECONDS = 10
@@ -52,6 +53,11 @@ def summary(made: list[RequestRecord] | None = None, **facts: Any) -> dict[str, 
     """The summary of ``made`` (:func:`records` without it), by a manifest with these facts."""
     rows = batch(*(records() if made is None else made))
     return summarise(rows, manifest(len(rows), **facts))
+
+
+def told(**sections: Any) -> Summary:
+    """The summary of :func:`records`, with these sections instead of its own."""
+    return typed({**summary(), **sections})
 
 
 def write_run(path: Path, made: list[RequestRecord] | None = None, **facts: Any) -> Path:

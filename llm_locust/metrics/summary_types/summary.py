@@ -91,6 +91,11 @@ class Summary(SummaryPart, frozen=True):
     analysis: AnalysisFacts | None = None
     by: dict[str, BreakdownPart] | None = None
 
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests had a schedule of their own: only then is a delay against it judged."""
+        return self.client.schedule_delay_ms_p99 is not None
+
 
 def typed(summary: Mapping[str, Any]) -> Summary:
     """The summary of the content of ``summary.json``.
@@ -133,7 +138,7 @@ def read_summary(content: bytes) -> Summary:
 
 def as_json(summary: Summary) -> dict[str, Any]:
     """The content of ``summary.json``."""
-    found: dict[str, Any] = msgspec.to_builtins(summary, enc_hook=dict)
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(summary))
     for name in OPTIONAL:
         if found[name] is None:
             found[name] = {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from llm_locust.metrics.catalogue import LATENCY, from_scheduled, shown_in
 from llm_locust.metrics.latency_metric import View
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections import course, measures, verdicts
 from llm_locust.report.sections.completeness import completeness
@@ -61,7 +62,8 @@ ON_TOP = ("standstill",)
 
 def alarms(summary: Part) -> list[Section]:
     """What has no tile of its own, and has to be read before any number."""
-    found = (course.standstill(summary), course.stuck(summary))
+    told = typed(summary)
+    found = (course.standstill(told), course.stuck(told))
     return [section for section in found if section is not None]
 
 
@@ -95,7 +97,7 @@ def _client(summary: Part) -> Tile:
 
 
 def _records(summary: Part) -> Tile:
-    section = completeness(summary)
+    section = completeness(typed(summary))
     value, tone = ("INCOMPLETE", Tone.BAD) if section.alarm else ("complete", Tone.GOOD)
     return Tile("Records", value, _texts(section), tone)
 

@@ -1,13 +1,11 @@
 """Is all of the run in the report, and if not: what is missing, and at which worker?"""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from llm_locust.metrics.summary_types.completeness import Completeness, WorkerCompleteness
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
-from llm_locust.report.sections.measures import is_open_loop
 from llm_locust.report.text import clean, count, plural, seconds, sentence, short
-
-Part = Mapping[str, Any]
 
 #: Workers, and torn files, that are named; summary.json has all.
 MOST_NAMED = 10
@@ -15,14 +13,13 @@ MOST_NAMED = 10
 _SEQS_LENGTH = 60
 
 
-def completeness(summary: Part) -> Section:
+def completeness(summary: Summary) -> Section:
     """Whether every worker was there to the end, and everything it had under way is in the run."""
-    part = summary.get("completeness") or {}
-    notable = Line(_notable(part, is_open_loop(summary)), Tone.FAINT)
-    if part.get("complete"):
+    part = summary.completeness
+    notable = Line(_notable(part, summary.is_open_loop), Tone.FAINT)
+    if part.complete:
         text = (
-            f"complete: all {count(part.get('records_received'))} records of "
-            f"{plural(part.get('workers_seen'), 'worker')}"
+            f"complete: all {count(part.records_received)} records of {plural(part.workers_seen, 'worker')}"
         )
         short = list(_cut_short(summary, part))
         lines = (*short, Line(text, Tone.GOOD), *([notable] if notable.text else []))
@@ -43,12 +40,12 @@ def completeness(summary: Part) -> Section:
     )
 
 
-def _notable(part: Part, open_loop: bool) -> str:
+def _notable(part: Completeness, open_loop: bool) -> str:
     """What happened on the way and is no loss, in one line; empty where nothing did."""
-    late, left, resent = (part.get(key) for key in ("workers_late", "workers_left", "batches_resent"))
-    held, unsent, gone = part.get("held_back"), part.get("unsent"), left or part.get("workers_lost")
-    dropped = part.get("messages_dropped")
-    longest = seconds(part.get("held_back_s_max"))
+    late, left, resent = part.workers_late, part.workers_left, part.batches_resent
+    held, unsent, gone = part.held_back, part.unsent, left or part.workers_lost
+    dropped = part.messages_dropped
+    longest = seconds(part.held_back_s_max)
     no_share = " (no part of the schedule)" if open_loop else ""
     return sentence(
         [
@@ -65,57 +62,55 @@ def _notable(part: Part, open_loop: bool) -> str:
     )
 
 
-def _cut_short(summary: Part, part: Part) -> Iterator[Line]:
-    if part.get("cut_short"):
-        reason = clean((summary.get("run") or {}).get("stop_reason") or "the reason is not known")
+def _cut_short(summary: Summary, part: Completeness) -> Iterator[Line]:
+    if part.cut_short:
+        reason = clean(summary.run.stop_reason or "the reason is not known")
         yield Line(f"CUT SHORT: {reason}", Tone.BAD)
 
 
-def _records(summary: Part, part: Part) -> Iterator[Line]:
-    announced, received = part.get("records_announced"), part.get("records_received")
+def _records(summary: Summary, part: Completeness) -> Iterator[Line]:
+    announced, received = part.records_announced, part.records_received
     yield Line(f"{count(received)} of {count(announced)} announced records came")
-    stored = part.get("records_stored")
-    if stored is not None and received is not None and stored < received:
+    stored = part.records_stored
+    if stored < received:
         yield Line(f"the run has {count(stored)} of the {plural(received, 'record')} that came", Tone.BAD)
-    if dropped := part.get("records_dropped"):
+    if dropped := part.records_dropped:
         yield Line(f"{plural(dropped, 'record')} dropped: neither disk nor memory could hold them")
-    if lost := part.get("records_lost"):
-        judged = (summary.get("goodput") or {}).get("slo")
+    if lost := part.records_lost:
+        judged = summary.goodput.slo
         meaning = (
             "they count as not good, and in no other number" if judged else "they are in no number below"
         )
         yield Line(f"{plural(lost, 'request')} without a record (lost): {meaning}")
 
 
-def _workers(part: Part) -> Iterator[Line]:
-    expected, seen = part.get("workers_expected"), part.get("workers_seen")
-    yield Line(f"{count(seen)} of {plural(expected, 'worker')} seen, {count(part.get('workers_lost'))} lost")
+def _workers(part: Completeness) -> Iterator[Line]:
+    expected, seen = part.workers_expected, part.workers_seen
+    yield Line(f"{count(seen)} of {plural(expected, 'worker')} seen, {count(part.workers_lost)} lost")
 
 
-def _by_worker(part: Part) -> Iterator[Line]:
+def _by_worker(part: Completeness) -> Iterator[Line]:
     """One line for each worker that lacks something, those that lack most first."""
-    lacking = sorted(
-        filter(_is_lacking, part.get("workers") or ()), key=lambda w: -(w.get("unrecorded") or 0)
-    )
+    lacking = sorted(filter(_is_lacking, part.workers), key=lambda w: -w.unrecorded)
     for worker in lacking[:MOST_NAMED]:
-        yield Line(f"worker {clean(worker.get('id'))}: {sentence(list(_lacks(worker)), ', ')}", verbatim=True)
+        yield Line(f"worker {clean(worker.id)}: {sentence(list(_lacks(worker)), ', ')}", verbatim=True)
     yield from _others(lacking, "worker")
 
 
-def _is_lacking(worker: Part) -> bool:
-    return worker.get("state") == "lost" or bool(worker.get("unrecorded") or worker.get("dropped"))
+def _is_lacking(worker: WorkerCompleteness) -> bool:
+    return worker.state == "lost" or bool(worker.unrecorded or worker.dropped)
 
 
-def _lacks(worker: Part) -> Iterator[str]:
-    if worker.get("state") == "lost":
-        yield "lost" + _when(worker.get("heard_s"))
-    if in_flight := worker.get("in_flight"):
+def _lacks(worker: WorkerCompleteness) -> Iterator[str]:
+    if worker.state == "lost":
+        yield "lost" + _when(worker.heard_s)
+    if in_flight := worker.in_flight:
         yield f"{plural(in_flight, 'request')} in flight"
-    if missing := worker.get("missing"):
+    if missing := worker.missing:
         yield f"{plural(missing, 'record')} missing"
-    if dropped := worker.get("dropped"):
+    if dropped := worker.dropped:
         yield f"{plural(dropped, 'record')} dropped"
-    if seqs := worker.get("batches_received"):
+    if seqs := worker.batches_received:
         yield f"batches {short(clean(seqs), _SEQS_LENGTH)} came"
 
 
@@ -125,16 +120,16 @@ def _when(heard_s: float | None) -> str:
     return f" {seconds(abs(heard_s))} {'after' if heard_s >= 0 else 'before'} the start"
 
 
-def _faults(part: Part) -> Iterator[Line]:
+def _faults(part: Completeness) -> Iterator[Line]:
     """What makes a worker's count of records doubtful."""
-    faults = [(name, text) for name, texts in (part.get("faults") or {}).items() for text in texts]
+    faults = [(name, text) for name, texts in part.faults.items() for text in texts]
     for name, text in faults[:MOST_NAMED]:
         yield Line(f"worker {clean(name)}: {clean(text)}", Tone.BAD, verbatim=True)
     yield from _others(faults, "fault")
 
 
-def _torn(part: Part) -> Iterator[Line]:
-    torn = part.get("torn") or ()
+def _torn(part: Completeness) -> Iterator[Line]:
+    torn = part.torn
     yield from (Line(f"torn: {clean(text)}", verbatim=True) for text in torn[:MOST_NAMED])
     yield from _others(torn, "torn file")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
 from llm_locust.report.sections.completeness import completeness
@@ -18,6 +19,7 @@ from llm_locust.report.text import clean, count, moment, number, percent, second
 from llm_locust.report.uncertainty import explained_once
 
 Part = Mapping[str, Any]
+Made = Section | Iterable[Section] | None
 
 
 def heading(summary: Part) -> Section:
@@ -83,51 +85,62 @@ class Entry:
 
     key: str
     chapter: str
-    made: Callable[[Part], Section | Iterable[Section] | None]
+    made: Callable[[Part, Summary], Made]
+
+
+def _keys(make: Callable[[Part], Made]) -> Callable[[Part, Summary], Made]:
+    """Of a function that reads the keys of ``summary.json``."""
+    return lambda summary, _: make(summary)
+
+
+def _told(make: Callable[[Summary], Made]) -> Callable[[Part, Summary], Made]:
+    """Of a function that reads the typed summary."""
+    return lambda _, told: make(told)
 
 
 #: Every section in the order of the console and of Markdown. One without a chapter is on the page's first
 #: screen, and in the chapter of the verdict only where it is an alarm.
 CONTENTS = (
-    Entry("client", "", verdicts.client),
-    Entry("standstill", "", course.standstill),
-    Entry("stuck", "", course.stuck),
-    Entry("records", "", completeness),
-    Entry("requests", "", measures.requests),
-    Entry("warmup", "verdict", course.warmup),
-    Entry("reliability", "verdict", course.reliability),
-    Entry("gates", "verdict", verdicts.gates),
-    Entry("goodput", "verdict", verdicts.goodput),
-    Entry("latency", "latency", measures.latency),
-    Entry("intervals", "latency", measures.intervals),
-    Entry("throughput", "load", measures.throughput),
-    Entry("tokens", "load", measures.tokens),
-    Entry("cost", "cost", cost),
-    Entry("roofline", "cost", roofline),
-    Entry("drift", "verdict", course.drift),
-    Entry("quality", "quality", quality),
-    Entry("sessions", "sessions", sessions.sessions),
-    Entry("by_turn", "sessions", sessions.by_turn),
-    Entry("errors", "", groups.errors),
-    Entry("by_name", "groups", partial(groups.by_label, key="by_name", head="Name")),
-    Entry("by_class", "groups", partial(groups.by_label, key="by_class", head="Class")),
-    Entry("interventions", "groups", interventions),
-    Entry("replicas", "groups", groups.replicas),
-    Entry("fairness", "groups", fairness),
-    Entry("servers", "servers", server.servers),
-    Entry("energy", "cost", server.energy),
-    Entry("breakdowns", "groups", groups.breakdowns),
-    Entry("nodes", "groups", nodes),
+    Entry("client", "", _keys(verdicts.client)),
+    Entry("standstill", "", _told(course.standstill)),
+    Entry("stuck", "", _told(course.stuck)),
+    Entry("records", "", _told(completeness)),
+    Entry("requests", "", _keys(measures.requests)),
+    Entry("warmup", "verdict", _told(course.warmup)),
+    Entry("reliability", "verdict", _told(course.reliability)),
+    Entry("gates", "verdict", _keys(verdicts.gates)),
+    Entry("goodput", "verdict", _keys(verdicts.goodput)),
+    Entry("latency", "latency", _keys(measures.latency)),
+    Entry("intervals", "latency", _keys(measures.intervals)),
+    Entry("throughput", "load", _keys(measures.throughput)),
+    Entry("tokens", "load", _keys(measures.tokens)),
+    Entry("cost", "cost", _told(cost)),
+    Entry("roofline", "cost", _told(roofline)),
+    Entry("drift", "verdict", _told(course.drift)),
+    Entry("quality", "quality", _told(quality)),
+    Entry("sessions", "sessions", _keys(sessions.sessions)),
+    Entry("by_turn", "sessions", _keys(sessions.by_turn)),
+    Entry("errors", "", _keys(groups.errors)),
+    Entry("by_name", "groups", _keys(partial(groups.by_label, key="by_name", head="Name"))),
+    Entry("by_class", "groups", _keys(partial(groups.by_label, key="by_class", head="Class"))),
+    Entry("interventions", "groups", _told(interventions)),
+    Entry("replicas", "groups", _keys(groups.replicas)),
+    Entry("fairness", "groups", _told(fairness)),
+    Entry("servers", "servers", _told(server.servers)),
+    Entry("energy", "cost", _told(server.energy)),
+    Entry("breakdowns", "groups", _keys(groups.breakdowns)),
+    Entry("nodes", "groups", _told(nodes)),
 )
 
 
 def sections(summary: Part) -> list[Section]:
     """Every section that has something to say, alarms as the others at their place."""
-    found = [section for entry in CONTENTS for section in _made(entry, summary)]
+    told = typed(summary)
+    found = [section for entry in CONTENTS for section in _made(entry, summary, told)]
     return explained_once(found)
 
 
-def _made(entry: Entry, summary: Part) -> Iterator[Section]:
-    made = entry.made(summary)
+def _made(entry: Entry, summary: Part, told: Summary) -> Iterator[Section]:
+    made = entry.made(summary, told)
     for section in (made,) if isinstance(made, Section) else made or ():
         yield replace(section, key=section.key or entry.key, chapter=entry.chapter)

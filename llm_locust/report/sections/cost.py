@@ -1,12 +1,11 @@
 """What the answers cost, and what one GPU gave, where a price or a number of GPUs is known."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from llm_locust.metrics.summary_types.resources import Cost, CostFigures, GivenPrices
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import number, plural, seconds, sentence
-
-Part = Mapping[str, Any]
 
 #: Key of summary.json, what it is per, and how many of them: a price of one request has few digits.
 _FIGURES = (
@@ -27,59 +26,60 @@ _BASES = (
 _EXPECTED = {"per_good_request": "no cost of good requests"}
 
 
-def cost(summary: Part) -> Section | None:
+def cost(summary: Summary) -> Section | None:
     """The whole cost over what came out, by GPU hours and by token prices; None where neither is given."""
-    part = summary.get("cost") or {}
-    if not part:
+    part = summary.cost
+    if part is None:
         return None
-    prices = part.get("prices") or {}
+    prices = part.prices
     shown = [
-        (key, head) for key, head, names in _BASES if any(prices.get(name) is not None for name in names)
+        (key, head) for key, head, names in _BASES if any(prices.figure(name) is not None for name in names)
     ]
-    figures = [(key, head) for key, head in shown if (part.get(key) or {}).get("total") is not None]
+    of_basis = {"gpu": part.gpu, "api": part.api}
+    figures = [(key, head) for key, head in shown if of_basis[key].total is not None]
     columns = (Column("For", left=True), *(Column(head) for _, head in figures))
-    rows = tuple(_rows(part, [key for key, _ in figures]))
+    rows = tuple(_rows([of_basis[key] for key, _ in figures]))
     return Section(
         "Cost",
         tuple(_lines(summary, part, prices)),
         Table(columns, rows) if rows else None,
-        tuple(_missing(part.get("missing") or {}, [key for key, _ in shown], bool(figures))),
+        tuple(_missing(part.missing, [key for key, _ in shown], bool(figures))),
     )
 
 
-def _lines(summary: Part, part: Part, prices: Part) -> Iterator[Line]:
-    gpus = plural(prices["gpus"], "GPU") if prices.get("gpus") is not None else ""
-    if gpus and prices.get("gpu_hour_cost") is not None:
-        window = seconds((summary.get("window") or {}).get("seconds"))
-        yield Line(f"{gpus} at {number(prices['gpu_hour_cost'])} an hour, for the {window} of the window")
-    inputs, outputs = prices.get("input_token_price"), prices.get("output_token_price")
+def _lines(summary: Summary, part: Cost, prices: GivenPrices) -> Iterator[Line]:
+    gpus = plural(prices.gpus, "GPU") if prices.gpus is not None else ""
+    if gpus and prices.gpu_hour_cost is not None:
+        window = seconds(summary.window.seconds)
+        yield Line(f"{gpus} at {number(prices.gpu_hour_cost)} an hour, for the {window} of the window")
+    inputs, outputs = prices.input_token_price, prices.output_token_price
     if inputs is not None and outputs is not None:
         yield Line(f"API: {number(inputs)} for 1M input tokens · {number(outputs)} for 1M output tokens")
-    per_gpu = part.get("per_gpu") or {}
+    per_gpu = part.per_gpu
     given = [
-        f"{number(per_gpu[key])} {unit}"
+        f"{number(per_gpu.figure(key))} {unit}"
         for key, unit in (
             ("goodput_requests_per_s", "good requests/s"),
             ("goodput_output_tokens_per_s", "good output tokens/s"),
             ("output_tokens_per_s", "output tokens/s"),
         )
-        if per_gpu.get(key) is not None
+        if per_gpu.figure(key) is not None
     ]
     if given:
         yield Line(f"each of {gpus}: {sentence(given)}")
 
 
-def _rows(part: Part, bases: list[str]) -> Iterator[Row]:
+def _rows(bases: list[CostFigures]) -> Iterator[Row]:
     for key, label, times in _FIGURES:
-        values = [part[base].get(key) for base in bases]
+        values = [base.figure(key) for base in bases]
         if any(value is not None for value in values):
             yield Row((label, *(number(None if value is None else times * value) for value in values)))
 
 
-def _missing(missing: Part, bases: list[str], has_figures: bool) -> Iterator[Line]:
+def _missing(missing: Mapping[str, str], bases: list[str], has_figures: bool) -> Iterator[Line]:
     for base in bases:
-        if missing.get(base):
+        if base in missing:
             yield Line(f"no cost by {base.upper()}: {missing[base]}", Tone.WARN)
     for key, what in _EXPECTED.items():
-        if has_figures and missing.get(key):
+        if has_figures and key in missing:
             yield Line(f"{what}: {missing[key]}", Tone.FAINT)

@@ -1,12 +1,11 @@
 """The course of a run: a warm-up at its beginning, times without an answer, and a drift over hours."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from llm_locust.metrics.summary_types.course import Drift, DriftLine, Reliability, Retries, StandstillSpan
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import clean, count, number, percent, plural, seconds, sentence, short
-
-Part = Mapping[str, Any]
 
 #: A time without an answer is worth a line from here on, where answers came so often that chance does not
 #: make it: in a Poisson process one gap of 22,000 is over ten mean ones.
@@ -23,45 +22,45 @@ _MEASURES = (
 _RATIOS = {"goodput_ratio", "error_rate"}
 
 
-def warmup(summary: Part) -> Section | None:
+def warmup(summary: Summary) -> Section | None:
     """What the beginning of the run was like; None where it was like the rest, or nobody can tell."""
-    part = summary.get("steadiness") or {}
-    if not part.get("warmup_like") and part.get("settled") is not False:
+    part = summary.steadiness
+    if not part.warmup_like and part.settled is not False:
         return None
-    return Section("Warm-up", (Line(str(part.get("reason") or ""), Tone.WARN),))
+    return Section("Warm-up", (Line(part.reason, Tone.WARN),))
 
 
-def reliability(summary: Part) -> Section | None:
+def reliability(summary: Summary) -> Section | None:
     """How often somebody was served; None where nothing failed, was tried again, or was long in coming."""
-    part = summary.get("reliability") or {}
-    requests = summary.get("requests") or {}
-    retries = part.get("retries") or {}
-    if not (requests.get("failed") or retries.get("total") or _was_interrupted(summary, part)):
+    part = summary.reliability
+    requests = summary.requests
+    retries = part.retries
+    if not (requests.failed or retries.total or _was_interrupted(summary, part)):
         return None
     lines = [*_shares(part), *_spans(part), *_retries(retries)]
     return Section("Reliability", tuple(lines)) if lines else None
 
 
-def standstill(summary: Part) -> Section | None:
+def standstill(summary: Summary) -> Section | None:
     """When nothing came though requests were under way; None where that was not so."""
-    part = (summary.get("reliability") or {}).get("standstill") or {}
-    spans = part.get("spans") or ()
-    if not spans:
+    part = summary.reliability.standstill
+    if part is None or not part.spans:
         return None
-    longest = max(spans, key=lambda span: span["seconds"])
+    spans = part.spans
+    longest = max(spans, key=lambda span: span.seconds)
     headline = Line(f"STOOD STILL: {_stood(longest)}", Tone.BAD)
     others = [span for span in spans if span is not longest]
-    total = f"{plural(part['n'], 'time')}, {seconds(part['seconds'])} in all"
+    total = f"{plural(part.n, 'time')}, {seconds(part.seconds)} in all"
     more = Line(f"{total}; also {sentence([_stood(span) for span in others[:_MOST_STOOD]], '; ')}")
-    meaning = f"no answer ended and none was streamed for longer than {seconds(part.get('limit_s'))}"
+    meaning = f"no answer ended and none was streamed for longer than {seconds(part.limit_s)}"
     return Section(
         "Standstill", (headline, *([more] if others else []), Line(meaning, Tone.FAINT)), alarm=True
     )
 
 
-def stuck(summary: Part) -> Section | None:
+def stuck(summary: Summary) -> Section | None:
     """Requests from before the window that hung in it; None without any."""
-    n = (summary.get("requests") or {}).get("stuck")
+    n = summary.requests.stuck
     if not n:
         return None
     text = f"STUCK: {plural(n, 'request')} from before the window hung in it and were given up"
@@ -69,33 +68,32 @@ def stuck(summary: Part) -> Section | None:
     return Section("Stuck", (Line(text, Tone.BAD), Line(counted, Tone.FAINT)), alarm=True)
 
 
-def _stood(span: Part) -> str:
-    under_way = plural(span["in_flight"], "request")
+def _stood(span: StandstillSpan) -> str:
+    under_way = plural(span.in_flight, "request")
     return (
-        f"no answer for {seconds(span['seconds'])} from {seconds(span['start_s'])} on, "
-        f"with {under_way} under way"
+        f"no answer for {seconds(span.seconds)} from {seconds(span.start_s)} on, with {under_way} under way"
     )
 
 
-def _shares(part: Part) -> Iterator[Line]:
-    if part.get("ok_share") is not None:
-        good = f", {percent(part['good_share'])} a good one" if part.get("good_share") is not None else ""
-        asked = plural(part.get("seconds"), "second")
-        yield Line(f"{percent(part['ok_share'])} of {asked} had an ok answer{good}")
+def _shares(part: Reliability) -> Iterator[Line]:
+    if part.ok_share is not None:
+        good = f", {percent(part.good_share)} a good one" if part.good_share is not None else ""
+        asked = plural(part.seconds, "second")
+        yield Line(f"{percent(part.ok_share)} of {asked} had an ok answer{good}")
 
 
-def _was_interrupted(summary: Part, part: Part) -> bool:
-    longest = (part.get("longest_without_ok") or {}).get("seconds")
-    if longest is None:
+def _was_interrupted(summary: Summary, part: Reliability) -> bool:
+    if part.longest_without_ok is None:
         return False
-    rate = (summary.get("throughput") or {}).get("requests_per_s") or 0.0
-    return bool(longest >= NOTABLE_SPAN_S and longest * rate >= (NOTABLE_GAPS if rate else 0.0))
+    longest = part.longest_without_ok.seconds
+    rate = summary.throughput.requests_per_s or 0.0
+    return longest >= NOTABLE_SPAN_S and longest * rate >= (NOTABLE_GAPS if rate else 0.0)
 
 
-def _spans(part: Part) -> Iterator[Line]:
-    ok, good = part.get("longest_without_ok"), part.get("longest_without_good")
+def _spans(part: Reliability) -> Iterator[Line]:
+    ok, good = part.longest_without_ok, part.longest_without_good
     spans = [
-        f"longest without {what} {seconds(span.get('seconds'))}, from {seconds(span.get('start_s'))} on"
+        f"longest without {what} {seconds(span.seconds)}, from {seconds(span.start_s)} on"
         for what, span in (("an ok answer", ok), ("a good one", good if good != ok else None))
         if span
     ]
@@ -103,11 +101,11 @@ def _spans(part: Part) -> Iterator[Line]:
         yield Line(sentence(spans))
 
 
-def _retries(retries: Part) -> Iterator[Line]:
-    if retries.get("total"):
+def _retries(retries: Retries) -> Iterator[Line]:
+    if retries.total:
         yield Line(
-            f"{plural(retries.get('requests'), 'request')} sent again, "
-            f"{plural(retries['total'], 'time')} in all: a pooled connection was stale",
+            f"{plural(retries.requests, 'request')} sent again, "
+            f"{plural(retries.total, 'time')} in all: a pooled connection was stale",
             Tone.WARN,
         )
 
@@ -119,10 +117,10 @@ _MOST_STOOD = 3
 _NODE_LENGTH = 20
 
 
-def drift(summary: Part) -> Section | None:
+def drift(summary: Summary) -> Section | None:
     """What changed per hour; None where the run is too short to tell."""
-    part = summary.get("drift") or {}
-    measures = part.get("measures")
+    part = summary.drift
+    measures = part.measures
     if not measures:
         return None
     columns = (
@@ -133,23 +131,21 @@ def drift(summary: Part) -> Section | None:
         Column("95 %"),
         Column("of start"),
     )
-    found = set(part.get("found") or ())
+    found, memory = set(part.found or ()), part.client_rss_mib or {}
     rows = tuple(
-        _drift_row(label, measures[key], 100.0 if key in _RATIOS else 1.0, key in found)
+        _drift_row(label, line, 100.0 if key in _RATIOS else 1.0, key in found)
         for key, label in _MEASURES
-        if measures.get(key)
+        if (line := measures[key])
     ) + tuple(
-        _drift_row(
-            f"memory of {clean(short(node, _NODE_LENGTH))}, MiB", told, 1.0, bool(told.get("beyond_noise"))
-        )
-        for node, told in (part.get("client_rss_mib") or {}).items()
+        _drift_row(f"memory of {clean(short(node, _NODE_LENGTH))}, MiB", told, 1.0, told.beyond_noise)
+        for node, told in memory.items()
     )
     return Section("Drift", (_headline(part),), Table(columns, rows), tuple(_how(summary, part)))
 
 
-def _headline(part: Part) -> Line:
-    named = [label for key, label in _MEASURES if key in (part.get("found") or ())]
-    grows = [told.get("beyond_noise") for told in (part.get("client_rss_mib") or {}).values()]
+def _headline(part: Drift) -> Line:
+    named = [label for key, label in _MEASURES if key in (part.found or ())]
+    grows = [told.beyond_noise for told in (part.client_rss_mib or {}).values()]
     if any(grows):
         named.append("client memory")
     if not named:
@@ -157,10 +153,10 @@ def _headline(part: Part) -> Line:
     return Line(f"beyond noise: {sentence([label.partition(',')[0] for label in named], ', ')}", Tone.WARN)
 
 
-def _drift_row(label: str, measure: Part, scale: float, found: bool) -> Row:
-    start, end, slope = (scale * measure[key] for key in ("at_start", "at_end", "per_hour"))
-    low, high = (scale * value for value in measure["ci95"])
-    relative = measure.get("relative_per_hour")
+def _drift_row(label: str, measure: DriftLine, scale: float, found: bool) -> Row:
+    start, end, slope = (scale * value for value in (measure.at_start, measure.at_end, measure.per_hour))
+    low, high = (scale * value for value in measure.ci95)
+    relative = measure.relative_per_hour
     return Row(
         (
             label,
@@ -178,19 +174,19 @@ def _signed(value: float) -> str:
     return f"{'+' if value > 0 else ''}{number(value)}"
 
 
-def _how(summary: Part, part: Part) -> Iterator[Line]:
+def _how(summary: Summary, part: Drift) -> Iterator[Line]:
     yield Line(
-        f"a line through {count(part.get('bins'))} bins of {seconds(part.get('bin_s'))}, by least squares; "
+        f"a line through {count(part.bins)} bins of {seconds(part.bin_s)}, by least squares; "
         "intervals widened for bins that resemble their neighbours",
         Tone.FAINT,
     )
-    requests = summary.get("requests") or {}
-    given_up = (requests.get("cancelled") or 0) + ((requests.get("by_outcome") or {}).get("timeout") or 0)
+    requests = summary.requests
+    given_up = requests.cancelled + requests.by_outcome["timeout"]
     if given_up:
         text = f"TTFT is of ok requests: {count(given_up)} that were cut, left or timed out are left out"
         yield Line(text, Tone.WARN)
-    workers = (summary.get("completeness") or {}).get("workers") or ()
-    most = [worker["rss_mib_max"] for worker in workers if worker.get("rss_mib_max") is not None]
+    workers = summary.completeness.workers
+    most = [worker.rss_mib_max for worker in workers if worker.rss_mib_max is not None]
     if most:
         yield Line(
             f"memory of a worker: {number(max(most))} MiB at most; no series of it is recorded", Tone.FAINT

@@ -1,12 +1,11 @@
 """How evenly the replicas were used, and what may have made them uneven."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from llm_locust.metrics.summary_types.deployment import Fairness, TestOfChance
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent
-
-Part = Mapping[str, Any]
 
 _AMOUNTS = (
     ("requests", "requests"),
@@ -26,51 +25,52 @@ _COLUMNS = (
 MOST_CAUSES = 8
 
 
-def fairness(summary: Part) -> Section | None:
+def fairness(summary: Summary) -> Section | None:
     """The indices and likely causes; None for fewer than two replicas."""
-    part = summary.get("fairness") or {}
-    if len(summary.get("replicas") or ()) < 2:
+    part = summary.fairness
+    if len(summary.replicas) < 2:
         return None
     table = Table(_COLUMNS, tuple(_row(part, key, words) for key, words in _AMOUNTS))
     return Section("Fairness", table=table, notes=(*_causes(part), *_naming(part)))
 
 
-def _row(part: Part, key: str, words: str) -> Row:
+def _row(part: Fairness, key: str, words: str) -> Row:
+    chance = {"requests": part.chance.requests, "ttft": part.chance.ttft}
     return Row(
         (
             words,
-            number(part.get(key)),
-            number((part.get("gini") or {}).get(key)),
-            percent((part.get("cv") or {}).get(key)),
-            _chance((part.get("chance") or {}).get(key)),
+            number(part.figure(key)),
+            number(part.gini.figure(key)),
+            percent(part.cv.figure(key)),
+            _chance(chance.get(key)),
         )
     )
 
 
-def _chance(tested: Part | None) -> str:
+def _chance(tested: TestOfChance | None) -> str:
     """The p-value; below one in a million its digits say nothing more."""
-    if not tested or tested.get("p") is None:
+    if tested is None:
         return UNDEFINED
-    return "p < 1e-6" if tested["p"] < 1e-6 else f"p {number(tested['p'])}"
+    return "p < 1e-6" if tested.p < 1e-6 else f"p {number(tested.p)}"
 
 
-def _causes(part: Part) -> Iterator[Line]:
-    causes = part.get("causes") or ()
+def _causes(part: Fairness) -> Iterator[Line]:
+    causes = part.causes
     for cause in causes[:MOST_CAUSES]:
-        yield Line(clean(cause.get("text")), Tone.WARN, verbatim=True)
+        yield Line(clean(cause.text), Tone.WARN, verbatim=True)
     if len(causes) > MOST_CAUSES:
         yield Line(f"{count(len(causes) - MOST_CAUSES)} more causes in summary.json", Tone.FAINT)
 
 
-def _naming(part: Part) -> Iterator[Line]:
-    if part.get("named_by") == "peer":
+def _naming(part: Fairness) -> Iterator[Line]:
+    if part.named_by == "peer":
         yield Line("no response named its replica: told apart by the address of the connection", Tone.FAINT)
-    if part.get("named_by") == "target":
+    if part.named_by == "target":
         yield Line(
             "sent straight to each target: how requests are shared out is this run's own choice", Tone.FAINT
         )
-    if part.get("unnamed"):
-        yield Line(_unnamed(part["unnamed"]), Tone.FAINT)
+    if part.unnamed:
+        yield Line(_unnamed(part.unnamed), Tone.FAINT)
 
 
 def _unnamed(n: int) -> str:

@@ -1,12 +1,11 @@
 """What was asked of the servers beside the load, as a section."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from llm_locust.metrics.summary_types.course import CallToServers, FailedCall, Interventions
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.text import clean, count, plural, seconds
-
-Part = Mapping[str, Any]
 
 TITLE = "Server calls"
 
@@ -21,40 +20,40 @@ _WHAT = {
 }
 
 
-def interventions(summary: Part) -> Section | None:
+def interventions(summary: Summary) -> Section | None:
     """None where the run asked nothing of its servers but answers."""
-    part = summary.get("interventions") or {}
+    part = summary.interventions
     lines = tuple(_lines(part))
     return Section(TITLE, lines) if lines else None
 
 
-def _lines(part: Part) -> Iterator[Line]:
-    if targets := part.get("targets"):
+def _lines(part: Interventions) -> Iterator[Line]:
+    if targets := part.targets:
         yield Line(f"straight to {plural(len(targets), 'target')}, through no balancer")
-    if (waited_s := part.get("ready_s")) is not None:
-        ready = part.get("replicas_ready") or ()
+    if (waited_s := part.ready_s) is not None:
+        ready = part.replicas_ready
         yield Line(
             f"{plural(len(ready), 'replica')} waited for, ready within {seconds(waited_s)}", Tone.FAINT
         )
-    for call in part.get("calls") or ():
+    for call in part.calls:
         yield from _call(call)
-    if profiled_s := part.get("profiled_s"):
+    if profiled_s := part.profiled_s:
         yield Line(
             f"a profiler ran in {seconds(profiled_s)} of the window: its cost is in the latencies",
             Tone.WARN,
         )
 
 
-def _call(call: Part) -> Iterator[Line]:
-    path = clean(call.get("path"))
-    what, at = _WHAT.get(path, path), seconds(call.get("at_s"))
-    asked, failed = call.get("asked"), call.get("failed") or ()
-    yield Line(f"{what} at {at} on {count(call.get('done'))} of {plural(asked, 'replica')}")
+def _call(call: CallToServers) -> Iterator[Line]:
+    path = clean(call.path)
+    what, at = _WHAT.get(path, path), seconds(call.at_s)
+    asked, failed = call.asked, call.failed
+    yield Line(f"{what} at {at} on {count(call.done)} of {plural(asked, 'replica')}")
     if failed:
         named = ", ".join(map(_named, failed[:MOST_NAMED]))
         others = f" and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
         yield Line(f"{path} not done by {named}{others}", Tone.WARN, verbatim=True)
 
 
-def _named(failed: Part) -> str:
-    return f"{clean(failed.get('target'))} ({clean(failed.get('error') or failed.get('status'))})"
+def _named(failed: FailedCall) -> str:
+    return f"{clean(failed.target)} ({clean(failed.error or failed.status)})"

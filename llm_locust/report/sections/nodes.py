@@ -1,12 +1,13 @@
 """The processes that made the load, where there is something to say of one of them."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
+from llm_locust.metrics.summary_types.completeness import MasterHealth, WorkerCompleteness
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import clean, count, number, plural, short
 
-Part = Mapping[str, Any]
+Node = WorkerCompleteness | MasterHealth
 
 #: An event loop that was held for longer, once, is worth a row; so is a clock that is further off.
 NOTABLE_HUB_LAG_MS = 50.0
@@ -28,14 +29,14 @@ _COLUMNS = (
 )
 
 
-def nodes(summary: Part) -> Section | None:
+def nodes(summary: Summary) -> Section | None:
     """The nodes that were late, whose clock is off or was set, or that dropped records; None without any."""
-    part = summary.get("completeness") or {}
-    workers = part.get("workers") or ()
+    part = summary.completeness
+    workers = part.workers
     found = [w for w in workers if _is_notable(w)]
-    master = part.get("master") or {}
+    master = part.master
     rows = [_row(master, "master", "")] if _is_notable(master) else []
-    rows += [_row(w, short(clean(w.get("id")), _NAME_LENGTH), count(w.get("received"))) for w in found]
+    rows += [_row(w, short(clean(w.id), _NAME_LENGTH), count(w.received)) for w in found]
     if not rows:
         return None
     notes = _notes(len(rows) - MOST_ROWS, len(workers) - len(found))
@@ -44,35 +45,38 @@ def nodes(summary: Part) -> Section | None:
     )
 
 
-def _is_notable(node: Part) -> bool:
+def _is_notable(node: Node) -> bool:
     return bool(
-        (node.get("hub_lag_ms_max") or 0) > NOTABLE_HUB_LAG_MS
-        or abs(node.get("clock_offset_ms") or 0) > max(NOTABLE_OFFSET_MS, node.get("clock_error_ms") or 0)
-        or node.get("clock_steps")
-        or node.get("dropped")
+        (node.hub_lag_ms_max or 0) > NOTABLE_HUB_LAG_MS
+        or node.clock_steps
+        or (isinstance(node, WorkerCompleteness) and (node.dropped or _is_off(node)))
     )
 
 
-def _row(node: Part, name: str, records: str) -> Row:
+def _is_off(worker: WorkerCompleteness) -> bool:
+    return abs(worker.clock_offset_ms or 0) > max(NOTABLE_OFFSET_MS, worker.clock_error_ms or 0)
+
+
+def _row(node: Node, name: str, records: str) -> Row:
     return Row(
         (
             name,
             records,
             _offset(node),
-            count(node["clock_steps"]) if node.get("clock_steps") else "",
-            number(node.get("hub_lag_ms_p99")),
-            number(node.get("hub_lag_ms_max")),
-            number(node.get("cpu_percent_max")),
-            number(node.get("rss_mib_max")),
-            count(node["dropped"]) if node.get("dropped") else "",
+            count(node.clock_steps) if node.clock_steps else "",
+            number(node.hub_lag_ms_p99),
+            number(node.hub_lag_ms_max),
+            number(node.cpu_percent_max),
+            number(node.rss_mib_max),
+            count(node.dropped) if isinstance(node, WorkerCompleteness) and node.dropped else "",
         )
     )
 
 
-def _offset(node: Part) -> str:
-    if node.get("clock_offset_ms") is None:
+def _offset(node: Node) -> str:
+    if not isinstance(node, WorkerCompleteness) or node.clock_offset_ms is None:
         return ""
-    return f"{number(node['clock_offset_ms'])} ± {number(node.get('clock_error_ms'))}"
+    return f"{number(node.clock_offset_ms)} ± {number(node.clock_error_ms)}"
 
 
 def _notes(more: int, others: int) -> Iterator[Line]:

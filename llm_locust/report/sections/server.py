@@ -1,12 +1,11 @@
 """What the servers said of themselves, the gateway before them, and the energy that the answers took."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from llm_locust.metrics.summary_types.deployment import GatewayFigures, ServerFigures
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import clean, count, number, percent, plural, sentence, short
-
-Part = Mapping[str, Any]
 
 MOST_ROWS = 20
 
@@ -30,75 +29,75 @@ _COLUMNS = (
 )
 
 
-def servers(summary: Part) -> Section | None:
+def servers(summary: Summary) -> Section | None:
     """The figures by target, and of all; None where nothing was scraped, nor should have been."""
-    part = summary.get("server") or {}
-    targets = part.get("targets") or ()
-    failure = [Line(clean(part["failure"]), Tone.WARN, verbatim=True)] if part.get("failure") else []
+    part = summary.server
+    if part is None:
+        return None
+    targets = part.targets
+    failure = [Line(clean(part.failure), Tone.WARN, verbatim=True)] if part.failure else []
     if not targets:
         return Section("Servers", tuple(failure)) if failure else None
-    rows = [_row(target, short(clean(target.get("name")), _NAME_LENGTH)) for target in targets[:MOST_ROWS]]
+    rows = [_row(target, short(clean(target.name), _NAME_LENGTH)) for target in targets[:MOST_ROWS]]
     if len(targets) > 1:
-        rows.append(_row(part["total"], "all"))
+        rows.append(_row(part.total, "all"))
     table = Table(_COLUMNS, tuple(rows)).without_empty()
-    notes = (*failure, *_gateway(part.get("gateway")), *_gaps(targets), *_left_out(len(targets)))
+    notes = (*failure, *_gateway(part.gateway), *_gaps(targets), *_left_out(len(targets)))
     return Section("Servers", table=table, notes=notes)
 
 
-def energy(summary: Part) -> Section | None:
+def energy(summary: Summary) -> Section | None:
     """Energy by token and by request, and what a watt and a GPU gave; None where no GPU was watched."""
-    part = summary.get("energy") or {}
-    if not part:
+    part = summary.energy
+    if part is None:
         return None
-    if part.get("missing"):
-        return Section("Energy", (Line(f"no figures: {clean(part['missing'])}", Tone.WARN, verbatim=True),))
-    watt, gpu = part.get("per_watt") or {}, part.get("per_gpu") or {}
-    by = "by their energy counters" if part.get("by_counter") == part.get("gpus") else "by samples of power"
+    if isinstance(part, str):
+        return Section("Energy", (Line(f"no figures: {clean(part)}", Tone.WARN, verbatim=True),))
+    watt, gpu = part.per_watt, part.per_gpu
+    by = "by their energy counters" if part.by_counter == part.gpus else "by samples of power"
     lines = (
-        f"{plural(part.get('gpus'), 'GPU')}: {number(part.get('power_w'))} W, "
-        f"{number(part.get('joules'))} J in the window, {by}",
+        f"{plural(part.gpus, 'GPU')}: {number(part.power_w)} W, {number(part.joules)} J in the window, {by}",
         sentence(
             [
-                _figure(part.get("joules_per_output_token"), "J an output token"),
-                _figure(part.get("joules_per_request"), "J a request"),
-                _figure(part.get("joules_per_good_request"), "J a good request"),
+                _figure(part.joules_per_output_token, "J an output token"),
+                _figure(part.joules_per_request, "J a request"),
+                _figure(part.joules_per_good_request, "J a good request"),
             ]
         ),
         sentence(
             [
-                _figure(watt.get("output_tokens_per_s"), "output tokens/s a watt"),
-                _figure(watt.get("goodput_requests_per_s"), "good requests/s a watt"),
-                _figure(gpu.get("output_tokens_per_s"), "output tokens/s a GPU"),
-                _figure(gpu.get("goodput_requests_per_s"), "good requests/s a GPU"),
+                _figure(watt.output_tokens_per_s, "output tokens/s a watt"),
+                _figure(watt.goodput_requests_per_s, "good requests/s a watt"),
+                _figure(gpu.output_tokens_per_s, "output tokens/s a GPU"),
+                _figure(gpu.goodput_requests_per_s, "good requests/s a GPU"),
             ]
         ),
     )
     return Section("Energy", tuple(Line(line) for line in lines if line))
 
 
-def _row(target: Part, name: str) -> Row:
+def _row(target: ServerFigures, name: str) -> Row:
     return Row(
         (
             name,
-            _known(target.get("running_mean")),
-            _known(target.get("running_max")),
-            _known(target.get("waiting_mean")),
-            _known(target.get("waiting_max")),
-            _share(target.get("kv_cache_usage_max")),
+            _known(target.running_mean),
+            _known(target.running_max),
+            _known(target.waiting_mean),
+            _known(target.waiting_max),
+            _share(target.kv_cache_usage_max),
             _share(_hits(target)),
-            count(target["preemptions"]) if target.get("preemptions") else "",
-            _known((target.get("ttft_ms") or {}).get("mean")),
-            _share(target.get("gpu_utilisation_mean")),
-            _known(target.get("power_w_mean")),
-            f"{count(target['failed'])} of {count(target.get('scrapes'))}" if target.get("failed") else "",
+            count(target.preemptions) if target.preemptions else "",
+            _known(target.ttft_ms.mean if target.ttft_ms else None),
+            _share(target.gpu_utilisation_mean),
+            _known(target.power_w_mean),
+            f"{count(target.failed)} of {count(target.scrapes)}" if target.failed else "",
         )
     )
 
 
-def _hits(target: Part) -> float | None:
-    by_counts = target.get("prefix_cache_hit_ratio")
-    told: float | None = target.get("prefix_cache_hit_rate_mean") if by_counts is None else by_counts
-    return told
+def _hits(target: ServerFigures) -> float | None:
+    by_counts = target.prefix_cache_hit_ratio
+    return target.prefix_cache_hit_rate_mean if by_counts is None else by_counts
 
 
 def _known(value: float | None) -> str:
@@ -114,32 +113,32 @@ def _figure(value: float | None, unit: str) -> str:
     return "" if value is None else f"{number(value)} {unit}"
 
 
-def _gateway(part: Part | None) -> Iterator[Line]:
-    if not part:
+def _gateway(part: GatewayFigures | None) -> Iterator[Line]:
+    if part is None:
         return
-    rtt = f" − round trip {number(part['rtt_ms'])}" if part.get("rtt_ms") is not None else ""
+    rtt = f" − round trip {number(part.rtt_ms)}" if part.rtt_ms is not None else ""
     yield Line(
-        f"gateway and balancer: {number(part.get('gateway_ms'))} ms of a mean TTFT (client "
-        f"{number(part.get('client_ttft_ms'))} − servers {number(part.get('server_ttft_ms'))}{rtt})"
+        f"gateway and balancer: {number(part.gateway_ms)} ms of a mean TTFT (client "
+        f"{number(part.client_ttft_ms)} − servers {number(part.server_ttft_ms)}{rtt})"
     )
-    if not part.get("same_requests"):
+    if not part.same_requests:
         yield Line(
-            f"the servers saw {count(part.get('server_n'))} first tokens, the client "
-            f"{count(part.get('client_n'))}: others use them, or some are not "
+            f"the servers saw {count(part.server_n)} first tokens, the client "
+            f"{count(part.client_n)}: others use them, or some are not "
             "scraped, and that difference is of unlike requests",
             Tone.WARN,
         )
 
 
-def _gaps(targets: Sequence[Part]) -> Iterator[Line]:
+def _gaps(targets: Sequence[ServerFigures]) -> Iterator[Line]:
     """The targets that gave no page now and then, or were not asked all of the time."""
-    failed = [target for target in targets if target.get("failed")]
+    failed = [target for target in targets if target.failed]
     if failed:
-        scrapes, of = (sum(target[key] for target in failed) for key in ("failed", "scrapes"))
+        scrapes, of = sum(target.failed for target in failed), sum(target.scrapes for target in failed)
         who = plural(len(failed), "server")
         yield Line(f"{count(scrapes)} of {count(of)} scrapes of {who} gave no page of metrics", Tone.WARN)
-    answering = [target for target in targets if target.get("failed") != target.get("scrapes")]
-    covered = [target["covered"] for target in answering if target.get("covered") is not None]
+    answering = [target for target in targets if target.failed != target.scrapes]
+    covered = [target.covered for target in answering if target.covered is not None]
     if covered and min(covered) < LEAST_COVERED:
         yield Line(f"scraped over {percent(min(covered))} of the window only", Tone.WARN)
 

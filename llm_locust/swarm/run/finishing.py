@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from llm_locust.metrics.summary_types.summary import as_json, read_summary
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
@@ -55,7 +56,7 @@ def patience_s(run: Path) -> float:
 
 def _read_summary(run: Path) -> dict[str, Any]:
     try:
-        return msgspec.json.decode((run / SUMMARY_FILE).read_bytes(), type=dict[str, Any])
+        return as_json(read_summary((run / SUMMARY_FILE).read_bytes()))
     except (OSError, ValueError) as e:
         raise FinishError(f"its {SUMMARY_FILE} was written and cannot be read: {e}") from e
 

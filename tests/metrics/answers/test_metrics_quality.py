@@ -15,6 +15,7 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.answers.accuracy import Answers, ByPrompt, concurrency_at_sent
 from llm_locust.metrics.answers.quality import MOST_KINDS
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.section import Tone
 from llm_locust.report.sections.quality import quality as quality_section
 
@@ -247,7 +248,7 @@ def test_in_what_parts_the_records_came_changes_nothing(parts: list[list[Request
 
 
 def shown(*records: RequestRecord, **facts: Any) -> list[str]:
-    section = quality_section(summarise(batch(*records), manifest(**facts)))
+    section = quality_section(typed(summarise(batch(*records), manifest(**facts))))
     return [] if section is None else [line.text for line in (*section.lines, *section.notes)]
 
 
@@ -275,7 +276,7 @@ def test_an_unusual_finish_reason_is_a_section_of_its_own() -> None:
 def test_a_drop_below_the_baseline_that_is_no_chance_is_said_loud() -> None:
     alone = [request(i / 10, prompt_id=f"p{i}", correct=True) for i in range(30)]
     busy = [request(5 + i / 10, prompt_id=f"p{i}", correct=i < 10) for i in range(30)]
-    section = quality_section(summarise(batch(*alone, *busy), manifest(warmup_s=5.0)))
+    section = quality_section(typed(summarise(batch(*alone, *busy), manifest(warmup_s=5.0))))
     assert section is not None
     (line,) = [line for line in section.lines if line.text.startswith("baseline")]
     assert line.tone is Tone.BAD

@@ -1,6 +1,7 @@
 """What a run did to its servers beside the load, and what the report says of it."""
 
 import pytest
+from report_cases import told
 
 from llm_locust.core.manifest import Manifest, ServerCall
 from llm_locust.metrics.sections.interventions import interventions
@@ -41,7 +42,7 @@ def test_calls_of_one_moment_are_one_line_and_failures_name_their_replica() -> N
     path = "/reset_prefix_cache"
     gone = ServerCall(at_ns=100 * S, path=path, target="c", error="timed out")
     calls = [call(0, path, "a"), call(0, path, "b"), gone]
-    found = section({"interventions": interventions(manifest(*calls), WINDOW)})
+    found = section(told(interventions=interventions(manifest(*calls), WINDOW)))
     assert found is not None
     assert [line.text for line in found.lines] == [
         "prefix cache emptied at 0 s on 2 of 3 replicas",
@@ -50,5 +51,4 @@ def test_calls_of_one_moment_are_one_line_and_failures_name_their_replica() -> N
 
 
 def test_a_run_that_only_sent_requests_has_no_such_section() -> None:
-    assert section({"interventions": interventions(manifest(), WINDOW)}) is None
-    assert section({}) is None
+    assert section(told(interventions=interventions(manifest(), WINDOW))) is None

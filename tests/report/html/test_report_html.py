@@ -4,7 +4,6 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -63,11 +62,10 @@ class Page(HTMLParser):
         return {chart["id"]: chart for chart in json.loads(data)["charts"]}
 
 
-def page(made: list[RequestRecord] | None = None, *, without: tuple[str, ...] = (), **facts: Any) -> Page:
+def page(made: list[RequestRecord] | None = None, **facts: Any) -> Page:
     rows = batch(*(records() if made is None else made))
     known = manifest(len(rows), **facts)
-    summary: Mapping[str, Any] = summarise(rows, known)
-    summary = {key: value for key, value in summary.items() if key not in without}
+    summary = summarise(rows, known)
     measured = measure(rows, known, parse_slo(known.slo), "run", known.warmup_s)
     return Page(html_report(rows, known, summary, measured))
 
@@ -196,11 +194,6 @@ def test_errors_have_an_example_and_the_configuration_is_whole() -> None:
     assert "arrival poisson" in text
     assert "stages [1,2]" in text
     assert "locust -f 'a b.py'" in text
-
-
-def test_what_other_parts_lack_leaves_the_page_whole() -> None:
-    found = page(without=("tokens", "throughput", "goodput", "client", "latency_ms", "errors", "run"))
-    assert "Measurement unknown" in found.text()
 
 
 def test_text_of_a_server_or_a_user_stays_text() -> None:

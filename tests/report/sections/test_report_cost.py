@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from report_cases import summary
+from report_cases import summary, told
 
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections.cost import cost
 
@@ -12,7 +13,7 @@ API = {"input_token_price": "0.15", "output_token_price": "0.6"}
 
 
 def section(**facts: Any) -> Section:
-    found = cost(summary(**facts))
+    found = cost(typed(summary(**facts)))
     assert found is not None
     return found
 
@@ -23,8 +24,7 @@ def cells(found: Section) -> dict[str, tuple[str, ...]]:
 
 
 def test_without_prices_nothing_is_said() -> None:
-    assert cost(summary()) is None
-    assert cost({}) is None
+    assert cost(told()) is None
 
 
 def test_gpus_and_tokens_stand_side_by_side() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from report_cases import summary
+from report_cases import summary, told
 
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections.contents import sections
@@ -11,8 +11,7 @@ from llm_locust.report.sections.fairness import MOST_CAUSES, fairness
 
 
 def section(**changes: Any) -> Section:
-    made = summary()
-    found = fairness({**made, "fairness": {**made["fairness"], **changes}})
+    found = fairness(told(fairness={**summary()["fairness"], **changes}))
     assert found is not None
     return found
 
@@ -35,7 +34,10 @@ def test_causes_are_warnings_and_their_names_are_cleaned() -> None:
 
 
 def test_only_so_many_causes_are_told() -> None:
-    notes = section(causes=[{"text": f"r{i} is slow"} for i in range(MOST_CAUSES + 3)], unnamed=0).notes
+    notes = section(
+        causes=[{"kind": "slow", "text": f"r{i} is slow", "replica": None} for i in range(MOST_CAUSES + 3)],
+        unnamed=0,
+    ).notes
     assert len(notes) == MOST_CAUSES + 1
     assert notes[-1].text == "3 more causes in summary.json"
 
@@ -54,7 +56,6 @@ def test_it_is_said_how_replicas_were_told_apart(changes: dict[str, Any], text: 
 
 def test_a_report_of_one_replica_or_none_has_no_such_section() -> None:
     made = summary()
-    assert fairness({**made, "replicas": made["replicas"][:1]}) is None
-    assert fairness({}) is None
+    assert fairness(told(replicas=made["replicas"][:1])) is None
     titles = [section.title for section in sections(made)]
     assert titles.index("Fairness") == titles.index("Replicas") + 1

@@ -8,6 +8,7 @@ from report_cases import manifest, records
 from server_cases import rows, series
 
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections.contents import sections
 from llm_locust.report.sections.server import MOST_ROWS, energy, servers
@@ -29,13 +30,17 @@ def summary(*samples: Any) -> dict[str, Any]:
     return summarise(batch(*made), manifest(len(made)), server=series(samples))
 
 
+def told(*samples: Any) -> Summary:
+    return typed(summary(*samples))
+
+
 def texts(section: Section | None) -> list[str]:
     assert section is not None
     return [line.text for line in (*section.lines, *section.notes)]
 
 
 def test_servers_stand_in_a_table_without_what_none_of_them_tells() -> None:
-    found = servers(summary(*replica("a:8000"), *replica("b:8000")))
+    found = servers(told(*replica("a:8000"), *replica("b:8000")))
     assert found is not None
     assert found.table is not None
     assert [f"{c.over} {c.head}".strip() for c in found.table.columns] == [
@@ -49,13 +54,13 @@ def test_servers_stand_in_a_table_without_what_none_of_them_tells() -> None:
 
 
 def test_the_gateways_part_of_a_first_token_is_a_line_with_what_it_is_made_of() -> None:
-    said = texts(servers(summary(*replica("a:8000"), *replica("b:8000"))))
+    said = texts(servers(told(*replica("a:8000"), *replica("b:8000"))))
     assert said[0].startswith("gateway and balancer: 37.0 ms of a mean TTFT (client 97.0 − servers 60.0")
     assert "2 of 20 scrapes of 2 servers gave no page of metrics" in said
 
 
 def test_a_server_that_never_answers_is_counted_on_its_own_and_covers_nothing() -> None:
-    found = servers(summary(*replica("a:8000"), *rows("dead", "up", [0, 0, 0])))
+    found = servers(told(*replica("a:8000"), *rows("dead", "up", [0, 0, 0])))
     assert found is not None
     assert found.table is not None
     assert found.table.rows[1].cells == ("dead", "", "", "", "3 of 3")
@@ -64,7 +69,7 @@ def test_a_server_that_never_answers_is_counted_on_its_own_and_covers_nothing() 
 
 
 def test_counts_that_are_all_0_need_no_column() -> None:
-    found = servers(summary(*rows("a", "up", [1] * 11), *rows("a", "preemptions", [0] * 11)))
+    found = servers(told(*rows("a", "up", [1] * 11), *rows("a", "preemptions", [0] * 11)))
     assert found is not None
     assert found.table is not None
     assert [column.head for column in found.table.columns] == ["Server"]
@@ -74,19 +79,19 @@ def test_why_the_scraping_ended_early_is_said_with_and_without_samples() -> None
     made = records()
     for samples in (replica("a:8000"), []):
         broken = replace(series(samples), failure="the scraper was ended by signal 9 (SIGKILL)")
-        found = servers(summarise(batch(*made), manifest(len(made)), server=broken))
+        found = servers(typed(summarise(batch(*made), manifest(len(made)), server=broken)))
         assert "the scraper was ended by signal 9 (SIGKILL)" in texts(found)
 
 
 def test_a_server_that_saw_other_requests_is_warned_of() -> None:
-    found = servers(summary(*replica("a:8000")))
+    found = servers(told(*replica("a:8000")))
     assert found is not None
     warned = [note.text for note in found.notes if note.tone is Tone.WARN]
     assert any("the servers saw 50 first tokens, the client 95" in text for text in warned)
 
 
 def test_only_so_many_servers_are_told() -> None:
-    found = servers(summary(*(row for i in range(MOST_ROWS + 2) for row in rows(f"t{i}", "up", [1] * 11))))
+    found = servers(told(*(row for i in range(MOST_ROWS + 2) for row in rows(f"t{i}", "up", [1] * 11))))
     assert found is not None
     assert found.table is not None
     assert len(found.table.rows) == MOST_ROWS + 1
@@ -94,7 +99,7 @@ def test_only_so_many_servers_are_told() -> None:
 
 
 def test_energy_is_told_by_token_by_request_by_watt_and_by_gpu() -> None:
-    said = texts(energy(summary(*rows("dcgm", "energy_j", [100 * i for i in ALL], UUID="g"))))
+    said = texts(energy(told(*rows("dcgm", "energy_j", [100 * i for i in ALL], UUID="g"))))
     assert said[0] == "1 GPU: 100 W, 1,000 J in the window, by their energy counters"
     assert "J an output token" in said[1]
     assert "J a good request" in said[1]
@@ -102,13 +107,13 @@ def test_energy_is_told_by_token_by_request_by_watt_and_by_gpu() -> None:
 
 
 def test_power_that_was_not_watched_long_enough_gives_a_reason_instead_of_figures() -> None:
-    (line,) = texts(energy(summary(*rows("dcgm", "power_w", [100, 100], UUID="g"))))
+    (line,) = texts(energy(told(*rows("dcgm", "power_w", [100, 100], UUID="g"))))
     assert line == "no figures: watched for less than 90% of the window: g"
 
 
 def test_without_servers_there_is_neither_section() -> None:
     made = summary()
-    assert servers(made) is energy(made) is None
+    assert servers(typed(made)) is energy(typed(made)) is None
     assert not {"Servers", "Energy"} & {section.title for section in sections(made)}
     both = {section.title for section in sections(summary(*replica("a"), *rows("g", "power_w", [1.0] * 11)))}
     assert both >= {"Servers", "Energy"}
