@@ -13,19 +13,14 @@ import msgspec
 from llm_locust.client.http.errors import ClientError, ConnectError, RequestTimeoutError
 from llm_locust.client.routes import Heads
 from llm_locust.client.stream import Call, LiveCall, LlmClient
+from llm_locust.wire.dialects.table import DIALECTS, Endpoint
 from llm_locust.wire.payload import DECODE_ERRORS
-from llm_locust.wire.reply import Endpoint
 
 #: A consumer stops at ``[DONE]``; the chunk that ends the body comes in the same instant. Waiting
 #: this long for it keeps the connection.
 _END_PATIENCE_S = 0.25
 
-_PATHS = {
-    "/chat/completions": Endpoint.CHAT,
-    "/completions": Endpoint.COMPLETIONS,
-    "/responses": Endpoint.RESPONSES,
-    "/messages": Endpoint.MESSAGES,
-}
+_PATHS = {dialect.path: Endpoint(name) for name, dialect in DIALECTS.items()}
 
 #: Ours, whatever the SDK says: the body's framing and the refusal of compression.
 _OWN_HEADERS = frozenset(

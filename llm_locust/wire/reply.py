@@ -6,25 +6,13 @@ what the server calls an error in ``Reply.error``, and the tokens that came are 
 
 from array import array
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 
-from llm_locust.wire.dialects.chat import read_chat, read_chat_body, read_completions, read_completions_body
-from llm_locust.wire.dialects.messages import read_messages, read_messages_body
-from llm_locust.wire.dialects.responses import read_responses, read_responses_body
+from llm_locust.wire.dialects.table import DIALECTS, Endpoint
 from llm_locust.wire.draft import Draft, Reply, ToolCall
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import Usage
 
 __all__ = ["Endpoint", "Reply", "ReplyReader", "ToolCall", "Usage", "read_body", "reply_reader"]
-
-
-class Endpoint(StrEnum):
-    """The APIs that are spoken; a value is the last part of its path but for ``chat``."""
-
-    CHAT = "chat"  # /v1/chat/completions
-    COMPLETIONS = "completions"  # /v1/completions
-    RESPONSES = "responses"  # /v1/responses
-    MESSAGES = "messages"  # /v1/messages
 
 
 #: The texts of so many bytes of a stream are joined at a time, in about 1 ms.
@@ -72,27 +60,11 @@ class ReplyReader:
 
 def reply_reader(endpoint: Endpoint) -> ReplyReader:
     """A reader of one streamed answer of this endpoint."""
-    match endpoint:
-        case Endpoint.CHAT:
-            return ReplyReader(read_chat)
-        case Endpoint.COMPLETIONS:
-            return ReplyReader(read_completions)
-        case Endpoint.RESPONSES:
-            return ReplyReader(read_responses)
-        case Endpoint.MESSAGES:
-            return ReplyReader(read_messages)
+    return ReplyReader(DIALECTS[endpoint].read_events)
 
 
 def read_body(endpoint: Endpoint, body: bytes) -> Reply:
     """An answer that was not streamed. The whole body is one token event if it carries any text."""
     draft = Draft()
-    match endpoint:
-        case Endpoint.CHAT:
-            read_chat_body(draft, body)
-        case Endpoint.COMPLETIONS:
-            read_completions_body(draft, body)
-        case Endpoint.RESPONSES:
-            read_responses_body(draft, body)
-        case Endpoint.MESSAGES:
-            read_messages_body(draft, body)
+    DIALECTS[endpoint].read_body(draft, body)
     return draft.finish()

@@ -12,26 +12,20 @@ from typing import Any, Never
 
 import msgspec
 
+from llm_locust.wire.dialects.table import DIALECTS as TABLE
+from llm_locust.wire.dialects.table import Endpoint
 from llm_locust.workload.dialects import DIALECTS, in_dialect
 from llm_locust.workload.text.prompts import Prompt, as_text
 
 #: The fields that bound an answer's length. A body carries one of them.
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
-_PATHS = {
-    "chat": "/chat/completions",
-    "completions": "/completions",
-    "responses": "/responses",
-    "messages": "/messages",
-}
-_LIMIT_FIELD = dict.fromkeys(_PATHS, "max_tokens") | {"responses": "max_output_tokens"}
-
 #: The bound of an answer of the messages API, which asks for one, where the workload has none.
 MESSAGES_MAX_TOKENS = 1024
 
 _CONTENT_FIELDS = ("messages", "prompt", "input")
 
-ENDPOINTS = tuple(_PATHS)
+ENDPOINTS = tuple(e.value for e in Endpoint)
 
 _EXAMPLE = """expected a JSON object such as {"temperature": 0}"""
 _encode = msgspec.json.Encoder().encode
@@ -47,7 +41,7 @@ def path_of(endpoint: str) -> str:
     Raises:
         BodyError: there is no such endpoint.
     """
-    return _PATHS[check_endpoint(endpoint)]
+    return TABLE[check_endpoint(endpoint)].path
 
 
 def check_endpoint(endpoint: str) -> str:
@@ -56,7 +50,7 @@ def check_endpoint(endpoint: str) -> str:
     Raises:
         BodyError: it is not.
     """
-    if endpoint not in _PATHS:
+    if endpoint not in TABLE:
         raise BodyError(f"no endpoint {endpoint!r}; there are {', '.join(ENDPOINTS)}")
     return endpoint
 
@@ -213,7 +207,7 @@ def body_template(
     return BodyTemplate(
         endpoint=endpoint,
         streamed=bool(sent.get("stream", False)),
-        limit_field=None if bounded else limit_field or _LIMIT_FIELD[check_endpoint(endpoint)],
+        limit_field=None if bounded else limit_field or TABLE[check_endpoint(endpoint)].limit_field,
         tail=b"," + _encode(sent)[1:] if sent else b"}",
         own=frozenset(own),
     )

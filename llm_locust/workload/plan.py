@@ -15,6 +15,7 @@ from functools import partial
 
 import numpy as np
 
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.workload.body import LIMIT_FIELDS, output_limit
 from llm_locust.workload.datasets.load import Dataset
 from llm_locust.workload.draws import LINE, OWN_OUTPUTS, REPLAY, TEXT, generator, swarm_generator
@@ -22,7 +23,7 @@ from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.spec import WorkloadError, WorkloadSpec
 from llm_locust.workload.text.ahead import Ahead, Order
 from llm_locust.workload.text.calibration import Calibration
-from llm_locust.workload.text.prompts import TEMPLATE_TOKENS, Corpus, Prompt, head_tag, head_words, with_head
+from llm_locust.workload.text.prompts import Corpus, Prompt, head_tag, head_words, with_head
 from llm_locust.workload.text.shared_prefix import SharedTexts
 from llm_locust.workload.text.synthetic import AboutWriter, ExactWriter, Writer
 
@@ -74,7 +75,7 @@ class Workload:
         # --body wins over the drawn bound of the answer's length: what is recorded is what is sent.
         self._bounded = any(name in spec.extra_body for name in LIMIT_FIELDS)
         self._bound = output_limit(spec.extra_body)
-        self.calibration = Calibration(TEMPLATE_TOKENS[spec.endpoint], enabled=spec.calibrate)
+        self.calibration = Calibration(DIALECTS[spec.endpoint].template_tokens, enabled=spec.calibrate)
         self._writer = self._make_writer(Corpus.of(seed))
         prefix = spec.shared_prefix
         self._prefixes = SharedTexts(self._writer, seed, salt if prefix and prefix.run_unique else "")

@@ -39,7 +39,7 @@ class RefusedError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class CheckedServer:
     """The server as it answered: the API's base path and the model to ask for."""
 
     base: str
@@ -133,7 +133,7 @@ def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> Non
             raise UsageError(f"--scenario: class {kind.slo_class!r}: {e}") from e
 
 
-def check_target(host: str, settings: Settings) -> Endpoint:
+def check_target(host: str, settings: Settings) -> CheckedServer:
     """Reach the server, list its models, choose one.
 
     Raises:
@@ -147,7 +147,7 @@ def check_target(host: str, settings: Settings) -> Endpoint:
     except ClientError as e:
         reason = blanked(str(e), settings.secrets)
         raise UsageError(f"host {host!r} cannot be reached: {reason}") from e
-    return Endpoint(base, _choose(settings.model, models, host))
+    return CheckedServer(base, _choose(settings.model, models, host))
 
 
 def _list_models(target: Target, settings: Settings) -> tuple[str, list[str] | None]:

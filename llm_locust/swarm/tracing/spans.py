@@ -30,22 +30,13 @@ from llm_locust.core.record import Outcome, RequestRecord, TokenSource, moved
 from llm_locust.metrics.catalogue import FORMULAS, shown_in
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.latency_metric import View
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.table import DIALECTS
 
 #: The instrumentation scope of every span of this package.
 SCOPE = "llm_locust"
 
 #: The event at the first token's arrival.
 FIRST_TOKEN = "llm_locust.first_token"
-
-#: ``gen_ai.operation.name`` and ``gen_ai.provider.name`` of each API. The provider is the one whose API is
-#: spoken, as the conventions have it: what stands behind the API is not known.
-_APIS = {
-    Endpoint.CHAT: ("chat", "openai"),
-    Endpoint.COMPLETIONS: ("text_completion", "openai"),
-    Endpoint.RESPONSES: ("chat", "openai"),
-    Endpoint.MESSAGES: ("chat", "anthropic"),
-}
 
 _LATENCIES = {metric.key: FORMULAS[metric.key] for metric in shown_in(View.SPANS)}
 
@@ -170,7 +161,8 @@ def _known(call: Call, target: Target, request: bytes) -> Attributes:
     """What the conventions want a sampler to know."""
     known: Attributes = {"server.address": target.host, "server.port": target.port}
     if call.endpoint is not None:
-        known["gen_ai.operation.name"], known["gen_ai.provider.name"] = _APIS[call.endpoint]
+        dialect = DIALECTS[call.endpoint]
+        known["gen_ai.operation.name"], known["gen_ai.provider.name"] = dialect.operation, dialect.provider
     elif request.split(b" ", 2)[1].endswith(b"/embeddings"):
         known |= {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": "openai"}
     if call.model:

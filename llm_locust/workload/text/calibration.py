@@ -1,7 +1,7 @@
 """How many words make an asked number of tokens, learned from the server's own counts.
 
 Without the model's tokenizer a prompt's length is a guess: a word is taken for a token, and the
-chat template for :data:`~llm_locust.workload.text.prompts.TEMPLATE_TOKENS`. What the server's usage
+chat template for the dialect's ``template_tokens``. What the server's usage
 says of the first prompts tells both better: counted = tokens_per_word · words + overhead.
 """
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.workload.text.prompts import SLICE_WORDS, TEMPLATE_TOKENS, Corpus, Prompt, PromptError
+from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.workload.text.prompts import SLICE_WORDS, Corpus, Prompt, PromptError
 from llm_locust.workload.text.tokenizer import PromptTokenizer
 from llm_locust.workload.text.words import WORDS
 
@@ -159,13 +160,13 @@ def prompt_count(tokenizer: PromptTokenizer, endpoint: str) -> Count:
     """How an endpoint's server counts a prompt that is one text.
 
     Without a chat template its tokens are taken to be
-    :data:`~llm_locust.workload.text.prompts.TEMPLATE_TOKENS`.
+    the dialect's ``template_tokens``.
     """
     if endpoint == "completions":
         return lambda text: tokenizer.count(text, special=True)
     if tokenizer.knows_chat:
         return lambda text: tokenizer.count_chat([{"role": "user", "content": text}])
-    around = TEMPLATE_TOKENS[endpoint]
+    around = DIALECTS[endpoint].template_tokens
     return lambda text: tokenizer.count(text) + around
 
 

@@ -3,7 +3,7 @@
 Synthetic text is words of :data:`llm_locust.workload.text.words.WORDS`, one token each, drawn
 independently and uniformly: ten bits a word, so that nothing can compress a prompt below a
 fifth of its size (zlib: a half). A word is 6.5 characters with its space. A message is
-counted as its words plus :data:`TEMPLATE_TOKENS`. What that leaves as error against a
+counted as its words plus the dialect's ``template_tokens``. What that leaves as error against a
 server's own count is its chat template: BOS and role marks are 3 tokens for some models and
 10 for others, and a template with a default system prompt adds that too (20 to 40 tokens).
 """
@@ -21,9 +21,6 @@ from numpy.typing import NDArray
 from llm_locust.workload.text.words import WORDS
 
 Message = Mapping[str, Any]
-
-#: Tokens that a chat template puts around one user message, by endpoint. ChatML's count.
-TEMPLATE_TOKENS: Mapping[str, int] = {"chat": 8, "completions": 0, "responses": 8, "messages": 8}
 
 #: Words, and so tokens, of a synthetic prompt's run-unique head.
 HEAD_WORDS = 6
