@@ -1,12 +1,19 @@
 """The plainest client: bytes on a socket."""
 
 import contextlib
+import re
 import socket
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from scripted.process import ScriptedServer
 from scripted.script import Script, script_header
 from scripted.truth import ServedRequest
+
+#: Percentage of the time in which CPUs are short, above which a late moment is the machine's doing.
+MOST_PRESSURE = 60.0
 
 
 def request(script: Script | None, *, body: bytes = b"", headers: str = "", path: str = "/v1/x") -> bytes:
@@ -53,9 +60,23 @@ def lateness_ms(served: ServedRequest, script: Script) -> list[float]:
 def best_of(tries: int, measure: Callable[[], float], enough: float) -> float:
     """The least of so many measures, of fewer once one is below ``enough``.
 
-    A machine that is busy with something else may spoil a measure of time, but not all of them.
+    A machine that is busy with something else may spoil a measure of time. Where it spoils all of them, and
+    the kernel says that others waited for a CPU most of the time, the test is skipped with these figures.
     """
     best = float("inf")
     while tries and best >= enough:
         tries, best = tries - 1, min(best, measure())
+    if best >= enough and (busy := cpu_pressure()) > MOST_PRESSURE:
+        pytest.skip(
+            f"{best:.3g} where less than {enough:g} is right, but CPUs were short {busy:.0f} % of the time"
+        )
     return best
+
+
+def cpu_pressure() -> float:
+    """Percentage of the last 10 s in which a process waited for a CPU; 0 where the kernel does not say."""
+    try:
+        found = re.search(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text())
+    except OSError:
+        return 0.0
+    return float(found[1]) if found else 0.0

@@ -38,6 +38,9 @@ def test_with_fewer_tokens_than_events_each_event_is_a_part_of_one() -> None:
 def test_without_a_token_there_is_no_ratio() -> None:
     assert math.isnan(ratio(failed()))
     assert math.isnan(ratio(request(streamed=False)))
+    counted = request(arrivals=(), ended=1.0, output_tokens=5)  # but none was seen to come
+    ratios = on_time_ratio(columns(counted, request(arrivals=(0.5, 0.9))), np.array([0, 1]), 0.5, 0.1)
+    assert ratios == pytest.approx([np.nan, 0.5], nan_ok=True)
 
 
 def by_the_book(arrivals_ms: list[int], ttft_ms: int, tpot_ms: int) -> float:
