@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from llm_locust.options.access import parse_header_env
 from llm_locust.options.arrivals import parse_scale, parse_slice
 from llm_locust.options.stop_rules import parse_stop_rules
 from llm_locust.options.types import parse_header, parse_size, parse_timeouts
@@ -26,6 +27,7 @@ CHECKS: Mapping[str, Check] = {
     "timeouts": parse_timeouts,
     "max_answer": parse_size,
     "header": parse_header,
+    "header_env": parse_header_env,
     "think_time": parse_times,
     "patience": parse_times,
     "trace_scale": parse_scale,

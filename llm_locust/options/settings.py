@@ -13,11 +13,11 @@ from llm_locust.client.http.connection import Timeouts
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.options.access import parse_api_key, parse_headers
 from llm_locust.options.arrivals import LOAD_OPTIONS, LoadSettings, parse_load
 from llm_locust.options.deployment import DEPLOYMENT_OPTIONS, DeploymentSettings, parse_deployment
 from llm_locust.options.scenario import scenario_of
 from llm_locust.options.types import (
-    parse_header,
     parse_price,
     parse_size,
     parse_timeouts,
@@ -32,7 +32,7 @@ from llm_locust.scenario.request_kind import (
     kinds_of,
 )
 from llm_locust.wire.headers import secret_texts
-from llm_locust.wire.secrecy import key_texts, shown_variable, without_keys
+from llm_locust.wire.secrecy import key_texts, without_keys
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.datasets.load import load_dataset
 from llm_locust.workload.lengths.times import DEFAULT_DRAIN
@@ -153,7 +153,6 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     if any(key_texts(workload.extra_body)):
         text["body"] = json.dumps(without_keys(workload.extra_body), ensure_ascii=False)
     kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
-    header_pairs = [_parsed(parse_header, h, "--header") for h in options.header or []]
     return Settings(
         model=options.model or None,
         workload=workload,
@@ -169,8 +168,8 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         drain_s=_parsed(parse_time, options.drain or DEFAULT_DRAIN, "--drain"),
         flush_timeout_s=_parsed(parse_time, options.flush_timeout, "--flush-timeout"),
         replica_headers=tuple(options.replica_header or ()),
-        headers=dict(header_pairs),
-        api_key=_api_key(options.api_key_env, environ),
+        headers=parse_headers(options, environ),
+        api_key=parse_api_key(options.api_key_env, environ),
         ca_cert=Path(options.ca_cert) if options.ca_cert else None,
         client_cert=Path(options.client_cert) if options.client_cert else None,
         require_valid=bool(options.require_valid),
@@ -223,25 +222,6 @@ def _text(parse: Callable[[str], object], text: str | None, flag: str) -> str:
     if text:
         _parsed(parse, text, flag)
     return text or ""
-
-
-def _api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
-    if not name:
-        return None
-    key = environ.get(name, "").strip()
-    if not key:
-        raise UsageError(
-            f"--api-key-env: the environment variable {shown_variable(name)} is not set, or empty"
-        )
-    if not _fits_a_header(key):
-        raise UsageError(
-            f"--api-key-env: the value of {name!r} holds a line break or a character that no header can hold"
-        )
-    return key
-
-
-def _fits_a_header(value: str) -> bool:
-    return all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in value)
 
 
 def _seed(seed: int | None) -> int | None:

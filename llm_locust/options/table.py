@@ -9,6 +9,7 @@ from locust.argument_parser import LocustArgumentParser
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.options.access import add_access_arguments
 from llm_locust.options.arrivals import parse_count, parse_scale, parse_slice
 from llm_locust.options.deployment import add_deployment_arguments
 from llm_locust.options.scenario import take_scenario
@@ -17,7 +18,6 @@ from llm_locust.options.types import (
     PROGRESS_MODES,
     Append,
     checked,
-    parse_header,
     parse_price,
     parse_size,
     parse_timeouts,
@@ -225,17 +225,7 @@ def _add_options(parser: LocustArgumentParser) -> None:
         metavar="NAME",
         help="response header that names the replica (repeatable; common ones are known)",
     )
-    add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
-    add(
-        "--header",
-        action=Append,
-        default=[],
-        type=checked(parse_header),
-        metavar="K=V",
-        help="request header (repeatable)",
-    )
-    add("--ca-cert", metavar="FILE", help="CA certificates (PEM) to trust instead of the system's")
-    add("--client-cert", metavar="FILE", help="client certificate and key in one PEM file")
+    add_access_arguments(add)
     add(
         "--progress",
         choices=PROGRESS_MODES,

@@ -170,6 +170,7 @@ OPTIONS: Mapping[str, Reader] = {
     "replica_header": texts,
     "api_key_env": text,
     "header": texts,
+    "header_env": texts,
     "ca_cert": path,
     "client_cert": path,
     "require_valid": truth,

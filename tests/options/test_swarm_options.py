@@ -283,3 +283,33 @@ def test_the_models_shape_is_read_where_the_run_is_kept_and_not_on_workers() -> 
     assert with_roofline(parse(model_shape=str(shape), **roof)).text["model_shape"]["layers"] == 32
     with pytest.raises(UsageError, match="--gpus"):
         with_roofline(parse(model_shape=str(shape), gpu_type="h100"))
+
+
+def test_a_header_may_have_its_value_in_the_environment() -> None:
+    found = parse_settings(
+        argparse.Namespace(**DEFAULTS | {"header": ["X-Team=a"], "header_env": ["X-Api-Key=X_KEY"]}),
+        {"X_KEY": "s3cret-value"},
+    )
+    assert found.headers == {"X-Team": "a", "X-Api-Key": "s3cret-value"}
+    assert "s3cret-value" in found.secrets
+    assert "s3cret" not in repr(found) + repr(found.text)
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "reason"),
+    [
+        ("X-Api-Key=X_KEY", "", "the environment variable 'X_KEY' is not set, or empty"),
+        ("X-Api-Key=X_KEY", "s3cret\nline", "holds a line break"),
+        ("X-Api-Key=s3cret-value", "x", "write NAME=VARIABLE"),
+        ("s3cret", "x", "write NAME=VARIABLE"),
+        ("Content-Length=X_KEY", "12", "cannot be set"),
+    ],
+)
+def test_a_header_without_a_usable_variable_is_refused_without_showing_a_value(
+    word: str, value: str, reason: str
+) -> None:
+    options = argparse.Namespace(**DEFAULTS | {"header_env": [word]})
+    with pytest.raises(UsageError, match=r"^--header-env: ") as caught:
+        parse_settings(options, {"X_KEY": value})
+    assert reason in str(caught.value)
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,89 @@
+"""The options that give access to the server: keys, headers, certificates."""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+
+from llm_locust.options.types import Append, checked, parse_header
+from llm_locust.wire.headers import header_template
+from llm_locust.wire.secrecy import shown_variable
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def add_access_arguments(add: Callable[..., None]) -> None:
+    """Keys, headers and certificates."""
+    add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    add(
+        "--header",
+        action=Append,
+        default=[],
+        type=checked(parse_header),
+        metavar="K=V",
+        help="request header (repeatable)",
+    )
+    add(
+        "--header-env",
+        action=Append,
+        default=[],
+        type=checked(parse_header_env),
+        metavar="K=NAME",
+        help="request header whose value is in an environment variable of each process (repeatable)",
+    )
+    add("--ca-cert", metavar="FILE", help="CA certificates (PEM) to trust instead of the system's")
+    add("--client-cert", metavar="FILE", help="client certificate and key in one PEM file")
+
+
+def parse_headers(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    """The values of ``--header``, and of ``--header-env`` from ``environ``; of equal names the latter's.
+
+    Raises:
+        ValueError: one that cannot be used. It names the option and the header, and never shows a value.
+    """
+    headers: dict[str, str] = {}
+    for flag, words in (("--header", options.header), ("--header-env", getattr(options, "header_env", None))):
+        for word in words or []:
+            try:
+                name, value = parse_header(word) if flag == "--header" else _from_variable(word, environ)
+            except ValueError as e:
+                raise ValueError(f"{flag}: {e}") from e
+            headers[name] = value
+    return headers
+
+
+def parse_header_env(text: str) -> tuple[str, str]:
+    """``Name=VARIABLE`` as a pair; raises ValueError, which does not show what may be a secret."""
+    name, equals, variable = text.partition("=")
+    if not equals or not _VARIABLE.fullmatch(variable):
+        raise ValueError("write NAME=VARIABLE, a header and the environment variable that holds its value")
+    header_template(name, "")
+    return name, variable
+
+
+def _from_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    name, variable = parse_header_env(text)
+    value = environ.get(variable, "").strip()
+    if not value:
+        raise ValueError(f"the environment variable {shown_variable(variable)} is not set, or empty")
+    header_template(name, value)
+    return name, value
+
+
+def parse_api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
+    """The key in the environment variable ``name``; raises ValueError, which names the option."""
+    if not name:
+        return None
+    key = environ.get(name, "").strip()
+    if not key:
+        raise ValueError(
+            f"--api-key-env: the environment variable {shown_variable(name)} is not set, or empty"
+        )
+    if not _fits_a_header(key):
+        raise ValueError(
+            f"--api-key-env: the value of {name!r} holds a line break or a character that no header can hold"
+        )
+    return key
+
+
+def _fits_a_header(value: str) -> bool:
+    return all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in value)
