@@ -14,6 +14,7 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.deployment.decode_steps import DecodeWork, Engines, decode_work
 from llm_locust.metrics.deployment.routing import Carriers, replica_labels
 from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.requests.throughput import prefilled_s
 from llm_locust.roofline.bounds import Bound, decode_bound, prefill_bound
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.roof import Roof
@@ -108,9 +109,7 @@ class _Prompts:
     @classmethod
     def of(cls, requests: Requests, m: Measured) -> "_Prompts":
         c = m.c
-        # As the window is credited with input tokens: see Credits.
-        begun = np.where(c.events > 0, c.sent_s + c.first_event_s, c.ended_s)
-        inside = m.window.inside(c, begun) & ((c.events > 0) | c.ok)
+        inside = m.window.inside(c, prefilled_s(c))
         known = inside & ~np.isnan(c.input_tokens)
         cached = np.concatenate([part.floats("cached_tokens") for part in requests.parts(["cached_tokens"])])
         tokens = c.input_tokens[known]

@@ -30,17 +30,21 @@ class Credits:
     @classmethod
     def of(cls, c: Part, window: Window) -> "Credits":
         share = np.sum([arrived_share(c, span) for span in window.spans], axis=0)
-        begun = np.where(c.events > 0, c.sent_s + c.first_event_s, c.ended_s)
-        begins_inside = window.inside(c, begun)
-        # Without an event and without an answer there was no prefill to be credited.
-        answered = (c.events > 0) | c.ok
         return cls(
             window=window,
             finished=c.ok & window.ended(c),
-            input_tokens=c.input_tokens * (begins_inside & answered),
+            input_tokens=c.input_tokens * window.inside(c, prefilled_s(c)),
             output_tokens=c.output_tokens * share,
             output_chars=c.output_chars * share,
         )
+
+
+def prefilled_s(c: Columns) -> Floats:
+    """When the prompt of each request had been read, and its input is credited: at the first token event.
+
+    That of an answer without events is at its end. NaN of what was neither begun nor answered.
+    """
+    return np.where(c.events > 0, c.sent_s + c.first_event_s, np.where(c.ok, c.ended_s, np.nan))
 
 
 def arrived_share(c: Part, window: Window) -> Floats:

@@ -16,6 +16,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import ttft
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.goodput import Judgement
+from llm_locust.metrics.requests.throughput import prefilled_s
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.stats.trend import FEWEST, Trend, fit_trend
 from llm_locust.metrics.window import Population, Window
@@ -161,9 +162,9 @@ def _tokens_per_s(c: Columns, edges: Floats, seconds: Floats) -> Floats:
     The tokens of an answer are spread evenly from its first event to its last. For bins of minutes that is as
     good as each event at its own time, of which only its part of the run is ever in memory.
     """
-    begun = np.where(c.events > 0, c.sent_s + c.first_event_s, c.ended_s)
+    begun = prefilled_s(c)
     over = np.where(c.events > 0, c.sent_s + c.last_event_s, c.ended_s)
-    came = np.flatnonzero(~np.isnan(c.output_tokens) & ~np.isnan(begun) & ((c.events > 0) | c.ok))
+    came = np.flatnonzero(~np.isnan(c.output_tokens) & ~np.isnan(begun))
     if not len(came):
         return np.full(len(seconds), np.nan)
     # In one order, whichever that of the workers was: sums of floats depend on it.

@@ -5,6 +5,7 @@ that ended ``ok`` in it, and are empty where there are none.
 """
 
 import io
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,17 +16,20 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import FORMULAS, shown_in
-from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part, Rows
+from llm_locust.metrics.charts.axis import TimeAxis
+from llm_locust.metrics.charts.over_time import percentiles_in
+from llm_locust.metrics.columns import PART_COLUMNS, Floats, Part
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.ragged import pieces
 from llm_locust.metrics.requests.concurrency import Spans
-from llm_locust.metrics.stats.percentiles import PERCENTILES, ordered, percentile
+from llm_locust.metrics.requests.throughput import prefilled_s
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.whole import Whole
 
 #: Room for a soak of a week; a clock that is years off must not make a row for each second of them.
 MOST_SECONDS = 8 * 86_400
 
-_SHOWN = ("p50", "p99")
+_SHOWN = {key: PERCENTILES[key] for key in ("p50", "p99")}
 
 _ENDS = ("started_ns", "ended_ns")
 
@@ -47,40 +51,40 @@ def timeseries_csv(requests: Requests, manifest: Manifest) -> str:
 def timeseries(requests: Requests, origin_ns: int) -> pa.Table:
     """One row for each second [k, k + 1) after ``origin_ns``, to the one of the last end.
 
-    ``time`` is the second's start. ``input_tokens`` are credited at the first token event,
-    ``output_tokens`` evenly to a request's token events; an answer without
-    events counts as a whole at its end. Rows below 0 are of workers whose clock is behind; what lies beyond
-    :data:`MOST_SECONDS` rows is left out.
+    ``time`` is the second's start. ``input_tokens`` are credited as in
+    :func:`~llm_locust.metrics.requests.throughput.prefilled_s`, ``output_tokens`` evenly to a request's token
+    events; an answer without events counts as a whole at its end. Rows below 0 are of workers whose clock is
+    behind; what lies beyond :data:`MOST_SECONDS` rows is left out.
     """
     axis = _axis(requests, origin_ns)
-    edges = np.append(axis, axis[-1] + 1).astype(np.float64) if len(axis) else np.empty(0)
-    sums = {name: np.zeros(len(axis)) for name in _SUMS}
+    seconds = axis.edges_s[:-1].astype(np.int64)
+    sums = {name: np.zeros(axis.bins) for name in _SUMS}
     latencies = Whole(_Latencies, len(requests))
     for batch in requests.parts(PART_COLUMNS):
         part = Part.from_batch(batch, origin_ns)
-        for name, amounts in _part_sums(part, axis, edges).items():
+        for name, amounts in _part_sums(part, axis).items():
             sums[name] += amounts
         latencies.add(_Latencies.of(part, axis), len(part))
     return pa.table(
         {
-            "second": pa.array(axis),
-            "time": pa.array(origin_ns // 1_000_000 + 1000 * axis, pa.timestamp("ms", "UTC")),
+            "second": pa.array(seconds),
+            "time": pa.array(origin_ns // 1_000_000 + 1000 * seconds, pa.timestamp("ms", "UTC")),
             **{name: _rounded(amounts) for name, amounts in sums.items()},
             **{name: _rounded(values) for name, values in _percentiles(latencies.value(), axis).items()},
         }
     )
 
 
-def _part_sums(c: Part, axis: Rows, edges: Floats) -> dict[str, Floats]:
+def _part_sums(c: Part, axis: TimeAxis) -> dict[str, Floats]:
     """What a part of the requests adds to each second."""
     ended = {"ok": c.ok, "failed": ~c.ok & ~c.cancelled, "cancelled": c.cancelled}
     return {
-        "started": _sums(axis, c.started_s),
-        **{name: _sums(axis, c.ended_s[rows]) for name, rows in ended.items()},
-        "input_tokens": _input_tokens(c, axis),
+        "started": axis.sums(c.started_s),
+        **{name: axis.sums(c.ended_s[rows]) for name, rows in ended.items()},
+        "input_tokens": axis.sums(prefilled_s(c), c.input_tokens),
         "output_tokens": _output_tokens(c, axis),
         # The mean over a second of all requests is the sum of those of its parts.
-        "concurrency": Spans.of(c).means(edges) if len(axis) else np.empty(0),
+        "concurrency": Spans.of(c).means(axis.edges_s) if axis.bins else np.empty(0),
     }
 
 
@@ -92,69 +96,41 @@ class _Latencies:
     values: dict[str, Floats]
 
     @classmethod
-    def of(cls, c: Part, axis: Rows) -> "_Latencies":
-        second = np.where(c.ok, _bins(axis, c.ended_s), -1).astype(np.int32)
+    def of(cls, c: Part, axis: TimeAxis) -> "_Latencies":
+        second = np.where(c.ok, axis.index(c.ended_s), -1).astype(np.int32)
         return cls(second, {metric.key: FORMULAS[metric.key](c) for metric in shown_in(View.OVER_TIME)})
 
 
-def _axis(requests: Requests, origin_ns: int) -> Rows:
+def _axis(requests: Requests, origin_ns: int) -> TimeAxis:
     """The whole seconds that the run touches."""
     if not len(requests):
-        return np.empty(0, np.int64)
+        return TimeAxis(0.0, 1.0, 0)
     firsts, lasts = [], []
     for batch in requests.parts(_ENDS):
         started_s, ended_s = (batch.seconds(column, origin_ns) for column in _ENDS)
         firsts.append(np.min(started_s, initial=0.0))
         lasts.append(np.max([started_s, ended_s], initial=-np.inf))
-    first, last = int(np.floor(min(firsts))), int(np.floor(max(lasts)))
-    return np.arange(first, min(last, first + MOST_SECONDS - 1) + 1)
+    first, last = math.floor(min(firsts)), math.floor(max(lasts))
+    return TimeAxis(float(first), 1.0, min(last - first + 1, MOST_SECONDS))
 
 
-def _bins(axis: Rows, times_s: Floats) -> Rows:
-    """The row of each time; -1 for one that is not known or not on the axis."""
-    bins = np.floor(times_s)
-    bins -= axis[0] if len(axis) else 0
-    bins[~((bins >= 0) & (bins < len(axis)))] = -1
-    return bins.astype(np.int64)
-
-
-def _sums(axis: Rows, times_s: Floats, amounts: Floats | None = None) -> Floats:
-    """The sum of the known ``amounts`` (the number of times, without them) in each second."""
-    bins = _bins(axis, times_s) + 1
-    weights = None if amounts is None else np.where(np.isnan(amounts), 0.0, amounts)
-    return np.bincount(bins, weights, minlength=len(axis) + 1)[1:].astype(np.float64)
-
-
-def _input_tokens(c: Part, axis: Rows) -> Floats:
-    begun_s = np.where(c.events > 0, c.sent_s + c.first_event_s, np.where(c.ok, c.ended_s, np.nan))
-    return _sums(axis, begun_s, c.input_tokens)
-
-
-def _output_tokens(c: Part, axis: Rows) -> Floats:
+def _output_tokens(c: Part, axis: TimeAxis) -> Floats:
     whole = c.events == 0
-    total = _sums(axis, c.ended_s[whole], c.output_tokens[whole])
+    total = axis.sums(c.ended_s[whole], c.output_tokens[whole])
     streamed = np.flatnonzero((c.events > 0) & ~np.isnan(c.sent_s))
     for rows, arrivals in pieces(c.arrivals, streamed):
         counts = np.diff(arrivals.offsets)
         times_s = np.repeat(c.sent_s[rows], counts) + arrivals.values * 1e-9
-        total += _sums(axis, times_s, np.repeat(c.output_tokens[rows] / counts, counts))
+        total += axis.sums(times_s, np.repeat(c.output_tokens[rows] / counts, counts))
     return total
 
 
-def _percentiles(found: _Latencies, axis: Rows) -> dict[str, Floats]:
+def _percentiles(found: _Latencies, axis: TimeAxis) -> dict[str, Floats]:
     """``<metric>_<percentile>_ms`` of the requests that ended ok in each second; NaN without any."""
-    order = np.argsort(found.second, kind="stable")
-    bounds = np.searchsorted(found.second, np.arange(len(axis) + 1), sorter=order)
-    busy = np.flatnonzero(np.diff(bounds))
-    out: dict[str, Floats] = {}
-    for metric, values in found.values.items():
-        columns = {key: np.full(len(axis), np.nan) for key in _SHOWN}
-        for second in busy:
-            ascending = ordered(values[order[bounds[second] : bounds[second + 1]]])
-            for key in _SHOWN:
-                columns[key][second] = percentile(ascending, PERCENTILES[key]) * 1e3
-        out |= {f"{metric}_{key}_ms": column for key, column in columns.items()}
-    return out
+    figures = {
+        metric: percentiles_in(axis, found.second, values, _SHOWN) for metric, values in found.values.items()
+    }
+    return {f"{metric}_{key}_ms": figures[metric][key] * 1e3 for metric in figures for key in _SHOWN}
 
 
 def _rounded(values: NDArray[np.float64]) -> pa.Array:
