@@ -207,9 +207,7 @@ def _write(args: argparse.Namespace, directory: Path | None, analysis: Analysis,
         return
     if args.out is not None:
         create_run_dir(directory)
-    write_reports(
-        directory, analysis.summary, analysis.requests, analysis.manifest, analysis.measured, analysis.scraped
-    )
+    write_reports(directory, analysis)
     if args.out is not None and args.format in _FILES and text is not None:
         try:
             write_text(directory / _FILES[args.format], text)

@@ -64,6 +64,12 @@ class Source:
     merged: bool
     unreadable: tuple[str, ...]
 
+    @classmethod
+    def of(cls, path: Path) -> "Source":
+        """One run directory whose requests are in one file (raises StoreError)."""
+        run = Run(read_manifest(path), open_requests(path), path)
+        return cls((run,), run.manifest, run.requests, merged=False, unreadable=())
+
 
 @contextmanager
 def open_source(

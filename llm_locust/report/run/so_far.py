@@ -94,7 +94,7 @@ def write_so_far(run: Path) -> Path:
         found = analyse(source, Question())
         found.summary["run"]["so_far"] = True
         create_run_dir(out)
-        write_reports(out, found.summary, found.requests, found.manifest, found.measured, found.scraped)
+        write_reports(out, found)
     return out
 
 

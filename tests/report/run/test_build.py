@@ -8,6 +8,7 @@ from report_cases import lost_records, records, write_run
 
 from llm_locust.metrics.gates import GateError
 from llm_locust.metrics.requests.slo import SloError
+from llm_locust.report.run.analysis import Question
 from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     REPORT_HTML_FILE,
@@ -49,7 +50,7 @@ def test_limits_are_those_of_the_run_where_none_are_given(tmp_path: Path) -> Non
 
 def test_other_limits_judge_the_same_records_anew(tmp_path: Path) -> None:
     write_run(tmp_path, gates="rps>1", warmup_s=2.0)
-    report = build_report(tmp_path, slo="ttft=1s", gates="goodput>=99%", warmup_s=0.0)
+    report = build_report(tmp_path, Question(slo="ttft=1s", gates="goodput>=99%", warmup_s=0.0))
     assert report.summary["goodput"]["slo"] == {"ttft": 1000.0}
     assert report.summary["goodput"]["ratio"] == 0.95
     assert [gate["text"] for gate in report.summary["gates"]] == ["goodput>=99%"]
@@ -58,7 +59,7 @@ def test_other_limits_judge_the_same_records_anew(tmp_path: Path) -> None:
 
 
 def test_an_empty_text_takes_a_limit_away(tmp_path: Path) -> None:
-    report = build_report(write_run(tmp_path, gates="rps>1000"), slo="", gates="")
+    report = build_report(write_run(tmp_path, gates="rps>1000"), Question(slo="", gates=""))
     assert report.summary["goodput"]["slo"] == {}
     assert report.exit_code is None
 
@@ -66,7 +67,7 @@ def test_an_empty_text_takes_a_limit_away(tmp_path: Path) -> None:
 def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
     made = [*records(user=1), *records(bad=0, user=2)]
     assert (
-        build_report(write_run(tmp_path, made), window="steady")
+        build_report(write_run(tmp_path, made), Question(window="steady"))
         .summary["window"]["rule"]
         .startswith("steady")
     )
@@ -92,9 +93,9 @@ def test_a_run_without_a_request_has_its_reports(tmp_path: Path) -> None:
 def test_text_that_is_no_limit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     before = files(write_run(tmp_path))
     with pytest.raises(SloError, match="unknown metric"):
-        build_report(tmp_path, slo="tffd=1s")
+        build_report(tmp_path, Question(slo="tffd=1s"))
     with pytest.raises(GateError, match="unknown metric"):
-        build_report(tmp_path, gates="goodness>1")
+        build_report(tmp_path, Question(gates="goodness>1"))
     assert files(tmp_path) == before
 
 
