@@ -9,6 +9,7 @@ import msgspec
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.report.text import clean, count, number, percent
 
 Part = Mapping[str, Any]
@@ -26,9 +27,7 @@ def workers(run: RunCharts, summary: Part) -> Section | None:
         Column("requests"),
         Column("share"),
         Column("errors"),
-        Column("p50", over="TTFT ms"),
-        Column("p99", over="TTFT ms"),
-        Column("p50", over="TPOT ms"),
+        *LATENCY_COLUMNS[:3],
         Column("tokens/s", over="output"),
         Column("goodput"),
         Column("p99 ms", over="hub lag"),

@@ -14,6 +14,16 @@ MOST_ROWS = 20
 _MESSAGE_LENGTH, _EXAMPLE_LENGTH = 160, 2_000
 _NAME_LENGTH = 64
 
+#: The latencies of a group in a table of groups.
+LATENCY_COLUMNS = (
+    Column("p50", over="TTFT ms"),
+    Column("p99", over="TTFT ms"),
+    Column("p50", over="TPOT ms"),
+    Column("p99", over="TPOT ms", wide=True),
+    Column("p50", over="E2EL ms", wide=True),
+    Column("p99", over="E2EL ms", wide=True),
+)
+
 
 def errors(summary: Part, *, examples: bool = False) -> Section | None:
     """The kinds of failure, most frequent first; None without any.
@@ -89,12 +99,7 @@ def _group_columns(head: str) -> tuple[Column, ...]:
         Column(head, left=True, verbatim=True, wraps=True),
         Column("requests"),
         Column("errors"),
-        Column("p50", over="TTFT ms"),
-        Column("p99", over="TTFT ms"),
-        Column("p50", over="TPOT ms"),
-        Column("p99", over="TPOT ms", wide=True),
-        Column("p50", over="E2EL ms", wide=True),
-        Column("p99", over="E2EL ms", wide=True),
+        *LATENCY_COLUMNS,
         Column("tokens/s", over="output"),
         Column("goodput"),
     )
@@ -136,12 +141,7 @@ def replicas(summary: Part) -> Section | None:
         Column("requests"),
         Column("share"),
         Column("errors"),
-        Column("p50", over="TTFT ms"),
-        Column("p99", over="TTFT ms"),
-        Column("p50", over="TPOT ms"),
-        Column("p99", over="TPOT ms", wide=True),
-        Column("p50", over="E2EL ms", wide=True),
-        Column("p99", over="E2EL ms", wide=True),
+        *LATENCY_COLUMNS,
         Column("in flight", wide=True),
         Column("tokens/s", over="output"),
         Column("goodput"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.report.text import count, number, percent, plural, seconds, sentence
 from llm_locust.report.uncertainty import estimate, mark, meaning, meaning_in
 
@@ -66,13 +67,9 @@ def by_turn(summary: Part) -> Section | None:
         Column("Turn", left=True),
         Column("requests"),
         Column("abandoned"),
-        Column("p50", over="TTFT ms"),
+        LATENCY_COLUMNS[0],
         Column("p95", over="TTFT ms", wide=True),
-        Column("p99", over="TTFT ms"),
-        Column("p50", over="TPOT ms"),
-        Column("p99", over="TPOT ms", wide=True),
-        Column("p50", over="E2EL ms", wide=True),
-        Column("p99", over="E2EL ms", wide=True),
+        *LATENCY_COLUMNS[1:],
         Column("mean", over="input"),
         Column("cached"),
     )
