@@ -234,6 +234,7 @@ def shown_in(view: View) -> tuple[LatencyMetric, ...]:
 
 def from_scheduled(metric: LatencyMetric) -> LatencyMetric | None:
     """The same latency counted from scheduled; None where there is none."""
-    return next(
-        (m for m in LATENCIES if metric.begins_as_told and m.end is metric.end and m.is_from_scheduled), None
-    )
+    if not metric.begins_as_told:
+        return None
+    same = (m for m in LATENCIES if (m.end, m.per) == (metric.end, metric.per))
+    return next((m for m in same if m.is_from_scheduled), None)

@@ -1,6 +1,6 @@
 """Requests from before a window that hung in it: scheduled too early to belong to it, and never answered."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Stuck:
     requests that are streamed and had no token after the window's start.
     """
 
+    c: Columns = field(repr=False)
     lasted_s: Floats
     silent: Mask
 
@@ -36,13 +37,14 @@ class Stuck:
 
         None of ttft and ttfo where a token came after it: the first one may have come before.
         """
-        end = LATENCY[metric].end
+        end, per = LATENCY[metric].end, LATENCY[metric].per
         if end is None:
             return _NONE
         stuck = self.among(rows)
         if end is not End.LAST_TOKEN:
             stuck = stuck[self.silent[stuck]]
-        return self.lasted_s[stuck]
+        bounds_s = self.lasted_s if per is None else self.lasted_s * per(self.c)
+        return bounds_s[stuck[~np.isnan(bounds_s[stuck])]]
 
 
 def find_stuck(c: Columns, window: Window, limits: Limits) -> Stuck:
@@ -65,7 +67,7 @@ def find_stuck(c: Columns, window: Window, limits: Limits) -> Stuck:
     unlimited = np.isinf(first_limit_s) & np.isinf(whole_limit_s)
     if (unlimited & may_be).any():
         broken |= unlimited & (c.ended_s - np.fmax(from_s, last_s) > _long_s(c, window))
-    return Stuck(np.where(broken & may_be, lasted_s, np.nan), silent)
+    return Stuck(c, np.where(broken & may_be, lasted_s, np.nan), silent)
 
 
 def _next_start_s(c: Columns, window: Window) -> Floats:

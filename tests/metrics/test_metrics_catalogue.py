@@ -1,0 +1,91 @@
+"""The one list of latencies: what holds for each row, and that docs and tables follow it."""
+
+import re
+from pathlib import Path
+
+import pytest
+from metrics_cases import batch, failed, manifest, request
+
+from llm_locust.metrics.catalogue import FORMULAS, LATENCIES, LATENCY, LIVE, from_scheduled
+from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED
+from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.latency_metric import LatencyMetric, View
+from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.select.request_fields import FIELDS
+from llm_locust.metrics.summary import summarise
+from llm_locust.report.run.run_data import COMPUTED_COLUMNS
+
+DOCS = Path(__file__).parents[2] / "docs"
+_LINK = re.compile(r"\[([^]]*)]\([^)]*\)")
+
+every_latency = pytest.mark.parametrize("metric", LATENCIES, ids=lambda m: m.key)
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """Definition and where it has none of each latency, from the table of docs/metrics.md."""
+    text = _LINK.sub(r"\1", (DOCS / "metrics.md").read_text())
+    table = text.partition("## Per request")[2].partition("Output tokens n:")[0]
+    rows = (line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| `"))
+    return {key.strip(" `"): (what.strip(), undefined.strip(" |")) for key, what, undefined in rows}
+
+
+@every_latency
+def test_the_docs_define_it_in_the_words_of_the_catalogue(metric: LatencyMetric) -> None:
+    assert documented()[metric.key] == (metric.definition, metric.undefined)
+
+
+@every_latency
+def test_the_docs_name_it_among_summary_keys_and_fields_of_expressions(metric: LatencyMetric) -> None:
+    keys = (DOCS / "metrics.md").read_text().partition("`<metric>` is one of")[2].partition("\n\n")[0]
+    assert f"`{metric.key}`" in keys
+    if metric.formula is not None:
+        fields = (DOCS / "notebooks.md").read_text().partition("`--where` knows")[2].partition("```")[0]
+        assert f"`{metric.key}`" in fields
+
+
+@every_latency
+def test_a_row_is_in_the_summary_and_wherever_it_says(metric: LatencyMetric) -> None:
+    found = summarise(batch(request(), failed()), manifest())
+    for table in ("latency_ms", "latency_ms_adjusted"):
+        assert metric.key in found[table]
+    assert (metric.key in FIELDS) == (metric.column[0] in COMPUTED_COLUMNS) == (metric.key in FORMULAS)
+    assert (f"p99_{metric.key}" in METRICS) == (f"max_{metric.key}" in NOT_COMPARED) == metric.is_gated
+    if metric.is_gated:
+        assert parse_gates(f"p99_{metric.key}<1s")[0].latency == metric.key
+    if metric.is_limited:
+        assert parse_slo(f"{metric.key}=1s").limits == {metric.key: 1.0}
+
+
+@every_latency
+def test_a_row_asks_for_nothing_that_its_kind_has_not(metric: LatencyMetric) -> None:
+    if metric.is_limited:
+        # What breaks a limit needs a lower bound of requests that were given up, in seconds.
+        assert metric.end is not None or metric.key == "tpot"
+        assert metric.per is None
+    assert (metric.per is None) == (metric.unit == "ms")
+    if metric.formula is None:
+        one_a_request = {View.OVERVIEW, View.GROUPS, View.OVER_TIME, View.CURVES, View.SPANS}
+        assert not metric.views & one_a_request
+    if metric.per is not None:
+        assert not metric.views & {View.DISTRIBUTIONS, View.OVER_TIME}, "their axes are milliseconds"
+    assert (View.CURVES in metric.views) <= metric.is_limited
+    assert (View.COMPARISON in metric.views) <= metric.is_gated
+    assert metric.live is None or metric.live.buckets_s == tuple(sorted(metric.live.buckets_s))
+
+
+def test_keys_and_words_are_given_once() -> None:
+    for of in (lambda m: m.key, lambda m: m.label, lambda m: m.short):
+        words = [of(metric) for metric in LATENCIES]
+        assert len(set(words)) == len(words) == len(LATENCY)
+
+
+def test_a_latency_from_scheduled_is_the_same_one_with_another_begin() -> None:
+    assert from_scheduled(LATENCY["ttft"]) is LATENCY["ttft_scheduled"]
+    assert from_scheduled(LATENCY["e2el"]) is LATENCY["e2el_scheduled"]
+    for key in ("ttft_scheduled", "tpot", "schedule_delay"):
+        assert from_scheduled(LATENCY[key]) is None
+
+
+def test_live_latencies_are_counted_in_the_order_of_the_catalogue() -> None:
+    """The sums and sketches of live messages have no names: their places are this order."""
+    assert [m.key for m in LIVE] == [m.key for m in LATENCIES if m.live is not None]
