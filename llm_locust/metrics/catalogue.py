@@ -54,6 +54,11 @@ def connect(c: Columns) -> Floats:
     return np.where(c.reused, np.nan, c.connected_s - c.started_s)
 
 
+def per_1k_input(c: Columns) -> Floats:
+    """1,000 / input tokens; not defined where their number is not known, or 0."""
+    return 1e3 / np.where(c.input_tokens > 0, c.input_tokens, np.nan)
+
+
 #: Upper limits of Prometheus histograms. Neighbours are at most a factor of 1.7 apart where answers of models
 #: lie, so that a quantile read from them is that near. To the first token:
 _TO_FIRST_TOKEN_S = (
@@ -170,6 +175,19 @@ LATENCIES: Final = (
         begin=Begin.SCHEDULED,
         views=_FROM_SCHEDULED,
         is_limited=True,
+    ),
+    LatencyMetric(
+        key="prefill_ms_per_1k_input",
+        label="TTFT per 1k input",
+        short="TTFT/1k in",
+        definition="ttft × 1,000 / input tokens: the TTFT of each 1,000 tokens of the prompt",
+        undefined="as ttft, or the number of input tokens is not known, or 0",
+        formula=lambda c: ttft(c) * per_1k_input(c),
+        end=End.FIRST_TOKEN,
+        per=per_1k_input,
+        unit="ms per 1,000 input tokens",
+        views=frozenset({View.REPORT}),
+        is_of_tokens=True,
     ),
     LatencyMetric(
         key="schedule_delay",

@@ -1,11 +1,13 @@
 """The one list of latencies: what holds for each row, and that docs and tables follow it."""
 
+import math
 import re
 from pathlib import Path
 
 import pytest
-from metrics_cases import batch, failed, manifest, request
+from metrics_cases import batch, columns, failed, manifest, request
 
+from llm_locust.core.record import Outcome
 from llm_locust.metrics.catalogue import FORMULAS, LATENCIES, LATENCY, LIVE, from_scheduled
 from llm_locust.metrics.compare.comparable import METRICS, NOT_COMPARED
 from llm_locust.metrics.gates import parse_gates
@@ -73,9 +75,38 @@ def test_a_row_asks_for_nothing_that_its_kind_has_not(metric: LatencyMetric) -> 
     assert metric.live is None or metric.live.buckets_s == tuple(sorted(metric.live.buckets_s))
 
 
+def test_prefill_per_1k_input_is_of_requests_whose_input_is_known() -> None:
+    made = [
+        request(0.0, (0.1, 0.2), input_tokens=500),
+        request(1.0, (0.3, 0.4), input_tokens=2000),
+        request(2.0, (0.3, 0.4), input_tokens=None),
+        request(3.0, (0.3, 0.4), input_tokens=0),
+        request(4.0, (), streamed=False, input_tokens=500),
+    ]
+    values = FORMULAS["prefill_ms_per_1k_input"](columns(*made))
+    assert values[:2] == pytest.approx([0.2, 0.15])
+    assert all(map(math.isnan, values[2:]))
+    found = summarise(batch(*made), manifest())["latency_ms"]["prefill_ms_per_1k_input"]
+    assert (found["n"], found["min"], found["max"]) == (2, pytest.approx(150), pytest.approx(200))
+    unknown = summarise(batch(*made[2:]), manifest())["latency_ms"]["prefill_ms_per_1k_input"]
+    assert (unknown["n"], unknown["p50"], unknown["mean"]) == (0, None, None)
+
+
+def test_prefill_per_1k_input_of_a_request_that_was_given_up_is_at_least_its_wait() -> None:
+    """A long prompt that never got its first token must not leave the figures: they would look faster."""
+    cut = request(2.0, (), ended=9.0, outcome=Outcome.CANCELLED, input_tokens=1000)
+    found = summarise(batch(request(0.0, (0.1, 0.2), input_tokens=500), cut), manifest())
+    table = found["latency_ms"]["prefill_ms_per_1k_input"]
+    assert (table["n"], table["censored"]) == (1, 1)
+    assert table["p99"] is None
+    blind = request(2.0, (), ended=9.0, outcome=Outcome.CANCELLED, input_tokens=None)
+    found = summarise(batch(request(0.0, (0.1, 0.2), input_tokens=500), blind), manifest())
+    assert found["latency_ms"]["prefill_ms_per_1k_input"]["censored"] == 0
+
+
 def test_keys_and_words_are_given_once() -> None:
-    for of in (lambda m: m.key, lambda m: m.label, lambda m: m.short):
-        words = [of(metric) for metric in LATENCIES]
+    for field in ("key", "label", "short"):
+        words = [getattr(metric, field) for metric in LATENCIES]
         assert len(set(words)) == len(words) == len(LATENCY)
 
 

@@ -14,7 +14,7 @@ from llm_locust.core.record import Outcome
 OUTCOMES = [outcome.value for outcome in Outcome if outcome is not Outcome.RESENT]
 LATENCIES = (
     *("ttft", "ttfo", "tpot", "itl", "e2el", "ttft_started", "ttft_scheduled", "e2el_scheduled"),
-    "schedule_delay",
+    *("prefill_ms_per_1k_input", "schedule_delay"),
     *("connect", "rtt", "client_lag"),
 )
 LOST = 5  # 3 records that did not come, 2 requests that were under way
@@ -195,6 +195,9 @@ def stuck(df: Frame) -> Frame:
 
 def stuck_ms(df: Frame, metric: str) -> list[float]:
     found = stuck(df)
+    if metric == "prefill_ms_per_1k_input":
+        silent = found[found.silent & (found.input_tokens > 0)]
+        return list(silent.lasted / silent.input_tokens * 1e6)
     if not metric.startswith(("ttft", "ttfo", "e2el")):
         return []
     return list(found.lasted[found.silent | metric.startswith("e2el")] * 1e3)

@@ -26,6 +26,7 @@ def frame(made: list[RequestRecord]) -> Frame:
     begun = (df.sent + df.first_event).where(df.events > 0, df.ended)
     df["reads_prompt"] = (begun >= start) & (begun < end) & ((df.events > 0) | df.ok)
     df["ttft_started"] = df.ttft + df.sent - df.started
+    df["prefill_ms_per_1k_input"] = df.ttft * 1e3 / df.input_tokens.where(df.input_tokens > 0)
     df["ttft_scheduled"], df["e2el_scheduled"] = df.ttft + df.schedule_delay, df.e2el + df.schedule_delay
     _give_up(df)
     _judge(df)
@@ -131,6 +132,7 @@ def _estimate(df: Frame) -> None:
 def _give_up(df: Frame) -> None:
     """What is known of requests that did not get to their end: latencies that had come, and lower bounds."""
     df["cut"] = df.cancelled & ~df.abandoned
+    inputs = df.input_tokens.where(df.input_tokens > 0)
     given_up = df["given_up"] = df.cancelled | (df.outcome == "timeout")
     for metric in ("ttft", "ttfo", "e2el"):
         came = df[metric].notna() if metric != "e2el" else pd.Series(False, df.index)
@@ -139,6 +141,7 @@ def _give_up(df: Frame) -> None:
         df[f"{metric}_scheduled_longer_than"] = (df.ended - df.scheduled).where(still_open)
         if metric == "ttft":
             df["ttft_started_longer_than"] = (df.ended - df.started).where(still_open)
+            df["prefill_ms_per_1k_input_longer_than"] = df.ttft_longer_than * 1e3 / inputs
     more = np.maximum(df.asked_output_tokens - 1, df.visible)  # gaps between tokens, one more to come
     df["tpot_longer_than"] = ((df.ended - df.sent - df.begun) / more).where(given_up)
 
