@@ -143,7 +143,7 @@ def judge(
     for files in stages(module, modules()[module]):
         if files not in limits:
             start = time.monotonic()
-            if tree.failed(files, 600) is not False:
+            if tree.failed(files, 600) is not False and tree.failed(files, 600) is not False:
                 sys.exit(f"without a change, {' '.join(files)}:\n{(tree.place / 'pytest.log').read_text()}")
             limits[files] = 20 + 5 * (time.monotonic() - start)
         path.write_text(changed)
