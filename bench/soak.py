@@ -38,7 +38,7 @@ import locust.runners
 from locust import task
 
 from llm_locust import ChatUser
-from llm_locust.swarm import worker
+from llm_locust.swarm.run import worker
 
 locust.runners.WORKER_REPORT_INTERVAL = worker.BATCH_INTERVAL_S = {interval_s}
 

@@ -18,7 +18,7 @@ from locust.html import get_html_report
 from locust.stats import RequestStats, StatsError
 from locust.util.date import format_utc_timestamp
 
-from llm_locust.swarm import bounds
+from llm_locust.swarm.process import bounds
 from llm_locust.swarm.process.bounds import (
     MOST_ERRORS, MOST_GONE_LOGS, MOST_ROWS, RECENT_ROWS, bound_statistics, capped, forget_seconds, thinned
 )

@@ -364,7 +364,7 @@ def test_without_the_packages_the_run_goes_on_and_says_what_to_install(runs: dic
 
 IN_PLACE = """
 import sys
-from llm_locust.swarm import tracing
+from llm_locust.swarm.tracing import setup as tracing
 from types import SimpleNamespace
 
 environment = SimpleNamespace(parsed_options=SimpleNamespace(otel=False))
