@@ -1,5 +1,6 @@
 """Fixtures that many tests stand on."""
 
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -89,3 +90,9 @@ def kernel_stamping() -> Iterator[None]:
             asker.sendto(b"x", asker.getsockname())
             stamped = bool(asker.recvmsg(1, ANCILLARY_BYTES)[1])
         yield
+
+
+@pytest.fixture(autouse=True)
+def _priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that lowers its priority must not lower that of all later tests in this process."""
+    monkeypatch.setattr(os, "nice", lambda _increment: 0)
