@@ -9,6 +9,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome
 from llm_locust.live.counts import CODES, METRICS, Counts
 from llm_locust.live.keys import Key, KeyLimit
+from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide
 from llm_locust.metrics.requests.goodput import Judgement, Limits, MeasuredFrom, judge
@@ -26,7 +27,7 @@ def count(
     part = Part.from_batch(batch, int(batch.ints("scheduled_ns")[0]))
     values = per_request(part)
     judgement = judge(part, values, limits, measured_from) if limits else None
-    latencies = {metric: _latency(part, values, metric) for metric in METRICS if metric != "itl"}
+    latencies = {metric: _latency(part, values, metric) for metric in METRICS if metric in FORMULAS}
     keys, group = _grouped(part, limit)
     gaps = itl(part)
     scalars = _sums(_amounts(part, judgement, latencies, gaps), group)
@@ -86,7 +87,7 @@ def _amounts(
         first & first_token_wide(part),
         gaps,
         gaps - np.diff(known.offsets) * part.ok if len(part.early.values) else np.zeros(len(part)),
-        *(_ns(_gap_sums(part, known) if metric == "itl" else latencies[metric]) for metric in METRICS),
+        *(_ns(latencies[metric] if metric in FORMULAS else _gap_sums(part, known)) for metric in METRICS),
     ]
     return [amount.astype(np.int64) for amount in amounts]
 
@@ -124,7 +125,7 @@ def _tallies(
     of_ok = np.repeat(part.ok, np.diff(gaps.offsets))
     pieces = []
     for place, metric in enumerate(METRICS):
-        if metric == "itl":
+        if metric not in FORMULAS:
             durations_s, begin = gaps.values_s[of_ok], np.repeat(begins, np.diff(gaps.offsets))[of_ok]
         else:
             known = ~np.isnan(latencies[metric])

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from llm_locust.core.record import Outcome
+from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.columns import OUTCOMES, Floats
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Sketch, Tally
 
-#: Latencies that have a sketch, each of the requests that ended ok, as in ``summary.json``.
-METRICS = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay", "client_lag")
+#: Latencies that have a sketch, each of the requests that ended ok, as in ``summary.json``. In a live message
+#: their sums and sketches have places and no names: the catalogue's order is part of its layout.
+METRICS = tuple(metric.key for metric in LIVE)
 
 _OF_OUTCOME = tuple(f"outcome_{outcome}" for outcome in OUTCOMES)
 _LIMITED = tuple(f"limited_{metric}" for metric in SLO_METRICS)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from llm_locust.live.counts import Counts
+from llm_locust.live.counts import METRICS, Counts
 from llm_locust.metrics.columns import OUTCOMES
 from llm_locust.metrics.requests.goodput import Limits
 
@@ -28,9 +28,10 @@ class Figures:
 
     ``requests`` are the ok and the failed ones. ``goodput`` is the good ones' share of these and of those
     that were cancelled when they had broken a limit, None without any limit; ``attainment`` is for each limit
-    the share, of those that are held against it, that held it. Tokens are
-    counted when their request ends. ``concurrency`` is the mean number of requests between sent and
-    ended, found from their durations (Little's law): those still under way are not in it.
+    the share, of those that are held against it, that held it. ``latencies`` has each of
+    :data:`~llm_locust.live.counts.METRICS`. Tokens are counted when their request ends. ``concurrency`` is
+    the mean number of requests between sent and ended, found from their durations (Little's law): those still
+    under way are not in it.
     """
 
     seconds: float
@@ -40,13 +41,7 @@ class Figures:
     outcomes: Mapping[str, int]
     goodput: float | None
     attainment: Mapping[str, float | None]
-    ttft: Latency
-    tpot: Latency
-    itl: Latency
-    e2el: Latency
-    ttft_scheduled: Latency
-    schedule_delay: Latency
-    client_lag: Latency
+    latencies: Mapping[str, Latency]
     requests_per_s: float | None
     failures_per_s: float | None
     good_requests_per_s: float | None
@@ -75,13 +70,7 @@ def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
         attainment={
             metric: share(counts[f"held_{metric}"], counts[f"limited_{metric}"]) for metric in limits.metrics
         },
-        ttft=latency(counts, "ttft"),
-        tpot=latency(counts, "tpot"),
-        itl=latency(counts, "itl"),
-        e2el=latency(counts, "e2el"),
-        ttft_scheduled=latency(counts, "ttft_scheduled"),
-        schedule_delay=latency(counts, "schedule_delay"),
-        client_lag=latency(counts, "client_lag"),
+        latencies={metric: latency(counts, metric) for metric in METRICS},
         requests_per_s=per_s(counts.ok),
         failures_per_s=per_s(counts.failed),
         good_requests_per_s=per_s(counts["good"]) if limits else None,

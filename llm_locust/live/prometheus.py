@@ -1,8 +1,6 @@
 """A store's numbers for Prometheus: totals since the start, in seconds and tokens."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -18,25 +16,10 @@ from llm_locust.live.counts import Counts
 from llm_locust.live.snapshot import snapshot
 from llm_locust.live.state import WorkerState
 from llm_locust.live.store import LiveStore
+from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.columns import OUTCOMES
+from llm_locust.metrics.latency_metric import LatencyMetric
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Sketch
-
-#: Upper limits in seconds. Neighbours are at most a factor of 1.7 apart where answers of models lie, so
-#: that a quantile read from them is that near. To the first token:
-TTFT_S: Final = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5),
-    *(0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0),
-)
-#: From token to token, as a mean of an answer or one by one:
-PACE_S: Final = (
-    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06),
-    *(0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0),
-)
-#: To the last token:
-E2EL_S: Final = (
-    *(0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0),
-    *(20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0),
-)
 
 _LABELS = ("name", "class", "replica", "model")
 _VERDICTS = ("ok", "suspect", "invalid")
@@ -45,19 +28,8 @@ _VERDICTS = ("ok", "suspect", "invalid")
 _VERDICT_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Histogram:
-    metric: str
-    what: str
-    limits_s: tuple[float, ...]
-
-
-_HISTOGRAMS = (
-    _Histogram("ttft", "Time from sent to the first token event", TTFT_S),
-    _Histogram("tpot", "(e2el - ttft) / (n - 1)", PACE_S),
-    _Histogram("itl", "Gaps between successive token events", PACE_S),
-    _Histogram("e2el", "Time from sent to the last token event", E2EL_S),
-)
+#: Names in Prometheus are a contract with dashboards: ``llm_locust_<key>_seconds``.
+_HISTOGRAMS = [(metric, metric.live.buckets_s) for metric in LIVE if metric.live and metric.live.buckets_s]
 
 
 class LiveCollector(Collector):
@@ -79,8 +51,8 @@ class LiveCollector(Collector):
         if not store.run.id:
             return
         series = [([*key, store.run.model], counts) for key, counts in sorted(store.content.totals.items())]
-        for histogram in _HISTOGRAMS:
-            yield _histogram(histogram, series)
+        for metric, buckets_s in _HISTOGRAMS:
+            yield _histogram(metric, buckets_s, series)
         yield _requests(series)
         yield from _counters(series, judged=bool(store.run.limits))
         yield from self._load()
@@ -106,7 +78,7 @@ class LiveCollector(Collector):
 
     def _client(self) -> Iterator[Metric]:
         recent = snapshot(self._store, _VERDICT_S)
-        lag_ms = recent.total.client_lag.p99_ms
+        lag_ms = recent.total.latencies["client_lag"].p99_ms
         if lag_ms is not None:
             about = "How late the client read, p99 of the last 30 s"
             yield _gauge("client_lag_seconds", about, lag_ms * 1e-3)
@@ -130,16 +102,16 @@ def registry(store: LiveStore) -> CollectorRegistry:
 Series = list[tuple[list[str], Counts]]
 
 
-def _histogram(histogram: _Histogram, series: Series) -> Metric:
+def _histogram(metric: LatencyMetric, buckets_s: tuple[float, ...], series: Series) -> Metric:
     family = HistogramMetricFamily(
-        f"llm_locust_{histogram.metric}_seconds",
-        f"{histogram.what}; limits are met to {RELATIVE_ERROR:.1%}",
+        f"llm_locust_{metric.key}_seconds",
+        f"{metric.definition}; limits are met to {RELATIVE_ERROR:.1%}",
         labels=_LABELS,
     )
     for labels, counts in series:
-        sketch = counts.sketch(histogram.metric)
+        sketch = counts.sketch(metric.key)
         if len(sketch):
-            family.add_metric(labels, _buckets(sketch, histogram.limits_s), sketch.sum_s)
+            family.add_metric(labels, _buckets(sketch, buckets_s), sketch.sum_s)
     return family
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_locust.core.record import Outcome
-from llm_locust.live.figures import Figures, Latency, figures, rounded
+from llm_locust.live.figures import Figures, figures, rounded
 from llm_locust.live.rings import Ring
 from llm_locust.live.state import Gauges, Mark, ServerGauges
 from llm_locust.live.store import Cell, LiveStore
@@ -14,8 +14,6 @@ from llm_locust.metrics.deployment.server_now import FIGURES, spread
 #: The last 5 minutes, the last hour, the whole run.
 Span = Literal["5m", "1h", "run"]
 SPANS: tuple[Span, ...] = ("5m", "1h", "run")
-
-_LATENCIES = ("ttft", "tpot", "itl", "e2el", "ttft_scheduled", "schedule_delay", "client_lag")
 
 _OUTCOME_RATES = frozenset(f"{outcome}_per_s" for outcome in Outcome)
 
@@ -30,8 +28,8 @@ class Series:
     """Columns of equal length, a value for each cell of ``width_s``; None where it is not defined.
 
     ``at_s`` are the cells' begins, in seconds since the Unix epoch. Cells in which nothing was seen are
-    left out, as are those whose reports may still come. Of each latency (ttft, tpot, itl, e2el,
-    ttft_scheduled, schedule_delay, client_lag) there are ``<latency>_p50_ms``, ``_p95_ms`` and ``_p99_ms``;
+    left out, as are those whose reports may still come. Of each latency that is counted
+    live there are ``<latency>_p50_ms``, ``_p95_ms`` and ``_p99_ms``;
     ``attainment_<limit>`` is there for each limit of the SLO, ``<outcome>_per_s`` for each outcome that
     occurs in the span. ``server:<figure>:<name>`` is what a server said of itself; of more than
     :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``.
@@ -84,8 +82,7 @@ class Charts:
 
 
 def _figures(told: Figures, gauges: Gauges, seconds: float) -> Iterator[tuple[str, float | None]]:
-    for name in _LATENCIES:
-        latency: Latency = getattr(told, name)
+    for name, latency in told.latencies.items():
         yield f"{name}_p50_ms", latency.p50_ms
         yield f"{name}_p95_ms", latency.p95_ms
         yield f"{name}_p99_ms", latency.p99_ms

@@ -61,17 +61,17 @@ def per_1k_input(c: Columns) -> Floats:
 
 #: Upper limits of Prometheus histograms. Neighbours are at most a factor of 1.7 apart where answers of models
 #: lie, so that a quantile read from them is that near. To the first token:
-_TO_FIRST_TOKEN_S = (
+TO_FIRST_TOKEN_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5),
     *(0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0),
 )
 #: From token to token, as a mean of an answer or one by one:
-_PACE_S = (
+PACE_S = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.06),
     *(0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0),
 )
 #: To the last token:
-_TO_LAST_TOKEN_S = (
+TO_LAST_TOKEN_S = (
     *(0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0),
     *(20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0),
 )
@@ -89,7 +89,7 @@ LATENCIES: Final = (
         end=End.FIRST_TOKEN,
         views=frozenset(View),
         is_limited=True,
-        live=LiveView(places=("p50", "p95", "p99"), chart=True, buckets_s=_TO_FIRST_TOKEN_S),
+        live=LiveView(places=("p50", "p95", "p99"), chart=True, buckets_s=TO_FIRST_TOKEN_S),
     ),
     LatencyMetric(
         key="ttft_started",
@@ -125,7 +125,7 @@ LATENCIES: Final = (
         views=frozenset(View),
         is_limited=True,
         is_of_tokens=True,
-        live=LiveView(places=("p50", "p95", "p99"), chart=True, buckets_s=_PACE_S),
+        live=LiveView(places=("p50", "p95", "p99"), chart=True, buckets_s=PACE_S),
     ),
     LatencyMetric(
         key="itl",
@@ -137,7 +137,7 @@ LATENCIES: Final = (
         formula=None,
         views=frozenset({View.REPORT, View.DISTRIBUTIONS, View.COMPARISON}),
         is_of_tokens=True,
-        live=LiveView(places=("p99",), chart=True, buckets_s=_PACE_S),
+        live=LiveView(places=("p99",), chart=True, buckets_s=PACE_S),
     ),
     LatencyMetric(
         key="e2el",
@@ -149,7 +149,7 @@ LATENCIES: Final = (
         end=End.LAST_TOKEN,
         views=frozenset(View),
         is_limited=True,
-        live=LiveView(places=("p95",), chart=True, buckets_s=_TO_LAST_TOKEN_S),
+        live=LiveView(places=("p95",), chart=True, buckets_s=TO_LAST_TOKEN_S),
     ),
     LatencyMetric(
         key="ttft_scheduled",

@@ -43,11 +43,11 @@ _COLUMNS = (
     _Column("errors", lambda f: count(f.failures if f.seconds else None)),
     _Column("in tok/s", lambda f: number(f.input_tokens_per_s), wide=True),
     _Column("out tok/s", lambda f: number(f.output_tokens_per_s)),
-    _Column("TTFT p50", lambda f: number(f.ttft.p50_ms)),
-    _Column("p99 ms", lambda f: number(f.ttft.p99_ms)),
-    _Column("TPOT p50", lambda f: number(f.tpot.p50_ms), wide=True),
-    _Column("p99 ms", lambda f: number(f.tpot.p99_ms), wide=True),
-    _Column("E2EL p95", lambda f: number(f.e2el.p95_ms), wide=True),
+    _Column("TTFT p50", lambda f: number(f.latencies["ttft"].p50_ms)),
+    _Column("p99 ms", lambda f: number(f.latencies["ttft"].p99_ms)),
+    _Column("TPOT p50", lambda f: number(f.latencies["tpot"].p50_ms), wide=True),
+    _Column("p99 ms", lambda f: number(f.latencies["tpot"].p99_ms), wide=True),
+    _Column("E2EL p95", lambda f: number(f.latencies["e2el"].p95_ms), wide=True),
     _Column("goodput", lambda f: percent(f.goodput)),
 )
 
@@ -55,13 +55,14 @@ _COLUMNS = (
 def line(progress: Progress) -> str:
     """One line for a log: rates and latencies of the last seconds, goodput and errors since the start."""
     whole, recent = progress.whole.total, progress.recent.total
+    ttft = recent.latencies["ttft"]
     judged = whole.goodput is not None
     return sentence(
         [
             _time(progress),
             *_load(progress),
             f"{number(recent.output_tokens_per_s)} tokens/s",
-            f"TTFT p50 {number(recent.ttft.p50_ms)} p99 {number(recent.ttft.p99_ms)} ms",
+            f"TTFT p50 {number(ttft.p50_ms)} p99 {number(ttft.p99_ms)} ms",
             f"goodput {percent(whole.goodput)}" if judged else "",
             plural(whole.failures, "error"),
             _missed(progress),

@@ -7,9 +7,10 @@ from metrics_cases import failed, request
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from llm_locust.live.prometheus import E2EL_S, PACE_S, TTFT_S, registry
+from llm_locust.live.prometheus import registry
 from llm_locust.live.state import MISSING, LiveRun
 from llm_locust.live.store import LiveStore
+from llm_locust.metrics.catalogue import PACE_S, TO_FIRST_TOKEN_S, TO_LAST_TOKEN_S
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -45,13 +46,15 @@ def test_nothing_is_told_before_the_first_run() -> None:
 def test_histograms_add_up_and_have_exact_sums() -> None:
     run, ttft_s = filled()
     samples = scrape(run.store)
-    counts = [one(samples, "llm_locust_ttft_seconds_bucket", **CHAT, le=str(limit)) for limit in TTFT_S]
+    counts = [
+        one(samples, "llm_locust_ttft_seconds_bucket", **CHAT, le=str(limit)) for limit in TO_FIRST_TOKEN_S
+    ]
     assert counts == sorted(counts)
     assert one(samples, "llm_locust_ttft_seconds_bucket", **CHAT, le="+Inf") == 500
     assert one(samples, "llm_locust_ttft_seconds_count", **CHAT) == 500
     assert one(samples, "llm_locust_ttft_seconds_sum", **CHAT) == pytest.approx(ttft_s.sum(), abs=1e-6)
     # A limit is met to the sketch's error: no sample further off is on the wrong side.
-    for limit, n in zip(TTFT_S, counts, strict=True):
+    for limit, n in zip(TO_FIRST_TOKEN_S, counts, strict=True):
         assert (ttft_s <= limit / 1.008).sum() <= n <= (ttft_s <= limit * 1.008).sum()
 
 
@@ -59,9 +62,11 @@ def test_histograms_add_up_and_have_exact_sums() -> None:
 def test_a_quantile_read_from_the_buckets_is_within_one_of_the_truth(percent: float) -> None:
     run, ttft_s = filled()
     samples = scrape(run.store)
-    counts = [one(samples, "llm_locust_ttft_seconds_bucket", **CHAT, le=str(limit)) for limit in TTFT_S]
+    counts = [
+        one(samples, "llm_locust_ttft_seconds_bucket", **CHAT, le=str(limit)) for limit in TO_FIRST_TOKEN_S
+    ]
     told = np.searchsorted(counts, 500 * percent / 100)
-    assert abs(told - np.searchsorted(TTFT_S, np.percentile(ttft_s, percent))) <= 1
+    assert abs(told - np.searchsorted(TO_FIRST_TOKEN_S, np.percentile(ttft_s, percent))) <= 1
 
 
 def test_counters_tell_outcomes_tokens_and_good_requests() -> None:
@@ -104,7 +109,7 @@ def test_foreign_text_in_labels_stays_text() -> None:
     assert one(scrape(run.store), "llm_locust_requests_total", **labels, outcome="ok") == 1
 
 
-@pytest.mark.parametrize("limits_s", [TTFT_S, PACE_S, E2EL_S])
+@pytest.mark.parametrize("limits_s", [TO_FIRST_TOKEN_S, PACE_S, TO_LAST_TOKEN_S])
 def test_limits_of_buckets_ascend_in_steps_of_less_than_three(limits_s: tuple[float, ...]) -> None:
     steps = np.array(limits_s[1:]) / np.array(limits_s[:-1])
     assert (steps > 1).all()

@@ -163,7 +163,7 @@ def test_rates_are_of_the_seconds_that_a_span_has() -> None:
         assert figures.failures_per_s == pytest.approx(1.0)
         assert figures.output_tokens_per_s == pytest.approx(2.0)
         assert figures.goodput == 0.5
-        assert figures.ttft.p50_ms == pytest.approx(50, rel=0.01)
+        assert figures.latencies["ttft"].p50_ms == pytest.approx(50, rel=0.01)
     assert recent.total.requests == 20
     assert whole.total.requests == 120
 
@@ -183,7 +183,7 @@ def test_a_recent_span_ends_where_the_reports_are_in() -> None:
 def test_before_anything_ended_figures_are_undefined_and_not_nought() -> None:
     told = snapshot(Run().store, 10)
     assert told.total.goodput is None
-    assert told.total.ttft.p99_ms is None
+    assert told.total.latencies["ttft"].p99_ms is None
     assert told.names == told.replicas == ()
 
 

@@ -122,7 +122,7 @@ def drifts(store: LiveStore, memory_mib: Sequence[tuple[float, float]]) -> dict[
     begin_s = cells[0][0]
     at_h, told = _binned(store, cells)
     series: dict[_Measure, Floats] = {
-        _TTFT: _values([f.ttft.p99_ms for f in told]),
+        _TTFT: _values([f.latencies["ttft"].p99_ms for f in told]),
         _GOODPUT: _values([f.goodput for f in told]),
         _ERRORS: _values([f.failures / f.requests if f.requests else None for f in told]),
     }

@@ -64,8 +64,8 @@ def _figures(told: Figures) -> dict[str, Any]:
         "output_tokens_per_s": rounded(told.output_tokens_per_s, 5),
         "goodput": rounded(told.goodput),
         "good_requests_per_s": rounded(told.good_requests_per_s),
-        "ttft_p50_ms": rounded(told.ttft.p50_ms),
-        "ttft_p99_ms": rounded(told.ttft.p99_ms),
-        "tpot_p50_ms": rounded(told.tpot.p50_ms),
-        "tpot_p99_ms": rounded(told.tpot.p99_ms),
+        "ttft_p50_ms": rounded(told.latencies["ttft"].p50_ms),
+        "ttft_p99_ms": rounded(told.latencies["ttft"].p99_ms),
+        "tpot_p50_ms": rounded(told.latencies["tpot"].p50_ms),
+        "tpot_p99_ms": rounded(told.latencies["tpot"].p99_ms),
     }

@@ -9,6 +9,8 @@ from typing import Any
 from llm_locust.live.figures import Figures, rounded
 from llm_locust.live.series import Series
 from llm_locust.live.snapshot import Row, Snapshot
+from llm_locust.metrics.catalogue import LIVE
+from llm_locust.metrics.latency_metric import LatencyMetric
 from llm_locust.report.text import clean
 from llm_locust.swarm.web.numbers import RECENT_S, Look
 
@@ -33,18 +35,19 @@ def _share(value: float | None) -> float | None:
     return None if value is None else rounded(100 * value, 4)
 
 
+def _latency(metric: LatencyMetric, place: str) -> _Column:
+    def cell(figures: Figures) -> Cell:
+        return rounded(getattr(figures.latencies[metric.key], f"{place}_ms"))
+
+    return _Column(f"{metric.key}_{place}", f"{metric.label} {place} ms", cell)
+
+
+_LATENCIES = (_latency(metric, place) for metric in LIVE if metric.live for place in metric.live.places)
 _FIGURES = (
     _Column("requests", "Requests", lambda f: f.requests),
     _Column("failures", "Failures", lambda f: f.failures),
     _Column("goodput", "Goodput %", lambda f: _share(f.goodput)),
-    _Column("ttft_p50", "TTFT p50 ms", lambda f: rounded(f.ttft.p50_ms)),
-    _Column("ttft_p95", "TTFT p95 ms", lambda f: rounded(f.ttft.p95_ms)),
-    _Column("ttft_p99", "TTFT p99 ms", lambda f: rounded(f.ttft.p99_ms)),
-    _Column("tpot_p50", "TPOT p50 ms", lambda f: rounded(f.tpot.p50_ms)),
-    _Column("tpot_p95", "TPOT p95 ms", lambda f: rounded(f.tpot.p95_ms)),
-    _Column("tpot_p99", "TPOT p99 ms", lambda f: rounded(f.tpot.p99_ms)),
-    _Column("itl_p99", "ITL p99 ms", lambda f: rounded(f.itl.p99_ms)),
-    _Column("e2el_p95", "E2EL p95 ms", lambda f: rounded(f.e2el.p95_ms)),
+    *_LATENCIES,
     _Column("input_tokens", "Input tokens/s", lambda f: rounded(f.input_tokens_per_s, 5)),
     _Column("output_tokens", "Output tokens/s", lambda f: rounded(f.output_tokens_per_s, 5)),
     _Column("concurrency", "Concurrency", lambda f: rounded(f.concurrency, 3)),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from swarm_process import Process, Result, free_port, locust, simulation, wait_until
 
-from llm_locust.live.prometheus import TTFT_S
+from llm_locust.metrics.catalogue import TO_FIRST_TOKEN_S
 
 RULES = Path(__file__).parents[3] / "k8s" / "monitoring" / "rules.yaml"
 
@@ -123,7 +123,7 @@ def test_the_p95_of_promql_is_within_a_bucket_of_that_of_the_records(scraped: Sc
     requests = scraped.result.requests
     ttft_s = np.array([row[0] for row in requests.table.column("arrivals_ns").to_pylist() if row]) * 1e-9
     assert 300 <= scraped.counted <= len(ttft_s)
-    told, true = np.searchsorted(TTFT_S, [scraped.p95_s, float(np.percentile(ttft_s, 95))])
+    told, true = np.searchsorted(TO_FIRST_TOKEN_S, [scraped.p95_s, float(np.percentile(ttft_s, 95))])
     assert abs(told - true) <= 1
 
 
