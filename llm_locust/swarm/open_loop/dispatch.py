@@ -5,7 +5,6 @@ request that is late is started at once, none is dropped.
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +14,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 import gevent
 from gevent.event import Event
 
-from llm_locust.client.http.clock import ClockPair, read_clocks
 from llm_locust.swarm.open_loop.alarm import Alarm
 from llm_locust.swarm.open_loop.greenlets import Greenlets
 from llm_locust.swarm.open_loop.turns import Turns
@@ -38,31 +36,6 @@ MANY_AT_A_TIME, LONGER_REST_S = 8, 0.0015
 
 #: After so long the other greenlets have their turn, however much is to be made ready.
 TURN_S = 0.001
-
-
-class ScheduleClock:
-    """The schedule's time in this process.
-
-    Args:
-        origin: the schedule's beginning.
-        read: the clocks.
-    """
-
-    def __init__(self, origin: ClockPair, read: Callable[[], ClockPair] = read_clocks) -> None:
-        self._origin_ns = origin.monotonic_ns
-        self._read = read
-
-    @classmethod
-    def beginning_at(cls, realtime_ns: int, read: Callable[[], ClockPair] = read_clocks) -> "ScheduleClock":
-        """The schedule that begins when this process's realtime, as it is set now, shows ``realtime_ns``."""
-        return cls(ClockPair(realtime_ns, realtime_ns - read().offset_ns), read)
-
-    def now_s(self) -> float:
-        return (time.monotonic_ns() - self._origin_ns) * 1e-9
-
-    def realtime_ns(self, at_s: float) -> int:
-        """An instant of the schedule on this process's realtime, as that is set now."""
-        return self._read().offset_ns + self._origin_ns + round(at_s * 1e9)
 
 
 T = TypeVar("T", bound=Timed)

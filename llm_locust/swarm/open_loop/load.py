@@ -15,7 +15,8 @@ from llm_locust.options.arrivals import DEFAULT_PROCESS, LoadSettings
 from llm_locust.options.stop_rules import share
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.delivery.recorder import Offset
-from llm_locust.swarm.open_loop.dispatch import Dispatcher, ScheduleClock, Sender
+from llm_locust.swarm.open_loop.dispatch import Dispatcher, Sender
+from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
 from llm_locust.swarm.open_loop.turns import Turns
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.workload.arrivals import (

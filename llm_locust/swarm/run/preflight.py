@@ -16,7 +16,7 @@ from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario import sole_class
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
-from llm_locust.swarm.users.session import make_pool, request_headers
+from llm_locust.swarm.users.connections import make_pool, request_headers
 from llm_locust.wire import reply as wire
 from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.wire.names import clean_name

@@ -29,7 +29,7 @@ from llm_locust.deployment.readiness import (
 from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.run.preflight import RefusedError, check_target
-from llm_locust.swarm.users.session import make_pool, request_headers
+from llm_locust.swarm.users.connections import make_pool, request_headers
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.reply import Endpoint
 from llm_locust.wire.secrecy import blanked

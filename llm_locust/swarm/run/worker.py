@@ -51,7 +51,7 @@ from llm_locust.swarm.process.throttle import Throttle
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.run.descriptors import ensure_descriptors
 from llm_locust.swarm.run.roster import place_key
-from llm_locust.swarm.users.session import Session
+from llm_locust.swarm.users.session import Session, WorkerPlace
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -150,9 +150,7 @@ class LoadGenerator:
                 self.environment,
                 run,
                 settings,
-                worker=self.worker,
-                worker_index=index,
-                worker_count=workers,
+                place=WorkerPlace(self.worker, index, workers),
                 deliver=self._deliver,
                 clock=self._clock,
             )

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from locust import task
 
 from llm_locust.options.settings import Settings
-from llm_locust.swarm.open_loop.dispatch import ScheduleClock
 from llm_locust.swarm.open_loop.load import Item
+from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
 from llm_locust.swarm.users.requester import Prepared, Requester
 from llm_locust.swarm.users.users import PromptUser
 from llm_locust.workload.text.prompts import Prompt

@@ -30,7 +30,7 @@ class Requester:
     """
 
     def __init__(self, session: Session, kind: RequestKind, number: int) -> None:
-        self.traffic = session.traffic(kind)
+        self.traffic = session.kinds.traffic(kind)
         self.number = number
         self._session = session
         self._prompts: dict[Workload, Iterator[Prompt]] = {}

@@ -10,8 +10,8 @@ from llm_locust.client.stream import Answer
 from llm_locust.options.settings import Settings
 from llm_locust.scenario import Mix
 from llm_locust.scenario.request_kind import RequestKind
-from llm_locust.swarm.open_loop.dispatch import ScheduleClock
 from llm_locust.swarm.open_loop.load import Item
+from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
 from llm_locust.swarm.users.dialogue import Dialogue
 from llm_locust.swarm.users.open_loop import STANDING_S, scheduled_prompt, send_scheduled
 from llm_locust.swarm.users.requester import Prepared, Requester

@@ -4,32 +4,29 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 from weakref import WeakSet
 
 import gevent
 import msgspec
-from gevent.threadpool import ThreadPoolExecutor
 from greenlet import getcurrent, greenlet
 from locust.env import Environment
 from locust.exception import StopUser
 
 from llm_locust.client.http.polling import pause_s
-from llm_locust.client.http.pool import Pool, Target, tls_context
+from llm_locust.client.http.pool import Target
 from llm_locust.client.http.turns import TURN
 from llm_locust.client.recording import Call
-from llm_locust.client.routes import Heads, Routes
+from llm_locust.client.routes import Routes
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
 from llm_locust.deployment.targets import make_chooser
-from llm_locust.metrics.sections.error_text import ErrorKinds
 from llm_locust.options.settings import Settings
 from llm_locust.options.stop_rules import Quota, share
-from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.delivery.recorder import BATCH_ARRIVALS, Deliver, Offset, Recorder
 from llm_locust.swarm.open_loop.load import OpenLoad
@@ -37,18 +34,11 @@ from llm_locust.swarm.process.hooks import events
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.tracing.setup import tracer_of
-from llm_locust.swarm.users.judging import Judge
-from llm_locust.swarm.users.traffic import Traffic
-from llm_locust.wire.headers import secret_texts
-from llm_locust.wire.reply import Endpoint
-from llm_locust.workload.answers.validators import OwnFunction, checks_of
-from llm_locust.workload.parts import Validator
-from llm_locust.workload.plan import Workload
+from llm_locust.swarm.users.connections import make_pools, request_headers
+from llm_locust.swarm.users.locust_statistics import LocustStatistics
+from llm_locust.swarm.users.traffic import TrafficTable
 
 logger = logging.getLogger(__name__)
-
-#: The version of the messages API that is spoken.
-ANTHROPIC_VERSION = "2023-06-01"
 
 
 class Closable(Protocol):
@@ -57,8 +47,13 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class LlmRequestError(Exception):
-    """A request that failed, as Locust's failure table shows it."""
+@dataclass(frozen=True, slots=True)
+class WorkerPlace:
+    """A worker among those of a run: its name in the records, its index from 0, and how many there are."""
+
+    worker: str
+    index: int
+    count: int
 
 
 class Session:
@@ -72,12 +67,12 @@ class Session:
         event_gap_s: the usual time between two reads of one call; NaN before the first.
         load: the schedule that requests follow; None in a closed loop.
         ok, failed: requests that ended so.
+        kinds: what the requests of each kind share.
         answers: those that users may have left open; closed, and so recorded, at the end.
 
     Args:
         run: what the master decided for all workers.
-        worker: this process's name in the records.
-        worker_index: its place among ``worker_count``.
+        place: this process among the run's workers.
         deliver: takes the recorder's batches.
         clock: gives this process's clock against the run's time.
     """
@@ -88,15 +83,13 @@ class Session:
         run: RunInfo,
         settings: Settings,
         *,
-        worker: str,
-        worker_index: int,
-        worker_count: int,
+        place: WorkerPlace,
         deliver: Deliver,
         clock: Callable[[], Offset] = lambda: None,
     ) -> None:
         self.run = run
         self.settings = settings
-        self.recorder = Recorder(run["id"], worker, deliver, lambda: self.client.in_flight, clock)
+        self.recorder = Recorder(run["id"], place.worker, deliver, lambda: self.client.in_flight, clock)
         self.stopping = False
         self.cut: int | None = None
         self.drained_s: float | None = None
@@ -109,18 +102,13 @@ class Session:
         self.load: OpenLoad | None = None
         self.ok = self.failed = 0
         total = settings.load.num_requests
-        self._quota = None if total is None else Quota(share(total, worker_index, run["starters"]))
+        self._quota = None if total is None else Quota(share(total, place.index, run["starters"]))
         self._environment = environment
         hush(environment, settings.secrets)
-        self._failures = ErrorKinds()
-        self.worker_index = worker_index
-        self._place = (worker_index, max(worker_count, worker_index + 1))
+        self._statistics = LocustStatistics(environment)
+        self.worker_index = place.index
         self._users = count()
         self._began_s = time.monotonic()
-        self._workloads: dict[Hashable, Workload] = {}
-        self._judges: dict[Hashable, Judge] = {}
-        self._traffic: dict[Hashable, Traffic] = {}
-        self._writers: ThreadPoolExecutor | None = None  # of prompts that a tokenizer has to count
         self.client = LlmClient(
             self._routes(),
             sink=self._finished,
@@ -129,11 +117,13 @@ class Session:
             max_answer_bytes=settings.max_answer_bytes,
             replica_headers=settings.replica_headers,
             secrets=settings.secrets,
-            worker=worker,
+            worker=place.worker,
             admit=self._admit,
             count_tokens=None if settings.workload.tokenizer is None else settings.workload.tokenizer.count,
-            trace=tracer_of(environment, run["id"], worker),
+            trace=tracer_of(environment, run["id"], place.worker),
         )
+        places = place.index, max(place.count, place.index + 1)
+        self.kinds = TrafficTable(environment, run, settings, self.client, places)
 
     def _routes(self) -> Routes:
         """The way to the host, or to each of ``--targets`` (raises TargetError)."""
@@ -197,62 +187,6 @@ class Session:
     def is_warm_up(self, at_s: float) -> bool:
         """What is due ``at_s`` after the schedule's beginning is due before the measured phase."""
         return at_s < self.settings.warmup_s
-
-    def traffic(self, kind: RequestKind) -> Traffic:
-        """A kind's traffic: made at its first request, and kept for its others.
-
-        Raises:
-            HeaderError: a header of its own that cannot be sent.
-            ValidatorError: a validator that cannot be used.
-        """
-        if kind.key not in self._traffic:
-            own = self.settings.warmup_s > 0 and not self.settings.shared_warm_up
-            workload = self._workload(kind)
-            self._traffic[kind.key] = Traffic(
-                kind,
-                workload,
-                self._workload(kind, warm_up=True) if own else workload,
-                kind.spec.body_template(self.run["model"]),
-                self._heads(kind),
-                self.judge(kind.key, kind.validators, kind.expected, consistency=kind.consistency),
-                kind.seed(self.run["seed"]),
-            )
-        return self._traffic[kind.key]
-
-    def _workload(self, kind: RequestKind, *, warm_up: bool = False) -> Workload:
-        """This worker's part of what kinds of one source send."""
-        key = kind.source, warm_up
-        if key not in self._workloads:
-            seed = replace(kind, stream=f"warm-up/{kind.stream}") if warm_up else kind
-            if kind.spec.tokenizer is not None and self._writers is None:
-                self._writers = ThreadPoolExecutor(1)
-            self._workloads[key] = Workload(
-                kind.spec, seed.seed(self.run["seed"]), *self._place, self.run["salt"], self._writers
-            )
-        return self._workloads[key]
-
-    def _heads(self, kind: RequestKind) -> Heads:
-        own = dict(kind.headers)
-        self.client.secrets += secret_texts(own)
-        hush(self._environment, self.client.secrets)
-        return self.client.make_heads({**request_headers(self.settings, kind.endpoint), **own})
-
-    def judge(
-        self,
-        owner: Hashable,
-        validators: Sequence[Validator | OwnFunction] = (),
-        match: str | None = None,
-        *,
-        consistency: bool = False,
-    ) -> Judge:
-        """What answers are held against: made at an owner's first call, and kept for its others.
-
-        Raises:
-            ValidatorError: a validator that cannot be used.
-        """
-        if owner not in self._judges:
-            self._judges[owner] = Judge(checks_of(validators), match, consistency)
-        return self._judges[owner]
 
     @property
     def in_flight(self) -> int:
@@ -343,7 +277,7 @@ class Session:
         self.ok += record.outcome is Outcome.OK
         if record.outcome not in UNJUDGED:
             self.failed += record.outcome is not Outcome.OK
-            self._report_to_locust(record)
+            self._statistics.add(record)
         events.llm_request.fire(record=record)
 
     def _admit(self) -> None:
@@ -359,60 +293,3 @@ class Session:
             gap_s = (record.ended_ns - record.sent_ns) * 1e-9 / record.reads
             known = not math.isnan(self.event_gap_s)
             self.event_gap_s = self.event_gap_s + 0.05 * (gap_s - self.event_gap_s) if known else gap_s
-
-    def _report_to_locust(self, record: RequestRecord) -> None:
-        """One request event a request, so that Locust's own statistics stay true.
-
-        A cancelled request, or a first try, is neither a success nor a failure of the server: Locust has no
-        word for it, so it is in the records only.
-        """
-        failure = None
-        if record.outcome is not Outcome.OK:
-            failure = LlmRequestError(self._failures.of(f"{record.outcome}: {record.error}"))
-        self._environment.events.request.fire(
-            request_type=record.endpoint,
-            name=record.name,
-            response_time=_elapsed_ms(record),
-            response_length=record.bytes_received,
-            exception=failure,
-            context={},
-        )
-
-
-def _elapsed_ms(record: RequestRecord) -> float:
-    """End-to-end latency; of a failure, the time until it failed."""
-    if record.outcome is Outcome.OK and len(record.arrivals_ns):
-        return float(record.arrivals_ns[-1]) * 1e-6
-    begin = record.started_ns if record.sent_ns is None else record.sent_ns
-    return (record.ended_ns - begin) * 1e-6
-
-
-def request_headers(settings: Settings, endpoint: Endpoint | None = None) -> dict[str, str]:
-    """The headers of every request: the API key as a bearer token, then the user's own.
-
-    The messages API takes the key under a name of its own, and wants to be told its version; a gateway
-    in front of it may still look for a bearer token.
-    """
-    key = None if settings.api_key is None else _literal(settings.api_key)
-    ours = {} if key is None else {"Authorization": f"Bearer {key}"}
-    if endpoint is Endpoint.MESSAGES:
-        ours |= {"anthropic-version": ANTHROPIC_VERSION, **({} if key is None else {"x-api-key": key})}
-    return {**ours, **settings.headers}
-
-
-def _literal(value: str) -> str:
-    """A template of nothing but this text."""
-    return value.replace("{", "{{")
-
-
-def make_pool(target: Target, settings: Settings) -> Pool:
-    """A pool with the settings' certificates and bounds (raises TargetError where they cannot be used)."""
-    return make_pools([target], settings)[0]
-
-
-def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
-    """A pool for each target, as :func:`make_pool`; certificates are read once."""
-    secure = any(target.scheme == "https" for target in targets)
-    tls = tls_context(settings.ca_cert, settings.client_cert) if secure else None
-    bound_s, most = min(10.0, settings.timeouts.first_s), settings.deployment.reuse.most
-    return [Pool(target, tls=tls, connect_timeout_s=bound_s, most_requests=most) for target in targets]

@@ -1,12 +1,24 @@
-"""A kind of requests as one process sends it during one run."""
+"""Kinds of requests as one process sends them during one run."""
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from gevent.threadpool import ThreadPoolExecutor
+from locust.env import Environment
 
 from llm_locust.client.routes import Heads
+from llm_locust.client.stream import LlmClient
+from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestKind
+from llm_locust.swarm.channel.messages import RunInfo
+from llm_locust.swarm.process.hush import hush
+from llm_locust.swarm.users.connections import request_headers
 from llm_locust.swarm.users.judging import Judge
+from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.reply import Endpoint
+from llm_locust.workload.answers.validators import OwnFunction, checks_of
 from llm_locust.workload.body import BodyTemplate, path_of
+from llm_locust.workload.parts import Validator
 from llm_locust.workload.plan import Workload
 
 
@@ -39,3 +51,86 @@ class Traffic:
     @property
     def name(self) -> str:
         return self.kind.name or self.kind.endpoint.value
+
+
+class TrafficTable:
+    """Kinds of requests of one session, each made at its first request and kept for its others.
+
+    Args:
+        client: sends the requests; it is told which secrets a kind's own headers hold.
+        place: this worker's index, and among how many.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        run: RunInfo,
+        settings: Settings,
+        client: LlmClient,
+        place: tuple[int, int],
+    ) -> None:
+        self._environment = environment
+        self._run = run
+        self._settings = settings
+        self._client = client
+        self._place = place
+        self._workloads: dict[Hashable, Workload] = {}
+        self._judges: dict[Hashable, Judge] = {}
+        self._traffic: dict[Hashable, Traffic] = {}
+        self._writers: ThreadPoolExecutor | None = None  # of prompts that a tokenizer has to count
+
+    def traffic(self, kind: RequestKind) -> Traffic:
+        """A kind's traffic: made at its first request, and kept for its others.
+
+        Raises:
+            HeaderError: a header of its own that cannot be sent.
+            ValidatorError: a validator that cannot be used.
+        """
+        if kind.key not in self._traffic:
+            own = self._settings.warmup_s > 0 and not self._settings.shared_warm_up
+            workload = self._workload(kind)
+            self._traffic[kind.key] = Traffic(
+                kind,
+                workload,
+                self._workload(kind, warm_up=True) if own else workload,
+                kind.spec.body_template(self._run["model"]),
+                self._heads(kind),
+                self.judge(kind.key, kind.validators, kind.expected, consistency=kind.consistency),
+                kind.seed(self._run["seed"]),
+            )
+        return self._traffic[kind.key]
+
+    def _workload(self, kind: RequestKind, *, warm_up: bool = False) -> Workload:
+        """This worker's part of what kinds of one source send."""
+        key = kind.source, warm_up
+        if key not in self._workloads:
+            seed = replace(kind, stream=f"warm-up/{kind.stream}") if warm_up else kind
+            if kind.spec.tokenizer is not None and self._writers is None:
+                self._writers = ThreadPoolExecutor(1)
+            self._workloads[key] = Workload(
+                kind.spec, seed.seed(self._run["seed"]), *self._place, self._run["salt"], self._writers
+            )
+        return self._workloads[key]
+
+    def _heads(self, kind: RequestKind) -> Heads:
+        own = dict(kind.headers)
+        self._client.secrets += secret_texts(own)
+        hush(self._environment, self._client.secrets)
+        return self._client.make_heads({**request_headers(self._settings, kind.endpoint), **own})
+
+    def judge(
+        self,
+        owner: Hashable,
+        validators: Sequence[Validator | OwnFunction] = (),
+        match: str | None = None,
+        *,
+        consistency: bool = False,
+    ) -> Judge:
+        """What answers are held against: made at an owner's first call, and kept for its others.
+
+        Raises:
+            ValidatorError: a validator that cannot be used.
+        """
+        if owner not in self._judges:
+            self._judges[owner] = Judge(checks_of(validators), match, consistency)
+        return self._judges[owner]

@@ -76,7 +76,7 @@ class LlmUser(User):
     def judge(self) -> Judge:
         """What this user's answers are held against."""
         kind = type(self)
-        return self.session.judge(kind, kind.validators, kind.expected, consistency=kind.consistency)
+        return self.session.kinds.judge(kind, kind.validators, kind.expected, consistency=kind.consistency)
 
 
 def _taking_leave(on_stop: Callable[[Any], None]) -> Callable[[Any], None]:

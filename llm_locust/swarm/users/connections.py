@@ -1,0 +1,41 @@
+"""Connections to the servers under test and the headers of every request, as the settings want them."""
+
+from collections.abc import Sequence
+
+from llm_locust.client.http.pool import Pool, Target, tls_context
+from llm_locust.options.settings import Settings
+from llm_locust.wire.reply import Endpoint
+
+#: The version of the messages API that is spoken.
+ANTHROPIC_VERSION = "2023-06-01"
+
+
+def request_headers(settings: Settings, endpoint: Endpoint | None = None) -> dict[str, str]:
+    """The headers of every request: the API key as a bearer token, then the user's own.
+
+    The messages API takes the key under a name of its own, and wants to be told its version; a gateway
+    in front of it may still look for a bearer token.
+    """
+    key = None if settings.api_key is None else _literal(settings.api_key)
+    ours = {} if key is None else {"Authorization": f"Bearer {key}"}
+    if endpoint is Endpoint.MESSAGES:
+        ours |= {"anthropic-version": ANTHROPIC_VERSION, **({} if key is None else {"x-api-key": key})}
+    return {**ours, **settings.headers}
+
+
+def _literal(value: str) -> str:
+    """A template of nothing but this text."""
+    return value.replace("{", "{{")
+
+
+def make_pool(target: Target, settings: Settings) -> Pool:
+    """A pool with the settings' certificates and bounds (raises TargetError where they cannot be used)."""
+    return make_pools([target], settings)[0]
+
+
+def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
+    """A pool for each target, as :func:`make_pool`; certificates are read once."""
+    secure = any(target.scheme == "https" for target in targets)
+    tls = tls_context(settings.ca_cert, settings.client_cert) if secure else None
+    bound_s, most = min(10.0, settings.timeouts.first_s), settings.deployment.reuse.most
+    return [Pool(target, tls=tls, connect_timeout_s=bound_s, most_requests=most) for target in targets]

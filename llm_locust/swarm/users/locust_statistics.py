@@ -1,0 +1,44 @@
+"""Records in Locust's own statistics."""
+
+from locust.env import Environment
+
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.sections.error_text import ErrorKinds
+
+
+class LlmRequestError(Exception):
+    """A request that failed, as Locust's failure table shows it."""
+
+
+class LocustStatistics:
+    """One request event a record that is judged, so that Locust's own statistics stay true.
+
+    A cancelled request, or a first try, is neither a success nor a failure of the server: Locust has no
+    word for it, so it is in the records only.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._failures = ErrorKinds()
+
+    def add(self, record: RequestRecord) -> None:
+        """Fire the event of a request that ended ok or failed."""
+        failure = None
+        if record.outcome is not Outcome.OK:
+            failure = LlmRequestError(self._failures.of(f"{record.outcome}: {record.error}"))
+        self._environment.events.request.fire(
+            request_type=record.endpoint,
+            name=record.name,
+            response_time=_elapsed_ms(record),
+            response_length=record.bytes_received,
+            exception=failure,
+            context={},
+        )
+
+
+def _elapsed_ms(record: RequestRecord) -> float:
+    """End-to-end latency; of a failure, the time until it failed."""
+    if record.outcome is Outcome.OK and len(record.arrivals_ns):
+        return float(record.arrivals_ns[-1]) * 1e-6
+    begin = record.started_ns if record.sent_ns is None else record.sent_ns
+    return (record.ended_ns - begin) * 1e-6
