@@ -44,7 +44,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "sim": ("engine", "answers", "faults", "settings", "gateway"),
     "swarm": (
         *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "users"),
-        *("live", "run", "web"),
+        *("live", "run", "web", "roles"),
     ),
 }
 

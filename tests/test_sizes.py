@@ -20,11 +20,6 @@ LARGE_MODULES: dict[str, int] = {
     "metrics/stats/censoring.py": 326,
     "options/table.py": 334,
     "store/frames.py": 340,
-    "swarm/open_loop/dispatch.py": 319,
-    "swarm/run/coordinator.py": 362,
-    "swarm/run/master.py": 301,
-    "swarm/run/worker.py": 511,
-    "swarm/users/session.py": 418,
     "wire/draft.py": 307,
 }
 LARGE_FUNCTIONS: dict[str, int] = {
@@ -34,8 +29,6 @@ LARGE_FUNCTIONS: dict[str, int] = {
     "options/deployment.py.add_deployment_arguments": 51,
     "options/table.py._add_load_arguments": 51,
     "options/table.py._add_options": 203,
-    "swarm/run/coordinator.py.RunCoordinator._new_run": 57,
-    "swarm/users/session.py.Session.__init__": 52,
 }
 MANY_PARAMETERS: dict[str, int] = {
     "client/stream.py.LlmClient.__init__": 11,
@@ -43,8 +36,6 @@ MANY_PARAMETERS: dict[str, int] = {
     "metrics/deployment/fairness.py.fairness": 8,
     "metrics/summary.py.summarise": 14,
     "report/html/servers.py._chart": 8,
-    "swarm/run/worker.py.LoadGenerator.__init__": 10,
-    "swarm/users/session.py.Session.__init__": 8,
 }
 LARGE_FOLDERS: dict[str, int] = {}
 

@@ -36,53 +36,37 @@ def _on_init(environment: Environment, **_: object) -> None:
     leave_once(environment)
 
 
-# In each role the live numbers come after the side, whose listeners come first: it begins and ends the run
-# that is looked at.
-
-
 def _be_worker(environment: Environment, interrupts: Interrupts) -> None:
-    from llm_locust.swarm.live.roles import attach
-    from llm_locust.swarm.run.worker import WorkerRole
+    from llm_locust.swarm.roles.worker import WorkerRole
 
-    side = WorkerRole(environment)
+    role = WorkerRole(environment)
     end_with_parent()
-    users_join(environment, side)
-    interrupts.take = side.on_interrupt
+    users_join(environment, role)
+    interrupts.take = role.on_interrupt
     attach_tracing(environment)
-    attach(environment)
 
 
 def _be_master(environment: Environment, interrupts: Interrupts) -> None:
-    from llm_locust.swarm.live.roles import attach
-    from llm_locust.swarm.run.master import MasterRole
+    from llm_locust.swarm.roles.master import MasterRole
 
-    side = MasterRole(environment)
-    interrupts.take = side.on_interrupt
+    interrupts.take = MasterRole(environment).on_interrupt
     attach_tracing(environment)
-    attach(environment, stopped_ago_s=lambda: side.stopped_ago_s)
     _show(environment)
 
 
 def _be_all_in_one(environment: Environment, interrupts: Interrupts) -> None:
-    from llm_locust.swarm.live.roles import attach
-    from llm_locust.swarm.run.local import LocalRole
+    from llm_locust.swarm.roles.local import LocalRole
 
-    side = LocalRole(environment)
-    users_join(environment, side)
-    interrupts.take = side.on_interrupt
+    role = LocalRole(environment)
+    users_join(environment, role)
+    interrupts.take = role.on_interrupt
     attach_tracing(environment)
-    attach(
-        environment,
-        session=lambda: side.session,
-        health=lambda: side.health,
-        stopped_ago_s=lambda: side.stopped_ago_s,
-    )
     _show(environment)
 
 
 def _show(environment: Environment) -> None:
     """Progress on the terminal, pages and metrics of a process that has the live numbers."""
-    from llm_locust.swarm.live.roles import store_of
+    from llm_locust.swarm.live.watch import store_of
     from llm_locust.swarm.run.progress import show_progress
     from llm_locust.swarm.web.extension import extend
 

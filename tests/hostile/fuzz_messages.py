@@ -40,7 +40,6 @@ from llm_locust.swarm.channel.messages import CountsMessage, MessageError, plain
 from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
 from llm_locust.swarm.channel.reported import Reported
 from llm_locust.swarm.delivery.collector import Inbox
-from llm_locust.swarm.live import roles as live
 from llm_locust.swarm.run.roster import Roster
 
 #: Every message of this project's own, and an example of it.
@@ -67,8 +66,8 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         ),
         health=msgspec.convert({"rss_mib": [[0.0, 1.0]], "cpu_percent_max": 5.0}, NodeHealth),
     ),
-    live.RESET: live.ResetMessage(run="r", epoch=1),
-    live.LIVE: live.LastMessage(report=b"r"),
+    messages.RESET: messages.ResetMessage(run="r", epoch=1),
+    messages.LIVE: messages.LiveMessage(report=b"r"),
 }
 assert {type(m) for m in EXAMPLES.values()} == {
     kind

@@ -29,9 +29,14 @@ SPENT = "llm_spent"  # worker to master: its share of the run's requests is sent
 RATE = "llm_rate"  # master to worker: an open loop's rate changes
 PING = "llm_ping"  # worker to master: what time is it on the run's clock?
 PONG = "llm_pong"  # master to worker: it is this
+LIVE = "llm_live"  # worker to master: its last live counts of a run; a key in Locust's report before
+RESET = "llm_live_reset"  # master to worker: count the live numbers anew
 
 #: No batch is larger: a worker keeps no more than this in memory.
 MOST_FRAME_BYTES = 128 << 20
+
+#: A report of all live counts, each key with a sketch of every metric, takes less.
+MOST_REPORT_BYTES = 8 << 20
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Text = Annotated[str, Meta(max_length=4096)]
@@ -147,6 +152,17 @@ class RateMessage(msgspec.Struct, frozen=True, kw_only=True):
     run: Name
     at_ns: Nanoseconds  # of the run's clock
     rate: Annotated[float, Meta(ge=0, le=1e9)]  # requests per second of all workers together
+
+
+class LiveMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A :class:`~llm_locust.live.messages.LiveReport` as bytes."""
+
+    report: Annotated[bytes, Meta(max_length=MOST_REPORT_BYTES)]
+
+
+class ResetMessage(msgspec.Struct, frozen=True, kw_only=True):
+    run: Name
+    epoch: Count
 
 
 class RunInfo(TypedDict):

@@ -25,6 +25,9 @@ MOST_GONE = 50
 #: Where a run's options have the number of its resets: a worker that joins after one knows of it.
 EPOCH_OPTION = "llm_live_epoch"
 
+#: Where an environment keeps its store. Locust's environments are the only state that outlives a call.
+_ATTRIBUTE = "llm_locust_live"
+
 _ENDING = (STATE_STOPPING, STATE_CLEANUP, STATE_STOPPED)
 
 
@@ -47,7 +50,7 @@ class Watch:
         on_reset: Callable[[], None],
         stopped_ago_s: Callable[[], float | None] = lambda: None,
     ) -> None:
-        self.store = LiveStore(_wall_clock(), settle_s)
+        self.store = vars(environment)[_ATTRIBUTE] = LiveStore(_wall_clock(), settle_s)
         self._environment = environment
         self._workers = workers
         self._on_reset = on_reset
@@ -120,6 +123,12 @@ class Watch:
         profiles = [*self._load.class_rates.values(), *([self._load.rate] if self._load.rate else [])]
         since_origin_s = max(0.0, self.store.clock_s() - info["origin_ns"] * 1e-9)
         return sum(float(profile.rate(since_origin_s)) for profile in profiles) if profiles else None
+
+
+def store_of(environment: Environment) -> LiveStore | None:
+    """The live numbers of a process that has them: not on a worker, nor before its role is there."""
+    found: LiveStore | None = vars(environment).get(_ATTRIBUTE)
+    return found
 
 
 def run_info(environment: Environment) -> RunInfo | None:

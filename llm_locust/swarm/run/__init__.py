@@ -1,1 +1,1 @@
-"""Roles in a run: master, worker, a process that is both; its preparation and its end."""
+"""One run at the process that has its directory: its preparation, its workers, its end."""

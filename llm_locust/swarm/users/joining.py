@@ -6,24 +6,24 @@ from locust.env import Environment
 
 from llm_locust.swarm.users.session import Session
 
-#: Where an environment keeps its side. Locust's environments are the only state that outlives a call.
+#: Where an environment keeps its role. Locust's environments are the only state that outlives a call.
 _ATTRIBUTE = "llm_locust"
 
 
 class HasUsers(Protocol):
-    """The side of a process whose users send requests: a worker, or a process that is all in one."""
+    """The role of a process whose users send requests: a worker, or a process that is all in one."""
 
     @property
     def session(self) -> Session | None: ...
 
 
-def users_join(environment: Environment, side: HasUsers) -> None:
-    """Let new users of an environment join the sessions of ``side``."""
-    vars(environment)[_ATTRIBUTE] = side
+def users_join(environment: Environment, role: HasUsers) -> None:
+    """Let new users of an environment join the sessions of ``role``."""
+    vars(environment)[_ATTRIBUTE] = role
 
 
 def session_of(environment: Environment) -> Session | None:
     """The session that a new user joins; None on a master, before a run, and once the run is stopping."""
-    side: HasUsers | None = vars(environment).get(_ATTRIBUTE)
-    session = None if side is None else side.session
+    role: HasUsers | None = vars(environment).get(_ATTRIBUTE)
+    session = None if role is None else role.session
     return None if session is None or session.stopping else session

@@ -30,7 +30,7 @@ from locust import events, task
 from llm_locust import ChatUser
 from llm_locust.live.series import Charts
 from llm_locust.live.snapshot import snapshot
-from llm_locust.swarm.live.roles import store_of
+from llm_locust.swarm.live.watch import store_of
 
 
 class Chat(ChatUser):

@@ -20,7 +20,7 @@ import gevent
 from locust import events, task
 
 from llm_locust import ChatUser
-from llm_locust.swarm.live.roles import store_of
+from llm_locust.swarm.live.watch import store_of
 from llm_locust.swarm.web.rolling import summarise_forever
 
 

@@ -26,7 +26,7 @@ import os
 from locust import events, task
 
 from llm_locust import ChatUser
-from llm_locust.swarm.live.roles import store_of
+from llm_locust.swarm.live.watch import store_of
 from llm_locust.swarm.web.metrics import serve_metrics
 
 

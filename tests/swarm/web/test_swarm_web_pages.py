@@ -76,7 +76,7 @@ from pathlib import Path
 import gevent
 from locust import events
 
-from llm_locust.swarm.live.roles import store_of
+from llm_locust.swarm.live.watch import store_of
 from llm_locust.swarm.web.metrics import serve_metrics
 from llm_locust.swarm.web.rolling import summarise_forever
 

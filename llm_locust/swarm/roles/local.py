@@ -3,20 +3,22 @@
 from locust.env import Environment
 from locust.runners import LocalRunner
 
-from llm_locust.core.manifest import NodeHealth
-from llm_locust.options.settings import UsageError
-from llm_locust.swarm.channel.messages import BatchMessage
+from llm_locust.core.manifest import ClockFacts
+from llm_locust.live.state import WorkerState
+from llm_locust.options.settings import Settings, UsageError
+from llm_locust.swarm.channel.messages import BatchMessage, RunInfo
 from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.delivery.shipping import Shipper
+from llm_locust.swarm.live.local import LocalLive
 from llm_locust.swarm.process.loops import spawn_loop
-from llm_locust.swarm.run.coordinator import CUT_HINT, RunCoordinator
+from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
+from llm_locust.swarm.roles.load_generator import LoadGenerator
 from llm_locust.swarm.run.run import Run
-from llm_locust.swarm.run.worker import LoadGenerator
 from llm_locust.swarm.users.session import Session
 
 
 class LocalRole:
-    """The user's side and the run's side in one process, a batch handed over as between two.
+    """A run coordinator and a load generator in one process, a batch handed over as between two.
 
     So a batch that the disk did not take is kept and tried again here too; without a spool, which
     would be on the same disk.
@@ -25,6 +27,7 @@ class LocalRole:
     def __init__(self, environment: Environment) -> None:
         runner = environment.runner
         assert isinstance(runner, LocalRunner)
+        self._runner = runner
         self._shipper = Shipper(self._hand_over)
         self._runs = RunCoordinator(
             environment,
@@ -34,20 +37,13 @@ class LocalRole:
             on_clock_step=lambda: self._users.close_batch(),
         )
         self._users = LoadGenerator(
-            environment,
-            runner.client_id,
-            lambda _: (0, 1),
-            self._shipper.deliver,
-            self._runs.health,
-            self._offset,
-            self._runs.clock.facts,
-            self._runs.refuse,
-            hint=CUT_HINT,
+            environment, runner.client_id, self._shipper.deliver, self._runs.health, self
         )
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
         events.test_stopping.add_listener(self._on_test_stopping)
         events.test_stop.add_listener(self._on_test_stop)
+        self._live = LocalLive(environment, runner, self._worker_state, lambda: self._runs.stopped_ago_s)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(runner.stop))
         events.quit.add_listener(lambda **_: self._runs.print_once())
         spawn_loop(self._shipper.ship_forever, "the shipping of batches")
@@ -57,20 +53,32 @@ class LocalRole:
     def session(self) -> Session | None:
         return self._users.session
 
-    @property
-    def stopped_ago_s(self) -> float | None:
-        """The time since the run's load has ended; None before."""
-        return self._runs.stopped_ago_s
+    # -- what the load generator asks ----------------------------------------------------------
 
-    @property
-    def health(self) -> NodeHealth:
-        """Of this process, so far."""
-        return self._runs.health.snapshot()
+    drain_hint = CUT_HINT
 
-    def _offset(self) -> Offset:
+    def place(self, _: RunInfo) -> tuple[int, int]:
+        """The only one."""
+        return 0, 1
+
+    def vet(self, settings: Settings) -> None:
+        """Whatever is named here was named by who started this process."""
+
+    def refuse(self, reason: str) -> None:
+        """Refuse the present run."""
+        self._runs.refuse(reason)
+
+    def clock_facts(self) -> ClockFacts:
+        """The clock of this process, which is the run's."""
+        return self._runs.clock.facts()
+
+    def offset(self) -> Offset:
+        """This process's realtime against the run's time."""
         clock = self._runs.clock
         clock.look()
         return clock.offset_ns, clock.error_ns
+
+    # -- events of Locust ----------------------------------------------------------------------
 
     def _on_test_start(self, **_: object) -> None:
         run = self._runs.begin([self._users.worker])
@@ -79,6 +87,17 @@ class LocalRole:
             self._users.begin(run.info)
         except UsageError as e:
             self._runs.abandon(str(e))
+
+    def _worker_state(self) -> WorkerState:
+        session, runner = self.session, self._runner
+        return WorkerState(
+            id=runner.client_id,
+            state=runner.state,
+            users=runner.user_count,
+            in_flight=None if session is None else session.in_flight,
+            cpu_percent=float(runner.current_cpu_usage) or None,  # 0: not measured yet
+            hub_lag_ms=self._runs.health.snapshot().hub_lag_ms_p99,
+        )
 
     def _look(self, run: Run) -> None:
         run.roster.heard(self._users.worker, self._users.counts())

@@ -2,46 +2,37 @@
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TypeVar
 
 import gevent
-import msgspec
 from locust.env import Environment
-from locust.exception import RPCError
 from locust.rpc import Message
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
 from llm_locust.store import frame_header
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.dropped import printable
+from llm_locust.swarm.channel.mailbox import STRANGER, MasterMailbox
 from llm_locust.swarm.channel.messages import (
     AckMessage,
     BatchMessage,
     CountsMessage,
     HelloMessage,
-    MessageError,
+    LiveMessage,
     PingMessage,
     RateMessage,
-    Received,
     RefusedMessage,
     RunMessage,
-    plain,
-    read,
     version_conflict,
 )
 from llm_locust.swarm.channel.reported import Reported
 from llm_locust.swarm.channel.securing import guard_of, warn_of_strangers
 from llm_locust.swarm.clocks.run_clock import pong
+from llm_locust.swarm.live.receiving import LiveReceiver
 from llm_locust.swarm.process.waiting import wait_until
-from llm_locust.swarm.run.coordinator import CUT_HINT, RunCoordinator
+from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.run.run import Run
 
-M = TypeVar("M", bound=msgspec.Struct)
-
 logger = logging.getLogger(__name__)
-
-_STRANGER = "its sender is no worker of this master"
 
 #: What counts that ride on Locust's own report are called where one was dropped.
 REPORT = "llm_report"
@@ -51,7 +42,7 @@ FLUSH_AGAIN_S = 2.0
 
 
 class MasterRole:
-    """The run's side, its workers reached by messages."""
+    """A run coordinator whose workers are reached by messages."""
 
     def __init__(self, environment: Environment) -> None:
         runner = environment.runner
@@ -70,27 +61,24 @@ class MasterRole:
         self._runs = RunCoordinator(
             environment, self._acknowledge, self._tell_rate, present=self._present, dropped=guard.dropped
         )
+        self._mail = mail = MasterMailbox(runner, guard.dropped, self._is_worker, self._drop)
         self._conflicts: dict[str, str] = {}  # why a worker that is connected cannot be worked with
-        self._listen(messages.HELLO, HelloMessage, self._on_hello)
-        self._listen(messages.BATCH, BatchMessage, self._on_batch)
-        self._listen(messages.DONE, CountsMessage, self._on_done)
-        self._listen(messages.SPENT, CountsMessage, self._on_counts)
-        self._listen(messages.REFUSED, RefusedMessage, self._on_refused)
-        self._listen(messages.PING, PingMessage, self._on_ping)
+        mail.listen(messages.HELLO, HelloMessage, self._on_hello)
+        mail.listen(messages.BATCH, BatchMessage, self._on_batch)
+        mail.listen(messages.DONE, CountsMessage, self._on_done)
+        mail.listen(messages.SPENT, CountsMessage, self._on_counts)
+        mail.listen(messages.REFUSED, RefusedMessage, self._on_refused)
+        mail.listen(messages.PING, PingMessage, self._on_ping)
         events = environment.events
         events.test_start.add_listener(self._on_test_start)
         events.worker_connect.add_listener(self._on_worker_connect)
         events.worker_report.add_listener(self._on_worker_report)
         events.test_stopping.add_listener(self._on_test_stopping)
         events.test_stop.add_listener(lambda **_: self._runs.finish())
+        self._live = LiveReceiver(environment, runner, mail, lambda: self._runs.stopped_ago_s)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
         events.quit.add_listener(lambda **_: self._runs.print_once())
         self._runs.check()
-
-    @property
-    def stopped_ago_s(self) -> float | None:
-        """The time since the run's load has ended; None before."""
-        return self._runs.stopped_ago_s
 
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options
@@ -106,7 +94,7 @@ class MasterRole:
         try:
             if msg.type == "stats":
                 if not self._is_worker(client_id):
-                    self._runs.dropped.note(client_id, msg.type, _STRANGER)
+                    self._runs.dropped.note(client_id, msg.type, STRANGER)
                     return
                 self._reported.bound_stats(msg.data)
             elif msg.type == "exception":
@@ -116,27 +104,6 @@ class MasterRole:
                 self._reported.after()
         except Exception as e:
             self._runs.dropped.note(client_id, msg.type, f"Locust could not take it: {type(e).__name__}: {e}")
-
-    def _listen(self, kind: str, struct: type[M], act: Callable[[str, M], None]) -> None:
-        """Let ``act`` have each message of this kind that fits, with its sender; others are dropped."""
-
-        def take(msg: Received[object], **_: object) -> None:
-            message = self._read(msg.node_id, kind, msg.data, struct)
-            if message is not None:
-                act(msg.node_id, message)
-
-        self._runner.register_message(kind, take)
-
-    def _read(self, worker: str, kind: str, data: object, struct: type[M]) -> M | None:
-        """The message, where its sender is known and it fits."""
-        if not self._is_worker(worker):
-            self._runs.dropped.note(worker, kind, _STRANGER)
-            return None
-        try:
-            return read(data, struct)
-        except MessageError as e:
-            self._drop(worker, kind, str(e))
-            return None
 
     def _is_worker(self, worker: str) -> bool:
         run = self._runs.run
@@ -160,9 +127,14 @@ class MasterRole:
 
     def _on_worker_report(self, client_id: str, data: dict[str, object], **_: object) -> None:
         if (counts := data.get("llm")) is not None:
-            known = self._read(client_id, REPORT, counts, CountsMessage)
+            known = self._mail.read(client_id, REPORT, counts, CountsMessage)
             if known is not None:
                 self._on_counts(client_id, known)
+                self._live.note(client_id, known)
+        if (report := data.get(messages.LIVE)) is not None:
+            live = self._mail.read(client_id, messages.LIVE, {"report": report}, LiveMessage)
+            if live is not None:
+                self._live.take(client_id, live)
 
     def _on_hello(self, worker: str, hello: HelloMessage) -> None:
         name = printable(worker)
@@ -181,7 +153,7 @@ class MasterRole:
         run = self._current(batch.run)
         if run is None or run.finishing:
             logger.error("worker %s sent a batch of run %s, which is over", worker, printable(batch.run))
-            self._send(messages.OVER, RunMessage(run=batch.run), worker)
+            self._mail.send(messages.OVER, RunMessage(run=batch.run), worker)
             return
         claimed = [batch.run, worker, batch.seq, batch.rows]
         header = frame_header(batch.frame)
@@ -195,17 +167,11 @@ class MasterRole:
 
     def _acknowledge(self, run: str, worker: str, seq: int) -> None:
         # One that gets lost does no harm: the worker sends the batch again, and is answered then.
-        self._send(messages.ACK, AckMessage(run=run, seq=seq), worker)
+        self._mail.send(messages.ACK, AckMessage(run=run, seq=seq), worker)
 
     def _tell_rate(self, change: RateMessage) -> None:
         for client in self._runner.clients.all:
-            self._send(messages.RATE, change, client.id)
-
-    def _send(self, kind: str, message: msgspec.Struct, worker: str) -> None:
-        try:
-            self._runner.send_message(kind, plain(message), worker)
-        except RPCError as e:
-            logger.warning("worker %s could not be sent %s: %s", worker, kind, e)
+            self._mail.send(messages.RATE, change, client.id)
 
     def _on_done(self, worker: str, counts: CountsMessage) -> None:
         run = self._current(counts.run)
@@ -223,7 +189,7 @@ class MasterRole:
 
     def _on_ping(self, worker: str, ping: PingMessage) -> None:
         received_ns = self._runs.clock.now_ns()
-        self._send(messages.PONG, pong(ping, self._runs.clock, received_ns), worker)
+        self._mail.send(messages.PONG, pong(ping, self._runs.clock, received_ns), worker)
 
     def _on_test_stopping(self, **_: object) -> None:
         """End the load on all workers and wait for their last records.
@@ -284,10 +250,10 @@ class MasterRole:
         logger.error("the run ends early: %s", run.stop_reason)
 
     def _flush(self, run: Run, worker: str) -> None:
-        self._send(messages.FLUSH, RunMessage(run=run.info["id"]), worker)
+        self._mail.send(messages.FLUSH, RunMessage(run=run.info["id"]), worker)
 
     def _cut(self, run: Run, worker: str) -> None:
-        self._send(messages.CUT, RunMessage(run=run.info["id"]), worker)
+        self._mail.send(messages.CUT, RunMessage(run=run.info["id"]), worker)
 
     def _awaited(self, run: Run) -> list[str]:
         """Workers whose last word on the run is still to come."""

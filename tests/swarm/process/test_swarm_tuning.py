@@ -16,7 +16,7 @@ def build():
     return original()
 
 argument_parser.default_args_dict = build
-from llm_locust.swarm.run.worker import remember_default_arguments
+from llm_locust.swarm.process.tuning import remember_default_arguments
 
 remember_default_arguments()
 remember_default_arguments()
@@ -27,7 +27,7 @@ assert len(built) == 1, len(built)
 COLLECTED = """
 import gc
 import locust
-from llm_locust.swarm.run.worker import keep_collections_short
+from llm_locust.swarm.process.tuning import keep_collections_short
 
 before = gc.get_threshold()
 keep_collections_short()

@@ -1,0 +1,84 @@
+"""The master's live numbers: the counts come from the workers."""
+
+from collections.abc import Callable
+
+from locust.env import Environment
+from locust.runners import MasterRunner
+
+from llm_locust.live.messages import ReportError
+from llm_locust.live.state import WorkerState
+from llm_locust.live.store import LiveStore
+from llm_locust.swarm.channel.mailbox import STRANGER, MasterMailbox
+from llm_locust.swarm.channel.messages import LIVE, RESET, CountsMessage, LiveMessage, ResetMessage
+from llm_locust.swarm.channel.securing import guard_of
+from llm_locust.swarm.live.watch import Watch
+
+#: How long after a request's end its report has come: Locust's interval of 3 s, and a message's way.
+MASTER_SETTLE_S = 4.0
+
+
+class LiveReceiver:
+    """Merges the workers' live counts."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        runner: MasterRunner,
+        mail: MasterMailbox,
+        stopped_ago_s: Callable[[], float | None],
+    ) -> None:
+        self._runner = runner
+        self._mail = mail
+        self._watch = Watch(environment, MASTER_SETTLE_S, self._workers, self._tell_all, stopped_ago_s)
+        self._known: dict[str, CountsMessage] = {}  # by each worker that is listed
+        self._dropped = guard_of(environment).dropped
+        mail.listen(LIVE, LiveMessage, self.take)
+
+    @property
+    def store(self) -> LiveStore:
+        return self._watch.store
+
+    def note(self, worker: str, counts: CountsMessage) -> None:
+        """Keep how far a worker is, to be shown of it."""
+        if counts.run == self.store.run.id:
+            self._known[worker] = counts
+
+    def take(self, worker: str, message: LiveMessage) -> None:
+        """Merge a worker's report; one that does not fit is dropped."""
+        if worker not in self._runner.clients:  # one that is gone, whose records say it all
+            self._dropped.note(worker, LIVE, STRANGER)
+            return
+        try:
+            taken = self.store.take(worker, message.report)
+        except ReportError as e:
+            self._dropped.note(worker, LIVE, f"{e}; does it run another version of llm_locust?")
+            return
+        if taken == "stale":
+            self._tell(worker)
+
+    def _tell_all(self) -> None:
+        for client in self._runner.clients.all:
+            self._tell(client.id)
+
+    def _tell(self, worker: str) -> None:
+        """A worker that misses it counts on, and is told again when it reports."""
+        if not self.store.run.id:  # no run yet: there is nothing to count anew
+            return
+        self._mail.send(RESET, ResetMessage(run=self.store.run.id, epoch=self.store.epoch), worker)
+
+    def _workers(self) -> dict[str, WorkerState]:
+        clients = self._runner.clients.all
+        self._known = {client.id: self._known[client.id] for client in clients if client.id in self._known}
+        return {client.id: self._worker(client.id) for client in clients}
+
+    def _worker(self, worker: str) -> WorkerState:
+        client, counts = self._runner.clients[worker], self._known.get(worker)
+        ours = counts is not None and counts.run == self.store.run.id
+        return WorkerState(
+            id=worker,
+            state=client.state,
+            users=client.user_count,
+            in_flight=counts.in_flight if counts is not None and ours else None,
+            cpu_percent=float(client.cpu_usage) or None,  # 0: not measured yet
+            hub_lag_ms=counts.health.hub_lag_ms_p99 if counts is not None and ours else None,
+        )

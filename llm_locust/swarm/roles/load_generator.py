@@ -1,0 +1,191 @@
+"""The users of one process, whether the run directory is here or at a master."""
+
+import logging
+import random
+from typing import Protocol
+
+from locust.env import Environment
+
+from llm_locust.client.http.clock import hold_stamping
+from llm_locust.client.http.polling import PollLimiter
+from llm_locust.client.http.pool import TargetError
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import ClockFacts
+from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.swarm.channel.messages import CountsMessage, RateMessage, RunInfo
+from llm_locust.swarm.delivery.recorder import Deliver, Offset
+from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class
+from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.process.loops import every
+from llm_locust.swarm.process.tuning import keep_collections_short
+from llm_locust.swarm.run.descriptors import ensure_descriptors
+from llm_locust.swarm.users.session import Session, WorkerPlace
+
+logger = logging.getLogger(__name__)
+
+#: A batch is closed at least this often, so that a worker that dies loses no more than this.
+BATCH_INTERVAL_S = 3.0
+
+
+class GeneratorHost(Protocol):
+    """What a load generator needs of the role that it is a part of."""
+
+    #: Said with the first word of the drain.
+    drain_hint: str
+
+    def place(self, run: RunInfo) -> tuple[int, int]:
+        """This process's index in the run, and how many processes with users there are."""
+
+    def vet(self, settings: Settings) -> None:
+        """Look at a run's settings before they are used (raises UsageError)."""
+
+    def offset(self) -> Offset:
+        """This process's clock against the run's time."""
+
+    def clock_facts(self) -> ClockFacts | None:
+        """What is known of this process's clock."""
+
+    def refuse(self, reason: str) -> None:
+        """The run that is under way cannot be done here."""
+
+
+class LoadGenerator:
+    """Users of one process: their session in each run, from its first request to the end of its drain.
+
+    Args:
+        worker: this process's name in the records.
+        deliver: takes the batches of records.
+        host: the role of this process.
+    """
+
+    def __init__(
+        self, environment: Environment, worker: str, deliver: Deliver, health: Health, host: GeneratorHost
+    ) -> None:
+        self.environment = environment
+        self.worker = worker
+        self.session: Session | None = None
+        self._deliver = deliver
+        self._health = health
+        self._host = host
+        self._counts_made = 0
+        RecordBatch.warm_up()
+        keep_collections_short()
+        environment.events.spawning_complete.add_listener(lambda **_: keep_collections_short())
+        self._polling = PollLimiter(lambda: 0.0 if self.session is None else self.session.poll_pause_s)
+        self._stamping = hold_stamping()
+        every(BATCH_INTERVAL_S, self.close_batch, "the closing of batches")
+
+    def begin(self, run: RunInfo) -> None:
+        """Make the session of a new run.
+
+        Raises:
+            UsageError: its settings cannot be used in this process.
+        """
+        self.close()
+        self._health.begin()
+        index, workers = self._host.place(run)
+        # Forked processes begin with one state of Python's own generator, which wait times draw from.
+        random.seed(f"{run['seed']}/{index}")
+        options = self.environment.parsed_options
+        assert options is not None
+        try:
+            settings = parse_settings(options)
+            self._host.vet(settings)
+            self.session = Session(
+                self.environment,
+                run,
+                settings,
+                place=WorkerPlace(self.worker, index, workers),
+                deliver=self._deliver,
+                clock=self._host.offset,
+            )
+            self.session.load = self._open_load(self.session)
+            ensure_descriptors(
+                run,
+                max(1, run["starters"]),
+                self.session.settings.load.max_in_flight,
+                open_loop=self.session.load is not None,
+            )
+        except (TargetError, ValueError) as e:
+            raise UsageError(str(e)) from e
+        if self.session.load is not None:
+            self.session.load.start()
+
+    def _open_load(self, session: Session) -> OpenLoad | None:
+        """This process's part of an open loop (raises TraceError); None in a closed one."""
+        user_class = open_loop_class(self.environment.user_classes, session.settings)
+        if user_class is None:
+            return None
+        return OpenLoad(
+            session.settings.load,
+            session.run,
+            session.worker_index,
+            lambda clock: user_class(self.environment).follow(clock),
+            self._host.offset,
+            self._host.refuse,
+            warmup_s=session.settings.warmup_s,
+        )
+
+    def change_rate(self, change: RateMessage) -> None:
+        session = self.session
+        if session is not None and session.load is not None and session.run["id"] == change.run:
+            session.load.change_rate(change.at_ns, change.rate)
+
+    def counts(self, unsent: int = 0, dropped: int = 0) -> CountsMessage | None:
+        """What this process has done in its run so far; None before its first."""
+        session = self.session
+        if session is None:
+            return None
+        self._counts_made += 1
+        return CountsMessage(
+            run=session.run["id"],
+            number=self._counts_made,
+            finished=session.recorder.finished,
+            in_flight=session.in_flight,
+            in_flight_ns=session.client.occupancy.total_ns,
+            unsent=unsent,
+            dropped=dropped,
+            load=session.counts(),
+            clock=self._host.clock_facts(),
+            health=self._health.snapshot(),
+        )
+
+    def admit_no_more(self) -> None:
+        """The load has ended: no request begins, and a user that is spawned from here on does nothing."""
+        if self.session is not None:
+            self.session.stop()
+            if self.session.load is not None:
+                self.session.load.stop()
+
+    def drain(self) -> None:
+        """The load has ended: wait for the requests under way, at most ``--drain``, then cut them."""
+        self.admit_no_more()
+        session = self.session
+        if session is None or session.closed:
+            return
+        under_way, bound_s = session.client.unanswered, session.settings.drain_s
+        if under_way and bound_s and session.draining:
+            logger.info("draining %d requests, at most %g s%s", under_way, bound_s, self._host.drain_hint)
+        session.drain()
+        if session.cut:
+            logger.info("%d requests were cut: they were under way when the drain ended", session.cut)
+
+    def cut_short(self) -> bool:
+        """End the drain that is under way; gives whether there was one."""
+        session = self.session
+        if session is None or not session.draining:
+            return False
+        session.cut_short()
+        return True
+
+    def close(self) -> None:
+        """End the session; its users must have stopped."""
+        if self.session is not None and not self.session.closed:
+            if self.session.load is not None:
+                self.session.load.drain(float(self.environment.stop_timeout or 0))
+            self.session.close()
+
+    def close_batch(self) -> None:
+        """Deliver the records that have come since the last batch."""
+        if self.session is not None and not self.session.closed:
+            self.session.recorder.close_batch()

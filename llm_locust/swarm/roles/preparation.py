@@ -1,0 +1,201 @@
+"""From options to a run that may begin: settings, checks before any load, the run and its directory."""
+
+import logging
+import secrets
+from collections.abc import Callable, Collection
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from locust.env import Environment
+
+from llm_locust.deployment.profiler import ProfileError
+from llm_locust.deployment.readiness import Replicas
+from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
+from llm_locust.store import FRAMES_FILE, FrameLog
+from llm_locust.swarm.channel.dropped import Dropped
+from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RunInfo
+from llm_locust.swarm.clocks.run_clock import RunClock
+from llm_locust.swarm.delivery.collector import Collector
+from llm_locust.swarm.live.watch import store_of
+from llm_locust.swarm.open_loop.load import ORIGIN_DELAY_S, open_loop_class
+from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.process.hush import hush
+from llm_locust.swarm.process.leaving import leave
+from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.run.load_watch import check_load, check_shares, checked_trace
+from llm_locust.swarm.run.preflight import (
+    CHECK_TIMEOUT_S,
+    check_hosts,
+    check_metrics,
+    check_run_dir,
+    check_target,
+    check_upload,
+    check_workload,
+    choose_run_dir,
+    host_of,
+    probed_endpoint,
+)
+from llm_locust.swarm.run.replicas import post_to, wait_for_replicas
+from llm_locust.swarm.run.roster import Roster
+from llm_locust.swarm.run.run import Run
+from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
+
+logger = logging.getLogger(__name__)
+
+
+class RunPreparation:
+    """Checks what a run needs, and makes it.
+
+    Args:
+        clock, health, dropped: of this process, for the runs that are made.
+        acknowledge: called with (run, worker, seq) when a batch is in the run's file.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        clock: RunClock,
+        health: Health,
+        dropped: Dropped,
+        acknowledge: Callable[[str, str, int], None],
+    ) -> None:
+        assert environment.parsed_options is not None
+        self._environment = environment
+        self._options = environment.parsed_options
+        self._clock = clock
+        self._health = health
+        self._dropped = dropped
+        self._acknowledge = acknowledge
+        self._ready: Replicas | None = None  # of the first run, whose time does not run while it waits
+        self._runs = 0
+
+    def check(self, *, at_once: bool) -> None:
+        """Before any load: what cannot work ends the process, with one line.
+
+        Args:
+            at_once: the load begins without a word of a person. Else a server that does not answer is
+                only said, for the host can still be changed in the web UI.
+        """
+        try:
+            check_hosts(self._environment)
+            settings = self._settings()
+            checked_trace(settings.load)
+            check_run_dir(settings)
+            check_upload(settings)
+            check_metrics(settings)
+        except UsageError as e:
+            leave(e)
+        try:
+            if at_once:
+                self._ready = self._wait_for_replicas(settings)
+            if at_once or self._environment.host:
+                check_target(host_of(self._environment, settings), settings)
+        except UsageError as e:
+            if at_once:
+                leave(e)
+            logger.warning("%s", e)
+        except KeyboardInterrupt:
+            leave(UsageError("interrupted before the load began"))
+
+    def _wait_for_replicas(self, settings: Settings, within_s: float | None = None) -> Replicas:
+        """Those of the deployment, all of them ready (raises UsageError)."""
+        host = host_of(self._environment, settings)
+        endpoint = probed_endpoint(settings, self._environment.user_classes)
+        return wait_for_replicas(host, settings, endpoint, within_s=within_s)
+
+    def _settings(self) -> Settings:
+        settings = with_roofline(parse_settings(self._options))
+        hush(self._environment, settings.secrets)
+        check_workload(settings, self._environment.user_classes)
+        check_load(settings, self._environment.user_classes)
+        return settings
+
+    def new_run(self, workers: Collection[str], expected: int) -> Run:
+        """Make a run and its directory (raises UsageError, OSError); nothing stays where that fails.
+
+        Args:
+            workers: the names of those that are ready.
+            expected: how many there have to be at least.
+        """
+        settings = self._settings()
+        check_shares(settings.load, len(workers))
+        trace = off_the_hub(checked_trace, settings.load)
+        # In the web UI a run's time is running already: who is missing is said soon.
+        replicas, self._ready = self._ready or self._wait_for_replicas(settings, CHECK_TIMEOUT_S), None
+        started = datetime.now()
+        name = Path((self._environment.parsed_locustfiles or ["locust"])[0]).stem
+        info = self._info(settings, replicas, len(workers), started)
+        info["trace_scale"] = None if trace is None else trace.scale
+        path = choose_run_dir(settings, name, started, again=self._runs > 0)
+        info["path"] = str(path)
+        collector = Collector(FrameLog(path / FRAMES_FILE), partial(self._acknowledge, info["id"]))
+        self._runs += 1
+        self._health.begin()
+        self._clock.begin()
+        self._dropped.begin()
+        run = Run(
+            info=info,
+            name=settings.out.name if settings.out is not None else name,
+            path=path,
+            settings=settings,
+            workers_expected=max(expected, len(workers)),
+            collector=collector,
+            roster=Roster(info["id"], workers, self._clock.now_ns),
+            clock=self._clock,
+            health=self._health,
+            dropped=self._dropped,
+            started_ns=self._clock.now_ns(),
+            replicas=replicas,
+            calls=self._calls(settings, replicas),
+            live=store_of(self._environment),
+            open_loop=open_loop_class(self._environment.user_classes, settings) is not None,
+        )
+        run.begin()
+        return run
+
+    def _info(self, settings: Settings, replicas: Replicas, starters: int, started: datetime) -> RunInfo:
+        """What every process is to know of the run; its path, manifest and places are still to come."""
+        host = host_of(self._environment, settings)
+        found = check_target(host, settings)
+        runner = self._environment.runner
+        assert runner is not None
+        return RunInfo(
+            id=f"{started:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
+            protocol=PROTOCOL,
+            version=PACKAGE,
+            seed=secrets.randbelow(2**31) if settings.seed is None else settings.seed,
+            host=host,
+            base=found.base,
+            targets=list(replicas.targets),
+            model=found.model,
+            salt=secrets.token_hex(4),
+            path="",
+            manifest="",
+            places=[],
+            starters=starters,
+            origin_ns=self._clock.now_ns() + round(ORIGIN_DELAY_S * 1e9),
+            rate=float(runner.target_user_count),
+            trace_scale=None,
+        )
+
+    def _calls(self, settings: Settings, replicas: Replicas) -> ServerCalls:
+        run_s = getattr(self._options, "run_time", None)
+        try:
+            return ServerCalls(
+                settings.deployment,
+                replicas.known,
+                post_to(settings, CALL_TIMEOUT_S),
+                self._clock.now_ns,
+                warmup_s=settings.warmup_s,
+                run_s=run_s if isinstance(run_s, int | float) else None,
+                told=self._note,
+            )
+        except ProfileError as e:
+            raise UsageError(f"--profile-server: {e}") from e
+
+    def _note(self, text: str) -> None:
+        """Mark it in the live view, where there is one."""
+        store = store_of(self._environment)
+        if store is not None:
+            store.note(text)

@@ -1,0 +1,260 @@
+"""The worker: users here, the run directory at the master."""
+
+import logging
+import os
+
+from locust.env import Environment
+from locust.runners import STATE_INIT, WorkerRunner
+
+from llm_locust.core.manifest import ClockFacts, WorkerFacts
+from llm_locust.options.settings import Settings, UsageError
+from llm_locust.swarm.channel import messages
+from llm_locust.swarm.channel.mailbox import WorkerMailbox
+from llm_locust.swarm.channel.messages import (
+    AckMessage,
+    CountsMessage,
+    HelloMessage,
+    PongMessage,
+    RateMessage,
+    RefusedMessage,
+    RunInfo,
+    RunMessage,
+    plain,
+    version_conflict,
+)
+from llm_locust.swarm.channel.securing import guard_of
+from llm_locust.swarm.channel.worker_facts import worker_facts
+from llm_locust.swarm.clocks.worker_clock import WorkerClock
+from llm_locust.swarm.delivery.own_spool import own_spool
+from llm_locust.swarm.delivery.recorder import Offset
+from llm_locust.swarm.delivery.shipping import Shipper
+from llm_locust.swarm.live.sending import LiveSender
+from llm_locust.swarm.process.health import Health
+from llm_locust.swarm.process.loops import every, spawn_loop
+from llm_locust.swarm.process.own_code import check_named_functions, own_folders
+from llm_locust.swarm.process.tuning import remember_default_arguments
+from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.roles.load_generator import LoadGenerator
+from llm_locust.swarm.run.roster import place_key
+from llm_locust.swarm.users.session import Session
+
+logger = logging.getLogger(__name__)
+
+#: How often a worker looks whether its share of the run is done.
+SPENT_INTERVAL_S = 0.1
+
+
+class WorkerRole:
+    """A worker process: users here, the run directory at the master."""
+
+    def __init__(self, environment: Environment) -> None:
+        runner = environment.runner
+        assert isinstance(runner, WorkerRunner)
+        remember_default_arguments()
+        self._environment = environment
+        self._runner = runner
+        self._mail = mail = WorkerMailbox(runner)
+        self._shipper = Shipper(lambda m: mail.send(messages.BATCH, m))
+        self._clock = WorkerClock(lambda m: mail.send(messages.PING, m), self._on_clock_step)
+        self._users = LoadGenerator(environment, runner.client_id, self._shipper.deliver, Health(), self)
+        self._over: set[str] = set()  # runs that must not begin here (again)
+        self._last_word: CountsMessage | None = None  # of the run that was flushed last
+        self._ending: str | None = None  # the run whose end is under way here
+        self._told_spent: str | None = None
+        mail.listen(messages.ACK, AckMessage, self._on_ack)
+        mail.listen(messages.PONG, PongMessage, self._clock.on_pong)
+        mail.listen(messages.OVER, RunMessage, self._on_over, concurrent=True)
+        mail.listen(messages.RATE, RateMessage, self._users.change_rate)
+        mail.listen(messages.FLUSH, RunMessage, self._on_flush, concurrent=True)
+        mail.listen(messages.CUT, RunMessage, self._on_cut)
+        events = environment.events
+        events.test_start.add_listener(self._on_test_start)
+        events.test_stopping.add_listener(lambda **_: self._users.drain())
+        events.test_stop.add_listener(lambda **_: self._users.close())
+        self._live = LiveSender(environment, mail)
+        events.report_to_master.add_listener(self._on_report)
+        events.quitting.add_listener(self._on_quitting)
+        spawn_loop(self._shipper.ship_forever, "the shipping of batches")
+        spawn_loop(self._clock.run, "the watch on the clock")
+        every(SPENT_INTERVAL_S, self._tell_when_spent, "the look at what is left to send")
+        hello = HelloMessage(protocol=messages.PROTOCOL, version=messages.PACKAGE)
+        self._mail.send(messages.HELLO, hello)
+        if runner.worker_state != STATE_INIT:
+            # It joined in the middle of a run, and was told to spawn before anybody listened.
+            self._on_test_start()
+
+    @property
+    def session(self) -> Session | None:
+        return self._users.session
+
+    # -- what the load generator asks ----------------------------------------------------------
+
+    drain_hint = ""
+
+    def clock_facts(self) -> ClockFacts | None:
+        """What is known of this worker's clock in the present run."""
+        return self._clock.facts()
+
+    def place(self, run: RunInfo) -> tuple[int, int]:
+        """This worker's index in the run, and how many workers there are as far as is known."""
+        options = self._environment.parsed_options
+        key, places = place_key(self._runner.client_id), run["places"]
+        # A master that has not heard of this worker yet will give it a place behind all others.
+        index = places.index(key) if key in places else max(self._runner.worker_index, len(places))
+        return index, max(int(getattr(options, "expect_workers", 1) or 1), len(places))
+
+    def _on_test_start(self, **_: object) -> None:
+        options = self._environment.parsed_options
+        if not hasattr(options, "llm_run"):
+            logger.error("the master does not load llm_locust: nothing will be recorded or sent")
+            return
+        assert options is not None
+        run: RunInfo | None = options.llm_run
+        if run is None or run["id"] in self._over:
+            return  # a ramp of users that went on while its run was stopped
+        conflict = version_conflict(
+            run.get("protocol", messages.PROTOCOL), run.get("version", "of an older version"), "the master"
+        )
+        if conflict is not None:
+            logger.error("%s", conflict)
+            self.refuse(conflict)
+            return
+        self._clock.begin()
+        spool = own_spool(options, self._runner.client_id, run)
+        self._shipper.begin(run["id"], spool, run["manifest"])
+        try:
+            self._users.begin(run)
+        except UsageError as e:
+            logger.info("no part in run %s: %s", run["id"], e)
+            self.refuse(str(e))
+
+    def vet(self, settings: Settings) -> None:
+        """See that the master names no code but that beside the locustfile, unless it knows the run's secret
+        or has sent the locustfile itself (raises UsageError)."""
+        environment = self._environment
+        sent = getattr(environment.parsed_options, "locustfile", None) == "-"
+        if not sent and guard_of(environment).secret is None:
+            folders = own_folders(environment.parsed_locustfiles or (), os.getcwd())
+            check_named_functions(settings.kinds, folders)
+
+    def refuse(self, reason: str) -> None:
+        """The run cannot be done here: the master is told."""
+        run: RunInfo = self._environment.parsed_options.llm_run  # type: ignore[union-attr]
+        refusal = RefusedMessage(run=run["id"], reason=f"worker {os.uname().nodename}: {reason}")
+        self._mail.send(messages.REFUSED, refusal)
+
+    def _tell_when_spent(self) -> None:
+        """Say once that this worker's share of a run is done. Each report says it again."""
+        session = self.session
+        if session is None or session.closed or session.run["id"] == self._told_spent or not session.spent:
+            return
+        counts = self._counts()
+        if counts is not None:
+            self._mail.send(messages.SPENT, counts)
+            self._told_spent = session.run["id"]
+
+    def _on_ack(self, ack: AckMessage) -> None:
+        self._shipper.acknowledged(ack.run, ack.seq)
+
+    def offset(self) -> Offset:
+        self._clock.look()
+        offset_ns, error_ns = self._clock.offset_ns, self._clock.error_ns
+        return None if offset_ns is None or error_ns is None else (offset_ns, error_ns)
+
+    def _on_clock_step(self) -> None:
+        """No batch holds records of before and after: each is placed by one offset."""
+        self._users.close_batch()
+
+    def _on_over(self, over: RunMessage) -> None:
+        """The run ended while this worker could not be reached: nobody takes its records any more."""
+        run = over.run
+        self._shipper.over(run)
+        session = self.session
+        if session is not None and session.run["id"] == run and run not in self._over:
+            logger.warning("run %s has ended without this worker: its load ends too", run)
+            self._end(session)
+
+    def _on_cut(self, cut: RunMessage) -> None:
+        """The master waits no longer for requests under way."""
+        session = self.session
+        if session is not None and session.run["id"] == cut.run:
+            session.cut_short()
+
+    def _on_flush(self, flush: RunMessage) -> None:
+        run = flush.run
+        session, last = self.session, self._last_word
+        if self._ending == run:
+            return  # its last word will come
+        if last is not None and last.run == run:
+            self._mail.send(messages.DONE, last)  # said before, and lost on its way
+        elif session is not None and session.run["id"] == run:
+            self._end(session)
+        else:  # this worker had no part in it
+            self._over.add(run)
+            self._mail.send(messages.DONE, CountsMessage(run=run, finished=0, in_flight=0))
+
+    def _end(self, session: Session) -> None:
+        """End this worker's part of the run: drain, stop the users, send what there is."""
+        self._ending = run = session.run["id"]
+        self._over.add(run)
+        self._runner.stop()  # drains, then the users end as --stop-timeout says
+        self._flush(session)
+
+    def _flush(self, session: Session) -> None:
+        """Send all of the run and say that it was all; the master waits for this word."""
+        run = session.run["id"]
+        self._users.close()
+        counts = self._counts()
+        assert counts is not None
+        self._shipper.foretell(run, self._facts(counts))
+        # Once Locust has ended the greenlet that receives, no acknowledgement can come: do not wait for one.
+        receives = len(self._runner.greenlet) > 0
+        timeout_s = session.settings.flush_timeout_s
+        if not self._shipper.flush(timeout_s, hears=receives) and receives:
+            logger.error("batches of run %s were not acknowledged within %g s", run, timeout_s)
+        counts = self._counts()
+        assert counts is not None
+        self._last_word, self._ending = counts, None
+        self._mail.send(messages.DONE, counts)
+        self._shipper.finish(run, self._facts(counts))
+
+    def _counts(self) -> CountsMessage | None:
+        return self._users.counts(self._shipper.unsent, self._shipper.dropped)
+
+    def _facts(self, counts: CountsMessage) -> WorkerFacts:
+        """The last word as a spool keeps it, for a master that does not hear it."""
+        session = self.session
+        assert session is not None
+        return worker_facts(self._runner.client_id, session.worker_index, counts)
+
+    def _on_report(self, data: dict[str, object], **_: object) -> None:
+        counts = self._counts()
+        if counts is not None:
+            data["llm"] = plain(counts)
+        self._live.add_to(data)
+
+    def on_interrupt(self, number: int) -> bool:
+        """Ctrl-C, for the ``number``-th time; gives whether all is done that is to be done.
+
+        The first one may be that which the master has heard as well, and has told of: it cuts nothing.
+        """
+        if number == 1 or self._ending is None:
+            return False
+        return self._users.cut_short() or number == 2
+
+    def _on_quitting(self, **_: object) -> None:
+        """This worker is told to end (SIGTERM, Ctrl-C, the master's word): no record stays behind.
+
+        Runs before Locust's own listener, while messages still come and go.
+        """
+        session = self.session
+        if session is None:
+            return
+        run, last = session.run["id"], self._last_word
+        if self._ending == run:
+            settings = session.settings
+            stop_timeout_s = float(self._environment.stop_timeout or 0)
+            patience_s = settings.drain_s + stop_timeout_s + settings.flush_timeout_s
+            wait_until(lambda: self._ending is None, patience_s)
+        elif last is None or last.run != run:
+            self._end(session)
