@@ -10,8 +10,8 @@ from swarm_process import Result, simulation, swarm
 #: What no worker has a use for.
 NOT_A_WORKERS = (
     *("plotly", "pandas", "rich", "prometheus_client.parser"),
-    *("llm_locust.report", "llm_locust.swarm.run.coordinator", "llm_locust.swarm.run.master"),
-    *("llm_locust.swarm.run.local", "llm_locust.swarm.run.progress", "llm_locust.swarm.web"),
+    *("llm_locust.report", "llm_locust.swarm.roles.coordinator", "llm_locust.swarm.roles.master"),
+    *("llm_locust.swarm.roles.local", "llm_locust.swarm.run.progress", "llm_locust.swarm.web"),
 )
 
 LOCUSTFILE = """
@@ -59,7 +59,7 @@ def test_user_classes_import_neither_report_nor_the_roles_of_a_run() -> None:
     modules = json.loads(made.stdout)
     assert "llm_locust.swarm.users.users" in modules
     assert not _not_a_workers(modules)
-    assert "llm_locust.swarm.run.worker" not in modules
+    assert "llm_locust.swarm.roles.worker" not in modules
 
 
 def test_a_worker_that_has_made_a_run_imported_neither_report_nor_pandas(tmp_path: Path) -> None:
@@ -72,6 +72,6 @@ def test_a_worker_that_has_made_a_run_imported_neither_report_nor_pandas(tmp_pat
             assert workers[0].exit_code() == 0, workers[0].stderr
     assert len(Result.read(tmp_path / "run").requests) == 20
     worker, on_master = (json.loads((tmp_path / f"{role}.json").read_text()) for role in ("worker", "master"))
-    assert "llm_locust.swarm.run.worker" in worker
+    assert "llm_locust.swarm.roles.worker" in worker
     assert not _not_a_workers(worker)
-    assert "llm_locust.swarm.run.master" in on_master
+    assert "llm_locust.swarm.roles.master" in on_master
