@@ -39,7 +39,9 @@ class WorkerCompleteness(SummaryPart, frozen=True):
     late: Annotated[bool, key("it joined after the start", _WORKER)]
     joined_s: Annotated[float | None, key("when it joined, s after the start", _WORKER)]
     heard_s: Annotated[float | None, key("when it was last heard, s after the start", _WORKER)]
-    announced: Annotated[int, key("records that it said it had made", _WORKER)]
+    announced: Annotated[
+        int | None, key("records that it said it had made; null where it never said", _WORKER)
+    ]
     received: Annotated[int, key("records of it that the master has", _WORKER)]
     missing: Annotated[int, key("announced − received", _WORKER)]
     in_flight: Annotated[int, key("requests that it had under way when it was last heard", _WORKER)]

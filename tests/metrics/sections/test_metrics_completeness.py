@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from metrics_cases import manifest, ns
 
 from llm_locust.core.manifest import ClockFacts, NodeHealth, WorkerFacts
 from llm_locust.metrics.sections.completeness import completeness, known, largest, requests_lost
+from llm_locust.metrics.summary_types.completeness import Completeness
 
 
 def worker(index: int = 0, announced: int | None = 5, received: int = 5, **facts: Any) -> WorkerFacts:
@@ -88,6 +90,12 @@ def test_what_is_not_known_of_a_worker_is_none_and_never_0() -> None:
     unknown |= {"hub_lag_ms_p99", "hub_lag_ms_max", "cpu_percent_max", "rss_mib_max"}
     unknown |= {"steal_percent", "throttled_percent"}
     assert {key for key, value in facts.items() if value is None} == unknown
+
+
+def test_a_worker_that_was_killed_before_it_said_anything_fits_the_summary() -> None:
+    part = of(worker(announced=None, received=0, lost=True))
+    typed = msgspec.convert(part, Completeness)
+    assert typed.workers[0].announced is None
 
 
 def test_workers_stand_by_their_index_and_are_counted_by_what_became_of_them() -> None:
