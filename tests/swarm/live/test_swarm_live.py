@@ -232,7 +232,7 @@ def test_a_worker_that_dies_is_marked_and_what_it_reported_stays(runs: dict[str,
 def test_a_log_gets_a_line_now_and_then_instead_of_locusts_table(runs: dict[str, Finished]) -> None:
     text = runs["one process"].stderr
     assert re.search(
-        r"swarm\.progress: 0:\d\d of 0:12 · 8 users · \d+ in flight · [\d,.]+ tokens/s · "
+        r"swarm\.run\.progress: 0:\d\d of 0:12 · 8 users · \d+ in flight · [\d,.]+ tokens/s · "
         r"TTFT p50 [\d.]+ p99 [\d.]+ ms · goodput [\d.]+ % · \d+ errors · client \w+",
         text,
     )
