@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llm_locust.report.output import one_line, printing, shown_json
-from llm_locust.report.render.console import print_parts
+from llm_locust.report.render.console import NARROWEST, print_parts
 from llm_locust.report.text import clean, count, number, percent, plural
 from llm_locust.roofline.answer import DEFAULT_BATCHES, answer
 from llm_locust.roofline.gpus import GPUS, gpu_named
@@ -141,6 +141,8 @@ _HEADS = (
 )
 _TEXTS = ("\nStep", "bound\nby")
 _WIDE = "tokens/s\nof each"
+#: Left out where the widest figures fit on no narrow terminal: the milliseconds beside it say the same.
+_LEAST_MISSED = "\nTFLOP"
 
 
 def _table(found: Part, wide: bool) -> Table:
@@ -150,13 +152,16 @@ def _table(found: Part, wide: bool) -> Table:
         _row(f"full {count(found['saturated']['batch'])}", found["saturated"], "tpot"),
     ]
     table = Table(box=None, padding=(0, 2 if wide else 1, 0, 0), pad_edge=False, header_style="bold")
+    widths = [max(map(len, (*head.split("\n"), *cells))) for head, *cells in zip(_HEADS, *rows, strict=True)]
     shown = [i for i, head in enumerate(_HEADS) if wide or head != _WIDE]
+    if not wide and sum(widths[i] + 1 for i in shown) - 1 > NARROWEST:
+        shown = [i for i in shown if _HEADS[i] != _LEAST_MISSED]
     for i in shown:
         table.add_column(
             Text(_HEADS[i]),
             justify="left" if _HEADS[i] in _TEXTS else "right",
             no_wrap=True,
-            min_width=max(len(part) for part in (*_HEADS[i].split("\n"), *(row[i] for row in rows))),
+            min_width=widths[i],
         )
     for row in rows:
         table.add_row(*(Text(row[i]) for i in shown))

@@ -1,7 +1,10 @@
 """What all fuzzers share: a target, cases made of its tokens and seeds, and the rule of bounded cost."""
 
+import atexit
+import os
 import random
 import resource
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +14,17 @@ from pathlib import Path
 from zlib import crc32
 
 _MEMORY = Path("/dev/shm")
-_HELD = tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None)
 
 #: For the files of cases, in memory where the machine has such a folder.
-FOLDER = Path(_HELD.name)
+FOLDER = Path(tempfile.mkdtemp(dir=_MEMORY if _MEMORY.is_dir() else None))
+
+
+@atexit.register
+def _remove_folder(owner: int = os.getpid()) -> None:
+    """A forked child has the folder too, and must leave it."""
+    if os.getpid() == owner:
+        shutil.rmtree(FOLDER, ignore_errors=True)
+
 
 SEEDS = Path(__file__).with_name("seeds")
 

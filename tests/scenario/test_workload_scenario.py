@@ -262,7 +262,7 @@ def test_a_preset_at_the_top_level_fills_options() -> None:
         ),
         (
             "slo: {tft: 1s}",
-            "s.yaml:1:7: unknown key 'tft'; did you mean \"ttft\"? slo takes ttft, ttfo, tpot",
+            "s.yaml:1:7: unknown key 'tft'; did you mean \"ttft\"? slo takes ttft, ttft_started, ttfo, tpot",
         ),
         ("slo: {ttft: 500}", 's.yaml:1:13: ttft: SLO: at character 6, "500": a number without a unit'),
         ("gate: [rps>1, goodputt>1]", 's.yaml:1:15: gate: at character 1, "goodputt": unknown metric'),

@@ -31,7 +31,7 @@ from llm_locust.store import (
 #: Where there is room for them, tables get their ``wide`` columns.
 _WIDE_FROM = 120
 #: Below this tables would lose digits: a narrower terminal wraps the lines instead.
-_NARROWEST = 80
+NARROWEST = 80
 
 _LABEL_WIDTH = 12
 _NARROWEST_TEXT = 12
@@ -84,7 +84,7 @@ def print_parts(
         width: columns; None takes the terminal's, or 80 where there is none.
     """
     console = Console(file=file, width=width, highlight=False, emoji=False, markup=False)
-    console.width = max(console.width, _NARROWEST)
+    console.width = max(console.width, NARROWEST)
     with console.capture() as captured:
         console.print(Group(*parts(console.width >= _WIDE_FROM)), crop=False)
     lines = (line.rstrip() for line in captured.get().splitlines())
