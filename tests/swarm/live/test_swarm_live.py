@@ -165,10 +165,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
 def test_every_request_is_in_the_live_numbers_once(runs: dict[str, Finished], name: str) -> None:
     run = runs[name]
     requests = run.result.summary["requests"]
-    assert run.total["requests"] == requests["ok"] + requests["failed"] > 50
-    assert run.total["failures"] == requests["failed"]
+    outcomes = run.result.requests.table.column("outcome").to_pylist()
+    # Live counts know no window: a request that began between the end of the load and its news is in them.
+    assert run.total["requests"] == len(outcomes) > 50
+    assert run.total["failures"] == sum(outcome != "ok" for outcome in outcomes) >= requests["failed"]
     assert run.live["snapshot"]["missed"] == 0
-    assert run.total["goodput"] == pytest.approx(run.result.summary["goodput"]["ratio"])
+    late = len(outcomes) - requests["sent"]
+    assert run.total["goodput"] == pytest.approx(
+        run.result.summary["goodput"]["ratio"], abs=late / len(outcomes)
+    )
 
 
 @pytest.mark.parametrize("name", ["one process", "two workers", "terminal"])
