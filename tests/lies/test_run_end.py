@@ -136,7 +136,7 @@ def _interrupted_twice(folder: Path) -> Ended:
     ):
         server.wait_requests(4)
         process.signal_group(signal.SIGINT)
-        process.wait_for("worker: draining 2 requests, at most 60 s", count=2)
+        process.wait_for("draining 2 requests, at most 60 s", count=2)
         process.signal_group(signal.SIGINT)
         return Ended.of(process, folder)
 
