@@ -6,6 +6,7 @@ import secrets
 import signal
 from collections.abc import Callable
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 import gevent
@@ -96,8 +97,15 @@ def warn_of_strangers(environment: Environment, guard: Guard) -> None:
             "the master listens on %s without a secret: whoever reaches its port can join the run and is "
             "sent its options; give master and workers --swarm-secret-env, or the master "
             "--master-bind-host 127.0.0.1",
-            "all interfaces" if host in ("*", "0.0.0.0", "::") else host,
+            "all interfaces" if _is_any(host) else host,
         )
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return host == "*" or ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _open(environment: Environment, secret: bytes | None) -> None:
