@@ -38,9 +38,9 @@ import locust.runners
 from locust import task
 
 from llm_locust import ChatUser
-from llm_locust.swarm.run import worker
+from llm_locust.swarm.roles import load_generator
 
-locust.runners.WORKER_REPORT_INTERVAL = worker.BATCH_INTERVAL_S = {interval_s}
+locust.runners.WORKER_REPORT_INTERVAL = load_generator.BATCH_INTERVAL_S = {interval_s}
 
 
 class Chat(ChatUser):
