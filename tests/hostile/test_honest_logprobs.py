@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from calls import caller
-from holding import BOUND_S, cpu_s
+from holding import bound_s, cpu_s
 from scripted import Step, chunk, last_chunk, scripted_server
 
 from llm_locust.core.record import Outcome, RequestRecord
@@ -81,4 +81,4 @@ def test_a_stream_with_20_log_probabilities_a_token_is_ok(together: int) -> None
 def test_reading_the_whole_answer_is_within_the_bound_of_one_slice() -> None:
     body = whole_answer()
     assert len(body) > 4 << 20
-    assert cpu_s(partial(read_body, Endpoint.CHAT, body), 10) <= BOUND_S
+    assert cpu_s(partial(read_body, Endpoint.CHAT, body), 10) <= bound_s()

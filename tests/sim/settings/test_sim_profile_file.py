@@ -1,13 +1,12 @@
 """Deployment profiles: what is computed, what is stated, and what is wrong."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sim_deployment import deployment
 
-from llm_locust.sim.engine.engine import EngineProfile
+from llm_locust.sim.engine.engine import Engine, EngineProfile
+from llm_locust.sim.engine.sequence import Sequence
 from llm_locust.sim.settings.deployment import SettingsError
 from llm_locust.sim.settings.profile_file import read_profile
 
@@ -76,16 +75,15 @@ def test_the_examples_make_engines(path: Path) -> None:
 
 
 def test_an_idle_engine_of_a_profile_runs_at_its_roofline(tmp_path: Path) -> None:
-    async def test() -> None:
-        read = read_profile(profile(tmp_path, VALUES))
-        engine = replace(EngineProfile(**read.engine), noise=0.0)
-        async with deployment(tmp_path, replicas=1, engine=engine) as sim:
-            await sim.chat("r", tokens=51)
-            entry = (await sim.entries(1))["r"]
-            # 51 steps of 1 ms and of 16 ns for each of up to 53 tokens of context. A busy machine adds to it.
-            assert entry["token_ns"][-1] - entry["received_ns"] > 51_000_000
-
-    asyncio.run(asyncio.wait_for(test(), 10))
+    read = read_profile(profile(tmp_path, VALUES))
+    engine, ends_ns = Engine(replace(EngineProfile(**read.engine), noise=0.0), 0), list[int]()
+    engine.submit(Sequence(prompt_tokens=2, output_tokens=51, ready_ns=0))
+    while (end_ns := engine.start_step()) is not None:
+        ends_ns.append(end_ns)
+        engine.finish_step()
+    # 50 steps of 1 ms and of 16 ns for each of up to 53 tokens of context.
+    assert len(ends_ns) == 51
+    assert 50_000_000 < ends_ns[-1] - ends_ns[0] < 50_000_000 + 50 * 16 * 53
 
 
 @pytest.mark.parametrize(
