@@ -23,7 +23,7 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.live.counting import count
 from llm_locust.live.keys import KeyLimit
-from llm_locust.live.messages import LiveReport, Slice, encode_report
+from llm_locust.live.messages import LiveReport, LiveSlice, encode_report
 from llm_locust.live.prometheus import registry
 from llm_locust.live.series import SPANS
 from llm_locust.live.state import MISSING, LiveRun, Observation, WorkerState
@@ -102,12 +102,12 @@ class Day:
             self.seqs["a"] = number + 1
 
 
-def made_slices(run: LiveRun, rng: np.random.Generator) -> list[Slice]:
+def made_slices(run: LiveRun, rng: np.random.Generator) -> list[LiveSlice]:
     """The counts of one report: requests to two names on several replicas, a few of them failed."""
     records = [_record(i, rng) for i in range(REQUESTS_A_REPORT)]
     limit, third = KeyLimit(), REQUESTS_A_REPORT // 3
     return [
-        Slice.of(
+        LiveSlice.of(
             0.5 + second,
             count(
                 RecordBatch.from_records(records[second * third : (second + 1) * third], "w"),

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from llm_locust.k8s.overlay import OVERLAYS, Plan, write_overlay
+from llm_locust.k8s.overlay import OVERLAYS, OverlayPlan, write_overlay
 from llm_locust.k8s.scenario_files import RenderError
 from llm_locust.report.output import one_line
 from llm_locust.scenario import load_scenario
@@ -106,12 +106,12 @@ def render(folder: Path) -> str:
     return done.stdout
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace) -> OverlayPlan:
     # The master checks the rest of it, before it sends anything.
     scenario = load_scenario(args.scenario, {"arrival": parse_arrival, "request_rate": parse_rate})
     if args.overlay == "demo" and args.target is not None:
         raise RenderError("--target beside --overlay demo, which has a target of its own")
-    return Plan(
+    return OverlayPlan(
         scenario=scenario,
         workers=args.workers,
         overlay=args.overlay,
@@ -127,7 +127,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     )
 
 
-def _write(plan: Plan, folder: Path) -> None:
+def _write(plan: OverlayPlan, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RenderError(f"--write: {str(folder)!r} is there already: remove it, or name another folder")
     folder.mkdir(parents=True, exist_ok=True)

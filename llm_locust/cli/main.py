@@ -18,7 +18,7 @@ from llm_locust.report.run.build import build_report
 from llm_locust.store import merge
 
 
-class _Parser(argparse.ArgumentParser):
+class _CommandParser(argparse.ArgumentParser):
     """Says in one line what was wrong with the arguments; ``--help`` has the usage."""
 
     def error(self, message: str) -> NoReturn:
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser, with the options of ``command`` where these need a library to be imported."""
-    parser = _Parser(prog="llm-locust", description="Load tests of LLM inference: reports and tools.")
+    parser = _CommandParser(prog="llm-locust", description="Load tests of LLM inference: reports and tools.")
     parser.add_argument("--version", action="version", version=f"llm-locust {version('llm-locust')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     again = commands.add_parser(

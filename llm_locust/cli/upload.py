@@ -8,7 +8,7 @@ from pathlib import Path
 from llm_locust.report.output import one_line
 from llm_locust.store.files import StoreError
 from llm_locust.store.upload.destination import UploadError
-from llm_locust.store.upload.transfer import Patience, upload_run
+from llm_locust.store.upload.transfer import RetryPolicy, upload_run
 
 DESCRIPTION = (
     "Copy a run directory to TO/<run id>, the manifest last. What is there already is not sent again. "
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attempts",
         type=_attempts,
-        default=Patience().attempts,
+        default=RetryPolicy().attempts,
         metavar="N",
         help="how often each step is tried before it is given up (%(default)s)",
     )
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Upload, and say in one line what was done. Gives the exit code: 0, or 2 where not all is there."""
     try:
-        done = upload_run(args.run, args.to, Patience(attempts=args.attempts))
+        done = upload_run(args.run, args.to, RetryPolicy(attempts=args.attempts))
     except (UploadError, StoreError) as e:
         print(f"llm-locust upload: {one_line(e)}", file=sys.stderr)
         return 2

@@ -55,14 +55,16 @@ def read_times(
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class TokenArrivals:
     """When token events came: ``at_ns`` (events,) realtime; ``coalesced`` reads had more than one."""
 
     at_ns: NDArray[np.int64]
     coalesced: int
 
 
-def arrivals(token_ends: Sequence[int], read_ends: NDArray[np.int64], at_ns: NDArray[np.int64]) -> Arrivals:
+def arrivals(
+    token_ends: Sequence[int], read_ends: NDArray[np.int64], at_ns: NDArray[np.int64]
+) -> TokenArrivals:
     """The stamp of the read that completed each token event.
 
     Args:
@@ -71,11 +73,11 @@ def arrivals(token_ends: Sequence[int], read_ends: NDArray[np.int64], at_ns: NDA
         at_ns: for each read, its time.
     """
     if not token_ends:
-        return Arrivals(np.empty(0, np.int64), 0)
+        return TokenArrivals(np.empty(0, np.int64), 0)
     read = np.searchsorted(read_ends, np.asarray(token_ends, dtype=np.int64), side="left")
     shared = read[1:] == read[:-1]
     coalesced = int(shared[:1].sum() + (shared[1:] & ~shared[:-1]).sum())
-    return Arrivals(at_ns[read], coalesced)
+    return TokenArrivals(at_ns[read], coalesced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from llm_locust.deployment.endpoints import (
     MOST_ADDRESSES,
     Endpoint,
     Pods,
-    Target,
+    ScrapeTarget,
     authority,
 )
 from llm_locust.deployment.endpoints import targets_of as targets_of_url
@@ -77,7 +77,7 @@ class ApiServer:
 
     def get(self, path: str, timeout_s: float = TIMEOUT_S) -> bytes:
         """What it answers (raises DiscoveryError)."""
-        target = Target(authority(self.host, self.port), "https", self.host, self.host, self.port, path)
+        target = ScrapeTarget(authority(self.host, self.port), "https", self.host, self.host, self.port, path)
         # Read anew each time: a token lasts an hour.
         headers = {"Accept": "application/json", "Authorization": f"Bearer {self._read('token')}"}
         try:
@@ -154,7 +154,7 @@ class _PodList(msgspec.Struct):
     items: list[_Pod]
 
 
-def targets_of(endpoint: Endpoint, server: ApiServer | None = None) -> list[Target]:
+def targets_of(endpoint: Endpoint, server: ApiServer | None = None) -> list[ScrapeTarget]:
     """The endpoint itself, each address of its host, or each of its pods that is ready, by name.
 
     Raises:
@@ -165,7 +165,7 @@ def targets_of(endpoint: Endpoint, server: ApiServer | None = None) -> list[Targ
     return pods_of(endpoint.pods, ApiServer.of_this_pod() if server is None else server)
 
 
-def pods_of(pods: Pods, server: ApiServer) -> list[Target]:
+def pods_of(pods: Pods, server: ApiServer) -> list[ScrapeTarget]:
     """The pods that are ready now, by name; the first 1,024. A target's name is the pod's, and the port.
 
     Raises:
@@ -193,11 +193,11 @@ def _listed(pods: Pods, server: ApiServer) -> Iterator[_Pod]:
             return
 
 
-def _target(pod: _Pod, pods: Pods) -> Target:
+def _target(pod: _Pod, pods: Pods) -> ScrapeTarget:
     address, port = pod.status.pod_ip, _port_of(pod, pods.port)
     scheme = "https" if pod.annotation("scheme") == "https" else "http"
     path = pods.path or pod.annotation("path") or "/metrics"
-    return Target(f"{pod.metadata.name}:{port}", scheme, address, address, port, path)
+    return ScrapeTarget(f"{pod.metadata.name}:{port}", scheme, address, address, port, path)
 
 
 def _port_of(pod: _Pod, asked: str) -> int:

@@ -89,7 +89,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ScrapeTarget:
     """One place to connect to. ``host`` is what the request asks for; ``address`` where it goes."""
 
     name: str
@@ -100,7 +100,7 @@ class Target:
     path: str
 
 
-def targets_of(endpoint: Endpoint) -> list[Target]:
+def targets_of(endpoint: Endpoint) -> list[ScrapeTarget]:
     """The endpoint itself, or each of its host's addresses, in their order; not that of pods.
 
     Raises:
@@ -111,7 +111,7 @@ def targets_of(endpoint: Endpoint) -> list[Target]:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         hosts = sorted({str(entry[4][0]) for entry in found})[:MOST_ADDRESSES]
     return [
-        Target(
+        ScrapeTarget(
             authority(host, endpoint.port),
             endpoint.scheme,
             endpoint.host,

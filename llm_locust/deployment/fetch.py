@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from llm_locust.deployment.endpoints import Target
+from llm_locust.deployment.endpoints import ScrapeTarget
 from llm_locust.wire.names import clean_name
 
 #: A page that is longer is none.
@@ -28,7 +28,7 @@ class Page:
 
 
 def fetch(
-    target: Target,
+    target: ScrapeTarget,
     timeout_s: float,
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
@@ -41,7 +41,7 @@ def fetch(
     Raises:
         FetchError: refused, broken, late, too long, or with another status than 200.
     """
-    began, line = time.monotonic(), _Line()
+    began, line = time.monotonic(), _CuttableSocket()
     cut = threading.Timer(timeout_s, line.cut)
     cut.daemon = True
     cut.start()
@@ -59,7 +59,7 @@ def fetch(
     return Page(body.decode("utf-8", "replace"), time.monotonic() - began)
 
 
-class _Line:
+class _CuttableSocket:
     """A socket that another thread may cut."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class _Line:
             self._sock.close()
 
     def get(
-        self, target: Target, timeout_s: float, headers: Mapping[str, str], tls: ssl.SSLContext | None
+        self, target: ScrapeTarget, timeout_s: float, headers: Mapping[str, str], tls: ssl.SSLContext | None
     ) -> bytes:
         self._sock = socket.create_connection((target.address, target.port), timeout_s)
         if target.scheme == "https":

@@ -51,7 +51,7 @@ class ProfileSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProfilerCall:
     """A path that is posted to every replica at a time after the start of the load."""
 
     at_s: float
@@ -72,7 +72,7 @@ class Answered:
         return self.status is not None and 200 <= self.status < 300
 
 
-def profile_calls(span: ProfileSpan, run_s: float | None = None) -> list[Call]:
+def profile_calls(span: ProfileSpan, run_s: float | None = None) -> list[ProfilerCall]:
     """Start and stop, in order. A run of known length that ends before the stop has it moved to its end.
 
     Raises:
@@ -83,7 +83,7 @@ def profile_calls(span: ProfileSpan, run_s: float | None = None) -> list[Call]:
             f"the profile would start at {span.start_s:g} s, but the run is over after {run_s:g} s"
         )
     end_s = span.end_s if run_s is None else min(span.end_s, run_s)
-    return [Call(span.start_s, START_PROFILE), Call(end_s, STOP_PROFILE)]
+    return [ProfilerCall(span.start_s, START_PROFILE), ProfilerCall(end_s, STOP_PROFILE)]
 
 
 def call_all(targets: Sequence[str], path: str, post: Post) -> list[Answered]:

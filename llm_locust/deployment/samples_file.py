@@ -45,7 +45,7 @@ class SamplesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ServerSample:
     """One value of one target at one moment of the run's axis."""
 
     at_ns: int
@@ -73,7 +73,7 @@ class SampleWriter:
         options = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
         self._stream = pa.ipc.new_stream(self._file, _STREAM, options=options)
 
-    def write(self, samples: Sequence[Sample]) -> None:
+    def write(self, samples: Sequence[ServerSample]) -> None:
         """One batch, which is in the file when this returns."""
         if samples:
             columns = [[getattr(sample, name) for sample in samples] for name in _STREAM.names]

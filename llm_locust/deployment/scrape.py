@@ -15,10 +15,10 @@ from threading import Event, Thread
 import msgspec
 
 from llm_locust.deployment.discovery import targets_of
-from llm_locust.deployment.endpoints import Endpoint, Target
+from llm_locust.deployment.endpoints import Endpoint, ScrapeTarget
 from llm_locust.deployment.exposition import KNOWN, ExpositionError, Rule, readings
 from llm_locust.deployment.fetch import FetchError, fetch
-from llm_locust.deployment.samples_file import Sample
+from llm_locust.deployment.samples_file import ServerSample
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import blanked
 
@@ -39,7 +39,7 @@ _NO_LABELS = "{}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ScrapePlan:
     """What is scraped, and how. ``now_ns`` is the run's time; ``headers`` may hold a secret."""
 
     endpoints: Sequence[Endpoint]
@@ -56,7 +56,7 @@ class Plan:
         return secret_texts({name: value.replace("{", "{{") for name, value in self.headers.items()})
 
 
-def scrape(target: Target, plan: Plan) -> tuple[list[Sample], str | None]:
+def scrape(target: ScrapeTarget, plan: ScrapePlan) -> tuple[list[ServerSample], str | None]:
     """The samples of one scrape, and why there is no page where there is none.
 
     They stand at the middle between asking and the answer.
@@ -70,12 +70,12 @@ def scrape(target: Target, plan: Plan) -> tuple[list[Sample], str | None]:
         reason = blanked(str(e), plan.secrets)
     at_ns = (began_ns + plan.now_ns()) // 2
     samples = [
-        Sample(at_ns, target.name, r.name, blanked(_text(r.labels), plan.secrets), float(r.value))
+        ServerSample(at_ns, target.name, r.name, blanked(_text(r.labels), plan.secrets), float(r.value))
         for r in found
     ]
-    samples.append(Sample(at_ns, target.name, UP, _NO_LABELS, float(reason is None)))
+    samples.append(ServerSample(at_ns, target.name, UP, _NO_LABELS, float(reason is None)))
     if not math.isnan(seconds):
-        samples.append(Sample(at_ns, target.name, SCRAPE_S, _NO_LABELS, seconds))
+        samples.append(ServerSample(at_ns, target.name, SCRAPE_S, _NO_LABELS, seconds))
     return samples, reason
 
 
@@ -94,13 +94,13 @@ class Scraper:
         tell: called with a line whenever a target is new, has no page, or has one again.
     """
 
-    def __init__(self, plan: Plan, tell: Callable[[str], None]) -> None:
+    def __init__(self, plan: ScrapePlan, tell: Callable[[str], None]) -> None:
         self._plan, self._tell = plan, tell
         self._last_plan = replace(plan, timeout_s=max(plan.timeout_s, LAST_S))
         self._stop = Event()
-        self._found: Queue[list[Sample]] = Queue(MOST_WAITING)
+        self._found: Queue[list[ServerSample]] = Queue(MOST_WAITING)
         self._looked_up = {endpoint: Event() for endpoint in plan.endpoints}
-        self._going: dict[tuple[Endpoint, Target], _Following] = {}
+        self._going: dict[tuple[Endpoint, ScrapeTarget], _Following] = {}
         self._threads: list[Thread] = []
         self.dropped = 0
 
@@ -125,9 +125,9 @@ class Scraper:
         for thread in list(self._threads):
             thread.join(max(0.0, ends - time.monotonic()))
 
-    def take(self) -> list[Sample]:
+    def take(self) -> list[ServerSample]:
         """All that was found since the last call."""
-        samples: list[Sample] = []
+        samples: list[ServerSample] = []
         while True:
             try:
                 samples += self._found.get_nowait()
@@ -158,13 +158,13 @@ class Scraper:
                 return
             self._stop.wait(1.0 if failed else RESOLVE_S)
 
-    def _named(self, target: Target) -> Target:
+    def _named(self, target: ScrapeTarget) -> ScrapeTarget:
         """With its path in its name where one port is asked for several pages: each is a target then."""
         path = target.path.partition("?")[0]
         paths = {other.path.partition("?")[0] for other in self._plan.endpoints if other.port == target.port}
         return target if len(paths) <= 1 or path == "/metrics" else replace(target, name=target.name + path)
 
-    def _change(self, endpoint: Endpoint, now: set[tuple[Endpoint, Target]]) -> None:
+    def _change(self, endpoint: Endpoint, now: set[tuple[Endpoint, ScrapeTarget]]) -> None:
         mine = {key for key in self._going if key[0] == endpoint}
         for key in mine - now:
             self._tell(f"{key[1].name}: no address of {endpoint.host} any more")
@@ -173,7 +173,7 @@ class Scraper:
             self._going[key] = going = _Following()
             self._spawn(self._scrape_on, key[1], going)
 
-    def _scrape_on(self, target: Target, going: _Following) -> None:
+    def _scrape_on(self, target: ScrapeTarget, going: _Following) -> None:
         """At absolute times; one that is missed is left out, not made up for. The last time is the end."""
         due, said, last = time.monotonic(), "", False
         while not last:

@@ -23,8 +23,8 @@ import msgspec
 
 from llm_locust.deployment.endpoints import Endpoint, EndpointError
 from llm_locust.deployment.exposition import KNOWN, MappingError, parse_mapping
-from llm_locust.deployment.samples_file import Sample, SamplesError, SampleWriter, compact_samples
-from llm_locust.deployment.scrape import LAST_S, Plan, Scraper
+from llm_locust.deployment.samples_file import SamplesError, SampleWriter, ServerSample, compact_samples
+from llm_locust.deployment.scrape import LAST_S, ScrapePlan, Scraper
 from llm_locust.metrics.deployment.server_now import Newest, ServerNow
 from llm_locust.wire.secrecy import shown_variable
 
@@ -91,7 +91,7 @@ def words(
     return given
 
 
-def _scrape_into(out: Path, plan: Plan, stop: Event, parent: int | None, *, tell: bool) -> None:
+def _scrape_into(out: Path, plan: ScrapePlan, stop: Event, parent: int | None, *, tell: bool) -> None:
     scraper, newest, teller = Scraper(plan, _tell), Newest(), _Teller(sys.stdout.fileno()) if tell else None
     with SampleWriter(out) as writer:
         scraper.start()
@@ -108,7 +108,7 @@ def _scrape_into(out: Path, plan: Plan, stop: Event, parent: int | None, *, tell
         _tell(f"{scraper.dropped:,} samples were dropped: they came faster than they could be written")
 
 
-def _keep(samples: Sequence[Sample], writer: SampleWriter, newest: Newest) -> None:
+def _keep(samples: Sequence[ServerSample], writer: SampleWriter, newest: Newest) -> None:
     writer.write(samples)
     for (target, at_ns), scrape in groupby(samples, lambda sample: (sample.target, sample.at_ns)):
         newest.add(target, at_ns, ((sample.name, sample.value) for sample in scrape))
@@ -153,7 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace) -> ScrapePlan:
     """Raises EndpointError, MappingError or ValueError with one line for the person."""
     if not _LEAST_INTERVAL_S <= args.interval <= _MOST_INTERVAL_S:
         raise ValueError(
@@ -169,7 +169,7 @@ def _plan(args: argparse.Namespace) -> Plan:
             "endpoints' token, is not set"
         )
     ahead_ns = args.monotonic_ahead_ns
-    return Plan(
+    return ScrapePlan(
         endpoints=[Endpoint.parse(url) for url in dict.fromkeys(args.url)],
         interval_s=args.interval,
         timeout_s=args.timeout,

@@ -11,7 +11,7 @@ import yaml
 
 from llm_locust.core.durations import parse_time
 from llm_locust.k8s.scenario_files import RenderError, files_of
-from llm_locust.k8s.target import Target
+from llm_locust.k8s.target import ServerTarget
 from llm_locust.scenario import Scenario
 from llm_locust.wire.secrecy import is_key_name
 from llm_locust.workload.lengths.times import DEFAULT_DRAIN
@@ -31,7 +31,7 @@ _FLUSH_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class OverlayPlan:
     """What is asked for. ``None`` leaves it as the overlay has it.
 
     Attributes:
@@ -60,7 +60,7 @@ class Plan:
     upload_secret: str | None = None
 
 
-def write_overlay(plan: Plan, folder: Path) -> None:
+def write_overlay(plan: OverlayPlan, folder: Path) -> None:
     """Make the overlay, and all that it stands on, in ``folder``.
 
     Raises:
@@ -82,7 +82,7 @@ def write_overlay(plan: Plan, folder: Path) -> None:
     (folder / "kustomization.yaml").write_text(text, encoding="utf-8")
 
 
-def kustomization(plan: Plan, files: list[str]) -> dict[str, Any]:
+def kustomization(plan: OverlayPlan, files: list[str]) -> dict[str, Any]:
     """The overlay's ``kustomization.yaml`` (raises RenderError)."""
     content: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -115,7 +115,7 @@ def _key(name: str) -> str:
     return "__".join(PurePosixPath(name).parts)
 
 
-def _load(plan: Plan, files: list[str]) -> list[str]:
+def _load(plan: OverlayPlan, files: list[str]) -> list[str]:
     own = ["scenario.yaml", *(["locustfile.py"] if plan.locustfile is not None else [])]
     return [f"load/{name}" for name in own] + [f"{_key(name)}=load/{_key(name)}" for name in files]
 
@@ -140,7 +140,7 @@ def _check_keys(scenario: Scenario) -> None:
         )
 
 
-def _options(plan: Plan) -> list[str]:
+def _options(plan: OverlayPlan) -> list[str]:
     """The master's environment, which wins over the scenario."""
     _check_keys(plan.scenario)
     options = {"LOCUST_EXPECT_WORKERS": str(plan.workers)}
@@ -159,11 +159,11 @@ def _options(plan: Plan) -> list[str]:
     return [f"{name}={value}" for name, value in options.items()]
 
 
-def _key_variable(plan: Plan) -> str:
+def _key_variable(plan: OverlayPlan) -> str:
     return str(plan.scenario.options.get("api_key_env") or _KEY_VARIABLE)
 
 
-def _roles(plan: Plan, files: list[str]) -> list[dict[str, Any]]:
+def _roles(plan: OverlayPlan, files: list[str]) -> list[dict[str, Any]]:
     """What changes in master and workers, as JSON patches."""
     kind = OVERLAYS[plan.overlay]
     amount = ("replicas",) if kind == "Deployment" else ("completions", "parallelism")
@@ -202,7 +202,7 @@ def _items(files: list[str]) -> list[dict[str, Any]]:
     return [_change("add", "/spec/template/spec/volumes/0/configMap/items", items)]
 
 
-def _secret(plan: Plan) -> list[dict[str, Any]]:
+def _secret(plan: OverlayPlan) -> list[dict[str, Any]]:
     if plan.api_key_secret is None:
         return []
     secret, _, key = plan.api_key_secret.partition("/")
@@ -213,14 +213,14 @@ def _secret(plan: Plan) -> list[dict[str, Any]]:
     return [_change("replace", "/spec/template/spec/containers/0/env/0", variable)]
 
 
-def _network(plan: Plan) -> list[dict[str, Any]]:
+def _network(plan: OverlayPlan) -> list[dict[str, Any]]:
     """What the pods must reach: the target, and what an upload goes to (HTTPS, of the master alone)."""
     patches = []
     host = plan.target or plan.scenario.options.get("host")
     if plan.overlay != "demo":
         if host is None:
             raise RenderError("no target: give --target http://HOST:PORT, or say host in the scenario")
-        rules = Target.parse(str(host)).egress(plan.target_cidrs)
+        rules = ServerTarget.parse(str(host)).egress(plan.target_cidrs)
         patches.append(_policy("target", _change("replace", "/spec/egress", rules)))
     if plan.upload is not None:
         patches.append(_policy("master", _change("add", "/spec/egress", [{"ports": [{"port": 443}]}])))

@@ -12,7 +12,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ServerTarget:
     """A server under test.
 
     Attributes:
@@ -26,7 +26,7 @@ class Target:
     port: int
 
     @classmethod
-    def parse(cls, url: str) -> "Target":
+    def parse(cls, url: str) -> "ServerTarget":
         """Raises RenderError for what is no http(s) URL with a host."""
         try:
             parts = urlsplit(url)

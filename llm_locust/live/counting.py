@@ -8,7 +8,7 @@ import numpy as np
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome
 from llm_locust.live.counts import CODES, METRICS, Counts
-from llm_locust.live.keys import Key, KeyLimit
+from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import OUTCOMES, Floats, Mask, Part, Rows
 from llm_locust.metrics.requests.gaps import first_token_wide
@@ -20,7 +20,7 @@ from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
 
 def count(
     batch: RecordBatch, limit: KeyLimit, limits: Limits, measured_from: MeasuredFrom
-) -> dict[Key, Counts]:
+) -> dict[LiveKey, Counts]:
     """The counts of each key's requests. Without any limit none is good."""
     if not len(batch):
         return {}
@@ -40,7 +40,7 @@ def _latency(part: Part, values: Mapping[str, Floats], metric: str) -> Floats:
     return np.where(part.ok, np.maximum(values[metric], 0), np.nan)
 
 
-def _grouped(part: Part, limit: KeyLimit) -> tuple[list[Key], Rows]:
+def _grouped(part: Part, limit: KeyLimit) -> tuple[list[LiveKey], Rows]:
     """The keys, and the place of each row's key among them."""
     labels = (part.name, part.slo_class, part.replica)
     codes = np.zeros(len(part), np.int64)
@@ -48,7 +48,8 @@ def _grouped(part: Part, limit: KeyLimit) -> tuple[list[Key], Rows]:
         codes = codes * (len(label.names) + 1) + label.codes + 1
     _, first, kind = np.unique(codes, return_index=True, return_inverse=True)
     raw = [
-        Key(*(label.names[c] if (c := label.codes[row]) >= 0 else "" for label in labels)) for row in first
+        LiveKey(*(label.names[c] if (c := label.codes[row]) >= 0 else "" for label in labels))
+        for row in first
     ]
     folded = [limit.fold(key) for key in raw]
     keys = list(dict.fromkeys(folded))

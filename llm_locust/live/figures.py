@@ -13,7 +13,7 @@ _PERCENTS = (50.0, 95.0, 99.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class LiveLatency:
     """Percentiles in milliseconds of the ``n`` samples of requests that ended ok."""
 
     n: int
@@ -41,7 +41,7 @@ class Figures:
     outcomes: Mapping[str, int]
     goodput: float | None
     attainment: Mapping[str, float | None]
-    latencies: Mapping[str, Latency]
+    latencies: Mapping[str, LiveLatency]
     requests_per_s: float | None
     failures_per_s: float | None
     good_requests_per_s: float | None
@@ -81,13 +81,13 @@ def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
     )
 
 
-def latency(counts: Counts, metric: str) -> Latency:
+def latency(counts: Counts, metric: str) -> LiveLatency:
     """The percentiles of one of :data:`~llm_locust.live.counts.METRICS`."""
     sketch = counts.sketch(metric)
     if not len(sketch):
-        return Latency(0, None, None, None)
+        return LiveLatency(0, None, None, None)
     p50, p95, p99 = (float(sketch.percentile(p) * 1e3) for p in _PERCENTS)
-    return Latency(len(sketch), p50, p95, p99)
+    return LiveLatency(len(sketch), p50, p95, p99)
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:

@@ -11,7 +11,7 @@ MOST_PAIRS = 32
 MOST_KEYS = 128
 
 
-class Key(NamedTuple):
+class LiveKey(NamedTuple):
     """A request's name, SLO class and replica; ``""`` where it has none."""
 
     name: str
@@ -29,15 +29,15 @@ class KeyLimit:
     def __init__(self, most_pairs: int = MOST_PAIRS, most_keys: int = MOST_KEYS) -> None:
         self._most_pairs, self._most_keys = most_pairs, most_keys
         self._pairs: set[tuple[str, str]] = set()
-        self._keys: set[Key] = set()
+        self._keys: set[LiveKey] = set()
 
-    def fold(self, key: Key) -> Key:
+    def fold(self, key: LiveKey) -> LiveKey:
         """The key to count by."""
         if key in self._keys:
             return key
         if key[:2] not in self._pairs:
             if len(self._pairs) >= self._most_pairs:
-                return Key(OTHERS, OTHERS, OTHERS)
+                return LiveKey(OTHERS, OTHERS, OTHERS)
             self._pairs.add(key[:2])
         if len(self._keys) >= self._most_keys:
             return key._replace(replica=OTHERS)

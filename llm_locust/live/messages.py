@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Meta
 
 from llm_locust.live.counts import CODES, SCALARS, Counts
-from llm_locust.live.keys import MOST_KEYS, MOST_PAIRS, Key
+from llm_locust.live.keys import MOST_KEYS, MOST_PAIRS, LiveKey
 from llm_locust.metrics.stats.sketch import Tally
 
 #: Seconds that one report may tell of. A worker reports every 3 s, and folds what is older into one.
@@ -28,13 +28,13 @@ class ReportError(ValueError):
 class PackedCounts(msgspec.Struct, array_like=True, frozen=True):
     """One key's :class:`~llm_locust.live.counts.Counts`; ``steps`` and ``counts`` are a packed tally."""
 
-    key: Key
+    key: LiveKey
     scalars: Annotated[list[Total], Meta(max_length=len(SCALARS))]
     steps: Annotated[list[Total], Meta(max_length=CODES)]
     counts: Annotated[list[Total], Meta(max_length=CODES)]
 
     @classmethod
-    def of(cls, key: Key, counts: Counts) -> "PackedCounts":
+    def of(cls, key: LiveKey, counts: Counts) -> "PackedCounts":
         return cls(key, counts.scalars.tolist(), *counts.tally.packed())
 
     def unpacked(self) -> Counts:
@@ -45,14 +45,14 @@ class PackedCounts(msgspec.Struct, array_like=True, frozen=True):
         return Counts(scalars, Tally.unpacked(self.steps, self.counts, CODES))
 
 
-class Slice(msgspec.Struct, array_like=True, frozen=True):
+class LiveSlice(msgspec.Struct, array_like=True, frozen=True):
     """Requests that ended within one second, whose middle was ``age_s`` before the report."""
 
     age_s: Annotated[float, Meta(ge=-_MOST_AGE_S, le=_MOST_AGE_S)]
     counts: Annotated[list[PackedCounts], Meta(max_length=MOST_KEYS + MOST_PAIRS + 1)]
 
     @classmethod
-    def of(cls, age_s: float, counts: Mapping[Key, Counts]) -> "Slice":
+    def of(cls, age_s: float, counts: Mapping[LiveKey, Counts]) -> "LiveSlice":
         return cls(age_s, [PackedCounts.of(key, c) for key, c in counts.items()])
 
 
@@ -67,7 +67,7 @@ class LiveReport(msgspec.Struct, array_like=True, frozen=True):
     epoch: Total
     seq: Total
     finished: Total
-    slices: Annotated[list[Slice], Meta(max_length=MOST_SLICES)]
+    slices: Annotated[list[LiveSlice], Meta(max_length=MOST_SLICES)]
 
 
 def encode_report(report: LiveReport) -> bytes:

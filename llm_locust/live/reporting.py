@@ -8,8 +8,8 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.live.counting import count
 from llm_locust.live.counts import Counts
-from llm_locust.live.keys import Key, KeyLimit
-from llm_locust.live.messages import LiveReport, Slice, encode_report
+from llm_locust.live.keys import KeyLimit, LiveKey
+from llm_locust.live.messages import LiveReport, LiveSlice, encode_report
 from llm_locust.live.state import LiveRun
 
 #: Records that wait to be counted: a pass over so many takes about 3 ms, in which nothing else happens.
@@ -61,7 +61,7 @@ class LiveCounts:
         self._second = 0
         self._waiting: list[RequestRecord] = []  # of that second
         self._arrivals = 0  # of those that wait
-        self._counted: dict[int, dict[Key, Counts]] = {}
+        self._counted: dict[int, dict[LiveKey, Counts]] = {}
 
     def add(self, record: RequestRecord) -> None:
         """A request ended just now."""
@@ -79,7 +79,7 @@ class LiveCounts:
         self.count()
         counted, self._counted = self._counted, {}
         now_s = self._clock_ns() / _SECOND_NS
-        slices = [Slice.of(max(0.0, now_s - second - 0.5), counts) for second, counts in counted.items()]
+        slices = [LiveSlice.of(max(0.0, now_s - second - 0.5), counts) for second, counts in counted.items()]
         report = LiveReport(self.run.id, self.epoch, self._seq, self._finished, slices)
         self._seq += 1
         return encode_report(report)

@@ -7,7 +7,7 @@ from typing import Literal
 from llm_locust.core.record import Outcome
 from llm_locust.live.figures import Figures, figures, rounded
 from llm_locust.live.rings import Ring
-from llm_locust.live.state import Gauges, Mark, ServerGauges
+from llm_locust.live.state import Gauges, LoadMark, ServerGauges
 from llm_locust.live.store import Cell, LiveStore
 from llm_locust.metrics.deployment.server_now import FIGURES, spread
 
@@ -24,7 +24,7 @@ Point = dict[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class LiveSeries:
     """Columns of equal length, a value for each cell of ``width_s``; None where it is not defined.
 
     ``at_s`` are the cells' begins, in seconds since the Unix epoch. Cells in which nothing was seen are
@@ -39,7 +39,7 @@ class Series:
     width_s: float
     at_s: list[float]
     columns: dict[str, list[float | None]]
-    marks: list[Mark]
+    marks: list[LoadMark]
 
 
 class Charts:
@@ -49,7 +49,7 @@ class Charts:
         self._store = store
         self._told: dict[Span, dict[float, tuple[Cell, tuple[float, bool], Point]]] = {}
 
-    def series(self, span: Span) -> Series:
+    def series(self, span: Span) -> LiveSeries:
         store = self._store
         ring = self._ring(span)
         end_s = store.settled_s
@@ -66,7 +66,7 @@ class Charts:
         self._told[span] = told
         at = list(told)
         marks = [m for m in store.marks if at and m.at_s >= at[0]]
-        return Series(span, ring.width_s, at, _columns([point for _, _, point in told.values()]), marks)
+        return LiveSeries(span, ring.width_s, at, _columns([point for _, _, point in told.values()]), marks)
 
     def _ring(self, span: Span) -> Ring[Cell]:
         content = self._store.content

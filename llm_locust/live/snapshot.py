@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from llm_locust.live.counts import Counts
 from llm_locust.live.figures import Figures, figures
-from llm_locust.live.keys import Key
+from llm_locust.live.keys import LiveKey
 from llm_locust.live.state import Observation
 from llm_locust.live.store import KEYED_CELLS, RECENT_WIDTH_S, ByKey, LiveStore, merged
-from llm_locust.live.verdict import Verdict, verdict
+from llm_locust.live.verdict import LiveVerdict, verdict
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 
 #: The longest span that is told apart by key.
@@ -18,10 +18,10 @@ _NOBODY = Observation(users=0, target=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LiveRow:
     """A table's row. Of a row by name the key has no replica, of one by replica it has only that."""
 
-    key: Key
+    key: LiveKey
     figures: Figures
 
 
@@ -37,10 +37,10 @@ class Snapshot:
     end_s: float
     elapsed_s: float
     total: Figures
-    names: tuple[Row, ...]
-    replicas: tuple[Row, ...]
+    names: tuple[LiveRow, ...]
+    replicas: tuple[LiveRow, ...]
     observation: Observation
-    verdict: Verdict
+    verdict: LiveVerdict
     missed: int
     relative_error: float = RELATIVE_ERROR
 
@@ -56,15 +56,15 @@ def snapshot(store: LiveStore, seconds: float | None = None) -> Snapshot:
     seen = store.observation or _NOBODY
     limits = store.run.limits
 
-    def rows(kind: Callable[[Key], Key]) -> tuple[Row, ...]:
-        return tuple(Row(key, figures(c, span_s, limits)) for key, c in sorted(_by(kind, by_key).items()))
+    def rows(kind: Callable[[LiveKey], LiveKey]) -> tuple[LiveRow, ...]:
+        return tuple(LiveRow(key, figures(c, span_s, limits)) for key, c in sorted(_by(kind, by_key).items()))
 
     return Snapshot(
         end_s=end_s,
         elapsed_s=store.elapsed_s,
         total=figures(total, span_s, limits),
         names=rows(lambda key: key._replace(replica="")),
-        replicas=tuple(row for row in rows(lambda key: Key("", "", key.replica)) if row.key.replica),
+        replicas=tuple(row for row in rows(lambda key: LiveKey("", "", key.replica)) if row.key.replica),
         observation=seen,
         verdict=verdict(total, seen.workers, open_loop=store.run.open_loop),
         missed=store.missed,
@@ -88,8 +88,8 @@ def _recent(store: LiveStore, seconds: float) -> tuple[ByKey, float, float]:
     return by_key, end_s, max(0.0, end_s - max(begin_s, content.started_s))
 
 
-def _by(kind: Callable[[Key], Key], by_key: ByKey) -> ByKey:
-    groups: dict[Key, list[Counts]] = {}
+def _by(kind: Callable[[LiveKey], LiveKey], by_key: ByKey) -> ByKey:
+    groups: dict[LiveKey, list[Counts]] = {}
     for key, counts in by_key.items():
         groups.setdefault(kind(key), []).append(counts)
     return {key: Counts.merge(some) for key, some in groups.items()}

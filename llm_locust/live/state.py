@@ -95,7 +95,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LoadMark:
     """Something that changed the load or who makes it, at a time of the store's clock."""
 
     at_s: float
@@ -187,24 +187,24 @@ class ServerGauges:
         return {name: total / n if n else None for name, total, n in told}
 
 
-def marks_between(at_s: float, before: Observation, now: Observation) -> list[Mark]:
+def marks_between(at_s: float, before: Observation, now: Observation) -> list[LoadMark]:
     """What changed from one observation to the next."""
     marks = []
     if now.rate != before.rate and now.rate is not None:
-        marks.append(Mark(at_s, "rate", f"rate {_shown(before.rate)} → {_shown(now.rate)} requests/s"))
+        marks.append(LoadMark(at_s, "rate", f"rate {_shown(before.rate)} → {_shown(now.rate)} requests/s"))
     elif now.target != before.target and now.rate is None:
-        marks.append(Mark(at_s, "users", f"users {before.target} → {now.target}"))
+        marks.append(LoadMark(at_s, "users", f"users {before.target} → {now.target}"))
     known = {w.id: w for w in before.workers}
     for worker in now.workers:
         old = known.get(worker.id)
         if old is None:
-            marks.append(Mark(at_s, "came", f"worker {worker.id} came"))
+            marks.append(LoadMark(at_s, "came", f"worker {worker.id} came"))
         elif old.here and worker.state == MISSING:
-            marks.append(Mark(at_s, "lost", f"worker {worker.id} is lost"))
+            marks.append(LoadMark(at_s, "lost", f"worker {worker.id} is lost"))
         elif old.here and worker.state == GONE:
-            marks.append(Mark(at_s, "went", f"worker {worker.id} went"))
+            marks.append(LoadMark(at_s, "went", f"worker {worker.id} went"))
         elif not old.here and worker.here:
-            marks.append(Mark(at_s, "back", f"worker {worker.id} is back"))
+            marks.append(LoadMark(at_s, "back", f"worker {worker.id} is back"))
     return marks
 
 

@@ -8,15 +8,23 @@ from typing import Literal
 import numpy as np
 
 from llm_locust.live.counts import NOTHING, SCALARS, Counts, magnitudes
-from llm_locust.live.keys import Key, KeyLimit
+from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.rings import Ring
-from llm_locust.live.state import Gauges, LiveRun, Mark, MarkKind, Observation, ServerGauges, marks_between
+from llm_locust.live.state import (
+    Gauges,
+    LiveRun,
+    LoadMark,
+    MarkKind,
+    Observation,
+    ServerGauges,
+    marks_between,
+)
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.deployment.server_now import ServerNow
 
 Taken = Literal["counted", "repeated", "stale"]
-ByKey = dict[Key, Counts]
+ByKey = dict[LiveKey, Counts]
 
 #: Cells of the recent past: 2 s each, of which those of the last 2 min are told apart by key.
 RECENT_WIDTH_S = 2.0
@@ -102,7 +110,7 @@ class LiveStore:
         """A new run: all that is known of the one before is forgotten."""
         self.run = run
         self.epoch = 0
-        self.marks: deque[Mark] = deque(maxlen=MOST_MARKS)
+        self.marks: deque[LoadMark] = deque(maxlen=MOST_MARKS)
         self.observation: Observation | None = None
         self.content = _Content(self.clock_s())
 
@@ -219,7 +227,7 @@ class LiveStore:
             self._mark("answers", f"server {now.name} is back")
 
     def _mark(self, kind: MarkKind, text: str) -> None:
-        self.marks.append(Mark(self.clock_s(), kind, text))
+        self.marks.append(LoadMark(self.clock_s(), kind, text))
 
 
 def _added(a: Mapping[str, ServerGauges], b: Mapping[str, ServerGauges]) -> Mapping[str, ServerGauges]:

@@ -24,14 +24,14 @@ Severity = Literal["ok", "suspect", "invalid"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LiveVerdict:
     """``ok``, ``suspect`` or ``invalid``, with the reasons, the worst first."""
 
     severity: Severity
     reasons: tuple[str, ...] = ()
 
 
-def verdict(counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool) -> Verdict:
+def verdict(counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool) -> LiveVerdict:
     """The client's verdict by the requests of a span, and by its workers as they are now."""
     here = [w for w in workers if w.here]
     kernel = counts["kernel_stamps"] == counts.judged
@@ -46,8 +46,8 @@ def verdict(counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool) 
     ]
     findings.sort(key=lambda finding: finding[0])  # "invalid" before "suspect"
     if not findings:
-        return Verdict("ok")
-    return Verdict(findings[0][0], tuple(text for _, text in findings))
+        return LiveVerdict("ok")
+    return LiveVerdict(findings[0][0], tuple(text for _, text in findings))
 
 
 Finding = tuple[Severity, str]

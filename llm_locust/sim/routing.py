@@ -41,7 +41,7 @@ class Policy(Protocol):
     def pick(self, loads: Loads, request: Routed) -> int: ...
 
 
-class RoundRobin:
+class RoundRobinRouting:
     """The next one in rotation by index, whatever it has in flight."""
 
     def __init__(self) -> None:
@@ -52,14 +52,14 @@ class RoundRobin:
         return self._last
 
 
-class Random:
+class RandomRouting:
     """Any, all alike."""
 
     def pick(self, loads: Loads, request: Routed) -> int:
         return request.source.choice(sorted(loads))
 
 
-class LeastInflight:
+class LeastInflightRouting:
     """The one with the fewest in flight; those that have equally few take turns (nginx' least_conn)."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class LeastRequest:
         return min(drawn, key=loads.__getitem__)
 
 
-class Sticky:
+class StickyRouting:
     """The same one for the same session, by rendezvous hashing.
 
     Each pair of session and replica has a hash and the highest one in rotation wins, so that a replica
@@ -104,7 +104,7 @@ class PrefixAware:
         self._imbalance = imbalance
         self._memory_blocks = memory_blocks
         self._routed: dict[int, OrderedDict[int, None]] = {}
-        self._fallback = LeastInflight()
+        self._fallback = LeastInflightRouting()
 
     def pick(self, loads: Loads, request: Routed) -> int:
         for gone in self._routed.keys() - loads.keys():
@@ -146,11 +146,11 @@ POLICIES = ("round_robin", "random", "least_inflight", "least_request", "sticky"
 def make_policy(name: str, prefix_imbalance: int = PREFIX_IMBALANCE) -> Policy:
     """A fresh policy of that name, one of :data:`POLICIES`."""
     policies: dict[str, Callable[[], Policy]] = {
-        "round_robin": RoundRobin,
-        "random": Random,
-        "least_inflight": LeastInflight,
+        "round_robin": RoundRobinRouting,
+        "random": RandomRouting,
+        "least_inflight": LeastInflightRouting,
         "least_request": LeastRequest,
-        "sticky": Sticky,
+        "sticky": StickyRouting,
         "prefix": lambda: PrefixAware(prefix_imbalance),
     }
     return policies[name]()

@@ -81,17 +81,17 @@ def account(
         last_words: each worker's own facts, written when it ended.
         held: what is there of each worker.
     """
-    told: dict[str, list[_Told]] = {}
+    told: dict[str, list[_ReportedFacts]] = {}
     for manifest in manifests:
         for facts in manifest.workers:
             final = facts.left or (manifest.ended_ns is not None and not facts.lost)
-            told.setdefault(facts.id, []).append(_Told(facts, final))
+            told.setdefault(facts.id, []).append(_ReportedFacts(facts, final))
     for worker in sorted((last_words.keys() | held.keys()) - told.keys()):
         taken = {each[0].facts.index for each in told.values()}
         facts = last_words.get(worker) or WorkerFacts(id=worker, index=-1, announced=None, received=0)
         if facts.index < 0 or facts.index in taken:
             facts = replace(facts, index=1 + max(taken, default=-1))
-        told[worker] = [_Told(facts, final=False)]
+        told[worker] = [_ReportedFacts(facts, final=False)]
     workers = [
         _account(each, last_words.get(worker), held.get(worker, Holding())) for worker, each in told.items()
     ]
@@ -102,14 +102,14 @@ def account(
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _ReportedFacts:
     """What a manifest says of a worker, and whether it does so after the worker's final word."""
 
     facts: WorkerFacts
     final: bool
 
 
-def _account(told: Sequence[_Told], word: WorkerFacts | None, held: Holding) -> WorkerFacts:
+def _account(told: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Holding) -> WorkerFacts:
     """One worker's facts.
 
     Announced is the largest count that anybody knows, and ``in_flight`` what was said with it; of equal

@@ -14,9 +14,9 @@ from re import fullmatch
 
 import numpy as np
 
-from llm_locust.workload.datasets.sharegpt import Conversation
+from llm_locust.workload.datasets.sharegpt import ShareGptConversation
 from llm_locust.workload.draws import generator
-from llm_locust.workload.lengths.times import Times, parse_times
+from llm_locust.workload.lengths.times import TimeDistribution, parse_times
 from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
 from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, Workload
 from llm_locust.workload.text.prompts import Message, Prompt, head_tag, with_head
@@ -47,8 +47,8 @@ class ConversationPlan:
     """
 
     turns: Lengths | None = None
-    think_time: Times | None = None
-    patience: Times | None = None
+    think_time: TimeDistribution | None = None
+    patience: TimeDistribution | None = None
     carried: int | None = None
 
 
@@ -85,7 +85,7 @@ def parse_history(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConversationId:
     """Which conversation it is: the n-th of a user of a worker, in the run of a seed."""
 
     seed: int
@@ -105,12 +105,12 @@ class Manner:
     think_s: Iterator[float]
 
 
-def manner(plan: ConversationPlan, place: Place) -> Manner:
+def manner(plan: ConversationPlan, place: ConversationId) -> Manner:
     patience = None if plan.patience is None else plan.patience.draw_s(place.generator(_PATIENCE))
     return Manner(patience, _thinking(plan.think_time, place))
 
 
-def _thinking(think_time: Times | None, place: Place) -> Iterator[float]:
+def _thinking(think_time: TimeDistribution | None, place: ConversationId) -> Iterator[float]:
     rng = place.generator(_THINKING)
     while True:
         yield 0.0 if think_time is None else think_time.draw_s(rng)
@@ -148,7 +148,7 @@ def script_of(prompt: Prompt) -> Script:
     return Script((*turns[:-1], replace(turns[-1], answer=prompt.answer, expected=prompt.expected)), lead)
 
 
-def script_of_dialogue(dialogue: Conversation, head: str = "") -> Script:
+def script_of_dialogue(dialogue: ShareGptConversation, head: str = "") -> Script:
     """A dataset's conversation as a script; with ``head``, all its requests begin with that."""
     turns = [Prompt(text=turn.text, id=dialogue.id) for turn in dialogue.turns]
     if dialogue.system is None:
@@ -158,14 +158,16 @@ def script_of_dialogue(dialogue: Conversation, head: str = "") -> Script:
     return Script(tuple(turns), ({"role": "system", "content": system},))
 
 
-def drawn_script(dialogues: Sequence[Conversation], place: Place, salt: str | None) -> Script:
+def drawn_script(
+    dialogues: Sequence[ShareGptConversation], place: ConversationId, salt: str | None
+) -> Script:
     """One of ``dialogues``, each as likely. ``salt``, a text of the run's own, makes its start unique."""
     chosen = int(place.generator(_SCRIPT).integers(len(dialogues)))
     head = "" if salt is None else head_tag(salt, *_key(place))
     return script_of_dialogue(dialogues[chosen], head)
 
 
-def turn_count(plan: ConversationPlan, place: Place, own: int, most: int | None = None) -> int:
+def turn_count(plan: ConversationPlan, place: ConversationId, own: int, most: int | None = None) -> int:
     """How many turns a conversation has: the plan's, up to ``most``; ``own`` where the plan does not say."""
     if plan.turns is None:
         return own
@@ -173,7 +175,7 @@ def turn_count(plan: ConversationPlan, place: Place, own: int, most: int | None 
     return drawn if most is None else min(drawn, most)
 
 
-def follow_ups(workload: Workload, place: Place) -> Iterator[Prompt]:
+def follow_ups(workload: Workload, place: ConversationId) -> Iterator[Prompt]:
     """Synthetic turns after the first, without end, each as long as ``--input-tokens`` says.
 
     They have no shared prefix: that is the beginning of a conversation. An output length comes only
@@ -187,11 +189,11 @@ def follow_ups(workload: Workload, place: Place) -> Iterator[Prompt]:
         yield workload.replayed(_number(place, turn), row[0], row[1] if paired else None)
 
 
-def _key(place: Place) -> tuple[str, int, int, int]:
+def _key(place: ConversationId) -> tuple[str, int, int, int]:
     return ("conversation", place.worker, place.user, place.number)
 
 
-def _number(place: Place, turn: int) -> int:
+def _number(place: ConversationId, turn: int) -> int:
     """A number that no other turn of the run has (64 bits of a hash)."""
     key = "/".join(map(str, (*_key(place), turn)))
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
@@ -201,14 +203,14 @@ def _number(place: Place, turn: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class AnsweredTurn:
     """One turn that was answered: its messages, and their tokens as far as they are known."""
 
     messages: tuple[Message, ...]
     tokens: int | None
 
 
-def exchange(said: Prompt, answer: str, answer_tokens: int | None) -> Exchange:
+def exchange(said: Prompt, answer: str, answer_tokens: int | None) -> AnsweredTurn:
     """What was new in a turn, and the answer to it.
 
     Args:
@@ -216,16 +218,18 @@ def exchange(said: Prompt, answer: str, answer_tokens: int | None) -> Exchange:
     """
     new = _tokens_of(said)
     tokens = None if new is None or answer_tokens is None else new + answer_tokens
-    return Exchange((*_messages_of(said), {"role": "assistant", "content": answer}), tokens)
+    return AnsweredTurn((*_messages_of(said), {"role": "assistant", "content": answer}), tokens)
 
 
-def carry_on(past: Sequence[Exchange], last: Exchange, carried: int | None) -> tuple[Exchange, ...]:
+def carry_on(
+    past: Sequence[AnsweredTurn], last: AnsweredTurn, carried: int | None
+) -> tuple[AnsweredTurn, ...]:
     """The turns that the next request begins with."""
     turns = (*past, last)
     return turns if carried is None else turns[max(0, len(turns) - carried) :]
 
 
-def with_history(said: Prompt, past: Sequence[Exchange], lead: Sequence[Message] = ()) -> Prompt:
+def with_history(said: Prompt, past: Sequence[AnsweredTurn], lead: Sequence[Message] = ()) -> Prompt:
     """The request of a turn: ``lead``, the turns ``past``, and what is new.
 
     Its asked input length is the new one and all that is carried; None where a part is not known.

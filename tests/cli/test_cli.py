@@ -12,7 +12,7 @@ from metrics_cases import ORIGIN_NS, batch
 from report_cases import lost_records, manifest, records, write_run
 
 from llm_locust.cli.main import main
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, Sample, SampleWriter
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.store import (
     FRAMES_FILE,
     MANIFEST_FILE,
@@ -213,7 +213,9 @@ def test_merge_takes_along_what_was_scraped_of_the_run_and_of_no_other(tmp_path:
     other = left_over(tmp_path / "other", id="another", ended_ns=ORIGIN_NS + 20_000_000_000)
     for of, target in ((left, "a:8000"), (other, "b:8000")):
         with SampleWriter(of / SERVER_METRICS_FILE) as writer:
-            writer.write([Sample(ORIGIN_NS + i * 10**9, target, "running", "{}", 3.0) for i in range(12)])
+            writer.write(
+                [ServerSample(ORIGIN_NS + i * 10**9, target, "running", "{}", 3.0) for i in range(12)]
+            )
     sources = [str(left), str(other)]
     run = read_manifest(left).id
     assert main(["merge", *sources, "--run", run, "--out", str(tmp_path / "out")]) == 0

@@ -12,9 +12,9 @@ from page_server import hang, serving
 from scripted import TlsFiles
 
 from llm_locust.deployment.discovery import ApiServer, DiscoveryError, targets_of
-from llm_locust.deployment.endpoints import Endpoint, Target
+from llm_locust.deployment.endpoints import Endpoint, ScrapeTarget
 
-Ask = Callable[..., list[Target]]
+Ask = Callable[..., list[ScrapeTarget]]
 
 
 def pod(
@@ -89,7 +89,7 @@ def api(served: tuple[int, Path], tmp_path: Path, tls_files: TlsFiles) -> ApiSer
 
 @pytest.fixture
 def ask(api: ApiServer, served: tuple[int, Path]) -> Ask:
-    def targets(text: str, *pods: Any, content: str | None = None) -> list[Target]:
+    def targets(text: str, *pods: Any, content: str | None = None) -> list[ScrapeTarget]:
         (served[1] / "pods.json").write_text(json.dumps(pods) if content is None else content)
         return targets_of(Endpoint.parse(text), api)
 
@@ -107,8 +107,8 @@ def test_each_ready_pod_with_the_labels_is_a_target_of_its_name(ask: Ask) -> Non
         pod("elsewhere", "10.0.0.5", namespace="prod"),
     )
     assert found == [
-        Target("vllm-0:8000", "http", "10.0.0.1", "10.0.0.1", 8000, "/metrics"),
-        Target("vllm-1:8000", "http", "10.0.0.2", "10.0.0.2", 8000, "/metrics"),
+        ScrapeTarget("vllm-0:8000", "http", "10.0.0.1", "10.0.0.1", 8000, "/metrics"),
+        ScrapeTarget("vllm-1:8000", "http", "10.0.0.2", "10.0.0.2", 8000, "/metrics"),
     ]
 
 

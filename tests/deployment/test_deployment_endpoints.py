@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llm_locust.deployment.endpoints import Endpoint, EndpointError, Pods, Target, targets_of
+from llm_locust.deployment.endpoints import Endpoint, EndpointError, Pods, ScrapeTarget, targets_of
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_password_is_refused_and_not_repeated() -> None:
 
 def test_a_plain_url_is_one_target_whose_name_is_resolved_when_it_is_connected_to() -> None:
     assert targets_of(Endpoint.parse("http://nowhere.invalid:8000")) == [
-        Target("nowhere.invalid:8000", "http", "nowhere.invalid", "nowhere.invalid", 8000, "/metrics")
+        ScrapeTarget("nowhere.invalid:8000", "http", "nowhere.invalid", "nowhere.invalid", 8000, "/metrics")
     ]
 
 

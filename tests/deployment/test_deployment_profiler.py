@@ -4,8 +4,8 @@ import pytest
 
 from llm_locust.deployment.profiler import (
     Answered,
-    Call,
     ProfileError,
+    ProfilerCall,
     ProfileSpan,
     call_all,
     failures_line,
@@ -35,8 +35,8 @@ def test_another_form_is_refused_with_what_to_write(text: str) -> None:
 
 def test_the_profiler_starts_and_stops_at_its_times_and_with_the_run() -> None:
     span = ProfileSpan.parse("30s@120s")
-    assert profile_calls(span) == [Call(120, "/start_profile"), Call(150, "/stop_profile")]
-    assert profile_calls(span, run_s=140)[1] == Call(140, "/stop_profile")
+    assert profile_calls(span) == [ProfilerCall(120, "/start_profile"), ProfilerCall(150, "/stop_profile")]
+    assert profile_calls(span, run_s=140)[1] == ProfilerCall(140, "/stop_profile")
     with pytest.raises(ProfileError, match="the run is over after 100 s"):
         profile_calls(span, run_s=100)
 

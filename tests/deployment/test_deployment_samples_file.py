@@ -7,9 +7,9 @@ import pytest
 
 from llm_locust.deployment.samples_file import (
     SCHEMA,
-    Sample,
     SamplesError,
     SampleWriter,
+    ServerSample,
     compact_samples,
     read_samples,
 )
@@ -20,12 +20,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "server_metrics.parquet"
 
 
-def sample(i: int) -> Sample:
-    return Sample(1_795_000_000_000_000_000 + i, f"t{i % 2}", "running", '{"engine":"0"}', i / 2)
+def sample(i: int) -> ServerSample:
+    return ServerSample(1_795_000_000_000_000_000 + i, f"t{i % 2}", "running", '{"engine":"0"}', i / 2)
 
 
-def rows(path: Path) -> list[Sample]:
-    return [Sample(**row) for table in read_samples(path) for row in table.to_pylist()]
+def rows(path: Path) -> list[ServerSample]:
+    return [ServerSample(**row) for table in read_samples(path) for row in table.to_pylist()]
 
 
 def test_what_was_written_is_read_and_then_is_parquet(path: Path) -> None:

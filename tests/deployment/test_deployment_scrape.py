@@ -11,8 +11,8 @@ import pytest
 from page_server import Behaviour, drip, hang, page, serving
 
 from llm_locust.deployment.endpoints import Endpoint, targets_of
-from llm_locust.deployment.samples_file import Sample
-from llm_locust.deployment.scrape import Plan, Scraper, scrape
+from llm_locust.deployment.samples_file import ServerSample
+from llm_locust.deployment.scrape import ScrapePlan, Scraper, scrape
 
 PAGE = page('vllm:num_requests_running{engine="1",a="0"} 3\nother 9\n')
 
@@ -21,9 +21,9 @@ def endpoint(port: int, host: str = "127.0.0.1", scheme: str = "http") -> Endpoi
     return Endpoint.parse(f"{scheme}://{host}:{port}/metrics")
 
 
-def one(behaviour: Behaviour, **more: Any) -> tuple[dict[str, float], str | None, list[Sample]]:
+def one(behaviour: Behaviour, **more: Any) -> tuple[dict[str, float], str | None, list[ServerSample]]:
     with serving(behaviour) as port:
-        plan = Plan(endpoints=[endpoint(port)], timeout_s=0.2, **more)
+        plan = ScrapePlan(endpoints=[endpoint(port)], timeout_s=0.2, **more)
         samples, reason = scrape(targets_of(plan.endpoints[0])[0], plan)
     return {s.name: s.value for s in samples}, reason, samples
 
@@ -48,8 +48,8 @@ def test_without_a_page_the_target_is_down_and_the_reason_is_told(behaviour: Beh
     assert reason
 
 
-def collect(scraper: Scraper, enough: Callable[[list[Sample]], bool]) -> list[Sample]:
-    found: list[Sample] = []
+def collect(scraper: Scraper, enough: Callable[[list[ServerSample]], bool]) -> list[ServerSample]:
+    found: list[ServerSample] = []
     ends = time.monotonic() + 5
     while not enough(found) and time.monotonic() < ends:
         found += scraper.take()
@@ -61,7 +61,9 @@ def test_those_that_hang_and_those_that_send_garbage_do_not_slow_down_the_others
     lines: list[str] = []
     with serving(PAGE) as good, serving(hang) as hung, serving(page("{{{")) as bad, serving(drip) as slow:
         ports = {"good": good, "hung": hung, "bad": bad, "slow": slow}
-        plan = Plan(endpoints=[endpoint(port) for port in ports.values()], interval_s=0.05, timeout_s=0.4)
+        plan = ScrapePlan(
+            endpoints=[endpoint(port) for port in ports.values()], interval_s=0.05, timeout_s=0.4
+        )
         scraper = Scraper(plan, lines.append)
         scraper.start()
         name = {f"127.0.0.1:{port}": word for word, port in ports.items()}
@@ -81,7 +83,7 @@ def test_those_that_hang_and_those_that_send_garbage_do_not_slow_down_the_others
 
 def test_each_target_is_scraped_a_last_time_when_asked_to_stop() -> None:
     with serving(PAGE) as port:
-        scraper = Scraper(Plan(endpoints=[endpoint(port)], interval_s=30.0), print)
+        scraper = Scraper(ScrapePlan(endpoints=[endpoint(port)], interval_s=30.0), print)
         scraper.start()
         assert collect(scraper, bool)
         scraper.stop(within_s=2.0)
@@ -92,7 +94,7 @@ def test_pages_of_one_port_are_told_apart_by_their_paths() -> None:
     with serving(PAGE) as port:
         paths = ("/metrics", "/gpu/metrics?module=a", "/r0/metrics")
         endpoints = [Endpoint.parse(f"http://127.0.0.1:{port}{path}") for path in paths]
-        scraper = Scraper(Plan(endpoints=endpoints, interval_s=30.0), print)
+        scraper = Scraper(ScrapePlan(endpoints=endpoints, interval_s=30.0), print)
         scraper.start()
         scraper.await_first(within_s=5.0)
         scraper.stop(within_s=5.0)
@@ -103,7 +105,7 @@ def test_pages_of_one_port_are_told_apart_by_their_paths() -> None:
 
 def test_the_first_scrapes_are_awaited_but_not_for_ever() -> None:
     with serving(PAGE) as port, serving(hang) as hung:
-        plan = Plan(endpoints=[endpoint(port), endpoint(hung)], interval_s=30.0, timeout_s=30.0)
+        plan = ScrapePlan(endpoints=[endpoint(port), endpoint(hung)], interval_s=30.0, timeout_s=30.0)
         scraper = Scraper(plan, print)
         scraper.start()
         began = time.monotonic()
@@ -115,7 +117,7 @@ def test_the_first_scrapes_are_awaited_but_not_for_ever() -> None:
 
 def test_one_that_gave_no_page_is_not_waited_for_once_more() -> None:
     with serving(hang) as hung:
-        scraper = Scraper(Plan(endpoints=[endpoint(hung)], interval_s=0.01, timeout_s=0.4), print)
+        scraper = Scraper(ScrapePlan(endpoints=[endpoint(hung)], interval_s=0.01, timeout_s=0.4), print)
         scraper.start()
         Event().wait(0.1)
         began = time.monotonic()
@@ -135,7 +137,7 @@ def test_addresses_of_a_name_come_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("llm_locust.deployment.scrape.RESOLVE_S", 0.02)
     lines: list[str] = []
     with serving(PAGE) as port:
-        plan = Plan(endpoints=[endpoint(port, "service", "dns+http")], interval_s=0.02)
+        plan = ScrapePlan(endpoints=[endpoint(port, "service", "dns+http")], interval_s=0.02)
         scraper = Scraper(plan, lines.append)
         scraper.start()
         collect(scraper, lambda s: any(x.name == "running" for x in s))

@@ -17,7 +17,7 @@ from llm_locust.swarm.channel import securing
 from llm_locust.swarm.channel.channel import UNPROVEN, Guard, GuardedClient, GuardedServer
 from llm_locust.swarm.channel.locust_messages import check, unpacked
 from llm_locust.swarm.channel.messages import MessageError
-from llm_locust.swarm.channel.proof import NONCE_BYTES, Session, answer, hello, welcomed
+from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofSession, answer, hello, welcomed
 
 SECRET = b"sixteen bytes at least"
 NONCE = b"n" * NONCE_BYTES
@@ -163,7 +163,7 @@ def test_what_was_overheard_cannot_be_sent_again_by_another_connection() -> None
     with master(SECRET) as (server, guard):
         overheard = [b"", hello(SECRET, b"w", NONCE)]
         welcome, _ = answer(SECRET, b"w", hello(SECRET, b"w", NONCE))
-        worker: Session = welcomed(SECRET, b"w", NONCE, welcome)
+        worker: ProofSession = welcomed(SECRET, b"w", NONCE, welcome)
         stranger = raw(server.port, b"w")
         stranger.send_multipart(overheard)  # answered, but the answer's key is not to be had from it
         payload = msgpack.dumps(("client_ready", "2.47.0", "w"))

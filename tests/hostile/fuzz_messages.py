@@ -25,8 +25,8 @@ from prometheus_client import generate_latest
 
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth
 from llm_locust.live.counts import SCALARS
-from llm_locust.live.keys import Key
-from llm_locust.live.messages import LiveReport, PackedCounts, ReportError, Slice, encode_report
+from llm_locust.live.keys import LiveKey
+from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, encode_report
 from llm_locust.live.prometheus import registry
 from llm_locust.live.series import Charts
 from llm_locust.live.snapshot import snapshot
@@ -37,7 +37,7 @@ from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.locust_messages import KINDS as LOCUST_KINDS
 from llm_locust.swarm.channel.locust_messages import check, unpacked
 from llm_locust.swarm.channel.messages import CountsMessage, MessageError, plain, read
-from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
+from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, ProofSession, answer, hello, welcomed
 from llm_locust.swarm.channel.reported import Reported
 from llm_locust.swarm.delivery.collector import Inbox
 from llm_locust.swarm.run.roster import Roster
@@ -120,7 +120,11 @@ assert _LOCUST.keys() == LOCUST_KINDS, "a message of Locust's without an example
 
 _REPORT = encode_report(
     LiveReport(
-        "r", 0, 0, 1, [Slice(0.5, [PackedCounts(Key("chat", "", ""), [1] * len(SCALARS), [5, 7], [1, 2])])]
+        "r",
+        0,
+        0,
+        1,
+        [LiveSlice(0.5, [PackedCounts(LiveKey("chat", "", ""), [1] * len(SCALARS), [5, 7], [1, 2])])],
     )
 )
 
@@ -214,7 +218,7 @@ def check_proof(data: bytes) -> None:
     for prove in (
         lambda: answer(_SECRET, _NAME, data),
         lambda: welcomed(_SECRET, _NAME, _NONCE, data),
-        lambda: Session(b"key", b"to master").check(b"message", data),
+        lambda: ProofSession(b"key", b"to master").check(b"message", data),
     ):
         if data == _HELLO:
             continue

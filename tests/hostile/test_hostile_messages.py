@@ -15,8 +15,8 @@ from record_strategies import record
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
-from llm_locust.live.keys import Key
-from llm_locust.live.messages import LiveReport, PackedCounts, ReportError, Slice, decode_report
+from llm_locust.live.keys import LiveKey
+from llm_locust.live.messages import LiveReport, LiveSlice, PackedCounts, ReportError, decode_report
 from llm_locust.live.state import LiveRun
 from llm_locust.live.store import LiveStore
 from llm_locust.store import FrameHeader, FrameLog, encode_frame, frame_header
@@ -367,9 +367,9 @@ def test_versions_that_understand_each_other_are_told_from_those_that_do_not() -
 
 
 def live(**fields: Any) -> bytes:
-    key = Key("chat", "", "")
+    key = LiveKey("chat", "", "")
     packed = PackedCounts(key, fields.pop("scalars", []), fields.pop("steps", []), fields.pop("counts", []))
-    slices = [Slice(fields.pop("age_s", 0.5), [packed])]
+    slices = [LiveSlice(fields.pop("age_s", 0.5), [packed])]
     report = LiveReport(
         *{"run": "r", "epoch": 0, "seq": 0, "finished": 1, "slices": slices, **fields}.values()
     )
@@ -391,7 +391,7 @@ def live(**fields: Any) -> bytes:
         {"scalars": [1] * 10_000},
         {"steps": [-1], "counts": [1]},
         {"steps": [1], "counts": [2**60]},
-        {"slices": [Slice(0.5, [])] * 10_000},
+        {"slices": [LiveSlice(0.5, [])] * 10_000},
     ],
     ids=lambda attack: repr(attack)[:40],
 )

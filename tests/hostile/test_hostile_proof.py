@@ -15,7 +15,7 @@ from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.proof import (
     NONCE_BYTES,
     ProofError,
-    Session,
+    ProofSession,
     answer,
     hello,
     secret_of,
@@ -27,7 +27,7 @@ SECRET = b"sixteen bytes at least"
 NONCE = b"n" * NONCE_BYTES
 
 
-def sessions(name: bytes = b"w", nonce: bytes = NONCE) -> tuple[Session, Session]:
+def sessions(name: bytes = b"w", nonce: bytes = NONCE) -> tuple[ProofSession, ProofSession]:
     """A worker's session and its master's."""
     welcome, masters = answer(SECRET, name, hello(SECRET, name, nonce))
     return welcomed(SECRET, name, nonce, welcome), masters

@@ -17,7 +17,7 @@ from k8s_tools import kubectl_on_path
 
 from llm_locust.cli import k8s as command
 from llm_locust.k8s.scenario_files import MOST_BYTES, RenderError, files_of
-from llm_locust.k8s.target import Target
+from llm_locust.k8s.target import ServerTarget
 from llm_locust.scenario import load_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -281,9 +281,9 @@ def test_every_example_scenario_renders(render: Render, name: str, tmp_path: Pat
 
 @pytest.mark.parametrize("url", ["http://vllm", "http://vllm:8000/v1"])
 def test_a_name_without_a_namespace_is_a_service_of_the_runs_own(url: str) -> None:
-    assert Target.parse(url).egress(()) == [{"to": [{"podSelector": {}}]}]
+    assert ServerTarget.parse(url).egress(()) == [{"to": [{"podSelector": {}}]}]
 
 
 def test_an_address_of_version_6_is_one_address() -> None:
-    (rule,) = Target.parse("https://[2001:db8::1]/v1").egress(())
+    (rule,) = ServerTarget.parse("https://[2001:db8::1]/v1").egress(())
     assert json.dumps(rule) == '{"to": [{"ipBlock": {"cidr": "2001:db8::1/128"}}], "ports": [{"port": 443}]}'

@@ -12,7 +12,7 @@ from metrics_cases import batch, columns, failed, request, requests
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.live.counting import count
 from llm_locust.live.counts import METRICS, NOTHING, SCALARS, Counts
-from llm_locust.live.keys import OTHERS, Key, KeyLimit
+from llm_locust.live.keys import OTHERS, KeyLimit, LiveKey
 from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom, judge
 from llm_locust.metrics.requests.latency import itl, per_request
 from llm_locust.metrics.requests.slo import SLO_METRICS, Slo
@@ -22,8 +22,8 @@ many = st.lists(requests(), min_size=1, max_size=10)
 whences: st.SearchStrategy[MeasuredFrom] = st.sampled_from(["sent", "scheduled"])
 
 
-def key_of(record: RequestRecord) -> Key:
-    return Key(record.name, record.slo_class, record.replica or "")
+def key_of(record: RequestRecord) -> LiveKey:
+    return LiveKey(record.name, record.slo_class, record.replica or "")
 
 
 @given(many, whences)
@@ -121,17 +121,17 @@ def test_replicas_beyond_the_limit_are_counted_together_under_their_name() -> No
     limit = KeyLimit(most_keys=3)
     found = count(batch(*(request(replica=f"pod-{i}") for i in range(10))), limit, LIMITS, "sent")
     assert sum(c.ended for c in found.values()) == 10
-    assert found[Key("chat", "", OTHERS)].ended == 7
+    assert found[LiveKey("chat", "", OTHERS)].ended == 7
 
 
 def test_names_beyond_the_limit_are_counted_together() -> None:
     limit = KeyLimit(most_pairs=2)
     found = count(batch(*(request(name=f"task {i}") for i in range(5))), limit, LIMITS, "sent")
-    assert found[Key(OTHERS, OTHERS, OTHERS)].ended == 3
+    assert found[LiveKey(OTHERS, OTHERS, OTHERS)].ended == 3
 
 
-@given(st.lists(st.builds(Key, *[st.sampled_from("abcdefgh")] * 3), max_size=200))
-def test_however_many_keys_come_few_go_out_and_known_ones_stay(keys: list[Key]) -> None:
+@given(st.lists(st.builds(LiveKey, *[st.sampled_from("abcdefgh")] * 3), max_size=200))
+def test_however_many_keys_come_few_go_out_and_known_ones_stay(keys: list[LiveKey]) -> None:
     limit = KeyLimit(most_pairs=3, most_keys=8)
     first = [limit.fold(key) for key in keys]
     assert len(set(first)) <= 8 + 3 + 1
@@ -139,9 +139,9 @@ def test_however_many_keys_come_few_go_out_and_known_ones_stay(keys: list[Key]) 
 
 
 @pytest.mark.parametrize("fold", [KeyLimit().fold, KeyLimit(1, 1).fold])
-def test_folding_is_done_with_what_was_folded_elsewhere(fold: Callable[[Key], Key]) -> None:
-    fold(Key("a", "", "x"))
-    key = fold(Key("b", "", "y"))
+def test_folding_is_done_with_what_was_folded_elsewhere(fold: Callable[[LiveKey], LiveKey]) -> None:
+    fold(LiveKey("a", "", "x"))
+    key = fold(LiveKey("b", "", "y"))
     assert fold(key) == key
 
 

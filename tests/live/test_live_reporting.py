@@ -8,12 +8,12 @@ from live_cases import LIMITS, Clock, counts_of
 from metrics_cases import request, requests
 
 from llm_locust.core.record import RequestRecord
-from llm_locust.live.keys import Key
+from llm_locust.live.keys import LiveKey
 from llm_locust.live.messages import (
     LiveReport,
+    LiveSlice,
     PackedCounts,
     ReportError,
-    Slice,
     decode_report,
     encode_report,
 )
@@ -75,7 +75,7 @@ def test_a_reset_forgets_what_was_not_reported() -> None:
 @given(st.lists(requests(), min_size=1, max_size=5))
 def test_counts_survive_their_way(records: list[RequestRecord]) -> None:
     for key, counts in counts_of(*records).items():
-        report = LiveReport("run", 0, 0, 1, [Slice.of(0.5, {key: counts})])
+        report = LiveReport("run", 0, 0, 1, [LiveSlice.of(0.5, {key: counts})])
         (packed,) = decode_report(encode_report(report)).slices[0].counts
         back = packed.unpacked()
         assert packed.key == key
@@ -103,4 +103,4 @@ def test_a_report_of_a_second_with_few_requests_is_small() -> None:
 
 def test_sums_of_another_version_are_refused() -> None:
     with pytest.raises(ValueError, match="2 sums instead of"):
-        PackedCounts(Key("chat", "", ""), [1, 2], [], []).unpacked()
+        PackedCounts(LiveKey("chat", "", ""), [1, 2], [], []).unpacked()

@@ -11,12 +11,12 @@ from metrics_cases import failed, request, requests
 
 from llm_locust.core.record import RequestRecord
 from llm_locust.live.counts import SCALARS
-from llm_locust.live.keys import OTHERS, Key
+from llm_locust.live.keys import OTHERS, LiveKey
 from llm_locust.live.messages import (
     LiveReport,
+    LiveSlice,
     PackedCounts,
     ReportError,
-    Slice,
     decode_report,
     encode_report,
 )
@@ -79,8 +79,8 @@ def test_whatever_happens_to_reports_nothing_counts_twice_and_the_rest_is_known(
 
 def greedy(seq: int, scalar: int, count: int) -> bytes:
     """A report whose sums are all as large as one report's may be."""
-    packed = PackedCounts(Key("m", "", ""), [scalar] * len(SCALARS), [5], [count])
-    return encode_report(LiveReport("run", 0, seq, 0, [Slice(0.0, [packed])]))
+    packed = PackedCounts(LiveKey("m", "", ""), [scalar] * len(SCALARS), [5], [count])
+    return encode_report(LiveReport("run", 0, seq, 0, [LiveSlice(0.0, [packed])]))
 
 
 @pytest.mark.parametrize(("scalar", "count", "name"), [(2**53, 1, "records"), (0, 2**53, "latencies")])
@@ -133,7 +133,7 @@ def test_a_reset_counts_anew_and_takes_no_report_from_before() -> None:
 
 def test_a_damaged_report_changes_nothing() -> None:
     run = Run()
-    bad = LiveReport("run", 0, 0, 5, [Slice(0.0, [PackedCounts(Key("a", "", ""), [1], [], [])])])
+    bad = LiveReport("run", 0, 0, 5, [LiveSlice(0.0, [PackedCounts(LiveKey("a", "", ""), [1], [], [])])])
     with pytest.raises(ReportError, match="report 0 holds no live counts: 1 sums"):
         run.store.take("w", encode_report(bad))
     run.ended([request()])
@@ -147,7 +147,7 @@ def test_keys_of_all_workers_together_are_bounded() -> None:
         run.ended([request(replica=f"{number}-{i}") for i in range(20)], f"w{number}")
     run.report()
     assert len(run.store.content.totals) <= 128 + 32 + 1
-    assert run.store.content.totals[Key("chat", "", OTHERS)].ended == 400 - 128
+    assert run.store.content.totals[LiveKey("chat", "", OTHERS)].ended == 400 - 128
 
 
 def test_rates_are_of_the_seconds_that_a_span_has() -> None:
@@ -212,9 +212,9 @@ def test_rows_are_by_name_and_class_and_by_replica() -> None:
     run.clock.tick()
     told = snapshot(run.store)
     assert [(row.key, row.figures.requests) for row in told.names] == [
-        (Key("a", "", ""), 2),
-        (Key("b", "", ""), 1),
-        (Key("b", "fast", ""), 1),
+        (LiveKey("a", "", ""), 2),
+        (LiveKey("b", "", ""), 1),
+        (LiveKey("b", "fast", ""), 1),
     ]
     assert [(row.key.replica, row.figures.requests) for row in told.replicas] == [("r1", 2), ("r2", 1)]
 
@@ -334,5 +334,5 @@ def _answer(generator: np.random.Generator, number: int) -> RequestRecord:
     )
 
 
-def _slices(run: Run) -> list[Slice]:
+def _slices(run: Run) -> list[LiveSlice]:
     return decode_report(run.worker().report()).slices

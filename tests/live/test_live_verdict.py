@@ -6,7 +6,7 @@ from metrics_cases import request
 
 from llm_locust.live.counts import NOTHING, Counts
 from llm_locust.live.state import MISSING, WorkerState
-from llm_locust.live.verdict import Verdict, verdict
+from llm_locust.live.verdict import LiveVerdict, verdict
 
 
 def counts(lag_ms: float = 0.1, kernel: bool = True, late: float = 0.0, coalesced: int = 0) -> Counts:
@@ -23,16 +23,16 @@ def counts(lag_ms: float = 0.1, kernel: bool = True, late: float = 0.0, coalesce
     return found
 
 
-def judge(found: Counts, *workers: WorkerState, open_loop: bool = False) -> Verdict:
+def judge(found: Counts, *workers: WorkerState, open_loop: bool = False) -> LiveVerdict:
     return verdict(found, workers, open_loop=open_loop)
 
 
 def test_a_client_that_read_in_time_is_ok() -> None:
-    assert judge(counts(), worker(cpu_percent=50.0, hub_lag_ms=0.5)) == Verdict("ok")
+    assert judge(counts(), worker(cpu_percent=50.0, hub_lag_ms=0.5)) == LiveVerdict("ok")
 
 
 def test_nothing_is_held_against_a_client_before_it_has_done_anything() -> None:
-    assert judge(NOTHING) == Verdict("ok")
+    assert judge(NOTHING) == LiveVerdict("ok")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from llm_locust.store import read_manifest
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.run.roster import Roster
-from llm_locust.swarm.run.run import Run
+from llm_locust.swarm.run.run import ActiveRun
 
 #: As a command line without any of our options leaves them.
 DEFAULTS: dict[str, Any] = {
@@ -263,7 +263,7 @@ def test_the_manifests_command_has_no_secret(
     axis = RunClock()
     roster = Roster("i", [], axis.now_ns)
     records: Any = NoRecords()
-    run = Run(info, "n", tmp_path, secretive, 1, records, roster, axis, Health(), axis.now_ns())
+    run = ActiveRun(info, "n", tmp_path, secretive, 1, records, roster, axis, Health(), axis.now_ns())
     run.begin()
     manifest: Manifest = read_manifest(tmp_path)
     assert manifest.command[0] == "locust"

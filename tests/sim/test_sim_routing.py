@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from llm_locust.sim.routing import (
     POLICIES,
-    LeastInflight,
+    LeastInflightRouting,
     LeastRequest,
     PrefixAware,
-    Random,
-    RoundRobin,
+    RandomRouting,
+    RoundRobinRouting,
     Routed,
-    Sticky,
+    StickyRouting,
     make_policy,
 )
 
@@ -35,19 +35,19 @@ def chain(*blocks: int) -> tuple[int, ...]:
 
 
 def test_round_robin_takes_turns_and_skips_who_is_out_of_rotation() -> None:
-    policy = RoundRobin()
+    policy = RoundRobinRouting()
     assert [policy.pick(IDLE, asked()) for _ in range(4)] == [0, 1, 2, 0]
     assert [policy.pick({0: 9, 2: 0}, asked()) for _ in range(3)] == [2, 0, 2]
     assert policy.pick(IDLE, asked()) == 0
 
 
 def test_random_takes_all_alike() -> None:
-    picked = Counter(Random().pick(IDLE, asked(seed=i)) for i in range(3_000))
+    picked = Counter(RandomRouting().pick(IDLE, asked(seed=i)) for i in range(3_000))
     assert all(900 < picked[index] < 1_100 for index in IDLE)
 
 
 def test_least_inflight_takes_the_idlest_and_ties_take_turns() -> None:
-    policy = LeastInflight()
+    policy = LeastInflightRouting()
     assert policy.pick({0: 3, 1: 1, 2: 2}, asked()) == 1
     assert [policy.pick(IDLE, asked()) for _ in range(4)] == [2, 0, 1, 2]
 
@@ -64,13 +64,13 @@ def test_least_request_with_one_replica_takes_that() -> None:
 
 
 def test_a_session_sticks_to_its_replica_whatever_the_load() -> None:
-    policy = Sticky()
+    policy = StickyRouting()
     home = policy.pick(IDLE, asked("alice"))
     assert {policy.pick({**IDLE, home: load}, asked("alice", seed=load)) for load in range(20)} == {home}
 
 
 def test_sessions_spread_over_all_replicas() -> None:
-    picked = Counter(Sticky().pick(IDLE, asked(f"session-{i}")) for i in range(3_000))
+    picked = Counter(StickyRouting().pick(IDLE, asked(f"session-{i}")) for i in range(3_000))
     assert all(900 < picked[index] < 1_100 for index in IDLE)
 
 
@@ -78,11 +78,11 @@ def test_sessions_spread_over_all_replicas() -> None:
 def test_a_replica_that_leaves_moves_none_but_its_own_sessions(
     loads: dict[int, int], session: str, data: st.DataObject
 ) -> None:
-    before = Sticky().pick(loads, asked(session))
+    before = StickyRouting().pick(loads, asked(session))
     gone = data.draw(st.sampled_from(sorted(loads)))
     left = {index: load for index, load in loads.items() if index != gone}
     if left and gone != before:
-        assert Sticky().pick(left, asked(session)) == before
+        assert StickyRouting().pick(left, asked(session)) == before
 
 
 def test_prompts_that_begin_alike_go_to_the_same_replica() -> None:

@@ -8,7 +8,7 @@ from metrics_cases import batch
 from llm_locust.core.record import RequestRecord
 from llm_locust.live.counting import count
 from llm_locust.live.counts import Counts
-from llm_locust.live.keys import Key, KeyLimit
+from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.live.reporting import LiveCounts
 from llm_locust.live.state import LiveRun, Observation, WorkerState
 from llm_locust.live.store import LiveStore
@@ -37,7 +37,7 @@ class Clock:
 
 def counts_of(
     *records: RequestRecord, limits: Limits = LIMITS, measured_from: MeasuredFrom = "sent"
-) -> dict[Key, Counts]:
+) -> dict[LiveKey, Counts]:
     return count(batch(*records), KeyLimit(), limits, measured_from)
 
 

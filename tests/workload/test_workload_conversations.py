@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.workload.conversations import (
+    AnsweredTurn,
     ConversationError,
+    ConversationId,
     ConversationPlan,
-    Exchange,
-    Place,
     carry_on,
     drawn_script,
     exchange,
@@ -24,14 +24,14 @@ from llm_locust.workload.conversations import (
     turn_count,
     with_history,
 )
-from llm_locust.workload.datasets.sharegpt import Conversation, Turn
+from llm_locust.workload.datasets.sharegpt import ShareGptConversation, ShareGptTurn
 from llm_locust.workload.lengths.times import TimesError
 from llm_locust.workload.lengths.tokens import LengthError, parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 
-PLACE = Place(7, 0, 3, 0)
+PLACE = ConversationId(7, 0, 3, 0)
 
 
 def said(role: str, text: str) -> dict[str, str]:
@@ -40,7 +40,7 @@ def said(role: str, text: str) -> dict[str, str]:
 
 def talked(carried: int | None, turns: int = 3) -> list[Prompt]:
     """The requests of a conversation of 10-token questions and 4-token answers."""
-    past: tuple[Exchange, ...] = ()
+    past: tuple[AnsweredTurn, ...] = ()
     requests = []
     for k in range(turns):
         new = Prompt(text=f"q{k}", asked_input_tokens=10)
@@ -137,7 +137,11 @@ def test_a_line_of_one_question_is_one_turn_as_it_is(line: Prompt) -> None:
 
 
 DIALOGUES = tuple(
-    Conversation((Turn(f"why {k}?", "so"), Turn("and?")), system=None if k % 2 else "be brief", id=str(k))
+    ShareGptConversation(
+        (ShareGptTurn(f"why {k}?", "so"), ShareGptTurn("and?")),
+        system=None if k % 2 else "be brief",
+        id=str(k),
+    )
     for k in range(20)
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llm_locust.workload.datasets.load import DatasetError, load_conversations, load_dataset
-from llm_locust.workload.datasets.sharegpt import Conversation, Turn, conversation_of
+from llm_locust.workload.datasets.sharegpt import ShareGptConversation, ShareGptTurn, conversation_of
 from llm_locust.workload.text.prompts import Prompt
 
 
@@ -25,14 +25,16 @@ def write(folder: Path, value: Any, name: str = "sharegpt.json") -> Path:
 
 
 def test_a_conversation_is_its_users_turns_with_their_answers() -> None:
-    assert conversation_of(CHAT) == Conversation((Turn("Why?", "Because."), Turn("And?")), id="x_0")
+    assert conversation_of(CHAT) == ShareGptConversation(
+        (ShareGptTurn("Why?", "Because."), ShareGptTurn("And?")), id="x_0"
+    )
 
 
 def test_what_comes_before_a_question_or_has_no_text_is_left_out() -> None:
     value = said(
         ("gpt", "Continued"), ("human", " "), ("user", "a"), ("gpt", ""), ("bard", "b"), ("bing", "c")
     )
-    assert conversation_of(value) == Conversation((Turn("a", "b\n\nc"),))
+    assert conversation_of(value) == ShareGptConversation((ShareGptTurn("a", "b\n\nc"),))
     assert conversation_of(said()) is None
     assert conversation_of(said(("gpt", "hello"))) is None
 

@@ -36,12 +36,12 @@ class RequestError(ValueError):
         self.kind = kind
 
 
-class _Part(msgspec.Struct):
+class _PromptPart(msgspec.Struct):
     text: str | None = None
 
 
-class _Message(msgspec.Struct):
-    content: str | list[_Part] | None = None
+class _PromptMessage(msgspec.Struct):
+    content: str | list[_PromptPart] | None = None
 
 
 class _StreamOptions(msgspec.Struct):
@@ -62,7 +62,7 @@ _AnyBody = TypeVar("_AnyBody", bound=_Body)
 
 
 class _ChatBody(_Body, kw_only=True):
-    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    messages: Annotated[list[_PromptMessage], msgspec.Meta(min_length=1)]
     max_tokens: _Positive | None = None
     max_completion_tokens: _Positive | None = None
 
@@ -73,15 +73,15 @@ class _CompletionBody(_Body, kw_only=True):
 
 
 class _ResponsesBody(_Body, kw_only=True):
-    input: str | list[_Message]
+    input: str | list[_PromptMessage]
     instructions: str | None = None
     max_output_tokens: _Positive | None = None
 
 
 class _MessagesBody(_Body, kw_only=True):
-    messages: Annotated[list[_Message], msgspec.Meta(min_length=1)]
+    messages: Annotated[list[_PromptMessage], msgspec.Meta(min_length=1)]
     max_tokens: _Positive
-    system: str | list[_Part] | None = None
+    system: str | list[_PromptPart] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ def _read_responses(body: bytes) -> _Read:
 
 def _read_messages(body: bytes) -> _Read:
     asked = _decode(body, _MessagesBody)
-    texts = [_content(_Message(asked.system)), *(_content(m) for m in asked.messages)]
+    texts = [_content(_PromptMessage(asked.system)), *(_content(m) for m in asked.messages)]
     return asked, _tokens(texts), asked.max_tokens
 
 
@@ -242,7 +242,7 @@ _READERS = {
 }
 
 
-def _content(message: _Message) -> str:
+def _content(message: _PromptMessage) -> str:
     if isinstance(message.content, list):
         return " ".join(part.text for part in message.content if part.text)
     return message.content or ""

@@ -29,7 +29,7 @@ the host's memory, no priorities, no speculative decoding.
 
 import random
 
-from llm_locust.sim.engine.scheduler import Batch, Scheduler
+from llm_locust.sim.engine.scheduler import Scheduler, StepBatch
 from llm_locust.sim.engine.sequence import EngineCounters, EngineProfile, Sequence
 
 __all__ = ["Engine", "EngineCounters", "EngineProfile", "Sequence", "step_ns"]
@@ -48,7 +48,7 @@ class Engine:
         self.busy_ns = 0  # virtual time in steps, the one under way as a whole
         self._random = random.Random(seed)
         self._scheduler = Scheduler(profile)
-        self._batch = Batch()  # of the step under way
+        self._batch = StepBatch()  # of the step under way
         self._began_ns = 0  # that step, or the last one
         self._now_ns = 0  # its end
 
@@ -92,7 +92,7 @@ class Engine:
         # The step under way ends here.
         self.busy_ns -= max(0, self._now_ns - max(at_ns, self._began_ns))
         self._now_ns = min(self._now_ns, at_ns)
-        self._scheduler, self._batch = Scheduler(self.profile), Batch()
+        self._scheduler, self._batch = Scheduler(self.profile), StepBatch()
 
     def reset_prefix_cache(self) -> None:
         """No prompt seen so far is found any more. What runs keeps its blocks."""
@@ -114,7 +114,7 @@ class Engine:
 
     def finish_step(self) -> list[Sequence]:
         """End the step: the sequences that have one more token now, in order of admission."""
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, StepBatch()
         return self._scheduler.complete(batch)
 
     def _noise(self) -> float:
@@ -122,7 +122,7 @@ class Engine:
         return self._random.lognormvariate(-sigma * sigma / 2, sigma) if sigma else 1.0
 
 
-def step_ns(profile: EngineProfile, batch: Batch) -> float:
+def step_ns(profile: EngineProfile, batch: StepBatch) -> float:
     """A step's duration by the formulas of this module, without noise and slow factor."""
     decodes, prompt_tokens = len(batch.decodes), sum(tokens for _, tokens in batch.chunks)
     memory_ns: float = profile.step_base_ns

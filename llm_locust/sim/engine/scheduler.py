@@ -11,7 +11,7 @@ Chunk = tuple[Sequence, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StepBatch:
     """What one step computes: the next token of ``decodes``, and ``chunks``."""
 
     decodes: list[Sequence] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Scheduler:
         """Empty the prefix cache. What runs keeps its blocks."""
         self._cache.forget()
 
-    def schedule(self, now_ns: int) -> Batch:
+    def schedule(self, now_ns: int) -> StepBatch:
         """The batch of a step that begins now."""
         preemptions = self.counters.preemptions
         decodes = self._take_decodes()
@@ -76,9 +76,9 @@ class Scheduler:
         chunks = self._take_chunks(budget)
         if self.counters.preemptions == preemptions:  # else what is free is for those that run
             chunks += self._admit(budget - sum(tokens for _, tokens in chunks), now_ns)
-        return Batch(decodes, chunks)
+        return StepBatch(decodes, chunks)
 
-    def complete(self, batch: Batch) -> list[Sequence]:
+    def complete(self, batch: StepBatch) -> list[Sequence]:
         """The batch is computed: those that have one more token now, in order of admission."""
         emitted = []
         for sequence in batch.decodes:

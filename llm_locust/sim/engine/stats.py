@@ -23,7 +23,7 @@ _REQUEST_EDGES_S = (
 
 
 @dataclass(slots=True)
-class Histogram:
+class BucketHistogram:
     """Counts per bucket; an edge belongs to the bucket below it, as Prometheus' ``le`` has it."""
 
     edges: tuple[float, ...]
@@ -49,12 +49,12 @@ class ReplicaStats:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     finished: Counter[str] = field(default_factory=Counter)  # by finish reason
-    ttft_s: Histogram = field(default_factory=lambda: Histogram(_TTFT_EDGES_S))
-    itl_s: Histogram = field(default_factory=lambda: Histogram(_TPOT_EDGES_S))
-    tpot_s: Histogram = field(default_factory=lambda: Histogram(_TPOT_EDGES_S))
-    e2el_s: Histogram = field(default_factory=lambda: Histogram(_REQUEST_EDGES_S))
-    queue_s: Histogram = field(default_factory=lambda: Histogram(_REQUEST_EDGES_S))
-    prefill_s: Histogram = field(default_factory=lambda: Histogram(_REQUEST_EDGES_S))
+    ttft_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_TTFT_EDGES_S))
+    itl_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_TPOT_EDGES_S))
+    tpot_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_TPOT_EDGES_S))
+    e2el_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_REQUEST_EDGES_S))
+    queue_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_REQUEST_EDGES_S))
+    prefill_s: BucketHistogram = field(default_factory=lambda: BucketHistogram(_REQUEST_EDGES_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ _SINGLES: tuple[tuple[str, str, str, Callable[[ReplicaReading], float]], ...] = 
     ("generation_tokens_total", "counter", "Tokens generated.", lambda r: r.stats.generation_tokens),
 )
 
-_HISTOGRAMS: tuple[tuple[str, str, Callable[[ReplicaStats], Histogram]], ...] = (
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[ReplicaStats], BucketHistogram]], ...] = (
     ("time_to_first_token_seconds", "Time to first token.", lambda stats: stats.ttft_s),
     ("inter_token_latency_seconds", "Between two tokens of a request.", lambda stats: stats.itl_s),
     (
@@ -136,7 +136,7 @@ def _finished(label: str, finished: Counter[str]) -> list[str]:
     ]
 
 
-def _buckets(name: str, label: str, histogram: Histogram) -> list[str]:
+def _buckets(name: str, label: str, histogram: BucketHistogram) -> list[str]:
     lines, below = [], 0
     for edge, count in zip((*map(repr, histogram.edges), "+Inf"), histogram.counts, strict=True):
         below += count

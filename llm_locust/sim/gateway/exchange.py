@@ -29,7 +29,7 @@ _FORMATS = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Exchange:
+class GatewayExchange:
     """A request under way. ``source`` is its own random generator, from the seed and its id."""
 
     request: web.Request

@@ -8,7 +8,7 @@ from llm_locust.sim.faults.events import EventLog
 from llm_locust.sim.faults.plan import Action, PlanStep
 from llm_locust.sim.gateway.gateway import Gateway
 from llm_locust.sim.gateway.port import PortError
-from llm_locust.sim.gateway.upstream import State, Upstream
+from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 
 
 class Fleet:
@@ -35,7 +35,7 @@ class Fleet:
             case Action.START:
                 await _start(upstream)
             case Action.DRAIN:
-                upstream.state = State.DRAINING
+                upstream.state = ReplicaState.DRAINING
             case Action.SLOW | Action.NORMAL:
                 upstream.slow(step.factor)
         factor = step.factor if step.action is Action.SLOW else None
@@ -59,13 +59,13 @@ class Fleet:
             self._look_at(upstream)
 
     def _look_at(self, upstream: Upstream) -> None:
-        serves = upstream.state is State.UP
+        serves = upstream.state is ReplicaState.UP
         if serves != upstream.in_rotation:
             upstream.in_rotation = serves
             self._events.add("gateway", upstream.name, "in" if serves else "out")
 
     async def _kill(self, upstream: Upstream) -> None:
-        upstream.state, upstream.profiling = State.DOWN, False
+        upstream.state, upstream.profiling = ReplicaState.DOWN, False
         if upstream.port is not None:
             await upstream.port.close()
         self._gateway.break_off(upstream)
@@ -75,8 +75,8 @@ class Fleet:
 
 
 async def _start(upstream: Upstream) -> None:
-    was_down = upstream.state is State.DOWN
-    upstream.state = State.UP
+    was_down = upstream.state is ReplicaState.DOWN
+    upstream.state = ReplicaState.UP
     if was_down and upstream.port is not None:
         try:
             await upstream.port.open()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from llm_locust.sim.answers.jobs import Job, RequestError
-from llm_locust.sim.gateway.upstream import State, Upstream
+from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 from llm_locust.sim.routing import Policy, Routed
 
 #: The header that names a session to the sticky policy.
@@ -24,7 +24,7 @@ class Front:
     @property
     def gone(self) -> bool:
         """It is the port of a replica that was killed, which has reset its connections."""
-        return self.policy is None and self.upstreams[0].state is State.DOWN
+        return self.policy is None and self.upstreams[0].state is ReplicaState.DOWN
 
     def route(self, request: web.Request, job: Job, source: random.Random) -> Upstream:
         """The replica of a request.
@@ -34,7 +34,7 @@ class Front:
         """
         if self.policy is None:
             (upstream,) = self.upstreams
-            if upstream.state is State.DRAINING:
+            if upstream.state is ReplicaState.DRAINING:
                 raise RequestError(503, "ServiceUnavailableError", f"{upstream.name} takes no new requests.")
             return upstream
         loads = {i: upstream.in_flight for i, upstream in enumerate(self.upstreams) if upstream.in_rotation}

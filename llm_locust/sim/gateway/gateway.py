@@ -15,10 +15,10 @@ from llm_locust.sim.answers.jobs import Endpoint, Job, RequestError, resolve
 from llm_locust.sim.answers.stream import reset_connection
 from llm_locust.sim.answers.template import error_object
 from llm_locust.sim.faults.events import EventLog
-from llm_locust.sim.gateway.exchange import Exchange
+from llm_locust.sim.gateway.exchange import GatewayExchange
 from llm_locust.sim.gateway.front import Front
 from llm_locust.sim.gateway.pages import add_gateway_pages, add_replica_pages
-from llm_locust.sim.gateway.upstream import State, Upstream
+from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 from llm_locust.sim.routing import make_policy
 from llm_locust.sim.settings.deployment import SimSettings
 from llm_locust.sim.truth import TruthEntry, TruthLog
@@ -89,7 +89,7 @@ class Gateway:
         received_ns = time.time_ns()
         number = next(self._numbers)
         request_id = _printable(request.headers.get("X-Request-Id")) or f"req-{number}"
-        exchange = Exchange(
+        exchange = GatewayExchange(
             request=request,
             endpoint=endpoint,
             entry=TruthEntry(request_id=request_id, path=request.path, received_ns=received_ns),
@@ -114,7 +114,7 @@ class Gateway:
             self._truth.write(exchange.entry)
 
     async def _answer(
-        self, exchange: Exchange, front: Front, task: "asyncio.Task[object]"
+        self, exchange: GatewayExchange, front: Front, task: "asyncio.Task[object]"
     ) -> web.StreamResponse:
         entry, source = exchange.entry, exchange.source
         # Drawn first, so that a request's fault depends on nothing but the seed and its id.
@@ -129,7 +129,7 @@ class Gateway:
             job = resolve(exchange.endpoint, body, entry.request_id, settings.limits, source, block_tokens)
             upstream = front.route(exchange.request, job, source)
             entry.replica, entry.fault, entry.input_tokens = upstream.name, fault, job.prompt_tokens
-            if upstream.state is State.DOWN:
+            if upstream.state is ReplicaState.DOWN:
                 entry.fault = DEAD
                 raise RequestError(502, "BadGatewayError", f"{upstream.name} cannot be reached.")
             return await self._forward(exchange, job, _Flight(task, upstream), front)
@@ -137,7 +137,7 @@ class Gateway:
             return await exchange.send_error(e.status, e.kind, str(e))
 
     async def _forward(
-        self, exchange: Exchange, job: Job, flight: _Flight, front: Front
+        self, exchange: GatewayExchange, job: Job, flight: _Flight, front: Front
     ) -> web.StreamResponse:
         self._flights.add(flight)
         flight.upstream.in_flight += 1
@@ -170,7 +170,7 @@ class Gateway:
         return web.json_response({"object": "list", "data": [{"id": m, **about} for m in limits.models]})
 
 
-def _struck(exchange: Exchange, front: Front) -> web.StreamResponse:
+def _struck(exchange: GatewayExchange, front: Front) -> web.StreamResponse:
     """What a client sees of a replica that is killed while it has the client's request.
 
     On the replica's own port a reset; behind the gateway 502 ahead of the answer's head, and after it the

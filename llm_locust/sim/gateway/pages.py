@@ -9,7 +9,7 @@ from aiohttp import web
 from llm_locust.sim.engine.gpu_page import GpuKind, gpu_exposition
 from llm_locust.sim.engine.stats import exposition
 from llm_locust.sim.faults.events import EventLog
-from llm_locust.sim.gateway.upstream import State, Upstream
+from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 
 
 def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], model: str, gpu: GpuKind) -> None:
@@ -23,7 +23,9 @@ def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], model
         return web.Response(status=200 if any(u.in_rotation for u in upstreams) else 503)
 
     async def metrics(request: web.Request) -> web.Response:
-        return _text(exposition(model, [u.replica.reading() for u in upstreams if u.state is not State.DOWN]))
+        return _text(
+            exposition(model, [u.replica.reading() for u in upstreams if u.state is not ReplicaState.DOWN])
+        )
 
     app.router.add_get("/health", health)
     app.router.add_get("/metrics", metrics)
@@ -36,7 +38,7 @@ def add_replica_pages(
     """``/health``: 200, and 503 while it drains. ``/metrics``: as a server of its own, ``engine="0"``."""
 
     async def health(request: web.Request) -> web.Response:
-        return web.Response(status=200 if upstream.state is State.UP else 503)
+        return web.Response(status=200 if upstream.state is ReplicaState.UP else 503)
 
     async def metrics(request: web.Request) -> web.Response:
         return _text(exposition(model, [replace(upstream.replica.reading(), engine="0")]))

@@ -7,7 +7,7 @@ from llm_locust.sim.gateway.port import Port
 from llm_locust.sim.gateway.replica import Replica
 
 
-class State(StrEnum):
+class ReplicaState(StrEnum):
     """What a replica truly does."""
 
     UP = "up"
@@ -26,7 +26,7 @@ class Upstream:
     replica: Replica
     base_factor: float = 1.0
     port: Port | None = None
-    state: State = State.UP
+    state: ReplicaState = ReplicaState.UP
     in_rotation: bool = True
     in_flight: int = 0
     profiling: bool = False

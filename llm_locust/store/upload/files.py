@@ -28,7 +28,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UploadPart:
     """A file to be sent, or bytes [``start``, ``stop``) of one.
 
     Attributes:
@@ -65,7 +65,7 @@ class Part:
                 yield chunk
 
 
-def parts_of(run: Path, sent: Mapping[str, Stored]) -> Iterator[Part]:
+def parts_of(run: Path, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
     """What a run directory amounts to now; links, hidden files and those half written are none of it.
 
     Args:
@@ -84,18 +84,18 @@ def parts_of(run: Path, sent: Mapping[str, Stored]) -> Iterator[Part]:
             if name == FRAMES_FILE:
                 yield from _slices(path, sent)
             else:
-                yield Part(name, path)
+                yield UploadPart(name, path)
 
 
-def _slices(path: Path, sent: Mapping[str, Stored]) -> Iterator[Part]:
+def _slices(path: Path, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
     """Those that were sent, then all behind them up to the end of the last whole frame."""
     try:
         size, start = path.stat().st_size, 0
         while (stored := sent.get(_SLICE.format(start))) and 0 < stored.size <= size - start:
-            yield Part(_SLICE.format(start), path, start, start + stored.size)
+            yield UploadPart(_SLICE.format(start), path, start, start + stored.size)
             start += stored.size
         frames = index_frames(path, start).frames
     except FileNotFoundError:  # the run has ended: its batches are in another file now
         return
     if frames:
-        yield Part(_SLICE.format(start), path, start, frames[-1].offset + frames[-1].length)
+        yield UploadPart(_SLICE.format(start), path, start, frames[-1].offset + frames[-1].length)

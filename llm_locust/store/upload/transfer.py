@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from llm_locust.store.files import MANIFEST_FILE, check_folder_name, read_manifest
 from llm_locust.store.upload.destination import Destination, UploadError, open_destination
-from llm_locust.store.upload.files import Part, Stored, parts_of
+from llm_locust.store.upload.files import Stored, UploadPart, parts_of
 from llm_locust.wire.payload import DECODE_ERRORS
 
 #: At the destination: name -> size and SHA-256 of each file that is there.
@@ -65,7 +65,7 @@ class Uploaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How often a step is tried, and how long is waited between: twice as long each time, 30 s at most."""
 
     attempts: int = 5
@@ -86,7 +86,7 @@ class Patience:
         raise ValueError(f"{self.attempts} attempts: at least one is needed")
 
 
-def upload_run(run: Path, to: str, patience: Patience | None = None) -> Uploaded:
+def upload_run(run: Path, to: str, patience: RetryPolicy | None = None) -> Uploaded:
     """Copy a run directory to ``to/<run id>``, or what of it is new or has changed.
 
     A file is skipped where ``uploaded.json`` there names it with the size and SHA-256 that it has here, and
@@ -110,7 +110,7 @@ def upload_run(run: Path, to: str, patience: Patience | None = None) -> Uploaded
     destination = open_destination(to)
     try:
         with _alone(run):
-            return _everything(run, destination.folder(run_id), patience or Patience())
+            return _everything(run, destination.folder(run_id), patience or RetryPolicy())
     except (OSError, pa.ArrowException) as e:
         raise UploadError(
             f"{str(run)!r} could not be uploaded to {destination.text!r}: {destination.reason(e)}; "
@@ -118,7 +118,7 @@ def upload_run(run: Path, to: str, patience: Patience | None = None) -> Uploaded
         ) from e
 
 
-def _everything(run: Path, to: Destination, patience: Patience) -> Uploaded:
+def _everything(run: Path, to: Destination, patience: RetryPolicy) -> Uploaded:
     while True:
         with suppress(_EndedError):
             return _Upload(run, to, patience).everything()
@@ -147,7 +147,7 @@ class _EndedError(Exception):
 class _Upload:
     """One upload: what is there, and what is sent."""
 
-    def __init__(self, run: Path, destination: Destination, patience: Patience) -> None:
+    def __init__(self, run: Path, destination: Destination, patience: RetryPolicy) -> None:
         self._run = run
         self._to = destination
         self._patience = patience
@@ -178,7 +178,7 @@ class _Upload:
         bytes_sent = sum(stored.size for stored in self._sent.values())
         return Uploaded(self._to.text, tuple(self._sent), tuple(sorted(there)), removed, bytes_sent)
 
-    def _send(self, parts: Sequence[Part], index: dict[str, Stored]) -> None:
+    def _send(self, parts: Sequence[UploadPart], index: dict[str, Stored]) -> None:
         """Send files, each followed by the index that says so."""
         for part in parts:
             with suppress(_GoneError):  # a batch in the spool that the master has by now
@@ -191,7 +191,7 @@ class _Upload:
         self._write_index(index | {MANIFEST_FILE: _stored(content)})
         self._patience.try_again(lambda: self._to.write(MANIFEST_FILE, iter([content])))
 
-    def _copy(self, part: Part) -> Stored:
+    def _copy(self, part: UploadPart) -> Stored:
         digest = hashlib.sha256()
         try:
             size = self._to.write(part.name, part.chunks(digest))
@@ -226,6 +226,6 @@ def _stored(content: bytes) -> Stored:
     return Stored(len(content), hashlib.sha256(content).hexdigest())
 
 
-def _is_there(part: Part, index: Mapping[str, Stored], sizes: Mapping[str, int]) -> bool:
+def _is_there(part: UploadPart, index: Mapping[str, Stored], sizes: Mapping[str, int]) -> bool:
     stored = index.get(part.name)
     return stored is not None and sizes.get(part.name) == stored.size and part.is_as(stored)

@@ -22,7 +22,7 @@ from zmq.error import ZMQError
 from llm_locust.swarm.channel.dropped import Dropped, printable
 from llm_locust.swarm.channel.locust_messages import KINDS, check, unpacked
 from llm_locust.swarm.channel.messages import MOST_FRAME_BYTES, MessageError
-from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, Session, answer, hello, welcomed
+from llm_locust.swarm.channel.proof import NONCE_BYTES, ProofError, ProofSession, answer, hello, welcomed
 from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class GuardedServer(zmqrpc.Server):
 
     def __init__(self, host: str, port: int, guard: Guard) -> None:
         self._guard = guard
-        self._sessions: dict[str, Session] = {}
-        self._welcomed: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: dict[str, ProofSession] = {}
+        self._welcomed: OrderedDict[str, ProofSession] = OrderedDict()
         # As Locust's own, but for the bound, which has to be set before the socket is bound.
         zmqrpc.BaseSocket.__init__(self, zmq.ROUTER, self.ipv4_only(host, port))
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
@@ -168,7 +168,7 @@ class GuardedClient(zmqrpc.Client):
         self._secret = secret
         self._clock = clock
         self._nonce = token_bytes(NONCE_BYTES)
-        self._session: Session | None = None
+        self._session: ProofSession | None = None
         self._waiting: deque[bytes] = deque(maxlen=_MOST_WAITING)
         self._began_s = clock()
         self._hello_due_s = self._began_s

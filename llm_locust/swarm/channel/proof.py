@@ -50,7 +50,7 @@ def mac(key: bytes, *parts: bytes) -> bytes:
     return made.digest()
 
 
-class Session:
+class ProofSession:
     """What two processes that know the secret have in common, as one of them sees it.
 
     Args:
@@ -99,7 +99,7 @@ def hello(secret: bytes, name: bytes, nonce: bytes) -> bytes:
     return nonce + mac(secret, b"hello", name, nonce)
 
 
-def answer(secret: bytes, name: bytes, word: bytes) -> tuple[bytes, Session]:
+def answer(secret: bytes, name: bytes, word: bytes) -> tuple[bytes, ProofSession]:
     """The master's welcome to a worker's hello, and the session that it begins.
 
     Raises:
@@ -112,10 +112,10 @@ def answer(secret: bytes, name: bytes, word: bytes) -> tuple[bytes, Session]:
         raise ProofError("it has another secret than this master")
     own = secrets.token_bytes(NONCE_BYTES)
     key = session_key(secret, name, nonce, own)
-    return nonce + own + mac(key, b"welcome"), Session(key, TO_WORKER)
+    return nonce + own + mac(key, b"welcome"), ProofSession(key, TO_WORKER)
 
 
-def welcomed(secret: bytes, name: bytes, nonce: bytes, welcome: bytes) -> Session:
+def welcomed(secret: bytes, name: bytes, nonce: bytes, welcome: bytes) -> ProofSession:
     """The session that a master's welcome begins, for the worker that said hello with this nonce.
 
     Raises:
@@ -127,7 +127,7 @@ def welcomed(secret: bytes, name: bytes, nonce: bytes, welcome: bytes) -> Sessio
         raise ProofError("the master's answer is none to this worker")
     if not hmac.compare_digest(welcome[2 * NONCE_BYTES :], mac(key, b"welcome")):
         raise ProofError("the master has another secret than this worker")
-    return Session(key, TO_MASTER)
+    return ProofSession(key, TO_MASTER)
 
 
 def secret_of(name: str, environ: Mapping[str, str] = os.environ) -> bytes:

@@ -157,27 +157,27 @@ def pong(ping: PingMessage, clock: RunClock, received_ns: int) -> PongMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class OffsetEstimate:
     """What to add to a worker's realtime to get the run's time, and how far that may be off."""
 
     offset_ns: int
     error_ns: int
 
-    def aged(self, elapsed_ns: int) -> "Estimate":
+    def aged(self, elapsed_ns: int) -> "OffsetEstimate":
         """The same, unchecked for so long: the error has grown by what clocks may drift in that time."""
         return replace(self, error_ns=self.error_ns + drift_ns(elapsed_ns))
 
-    def stepped(self, step_ns: int) -> "Estimate":
+    def stepped(self, step_ns: int) -> "OffsetEstimate":
         """The same after the worker's realtime was stepped."""
         return replace(self, offset_ns=self.offset_ns - step_ns)
 
-    def contradicts(self, other: "Estimate") -> bool:
+    def contradicts(self, other: "OffsetEstimate") -> bool:
         """No true offset would be within the errors of both."""
         return abs(self.offset_ns - other.offset_ns) > self.error_ns + other.error_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class PingExchange:
     """A ping and its pong: when the worker sent and heard them, and the run's clock' times between."""
 
     sent: ClockPair
@@ -202,10 +202,10 @@ class Exchange:
         return clock_step_ns(self.sent, self.heard) is None and self.round_trip_ns >= 0
 
     @property
-    def estimate(self) -> Estimate:
+    def estimate(self) -> OffsetEstimate:
         there = self.received_ns - self.sent.realtime_ns
         back = self.answered_ns - self.heard.realtime_ns
-        return Estimate((there + back) // 2, max(1, (self.round_trip_ns + 1) // 2))
+        return OffsetEstimate((there + back) // 2, max(1, (self.round_trip_ns + 1) // 2))
 
 
 def drift_ns(elapsed_ns: int) -> int:
@@ -213,14 +213,14 @@ def drift_ns(elapsed_ns: int) -> int:
     return -(-elapsed_ns * DRIFT_PPM // 1_000_000)
 
 
-def best_of(exchanges: Iterable[Exchange]) -> Estimate | None:
+def best_of(exchanges: Iterable[PingExchange]) -> OffsetEstimate | None:
     """What the usable exchange of the shortest round trip says; None where there is none."""
     usable = (exchange for exchange in exchanges if exchange.usable)
     best = min(usable, key=lambda exchange: exchange.round_trip_ns, default=None)
     return None if best is None else best.estimate
 
 
-def update(old: Estimate | None, new: Estimate | None, elapsed_ns: int) -> Estimate | None:
+def update(old: OffsetEstimate | None, new: OffsetEstimate | None, elapsed_ns: int) -> OffsetEstimate | None:
     """What is known after a round: its result ``new``, or the ``old`` one, ``elapsed_ns`` older.
 
     The new one is taken, unless its error is more than four times the old one's and the drift allowance

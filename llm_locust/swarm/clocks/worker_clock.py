@@ -13,8 +13,8 @@ from llm_locust.core.manifest import ClockFacts
 from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 from llm_locust.swarm.clocks.run_clock import (
     LOOK_INTERVAL_S,
-    Estimate,
-    Exchange,
+    OffsetEstimate,
+    PingExchange,
     ReadClocks,
     StepDetector,
     best_of,
@@ -53,7 +53,7 @@ class _Round:
 
     pings_left: int = ROUND_EXCHANGES
     open: _Ping | None = None  # not answered yet
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[PingExchange] = field(default_factory=list)
 
 
 class WorkerClock:
@@ -89,7 +89,7 @@ class WorkerClock:
         self._round: _Round | None = None
         self._due_ns: int | None = None  # the next round, monotonic
         self._settled = False  # since the beginning or a step a round has brought something
-        self._estimate: Estimate | None = None
+        self._estimate: OffsetEstimate | None = None
         self._updated_ns = 0  # monotonic
         self._bounds_ns: tuple[int, int] | None = None  # least and most offset of this run
         self._doubt_ns = 0
@@ -139,7 +139,7 @@ class WorkerClock:
         round_ = self._round
         if round_ is None or round_.open is None or round_.open.number != pong.number:
             return
-        exchange = Exchange(round_.open.sent, pong.received_ns, pong.answered_ns, heard)
+        exchange = PingExchange(round_.open.sent, pong.received_ns, pong.answered_ns, heard)
         round_.open = None
         round_.exchanges.append(exchange)
         self._exchanges += exchange.usable
@@ -228,7 +228,7 @@ class WorkerClock:
         self._due_ns = self._read().monotonic_ns + after_ns
         self._wake.set()
 
-    def _take(self, estimate: Estimate) -> None:
+    def _take(self, estimate: OffsetEstimate) -> None:
         self._estimate = estimate
         least_ns, most_ns = self._bounds_ns or (estimate.offset_ns, estimate.offset_ns)
         self._bounds_ns = min(least_ns, estimate.offset_ns), max(most_ns, estimate.offset_ns)

@@ -5,7 +5,7 @@ Arithmetic on times that the caller gives, in seconds of one clock.
 
 import math
 
-from llm_locust.swarm.delivery.unacked_batches import Batch
+from llm_locust.swarm.delivery.unacked_batches import UnackedBatch
 
 #: A batch without an acknowledgement is sent again after this time. While nothing is acknowledged at
 #: all, the oldest alone is, each time after twice as long, up to the second figure: Locust ends a worker
@@ -25,7 +25,7 @@ class SendWindow:
     """Batches on their way, in the order in which they were first sent."""
 
     def __init__(self) -> None:
-        self._batches: dict[Key, Batch] = {}
+        self._batches: dict[Key, UnackedBatch] = {}
         self._interval_s = RESEND_AFTER_S
         self._probe_at_s = math.inf
 
@@ -41,7 +41,7 @@ class SendWindow:
         under_way = sum(batch.size for batch in self._batches.values())
         return not self.silent and len(self._batches) < WINDOW_BATCHES and under_way + size <= WINDOW_BYTES
 
-    def put(self, batch: Batch, now_s: float) -> None:
+    def put(self, batch: UnackedBatch, now_s: float) -> None:
         """The batch is sent now, for the first time or again."""
         if not self._batches:
             self.heard(now_s)  # what was not asked could not be answered: the silence begins now
@@ -61,7 +61,7 @@ class SendWindow:
         for key in [key for key in self._batches if key[0] == run]:
             del self._batches[key]
 
-    def overdue(self, now_s: float) -> list[Batch]:
+    def overdue(self, now_s: float) -> list[UnackedBatch]:
         """What to send again now: everything that is overdue, but in silence the oldest batch alone."""
         if self._batches and now_s >= self._probe_at_s:
             self._interval_s = min(2 * self._interval_s, PROBE_AFTER_S)
@@ -80,5 +80,5 @@ class SendWindow:
             due_at_s = min(due_at_s, *(b.sent_at_s + RESEND_AFTER_S for b in self._batches.values()))
         return max(0.0, due_at_s - now_s)
 
-    def __contains__(self, batch: Batch) -> bool:
+    def __contains__(self, batch: UnackedBatch) -> bool:
         return self._batches.get(batch.key) is batch

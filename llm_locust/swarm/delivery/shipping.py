@@ -13,7 +13,7 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.store import FrameHeader, Spool
 from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.delivery.send_window import SendWindow
-from llm_locust.swarm.delivery.unacked_batches import Batch, UnackedBatches
+from llm_locust.swarm.delivery.unacked_batches import UnackedBatch, UnackedBatches
 from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Shipper:
         self._memory_bytes = memory_bytes
         self._clock = clock
         self._backlogs: dict[str, UnackedBatches] = {}
-        self._to_send: deque[Batch] = deque()  # not sent yet, in order
+        self._to_send: deque[UnackedBatch] = deque()  # not sent yet, in order
         self._window = SendWindow()
         self._hears = True
         self._disk = RLock()
@@ -189,7 +189,7 @@ class Shipper:
         self._see_flushed()
         return self._window.due_in_s(self._clock())
 
-    def _store_next(self) -> tuple[UnackedBatches, Batch] | None:
+    def _store_next(self) -> tuple[UnackedBatches, UnackedBatch] | None:
         for backlog in list(self._backlogs.values()):
             with self._disk:
                 if self._is_open(backlog) and (batch := backlog.store_next()) is not None:
@@ -210,7 +210,7 @@ class Shipper:
             self._to_send.popleft()
         return True
 
-    def _send(self, batch: Batch) -> None:
+    def _send(self, batch: UnackedBatch) -> None:
         """Send a batch, which counts as sent where that fails: it is sent again in its time."""
         self._window.put(batch, self._clock())
         try:
@@ -232,7 +232,7 @@ class Shipper:
         if batch in self._window:  # Locust tries for up to 9 s before it gives up
             self._window.put(batch, self._clock())
 
-    def _load(self, batch: Batch) -> bytes | None:
+    def _load(self, batch: UnackedBatch) -> bytes | None:
         """The batch's bytes; None where it need not be sent, or cannot be any more."""
         with self._disk:
             backlog = self._backlogs.get(batch.header.run)

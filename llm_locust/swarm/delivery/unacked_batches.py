@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class UnackedBatch:
     """A batch without an acknowledgement. ``frame`` is None while its bytes are on disk alone."""
 
     header: FrameHeader
@@ -48,7 +48,7 @@ class UnackedBatches:
         self, run: str, spool: Spool | None, manifest: str, may_say: Callable[[], bool], memory_mib: int
     ) -> None:
         self.run = run
-        self.batches: dict[int, Batch] = {}
+        self.batches: dict[int, UnackedBatch] = {}
         self.over = False  # the master takes no more of this run
         self.dropped = 0  # records that there was no room for
         self.memory_bytes = 0
@@ -57,14 +57,14 @@ class UnackedBatches:
         self._manifest = manifest
         self._may_say = may_say
         self._memory_mib = memory_mib
-        self._to_store: deque[Batch] = deque()
-        self._refused: dict[int, Batch] = {}  # the disk did not take them
+        self._to_store: deque[UnackedBatch] = deque()
+        self._refused: dict[int, UnackedBatch] = {}  # the disk did not take them
         self._said_refused = False
         self._to_remove: list[int] = []  # acknowledged, still on disk
 
-    def add(self, header: FrameHeader, frame: bytes) -> Batch:
+    def add(self, header: FrameHeader, frame: bytes) -> UnackedBatch:
         """Keep a batch; it is in memory until :meth:`store_next` has come to it."""
-        batch = Batch(header, len(frame), frame)
+        batch = UnackedBatch(header, len(frame), frame)
         self.batches[header.seq] = batch
         self.memory_bytes += batch.size
         self._to_store.append(batch)
@@ -87,12 +87,12 @@ class UnackedBatches:
             self.spooled_bytes -= batch.size
             self._to_remove.append(seq)
 
-    def unload(self, batch: Batch) -> None:
+    def unload(self, batch: UnackedBatch) -> None:
         """What is on disk need not be in memory."""
         if batch.stored:
             self._release(batch)
 
-    def store_next(self) -> Batch | None:
+    def store_next(self) -> UnackedBatch | None:
         """Write, in a thread, the next batch that the disk was not asked to take, or may take now.
 
         Gives the batch, whether or not it could be written, and None where there is none.
@@ -106,7 +106,7 @@ class UnackedBatches:
                 return batch
         return None
 
-    def load(self, batch: Batch) -> bytes | None:
+    def load(self, batch: UnackedBatch) -> bytes | None:
         """The batch's bytes, read in a thread where they are not in memory.
 
         None where they are not needed any more, or are gone, for somebody removed or cut the file: the
@@ -169,7 +169,7 @@ class UnackedBatches:
             self._release(batch)
         return sum(b.header.rows for b in self.batches.values())
 
-    def _store(self, spool: Spool, batch: Batch) -> None:
+    def _store(self, spool: Spool, batch: UnackedBatch) -> None:
         assert batch.frame is not None
         try:
             off_the_hub(self._write, spool, batch.header.seq, batch.frame)
@@ -231,7 +231,7 @@ class UnackedBatches:
                 "" if self._spool is None else f", and {self._spool.folder} could not be written",
             )
 
-    def _release(self, batch: Batch) -> None:
+    def _release(self, batch: UnackedBatch) -> None:
         if batch.frame is not None:
             batch.frame = None
             self.memory_bytes -= batch.size

@@ -16,7 +16,7 @@ from gevent.event import Event
 
 from llm_locust.swarm.open_loop.alarm import Alarm
 from llm_locust.swarm.open_loop.greenlets import Greenlets
-from llm_locust.swarm.open_loop.turns import Turns
+from llm_locust.swarm.open_loop.turns import TurnOrder
 from llm_locust.workload.arrivals import Timed, Timetable
 from llm_locust.workload.traces import TraceEntry, TraceError
 
@@ -89,7 +89,7 @@ class Dispatcher(Generic[T, P]):
         now_s: Callable[[], float],
         *,
         max_in_flight: int | None = None,
-        turns: Turns | None = None,
+        turns: TurnOrder | None = None,
         on_error: Callable[[Exception], None] = lambda e: logger.error("a request was not sent: %r", e),
     ) -> None:
         self.in_flight = 0

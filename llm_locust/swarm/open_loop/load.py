@@ -17,7 +17,7 @@ from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
 from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.open_loop.dispatch import Dispatcher, Sender
 from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
-from llm_locust.swarm.open_loop.turns import Turns
+from llm_locust.swarm.open_loop.turns import TurnOrder
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.workload.arrivals import (
     Arrival,
@@ -204,7 +204,7 @@ class OpenLoad:
             self._sender,
             clock.now_s,
             max_in_flight=None if limit is None else share(limit, self._index, self._run_info["starters"]),
-            turns=None if self._load.trace is None else Turns(),
+            turns=None if self._load.trace is None else TurnOrder(),
             on_error=self._on_error,
         )
         try:

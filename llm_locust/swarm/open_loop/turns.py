@@ -16,7 +16,7 @@ class Freed(NamedTuple):
     entry: TraceEntry
 
 
-class Turns:
+class TurnOrder:
     """Which turns of one worker's sessions may start, and when. Times are seconds of the schedule."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, describe
-from llm_locust.swarm.run.run import Run
+from llm_locust.swarm.run.run import ActiveRun
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class RunCoordinator:
         environment: Environment,
         acknowledge: Callable[[str, str, int], None],
         tell_rate: Callable[[RateMessage], None],
-        look: Callable[[Run], None] = lambda _: None,
+        look: Callable[[ActiveRun], None] = lambda _: None,
         present: Callable[[str], bool] = lambda _: True,
         on_clock_step: Callable[[], None] = lambda: None,
         dropped: Dropped | None = None,
@@ -57,14 +57,14 @@ class RunCoordinator:
         self.health = Health()
         self.dropped = Dropped() if dropped is None else dropped
         self._preparation = RunPreparation(environment, self.clock, self.health, self.dropped, acknowledge)
-        self.run: Run | None = None
+        self.run: ActiveRun | None = None
         self._tell_rate = tell_rate
         self._look = look
         self._present = present
         self._refused = False  # the last run that was asked for could not be done
-        self._finishing: gevent.Greenlet[[Run], None] | None = None
-        self._printed: Run | None = None
-        self._kept: Run | None = None  # whose report a Ctrl-C did not end
+        self._finishing: gevent.Greenlet[[ActiveRun], None] | None = None
+        self._printed: ActiveRun | None = None
+        self._kept: ActiveRun | None = None  # whose report a Ctrl-C did not end
         assert environment.parsed_options is not None
         self._options = environment.parsed_options
         # Every worker looks for it in the options that it gets: its absence would say that the
@@ -81,7 +81,7 @@ class RunCoordinator:
         """As :meth:`RunPreparation.check`: what cannot work ends the process, with one line."""
         self._preparation.check(at_once=self.headless or self._options.autostart)
 
-    def begin(self, workers: Collection[str], expected: int = 1) -> Run:
+    def begin(self, workers: Collection[str], expected: int = 1) -> ActiveRun:
         """Begin a run.
 
         Args:
@@ -105,7 +105,7 @@ class RunCoordinator:
         self._watch(self.run)
         return self.run
 
-    def _watch(self, run: Run) -> None:
+    def _watch(self, run: ActiveRun) -> None:
         runner = self.environment.runner
         assert runner is not None
         if run.open_loop:
@@ -180,7 +180,7 @@ class RunCoordinator:
         if self.environment.process_exit_code is None:
             self.environment.process_exit_code = self._exit_code()
 
-    def end_patience_s(self, run: Run) -> float:
+    def end_patience_s(self, run: ActiveRun) -> float:
         """How long a run's end may take until all its records are in."""
         return run.settings.drain_s + float(self.environment.stop_timeout or 0) + run.patience_s
 
@@ -205,7 +205,7 @@ class RunCoordinator:
             return EXIT_INCOMPLETE
         return self.run.report.exit_code
 
-    def _finish(self, run: Run) -> None:
+    def _finish(self, run: ActiveRun) -> None:
         run.finish()
         if not self.headless:
             self.print_once()

@@ -19,7 +19,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import every
 from llm_locust.swarm.process.tuning import keep_collections_short
 from llm_locust.swarm.run.descriptors import ensure_descriptors
-from llm_locust.swarm.users.session import Session, WorkerPlace
+from llm_locust.swarm.users.session import LoadSession, WorkerPlace
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class LoadGenerator:
     ) -> None:
         self.environment = environment
         self.worker = worker
-        self.session: Session | None = None
+        self.session: LoadSession | None = None
         self._deliver = deliver
         self._health = health
         self._host = host
@@ -91,7 +91,7 @@ class LoadGenerator:
         try:
             settings = parse_settings(options)
             self._host.vet(settings)
-            self.session = Session(
+            self.session = LoadSession(
                 self.environment,
                 run,
                 settings,
@@ -111,7 +111,7 @@ class LoadGenerator:
         if self.session.load is not None:
             self.session.load.start()
 
-    def _open_load(self, session: Session) -> OpenLoad | None:
+    def _open_load(self, session: LoadSession) -> OpenLoad | None:
         """This process's part of an open loop (raises TraceError); None in a closed one."""
         user_class = open_loop_class(self.environment.user_classes, session.settings)
         if user_class is None:

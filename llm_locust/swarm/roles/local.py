@@ -13,8 +13,8 @@ from llm_locust.swarm.live.local import LocalLive
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.roles.load_generator import LoadGenerator
-from llm_locust.swarm.run.run import Run
-from llm_locust.swarm.users.session import Session
+from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.users.session import LoadSession
 
 
 class LocalRole:
@@ -50,7 +50,7 @@ class LocalRole:
         self._runs.check()
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> LoadSession | None:
         return self._users.session
 
     # -- what the load generator asks ----------------------------------------------------------
@@ -99,7 +99,7 @@ class LocalRole:
             hub_lag_ms=self._runs.health.snapshot().hub_lag_ms_p99,
         )
 
-    def _look(self, run: Run) -> None:
+    def _look(self, run: ActiveRun) -> None:
         run.roster.heard(self._users.worker, self._users.counts())
 
     def _hand_over(self, message: BatchMessage) -> None:

@@ -30,7 +30,7 @@ from llm_locust.swarm.clocks.run_clock import pong
 from llm_locust.swarm.live.receiving import LiveReceiver
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
-from llm_locust.swarm.run.run import Run
+from llm_locust.swarm.run.run import ActiveRun
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class MasterRole:
         if kind == messages.BATCH and run is not None:
             run.roster.fault(worker, f"a batch could not be taken: {why}")
 
-    def _current(self, run_id: str) -> Run | None:
+    def _current(self, run_id: str) -> ActiveRun | None:
         run = self._runs.run
         return run if run is not None and run.info["id"] == run_id else None
 
@@ -213,7 +213,7 @@ class MasterRole:
         self._await_last_words(run)
         run.drained()
 
-    def _await_last_words(self, run: Run) -> None:
+    def _await_last_words(self, run: ActiveRun) -> None:
         patience_s = self._runs.end_patience_s(run)
         deadline = time.monotonic() + patience_s
         while not wait_until(lambda: not self._awaited(run), min(FLUSH_AGAIN_S, deadline - time.monotonic())):
@@ -236,7 +236,7 @@ class MasterRole:
             self._cut(run, worker)
         return True
 
-    def _tell_desertion(self, run: Run) -> None:
+    def _tell_desertion(self, run: ActiveRun) -> None:
         """Locust ends a run whose last worker is gone, as if somebody had asked for it."""
         if self._runner.worker_count or run.stop_reason:
             return
@@ -249,13 +249,13 @@ class MasterRole:
         )
         logger.error("the run ends early: %s", run.stop_reason)
 
-    def _flush(self, run: Run, worker: str) -> None:
+    def _flush(self, run: ActiveRun, worker: str) -> None:
         self._mail.send(messages.FLUSH, RunMessage(run=run.info["id"]), worker)
 
-    def _cut(self, run: Run, worker: str) -> None:
+    def _cut(self, run: ActiveRun, worker: str) -> None:
         self._mail.send(messages.CUT, RunMessage(run=run.info["id"]), worker)
 
-    def _awaited(self, run: Run) -> list[str]:
+    def _awaited(self, run: ActiveRun) -> list[str]:
         """Workers whose last word on the run is still to come."""
         return run.roster.awaited(self._present)
 

@@ -38,7 +38,7 @@ from llm_locust.swarm.run.preflight import (
 )
 from llm_locust.swarm.run.replicas import post_to, wait_for_replicas
 from llm_locust.swarm.run.roster import Roster
-from llm_locust.swarm.run.run import Run
+from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class RunPreparation:
         check_load(settings, self._environment.user_classes)
         return settings
 
-    def new_run(self, workers: Collection[str], expected: int) -> Run:
+    def new_run(self, workers: Collection[str], expected: int) -> ActiveRun:
         """Make a run and its directory (raises UsageError, OSError); nothing stays where that fails.
 
         Args:
@@ -134,7 +134,7 @@ class RunPreparation:
         self._health.begin()
         self._clock.begin()
         self._dropped.begin()
-        run = Run(
+        run = ActiveRun(
             info=info,
             name=settings.out.name if settings.out is not None else name,
             path=path,

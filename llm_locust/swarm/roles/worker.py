@@ -36,7 +36,7 @@ from llm_locust.swarm.process.tuning import remember_default_arguments
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.load_generator import LoadGenerator
 from llm_locust.swarm.run.roster import place_key
-from llm_locust.swarm.users.session import Session
+from llm_locust.swarm.users.session import LoadSession
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class WorkerRole:
             self._on_test_start()
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> LoadSession | None:
         return self._users.session
 
     # -- what the load generator asks ----------------------------------------------------------
@@ -193,14 +193,14 @@ class WorkerRole:
             self._over.add(run)
             self._mail.send(messages.DONE, CountsMessage(run=run, finished=0, in_flight=0))
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: LoadSession) -> None:
         """End this worker's part of the run: drain, stop the users, send what there is."""
         self._ending = run = session.run["id"]
         self._over.add(run)
         self._runner.stop()  # drains, then the users end as --stop-timeout says
         self._flush(session)
 
-    def _flush(self, session: Session) -> None:
+    def _flush(self, session: LoadSession) -> None:
         """Send all of the run and say that it was all; the master waits for this word."""
         run = session.run["id"]
         self._users.close()

@@ -12,7 +12,7 @@ from llm_locust.options.stop_rules import StopWatch, Totals
 from llm_locust.swarm.channel.messages import RateMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.run.roster import Participant
-from llm_locust.swarm.run.run import Run
+from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.workload.traces import Trace, TraceError
 
 logger = logging.getLogger(__name__)
@@ -79,9 +79,9 @@ class LoadWatch:
     def __init__(
         self,
         runner: Any,
-        run: Run,
+        run: ActiveRun,
         *,
-        look: Callable[[Run], None],
+        look: Callable[[ActiveRun], None],
         present: Callable[[str], bool],
         tell: Callable[[RateMessage], None],
         end: Callable[[], None],

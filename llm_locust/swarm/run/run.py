@@ -45,7 +45,7 @@ MANIFEST_INTERVAL_S = 5.0
 
 
 @dataclass(slots=True)
-class Run:
+class ActiveRun:
     """A run from the first user to the report. Times are nanoseconds of the run's clock."""
 
     info: RunInfo

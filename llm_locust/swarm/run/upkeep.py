@@ -31,7 +31,7 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
 
     Args:
         attempts: how often each step is tried; None leaves it to
-        :class:`~llm_locust.store.upload.transfer.Patience`.
+        :class:`~llm_locust.store.upload.transfer.RetryPolicy`.
 
     Returns:
         Whether all of it is there, and a line that says what was done, or why not.

@@ -25,7 +25,7 @@ from llm_locust.client.recording import Answer, Call
 from llm_locust.client.stream import Trace
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.throttle import Throttle
-from llm_locust.swarm.tracing.spans import SCOPE, Ended, Prospect, Spans
+from llm_locust.swarm.tracing.spans import SCOPE, Ended, Prospect, RunSpans
 
 if TYPE_CHECKING:
     from locust.env import Environment
@@ -58,7 +58,7 @@ class SpanWriter:
     def __init__(self, environment: "Environment", provider: TracerProvider) -> None:
         self._provider = provider
         self._exports = _count_exports(provider)
-        self._queue: deque[tuple[Spans, Ended]] = deque()
+        self._queue: deque[tuple[RunSpans, Ended]] = deque()
         self._under_way = 0  # spans that are being exported
         self._over = 0  # requests that are over
         self._dropped = 0  # of them, those that found the queue full
@@ -75,15 +75,15 @@ class SpanWriter:
         tracer = self._provider.get_tracer(SCOPE)
         if not isinstance(tracer, Tracer):
             return None
-        return partial(self._begin, Spans(self._provider.sampler, tracer, run, worker))
+        return partial(self._begin, RunSpans(self._provider.sampler, tracer, run, worker))
 
     def _begin(
-        self, spans: Spans, call: Call, target: Target, request: bytes
+        self, spans: RunSpans, call: Call, target: Target, request: bytes
     ) -> tuple[bytes, Callable[[Answer], None]]:
         request, prospect = spans.begin(call, target, request)
         return request, _ignore if prospect is None else partial(self._ended, spans, prospect)
 
-    def _ended(self, spans: Spans, prospect: Prospect, answer: Answer) -> None:
+    def _ended(self, spans: RunSpans, prospect: Prospect, answer: Answer) -> None:
         self._over += 1
         if len(self._queue) < QUEUE:
             self._queue.append((spans, Ended(prospect, answer.record, answer.reply.model)))

@@ -88,7 +88,7 @@ class _Settled(IdGenerator, Sampler):
         return "as it was decided when the request was sent"
 
 
-class Spans:
+class RunSpans:
     """The spans of one run in one process."""
 
     def __init__(self, sampler: Sampler, tracer: Tracer, run: str, worker: str) -> None:

@@ -10,7 +10,7 @@ from llm_locust.client.stream import Answer
 from llm_locust.swarm.users.dialogue import Dialogue
 from llm_locust.swarm.users.users import PromptUser
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
-from llm_locust.workload.datasets.sharegpt import Conversation
+from llm_locust.workload.datasets.sharegpt import ShareGptConversation
 
 
 class ConversationUser(PromptUser):
@@ -48,7 +48,7 @@ class ConversationUser(PromptUser):
     think_time: str | None = None
     patience: str | None = None
     history: str = "full"
-    dialogues: Sequence[Conversation] = ()
+    dialogues: Sequence[ShareGptConversation] = ()
     plan = ConversationPlan()
 
     def __init_subclass__(cls, **more: Any) -> None:

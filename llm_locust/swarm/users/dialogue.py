@@ -11,9 +11,9 @@ from llm_locust.metrics.sections.sessions import session_name
 from llm_locust.swarm.users.requester import Prepared, Requester
 from llm_locust.workload.conversations import (
     DEFAULT_TURNS,
+    AnsweredTurn,
+    ConversationId,
     ConversationPlan,
-    Exchange,
-    Place,
     Script,
     carry_on,
     drawn_script,
@@ -24,7 +24,7 @@ from llm_locust.workload.conversations import (
     turn_count,
     with_history,
 )
-from llm_locust.workload.datasets.sharegpt import Conversation
+from llm_locust.workload.datasets.sharegpt import ShareGptConversation
 from llm_locust.workload.text.prompts import Prompt
 
 
@@ -43,7 +43,7 @@ class Dialogue:
         requester: Requester,
         plan: ConversationPlan,
         number: int,
-        dialogues: Sequence[Conversation] = (),
+        dialogues: Sequence[ShareGptConversation] = (),
         warm_up: bool | None = None,
         ask: Callable[..., Answer] | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class Dialogue:
         self._dialogues = dialogues
         self._workload = requester.workload(warm_up)
         self._warm_up = warm_up
-        self._place = Place(requester.traffic.seed, session.worker_index, requester.number, number)
+        self._place = ConversationId(requester.traffic.seed, session.worker_index, requester.number, number)
         self._script = self._first_script()
         self._turns = self._turn_count()
         self._id = session_name(session.client.new_request_id(), self._turns)
@@ -80,7 +80,7 @@ class Dialogue:
             open_with: sends :meth:`opening`, given the session's id and the user's patience in seconds.
         """
         answers: list[Answer] = []
-        past: tuple[Exchange, ...] = ()
+        past: tuple[AnsweredTurn, ...] = ()
         if open_with is not None:
             opened = open_with(self._id, self._manner.patience_s)
             answers.append(opened)
@@ -98,7 +98,9 @@ class Dialogue:
             past = self._carried(past, new, answer)
         return answers
 
-    def _carried(self, past: tuple[Exchange, ...], said: Prompt, answer: Answer) -> tuple[Exchange, ...]:
+    def _carried(
+        self, past: tuple[AnsweredTurn, ...], said: Prompt, answer: Answer
+    ) -> tuple[AnsweredTurn, ...]:
         return carry_on(past, exchange(said, answer.reply.text, _answer_tokens(answer)), self._plan.carried)
 
     def _first_script(self) -> Script:

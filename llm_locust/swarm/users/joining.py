@@ -4,7 +4,7 @@ from typing import Protocol
 
 from locust.env import Environment
 
-from llm_locust.swarm.users.session import Session
+from llm_locust.swarm.users.session import LoadSession
 
 #: Where an environment keeps its role. Locust's environments are the only state that outlives a call.
 _ATTRIBUTE = "llm_locust"
@@ -14,7 +14,7 @@ class HasUsers(Protocol):
     """The role of a process whose users send requests: a worker, or a process that is all in one."""
 
     @property
-    def session(self) -> Session | None: ...
+    def session(self) -> LoadSession | None: ...
 
 
 def users_join(environment: Environment, role: HasUsers) -> None:
@@ -22,7 +22,7 @@ def users_join(environment: Environment, role: HasUsers) -> None:
     vars(environment)[_ATTRIBUTE] = role
 
 
-def session_of(environment: Environment) -> Session | None:
+def session_of(environment: Environment) -> LoadSession | None:
     """The session that a new user joins; None on a master, before a run, and once the run is stopping."""
     role: HasUsers | None = vars(environment).get(_ATTRIBUTE)
     session = None if role is None else role.session

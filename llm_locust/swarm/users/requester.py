@@ -8,7 +8,7 @@ from llm_locust.client.stream import Answer, Call
 from llm_locust.core.record import RequestRecord
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.users.judging import prompt_key
-from llm_locust.swarm.users.session import Session
+from llm_locust.swarm.users.session import LoadSession
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.text.prompts import Prompt
 
@@ -29,7 +29,7 @@ class Requester:
     Every method raises StopUser where the run has no use for one more request.
     """
 
-    def __init__(self, session: Session, kind: RequestKind, number: int) -> None:
+    def __init__(self, session: LoadSession, kind: RequestKind, number: int) -> None:
         self.traffic = session.kinds.traffic(kind)
         self.number = number
         self._session = session
@@ -37,7 +37,7 @@ class Requester:
         self._output_lengths: Iterator[int | None] | None = None
 
     @property
-    def session(self) -> Session:
+    def session(self) -> LoadSession:
         return self._session.enter()
 
     def workload(self, warm_up: bool | None = None) -> Workload:

@@ -56,7 +56,7 @@ class WorkerPlace:
     count: int
 
 
-class Session:
+class LoadSession:
     """One run in one process.
 
     Attributes:
@@ -149,7 +149,7 @@ class Session:
         """A number that no other user of this process has."""
         return next(self._users)
 
-    def enter(self) -> "Session":
+    def enter(self) -> "LoadSession":
         """This session, where one more request may begin.
 
         Raises:

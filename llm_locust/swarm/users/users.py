@@ -17,7 +17,7 @@ from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.users.joining import session_of
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.swarm.users.requester import Requester
-from llm_locust.swarm.users.session import Session
+from llm_locust.swarm.users.session import LoadSession
 from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.answers.validators import OwnFunction
 from llm_locust.workload.parts import Validator
@@ -58,7 +58,7 @@ class LlmUser(User):
         self.number = self._session.new_user() if self._session is not None else 0
 
     @property
-    def session(self) -> Session:
+    def session(self) -> LoadSession:
         """The run that this user takes part in; a user without one, or whose run is over, stops.
 
         So does one whose worker has begun its share of ``--num-requests``.

@@ -7,8 +7,8 @@ from typing import Any
 
 from gevent.lock import BoundedSemaphore
 
-from llm_locust.live.series import SPANS, Charts, Series, Span
-from llm_locust.live.state import Mark
+from llm_locust.live.series import SPANS, Charts, LiveSeries, Span
+from llm_locust.live.state import LoadMark
 from llm_locust.live.store import LiveStore
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.web.numbers import KEEP_S, Fresh, at_rest
@@ -17,7 +17,7 @@ _Values = tuple[float | None, ...]
 
 
 @dataclass(slots=True)
-class _Told:
+class _SentSpan:
     """A span as it was told last: each point with the number of the change that it came with."""
 
     identity: tuple[object, ...] = ()
@@ -26,7 +26,7 @@ class _Told:
     width_s: float = 0.0
     names: tuple[str, ...] = ()
     points: dict[float, tuple[int, _Values]] = field(default_factory=dict)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[LoadMark] = field(default_factory=list)
     marks_revision: int = 0
 
 
@@ -43,10 +43,10 @@ class Feed:
         self._still = at_rest(store)
         self._charts = Charts(self._still)
         self._lock = BoundedSemaphore(1)  # the charts are worked out by one thread at a time
-        self._told = {span: _Told() for span in SPANS}
+        self._told = {span: _SentSpan() for span in SPANS}
         self._fresh = {span: Fresh(partial(self._bring_up, span), keep_s) for span in SPANS}
 
-    def series(self, span: Span) -> Series:
+    def series(self, span: Span) -> LiveSeries:
         """All of a span."""
         with self._lock:
             # The charts keep the cells that they know of the one store that they were given.
@@ -71,13 +71,13 @@ class Feed:
             answer["marks"] = [asdict(mark) for mark in told.marks]
         return answer
 
-    def _bring_up(self, span: Span) -> _Told:
+    def _bring_up(self, span: Span) -> _SentSpan:
         store, told, series = self._store, self._told[span], self.series(span)
         names = tuple(series.columns)
         identity = (store.run.id, store.epoch, series.width_s, names)
         if identity != told.identity:
             generation = told.generation + 1
-            told = self._told[span] = _Told(identity, generation, width_s=series.width_s, names=names)
+            told = self._told[span] = _SentSpan(identity, generation, width_s=series.width_s, names=names)
         points = dict(zip(series.at_s, zip(*series.columns.values(), strict=True), strict=False))
         changed = {at for at, values in points.items() if told.points.get(at, (0, None))[1] != values}
         if changed or series.marks != told.marks:
@@ -88,7 +88,7 @@ class Feed:
         return told
 
 
-def _point(told: _Told, at: float, values: _Values, changed: Iterable[float]) -> tuple[int, _Values]:
+def _point(told: _SentSpan, at: float, values: _Values, changed: Iterable[float]) -> tuple[int, _Values]:
     return (told.revision, values) if at in changed else told.points[at]
 
 

@@ -11,7 +11,7 @@ from gevent.lock import BoundedSemaphore
 
 from llm_locust.live.rings import Ring
 from llm_locust.live.snapshot import Snapshot, snapshot
-from llm_locust.live.state import LiveRun, Mark
+from llm_locust.live.state import LiveRun, LoadMark
 from llm_locust.live.store import LiveStore
 from llm_locust.swarm.process.offload import off_the_hub
 
@@ -31,7 +31,7 @@ class Look:
     run: LiveRun
     whole: Snapshot
     recent: Snapshot
-    marks: tuple[Mark, ...]
+    marks: tuple[LoadMark, ...]
     running: bool
     silent: tuple[str, ...] = ()
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_locust.live.figures import Figures, rounded
-from llm_locust.live.series import Series
-from llm_locust.live.snapshot import Row, Snapshot
+from llm_locust.live.series import LiveSeries
+from llm_locust.live.snapshot import LiveRow, Snapshot
 from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.latency_metric import LatencyMetric
 from llm_locust.report.text import clean
@@ -23,7 +23,7 @@ Cell = str | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _TableColumn:
     """``key`` names the column in JSON, ``title`` for a person."""
 
     key: str
@@ -35,22 +35,22 @@ def _share(value: float | None) -> float | None:
     return None if value is None else rounded(100 * value, 4)
 
 
-def _latency(metric: LatencyMetric, place: str) -> _Column:
+def _latency(metric: LatencyMetric, place: str) -> _TableColumn:
     def cell(figures: Figures) -> Cell:
         return rounded(getattr(figures.latencies[metric.key], f"{place}_ms"))
 
-    return _Column(f"{metric.key}_{place}", f"{metric.label} {place} ms", cell)
+    return _TableColumn(f"{metric.key}_{place}", f"{metric.label} {place} ms", cell)
 
 
 _LATENCIES = (_latency(metric, place) for metric in LIVE if metric.live for place in metric.live.places)
 _FIGURES = (
-    _Column("requests", "Requests", lambda f: f.requests),
-    _Column("failures", "Failures", lambda f: f.failures),
-    _Column("goodput", "Goodput %", lambda f: _share(f.goodput)),
+    _TableColumn("requests", "Requests", lambda f: f.requests),
+    _TableColumn("failures", "Failures", lambda f: f.failures),
+    _TableColumn("goodput", "Goodput %", lambda f: _share(f.goodput)),
     *_LATENCIES,
-    _Column("input_tokens", "Input tokens/s", lambda f: rounded(f.input_tokens_per_s, 5)),
-    _Column("output_tokens", "Output tokens/s", lambda f: rounded(f.output_tokens_per_s, 5)),
-    _Column("concurrency", "Concurrency", lambda f: rounded(f.concurrency, 3)),
+    _TableColumn("input_tokens", "Input tokens/s", lambda f: rounded(f.input_tokens_per_s, 5)),
+    _TableColumn("output_tokens", "Output tokens/s", lambda f: rounded(f.output_tokens_per_s, 5)),
+    _TableColumn("concurrency", "Concurrency", lambda f: rounded(f.concurrency, 3)),
 )
 
 
@@ -101,7 +101,9 @@ def by_replica(look: Look) -> list[dict[str, Cell]]:
     )
 
 
-def _pairs(look: Look, rows_of: Callable[[Snapshot], Sequence[Row]]) -> Iterator[tuple[Row, Figures | None]]:
+def _pairs(
+    look: Look, rows_of: Callable[[Snapshot], Sequence[LiveRow]]
+) -> Iterator[tuple[LiveRow, Figures | None]]:
     recent = {row.key: row.figures for row in rows_of(look.recent)}
     for row in rows_of(look.whole):
         yield row, recent.get(row.key)
@@ -125,7 +127,7 @@ def table_csv(table: LiveTable, rows: Iterable[Mapping[str, Cell]]) -> str:
     return _csv([title for _, title in table.columns], ([row[key] for key in keys] for row in rows))
 
 
-def series_csv(series: Series) -> str:
+def series_csv(series: LiveSeries) -> str:
     """A row for each cell, its begin in seconds since the Unix epoch first."""
     rows = zip(series.at_s, *series.columns.values(), strict=True)
     return _csv(["at_s", *series.columns], rows)

@@ -6,7 +6,7 @@ from llm_locust.workload.arrivals.process import Process, unit_times
 from llm_locust.workload.arrivals.profile import Leg, Profile, Segment, constant, piecewise, sine
 from llm_locust.workload.arrivals.schedule import (
     Arrival,
-    Arrivals,
+    ArrivalColumns,
     ListedSchedule,
     Schedule,
     Timed,
@@ -15,8 +15,8 @@ from llm_locust.workload.arrivals.schedule import (
 
 __all__ = [
     "Arrival",
+    "ArrivalColumns",
     "ArrivalError",
-    "Arrivals",
     "ClassArrival",
     "Leg",
     "ListedSchedule",

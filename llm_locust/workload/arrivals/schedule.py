@@ -30,7 +30,7 @@ class Arrival(NamedTuple):
     at_s: float
 
 
-class Arrivals(NamedTuple):
+class ArrivalColumns(NamedTuple):
     """Arrivals as columns of shape (n,): ``k`` ascends, and so does ``at_s`` but for a float's last digit."""
 
     k: NDArray[np.int64]
@@ -102,7 +102,7 @@ class Schedule:
         """
         self._profile = self._profile.changed_at(at_s, rate)
 
-    def times(self, until_s: float) -> Arrivals:
+    def times(self, until_s: float) -> ArrivalColumns:
         """The arrivals before ``until_s`` that no earlier call gave.
 
         Raises:
@@ -122,7 +122,7 @@ class Schedule:
             self._draw()
         units = np.concatenate(taken) if taken else np.empty(0)
         k = first + self._count * np.arange(len(units), dtype=np.int64)
-        return Arrivals(k, self._profile.time(units))
+        return ArrivalColumns(k, self._profile.time(units))
 
     def before(self, until_s: float) -> list[Arrival]:
         """:meth:`times`, one by one."""

@@ -15,7 +15,7 @@ from llm_locust.workload.datasets.row import (
     EXPECTED,
     EXPECTED_FIELD,
     DatasetError,
-    Row,
+    DatasetRow,
     excerpt,
     row_of_value,
     where_not_utf8,
@@ -26,7 +26,7 @@ _BOM = b"\xef\xbb\xbf"
 T = TypeVar("T")
 
 
-def json_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[Row]:
+def json_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[DatasetRow]:
     """The rows of a file in either form (raises DatasetError with file and line)."""
     return json_values(path, partial(row_of_value, expected_field=expected_field))
 

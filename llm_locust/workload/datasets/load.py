@@ -29,8 +29,8 @@ from llm_locust.workload.datasets.json_values import (
     json_rows,
     json_values,
 )
-from llm_locust.workload.datasets.row import EXPECTED, EXPECTED_FIELD, DatasetError, Row
-from llm_locust.workload.datasets.sharegpt import Conversation, conversation_of
+from llm_locust.workload.datasets.row import EXPECTED, EXPECTED_FIELD, DatasetError, DatasetRow
+from llm_locust.workload.datasets.sharegpt import ShareGptConversation, conversation_of
 from llm_locust.workload.datasets.tables import table_rows
 from llm_locust.workload.datasets.texts import folder_rows, text_line_rows
 from llm_locust.workload.ordering import Order, sequential, shuffled, weighted
@@ -112,14 +112,14 @@ def load_dataset(
     )
 
 
-def load_conversations(path: str | Path) -> tuple[Conversation, ...]:
+def load_conversations(path: str | Path) -> tuple[ShareGptConversation, ...]:
     """The conversations of a file in ShareGPT's form, as JSON or JSONL, with all their turns.
 
     Raises:
         DatasetError: it cannot be read, an item is not of that form, or nobody asks anything.
     """
 
-    def read(value: Any, line: int) -> Conversation | None:
+    def read(value: Any, line: int) -> ShareGptConversation | None:
         return conversation_of(value)
 
     return tuple(_all(path, lambda: json_values(Path(path), read)))
@@ -139,7 +139,7 @@ def _all(path: str | Path, read: Callable[[], Iterator[T]]) -> list[T]:
     return found
 
 
-def _read(path: Path, format: str, expected_field: str) -> Iterator[Row]:
+def _read(path: Path, format: str, expected_field: str) -> Iterator[DatasetRow]:
     match format:
         case "folder":
             return folder_rows(path)

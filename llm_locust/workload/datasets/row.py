@@ -28,7 +28,7 @@ class DatasetError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DatasetRow:
     """A prompt, the number of the line that it begins in, and its weight where it has one."""
 
     prompt: Prompt
@@ -45,7 +45,7 @@ class _Message(msgspec.Struct):
     content: str | list[_Part] | None = None
 
 
-class _Line(msgspec.Struct, rename={"slo_class": "class"}):
+class _DatasetLine(msgspec.Struct, rename={"slo_class": "class"}):
     """The understood keys; they are checked here, and the values sent are the line's own."""
 
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)] | None = None
@@ -59,10 +59,10 @@ class _Line(msgspec.Struct, rename={"slo_class": "class"}):
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e12)] | None = None
 
 
-_UNDERSTOOD = frozenset(field.encode_name for field in msgspec.structs.fields(_Line))
+_UNDERSTOOD = frozenset(field.encode_name for field in msgspec.structs.fields(_DatasetLine))
 
 
-def row_of_value(value: Any, line: int, expected_field: str = EXPECTED_FIELD) -> Row | None:
+def row_of_value(value: Any, line: int, expected_field: str = EXPECTED_FIELD) -> DatasetRow | None:
     """The row that a JSON value describes; None for a conversation in which nobody asks anything.
 
     Args:
@@ -74,10 +74,10 @@ def row_of_value(value: Any, line: int, expected_field: str = EXPECTED_FIELD) ->
     if isinstance(value, str):
         if not value:
             raise ValueError("an empty text")
-        return Row(Prompt(text=value), line)
+        return DatasetRow(Prompt(text=value), line)
     if isinstance(value, dict) and "conversations" in value:
         prompt = prompt_of_conversation(value)
-        return None if prompt is None else Row(prompt, line)
+        return None if prompt is None else DatasetRow(prompt, line)
     if isinstance(value, dict) and expected_field != EXPECTED_FIELD:
         value = {key: item for key, item in value.items() if key not in (EXPECTED_FIELD, expected_field)} | (
             {EXPECTED_FIELD: value[expected_field]} if expected_field in value else {}
@@ -85,8 +85,8 @@ def row_of_value(value: Any, line: int, expected_field: str = EXPECTED_FIELD) ->
     return _of_object(value, line)
 
 
-def _of_object(value: Any, number: int) -> Row:
-    line = msgspec.convert(value, _Line)
+def _of_object(value: Any, number: int) -> DatasetRow:
+    line = msgspec.convert(value, _DatasetLine)
     if (line.messages is None) == (line.prompt is None):
         raise ValueError('both "messages" and "prompt"' if line.prompt else 'no "messages" and no "prompt"')
     if isinstance(line.expected, dict):
@@ -105,7 +105,7 @@ def _of_object(value: Any, number: int) -> Row:
         name=line.name,
         slo_class=line.slo_class,
     )
-    return Row(prompt, number, line.weight)
+    return DatasetRow(prompt, number, line.weight)
 
 
 def excerpt(raw: bytes) -> str:

@@ -30,7 +30,7 @@ class _Shared(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ShareGptTurn:
     """What a user said, and what was answered then; None where nothing was."""
 
     text: str
@@ -38,15 +38,15 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ShareGptConversation:
     """A user's turns in order, at least one, and what the system was told before them."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[ShareGptTurn, ...]
     system: str | None = None
     id: str | None = None
 
 
-def conversation_of(value: Any) -> Conversation | None:
+def conversation_of(value: Any) -> ShareGptConversation | None:
     """The conversation in ShareGPT's form; None where nobody asks anything.
 
     Raises:
@@ -54,7 +54,7 @@ def conversation_of(value: Any) -> Conversation | None:
     """
     shared = msgspec.convert(value, _Shared)
     system: list[str] = []
-    turns: list[Turn] = []
+    turns: list[ShareGptTurn] = []
     for i, said in enumerate(shared.conversations):
         role = _SPEAKERS.get(said.speaker.lower())
         if role is None:
@@ -65,17 +65,17 @@ def conversation_of(value: Any) -> Conversation | None:
         if not said.value.strip():
             continue
         if role == "user":
-            turns.append(Turn(said.value))
+            turns.append(ShareGptTurn(said.value))
         elif role == "system":
             system.append(said.value)
         elif turns:
             before = turns[-1].answer
             answer = said.value if before is None else f"{before}\n\n{said.value}"
-            turns[-1] = Turn(turns[-1].text, answer)
+            turns[-1] = ShareGptTurn(turns[-1].text, answer)
     if not turns:
         return None
     number = None if shared.id is None else str(shared.id)
-    return Conversation(tuple(turns), "\n\n".join(system) or None, number)
+    return ShareGptConversation(tuple(turns), "\n\n".join(system) or None, number)
 
 
 def prompt_of_conversation(value: Any) -> Prompt | None:

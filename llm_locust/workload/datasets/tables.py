@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llm_locust.workload.datasets.row import EXPECTED_FIELD, DatasetError, Row
+from llm_locust.workload.datasets.row import EXPECTED_FIELD, DatasetError, DatasetRow
 from llm_locust.workload.lengths.file import plain_number
 from llm_locust.workload.text.prompts import Prompt
 
@@ -19,7 +19,7 @@ _EXPECTED = "expected a header with a column named prompt, text or input"
 _LONGEST = 1 << 30  # bytes of a cell; the csv module's own limit is 131,072
 
 
-def table_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[Row]:
+def table_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[DatasetRow]:
     """The rows of a CSV file.
 
     Raises:
@@ -56,7 +56,9 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _row(where: str, line: int, header: list[str], column: str, cells: list[str], expected_field: str) -> Row:
+def _row(
+    where: str, line: int, header: list[str], column: str, cells: list[str], expected_field: str
+) -> DatasetRow:
     if len(cells) != len(header):
         raise DatasetError(f"{where}: {len(cells)} columns, {len(header)} in the header")
     row = dict(zip(header, cells, strict=True))
@@ -75,7 +77,7 @@ def _row(where: str, line: int, header: list[str], column: str, cells: list[str]
         name=text("name"),
         slo_class=text("class"),
     )
-    return Row(prompt, line, _weight(where, text("weight")))
+    return DatasetRow(prompt, line, _weight(where, text("weight")))
 
 
 def _count(where: str, name: str, cell: str | None) -> int | None:

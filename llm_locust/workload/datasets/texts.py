@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from llm_locust.workload.datasets.row import DatasetError, Row, where_not_utf8
+from llm_locust.workload.datasets.row import DatasetError, DatasetRow, where_not_utf8
 from llm_locust.workload.text.prompts import Prompt
 
 
-def text_line_rows(path: Path) -> Iterator[Row]:
+def text_line_rows(path: Path) -> Iterator[DatasetRow]:
     """Each line that is not blank, without its end (raises DatasetError with file and line, OSError)."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             text = _decoded(f"{path}:{number}", line).rstrip("\r\n")
             if text.strip():
-                yield Row(Prompt(text=text), number)
+                yield DatasetRow(Prompt(text=text), number)
 
 
-def folder_rows(path: Path) -> Iterator[Row]:
+def folder_rows(path: Path) -> Iterator[DatasetRow]:
     """Each file's whole text, in the order of their names, which become the prompts' ids.
 
     Hidden files and inner folders are left out; so are empty files. A row's line is its file's number.
@@ -29,7 +29,7 @@ def folder_rows(path: Path) -> Iterator[Row]:
     for number, file in enumerate(files, 1):
         text = _decoded(str(file), file.read_bytes())
         if text.strip():
-            yield Row(Prompt(text=text, id=file.name), number)
+            yield DatasetRow(Prompt(text=text, id=file.name), number)
 
 
 def _decoded(where: str, raw: bytes) -> str:

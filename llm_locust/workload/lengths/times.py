@@ -42,7 +42,7 @@ class TimesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimeDistribution:
     """A distribution of times in 0 .. :data:`LONGEST_S` seconds. Equal when their texts are equal."""
 
     text: str
@@ -53,7 +53,7 @@ class Times:
         return min(self.law(rng), LONGEST_S)
 
 
-def parse_times(text: str) -> Times:
+def parse_times(text: str) -> TimeDistribution:
     """The distribution that ``text`` names, in the module's grammar.
 
     Raises:
@@ -63,19 +63,21 @@ def parse_times(text: str) -> Times:
     words = [word.strip() for word in rest.split(",")] if colon else []
     match name:
         case _ if not colon:
-            return Times(text, partial(_always, _time_s(text, "the time", name)))
+            return TimeDistribution(text, partial(_always, _time_s(text, "the time", name)))
         case "uniform":
             low, high = _parameters(text, words, "LOW", "HIGH")
             low_s, high_s = _time_s(text, "LOW", low), _time_s(text, "HIGH", high)
             if high_s < low_s:
                 raise TimesError(f"times {text!r}: HIGH {high} is below LOW {low}")
-            return Times(text, partial(_uniform, low_s, high_s))
+            return TimeDistribution(text, partial(_uniform, low_s, high_s))
         case "exponential":
             (mean,) = _parameters(text, words, "MEAN")
-            return Times(text, partial(_exponential, _time_s(text, "MEAN", mean)))
+            return TimeDistribution(text, partial(_exponential, _time_s(text, "MEAN", mean)))
         case "lognormal":
             median, sigma = _parameters(text, words, "MEDIAN", "SIGMA")
-            return Times(text, partial(_lognormal, _time_s(text, "MEDIAN", median), _sigma(text, sigma)))
+            return TimeDistribution(
+                text, partial(_lognormal, _time_s(text, "MEDIAN", median), _sigma(text, sigma))
+            )
     raise TimesError(f"times {text!r}: no distribution {name!r}; allowed are {ALLOWED}")
 
 

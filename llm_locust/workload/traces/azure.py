@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from llm_locust.workload.traces.entry import Row
+from llm_locust.workload.traces.entry import TraceRow
 from llm_locust.workload.traces.reading import table_rows, tokens
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -13,14 +13,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-def rows(path: Path, texts: Iterable[str]) -> Iterator[Row]:
+def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
     """The rows of such a file; times to the microsecond, without a zone taken as UTC."""
     return table_rows(path, texts, COLUMNS, (), _row)
 
 
-def _row(line: int, cells: list[str]) -> Row:
+def _row(line: int, cells: list[str]) -> TraceRow:
     at, context, generated = cells
-    return Row(_time_ns(at), line, tokens(COLUMNS[1], context), tokens(COLUMNS[2], generated))
+    return TraceRow(_time_ns(at), line, tokens(COLUMNS[1], context), tokens(COLUMNS[2], generated))
 
 
 def _time_ns(text: str) -> int:

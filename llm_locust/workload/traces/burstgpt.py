@@ -3,20 +3,20 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from llm_locust.workload.traces.entry import Row
+from llm_locust.workload.traces.entry import TraceRow
 from llm_locust.workload.traces.reading import nanoseconds, table_rows, tokens
 
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 
-def rows(path: Path, texts: Iterable[str]) -> Iterator[Row]:
+def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
     """The rows of such a file. Requests that failed are in some, with 0 response tokens."""
     return table_rows(path, texts, COLUMNS, ("Session ID",), _row)
 
 
-def _row(line: int, cells: list[str]) -> Row:
+def _row(line: int, cells: list[str]) -> TraceRow:
     at, request, response, session = cells
-    return Row(
+    return TraceRow(
         nanoseconds(COLUMNS[0], at),
         line,
         tokens(COLUMNS[1], request),

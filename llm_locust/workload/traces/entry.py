@@ -17,7 +17,7 @@ class TraceError(ValueError):
         super().__init__(one_line(what))
 
 
-class Row(NamedTuple):
+class TraceRow(NamedTuple):
     """One line of a trace. Rows order by time, then by line.
 
     ``at_ns`` is the recorded time in nanoseconds, of whatever epoch the format has.

@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeVar, cast
 import msgspec
 
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
-from llm_locust.workload.traces.entry import Row, TraceError
+from llm_locust.workload.traces.entry import TraceError, TraceRow
 
 #: No line is longer, in bytes: a file without line ends must not fill the memory.
 MAX_LINE = 1 << 20
@@ -56,8 +56,8 @@ def table_rows(
     texts: Iterable[str],
     names: Sequence[str],
     optional: Sequence[str],
-    build: Callable[[int, list[str]], Row],
-) -> Iterator[Row]:
+    build: Callable[[int, list[str]], TraceRow],
+) -> Iterator[TraceRow]:
     """The rows of a CSV file with a header.
 
     ``build`` gets the line's number and the cells of ``names`` and ``optional``, in that order whatever
@@ -93,9 +93,9 @@ def json_rows(
     path: Path,
     texts: Iterable[str],
     decoder: msgspec.json.Decoder[S],
-    build: Callable[[int, S], Row],
+    build: Callable[[int, S], TraceRow],
     expected: str,
-) -> Iterator[Row]:
+) -> Iterator[TraceRow]:
     """The rows of JSON lines; ``expected`` says in errors what a line looks like."""
     for number, text in enumerate(texts, 1):
         if text.isspace():

@@ -29,7 +29,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
-from llm_locust.workload.traces.entry import Row, TraceError
+from llm_locust.workload.traces.entry import TraceError, TraceRow
 from llm_locust.workload.traces.reading import MAX_SECONDS, json_rows
 
 #: Turns that are remembered, so that later ones can refer to them.
@@ -38,7 +38,7 @@ MEMORY = 100_000
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
-class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SessionLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str | int
     at: Annotated[float, msgspec.Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
     input_tokens: _Tokens
@@ -49,10 +49,10 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hash_ids: tuple[int, ...] = ()
 
 
-_DECODER = msgspec.json.Decoder(Line)
+_DECODER = msgspec.json.Decoder(SessionLine)
 
 
-def rows(path: Path, texts: Iterable[str]) -> Iterator[Row]:
+def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
     """The rows of such a file, each by itself: see :func:`linked`."""
     expected = (
         '{"id": ID, "at": SECONDS, "input_tokens": N, "output_tokens": N, "after": [ID, ...], "gap_s": S}'
@@ -60,8 +60,8 @@ def rows(path: Path, texts: Iterable[str]) -> Iterator[Row]:
     return json_rows(path, texts, _DECODER, _row, expected)
 
 
-def _row(number: int, line: Line) -> Row:
-    return Row(
+def _row(number: int, line: SessionLine) -> TraceRow:
+    return TraceRow(
         round(line.at * 1e9),
         number,
         line.input_tokens,
@@ -83,7 +83,7 @@ class _Known(NamedTuple):
     turn: int
 
 
-def linked(path: Path, ordered: Iterable[Row], start_s: float) -> Iterator[Row]:
+def linked(path: Path, ordered: Iterable[TraceRow], start_s: float) -> Iterator[TraceRow]:
     """Rows in order of time, each with its session and its turn, the references checked.
 
     No turn waits for one before ``start_s``, counted from the first row: it is no part of the replay.
@@ -109,10 +109,10 @@ def linked(path: Path, ordered: Iterable[Row], start_s: float) -> Iterator[Row]:
         known[row.id] = _Known(row.line, row.at_ns, session, turn)
         if len(known) > MEMORY:
             known.popitem(last=False)
-        yield Row(*row[:5], session, row.id, after, row.gap_s, turn)
+        yield TraceRow(*row[:5], session, row.id, after, row.gap_s, turn)
 
 
-def _turn_before(path: Path, row: Row, id_: str, known: Mapping[str, _Known]) -> _Known:
+def _turn_before(path: Path, row: TraceRow, id_: str, known: Mapping[str, _Known]) -> _Known:
     if id_ not in known:
         raise TraceError(
             f"{path}:{row.line}: after {id_!r}: no such turn earlier in time among the last {MEMORY:,}; "
@@ -121,7 +121,7 @@ def _turn_before(path: Path, row: Row, id_: str, known: Mapping[str, _Known]) ->
     return known[id_]
 
 
-def _session(path: Path, row: Row, before: Iterable[_Known]) -> str:
+def _session(path: Path, row: TraceRow, before: Iterable[_Known]) -> str:
     """The session of a turn and of all that it waits for."""
     named = {b.session for b in before} | ({row.session} if row.session else set())
     if len(named) > 1:

@@ -10,14 +10,14 @@ from zlib import crc32
 import msgspec
 
 from llm_locust.workload.traces import azure, burstgpt, mooncake, sessions
-from llm_locust.workload.traces.entry import Row, TraceEntry, TraceError
+from llm_locust.workload.traces.entry import TraceEntry, TraceError, TraceRow
 from llm_locust.workload.traces.reading import lines, plain
 
 #: A line may stand this many lines after its place in time.
 WINDOW = 4096
 
 #: Name -> reader of each format.
-FORMATS: dict[str, Callable[[Path, Iterable[str]], Iterator[Row]]] = {
+FORMATS: dict[str, Callable[[Path, Iterable[str]], Iterator[TraceRow]]] = {
     "azure": azure.rows,
     "mooncake": mooncake.rows,
     "burstgpt": burstgpt.rows,
@@ -80,7 +80,7 @@ class Trace:
             outputs += row.output_tokens
         return TraceFacts(entries, (last_s - first_s) * self.scale, inputs, outputs)
 
-    def _slice(self) -> Iterator[tuple[int, float, Row]]:
+    def _slice(self) -> Iterator[tuple[int, float, TraceRow]]:
         """k, recorded seconds after ``start_s``, and the row of each request."""
         ordered = _ascending(self.path, FORMATS[self.format](self.path, lines(self.path)))
         if self.format == "sessions":
@@ -97,7 +97,7 @@ class Trace:
                 yield k, at_s, row
                 k += 1
 
-    def _entry(self, k: int, at_s: float, row: Row) -> TraceEntry:
+    def _entry(self, k: int, at_s: float, row: TraceRow) -> TraceEntry:
         return TraceEntry(
             k=k,
             at_s=at_s * self.scale,
@@ -193,10 +193,10 @@ def _of_header(text: str) -> str | None:
     return next((f for f, columns in formats.items() if {plain(c) for c in columns} <= names), None)
 
 
-def _ascending(path: Path, rows: Iterable[Row]) -> Iterator[Row]:
+def _ascending(path: Path, rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
     """The rows in order of time, as far as :data:`WINDOW` lines of them show it."""
-    waiting: list[Row] = []
-    given: Row | None = None
+    waiting: list[TraceRow] = []
+    given: TraceRow | None = None
     for row in rows:
         if given is not None and row < given:
             raise TraceError(

@@ -12,7 +12,7 @@ from server_cases import Row, rows
 from test_report_html import Page
 
 from llm_locust.core.manifest import ScrapeFacts
-from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, Sample, SampleWriter
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.live.ending import live_end
 from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
 from llm_locust.report.inputs.sources import open_source
@@ -43,7 +43,10 @@ def scraped(path: Path, **facts: Any) -> Path:
     with SampleWriter(run / SERVER_METRICS_FILE) as writer:
         samples = sorted({*replica(HOSTILE), *replica("b:8000")})
         writer.write(
-            [Sample(ns(at_s), target, name, labels, value) for at_s, target, name, labels, value in samples]
+            [
+                ServerSample(ns(at_s), target, name, labels, value)
+                for at_s, target, name, labels, value in samples
+            ]
         )
     return run
 

@@ -2,7 +2,7 @@ import re
 
 from llm_locust.deployment.exposition import readings
 from llm_locust.sim.engine.engine import EngineCounters
-from llm_locust.sim.engine.stats import Histogram, ReplicaReading, ReplicaStats, exposition
+from llm_locust.sim.engine.stats import BucketHistogram, ReplicaReading, ReplicaStats, exposition
 
 _SAMPLE = re.compile(r'(vllm:[a-z0-9_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\} ([-+0-9.einf]+)')
 
@@ -63,7 +63,7 @@ def test_our_own_scraper_reads_every_figure_that_vllm_tells() -> None:
 
 
 def test_a_histogram_puts_each_value_into_one_bucket() -> None:
-    histogram = Histogram((1.0, 2.0))
+    histogram = BucketHistogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 9.0):
         histogram.observe(value)
     assert (histogram.counts, histogram.total) == ([2, 2, 1], 14.0)

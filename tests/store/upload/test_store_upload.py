@@ -13,8 +13,8 @@ from llm_locust.cli.upload import main
 from llm_locust.store.files import MANIFEST_FILE, StoreError
 from llm_locust.store.upload import transfer as module
 from llm_locust.store.upload.destination import Destination, UploadError
-from llm_locust.store.upload.files import Part, parts_of
-from llm_locust.store.upload.transfer import INDEX_FILE, Patience, Uploaded, upload_run
+from llm_locust.store.upload.files import UploadPart, parts_of
+from llm_locust.store.upload.transfer import INDEX_FILE, RetryPolicy, Uploaded, upload_run
 
 KEY, SECRET = "known-key-id", "this-is-the-secret"
 
@@ -82,7 +82,7 @@ def test_a_spooled_batch_that_goes_meanwhile_is_left_out(
 ) -> None:
     found = list(parts_of(run, {}))
 
-    def acknowledged(*_: object) -> Iterator[Part]:
+    def acknowledged(*_: object) -> Iterator[UploadPart]:
         (run / "spool" / "w1" / "000001.frame").unlink()
         return iter(found)
 
@@ -95,13 +95,13 @@ def test_a_spooled_batch_that_goes_meanwhile_is_left_out(
 def test_what_was_cut_while_it_was_read_is_not_left_there(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def torn(self: Part, _: object) -> Iterator[bytes]:
+    def torn(self: UploadPart, _: object) -> Iterator[bytes]:
         yield b"half"
         raise OSError("this disk is broken")
 
-    monkeypatch.setattr(Part, "chunks", torn)
+    monkeypatch.setattr(UploadPart, "chunks", torn)
     with pytest.raises(UploadError, match="this disk is broken"):
-        upload_run(run, str(tmp_path / "kept"), Patience(attempts=1))
+        upload_run(run, str(tmp_path / "kept"), RetryPolicy(attempts=1))
     assert not contents(tmp_path / "kept")
 
 
@@ -111,7 +111,7 @@ def test_a_directory_that_cannot_be_written_is_said_in_one_line_and_keeps_the_fi
     (tmp_path / "file").touch()
     before, pauses = contents(run), Pauses()
     with pytest.raises(UploadError, match=r"could not be uploaded to .*/file.*`llm-locust upload ") as said:
-        upload_run(run, str(tmp_path / "file" / "below"), Patience(attempts=4, wait=pauses))
+        upload_run(run, str(tmp_path / "file" / "below"), RetryPolicy(attempts=4, wait=pauses))
     assert "\n" not in str(said.value)
     assert contents(run) == before
 
@@ -119,7 +119,7 @@ def test_a_directory_that_cannot_be_written_is_said_in_one_line_and_keeps_the_fi
 def test_a_step_is_tried_again_after_pauses_that_double_up_to_a_bound() -> None:
     pauses = Pauses()
     with pytest.raises(OSError, match="no luck"):
-        Patience(attempts=8, wait=pauses).try_again(_failing("no luck"))
+        RetryPolicy(attempts=8, wait=pauses).try_again(_failing("no luck"))
     assert pauses.taken_s == [1, 2, 4, 8, 16, 30, 30]
 
 
@@ -127,7 +127,7 @@ def test_a_step_is_tried_again_after_pauses_that_double_up_to_a_bound() -> None:
 def test_what_another_attempt_cannot_change_is_not_tried_again(refusal: str) -> None:
     pauses = Pauses()
     with pytest.raises(OSError, match=refusal):
-        Patience(wait=pauses).try_again(_failing(refusal))
+        RetryPolicy(wait=pauses).try_again(_failing(refusal))
     assert not pauses.taken_s
 
 

@@ -28,8 +28,8 @@ from llm_locust.store import (
     write_manifest,
 )
 from llm_locust.store.upload.destination import Destination, UploadError
-from llm_locust.store.upload.files import Part, Stored, parts_of
-from llm_locust.store.upload.transfer import Patience, upload_run
+from llm_locust.store.upload.files import Stored, UploadPart, parts_of
+from llm_locust.store.upload.transfer import RetryPolicy, upload_run
 
 ROWS = 3
 FIRST = "batches/000000000000000.frames"
@@ -179,14 +179,14 @@ def test_a_run_that_ends_meanwhile_is_uploaded_as_it_is_then(
     soak: Soak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soak.grow(2)
-    chunks = Part.chunks
+    chunks = UploadPart.chunks
 
-    def ended(self: Part, digest: Any) -> Iterator[bytes]:
+    def ended(self: UploadPart, digest: Any) -> Iterator[bytes]:
         if self.name == FIRST and (soak.path / FRAMES_FILE).exists():
             soak.end()
         return chunks(self, digest)
 
-    monkeypatch.setattr(Part, "chunks", ended)
+    monkeypatch.setattr(UploadPart, "chunks", ended)
     done = upload_run(soak.path, str(tmp_path / "kept"))
     assert done.sent == ("requests.parquet", MANIFEST_FILE)
 
@@ -223,6 +223,6 @@ def test_an_upload_that_fails_leaves_what_it_sent_for_the_next_one(
     with monkeypatch.context() as patch:
         patch.setattr(Destination, "write", failing)
         with pytest.raises(UploadError, match="no room"):
-            upload_run(soak.path, str(tmp_path / "kept"), Patience(attempts=1))
+            upload_run(soak.path, str(tmp_path / "kept"), RetryPolicy(attempts=1))
     done = upload_run(soak.path, str(tmp_path / "kept"))
     assert done.skipped == (FIRST,)

@@ -23,8 +23,8 @@ from llm_locust.store.files import MANIFEST_FILE, read_manifest
 from llm_locust.store.upload import destination
 from llm_locust.store.upload import files as upload_files
 from llm_locust.store.upload.destination import UploadError, open_destination
-from llm_locust.store.upload.files import Part
-from llm_locust.store.upload.transfer import INDEX_FILE, Patience, upload_run
+from llm_locust.store.upload.files import UploadPart
+from llm_locust.store.upload.transfer import INDEX_FILE, RetryPolicy, upload_run
 
 SECRET = "this-is-the-secret"
 
@@ -162,7 +162,7 @@ def test_what_the_run_has_no_more_goes_from_the_bucket(run: Path, bucket: Bucket
 def test_a_server_that_is_down_at_first_is_waited_for(run: Path, bucket: Bucket) -> None:
     bucket.network.cut()
     pauses = Pauses([lambda: None, bucket.network.mend])
-    upload_run(run, bucket.address, Patience(wait=pauses))
+    upload_run(run, bucket.address, RetryPolicy(wait=pauses))
     assert pauses.taken_s == [1, 2]
     assert in_bucket(run).items() <= bucket.contents().items()
 
@@ -171,7 +171,7 @@ def test_an_upload_that_is_cut_midway_leaves_no_manifest_and_goes_on_where_it_en
     run: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run / "requests.parquet").write_bytes(os.urandom(24_000_000))
-    chunks = Part.chunks
+    chunks = UploadPart.chunks
 
     def cut_short(*args: Any) -> Iterator[bytes]:
         for number, chunk in enumerate(chunks(*args)):
@@ -180,10 +180,10 @@ def test_an_upload_that_is_cut_midway_leaves_no_manifest_and_goes_on_where_it_en
             yield chunk
 
     monkeypatch.setattr(upload_files, "CHUNK_BYTES", 1_000_000)
-    monkeypatch.setattr(Part, "chunks", cut_short)
+    monkeypatch.setattr(UploadPart, "chunks", cut_short)
     before = whole(run)
     with pytest.raises(UploadError, match=r"AWS Error|GCS error UNAVAILABLE") as said:
-        upload_run(run, bucket.address, Patience(attempts=2, wait=Pauses()))
+        upload_run(run, bucket.address, RetryPolicy(attempts=2, wait=Pauses()))
     assert "\n" not in str(said.value)
     assert SECRET not in str(said.value)
     assert whole(run) == before
@@ -191,7 +191,7 @@ def test_an_upload_that_is_cut_midway_leaves_no_manifest_and_goes_on_where_it_en
     assert "report.md" in left
     assert not left & {MANIFEST_FILE, "requests.parquet"}
 
-    monkeypatch.setattr(Part, "chunks", chunks)
+    monkeypatch.setattr(UploadPart, "chunks", chunks)
     bucket.network.mend()
     done = upload_run(run, bucket.address)
     assert done.skipped == ("report.md",)
@@ -201,7 +201,7 @@ def test_an_upload_that_is_cut_midway_leaves_no_manifest_and_goes_on_where_it_en
 def test_a_bucket_that_is_not_there_is_said_at_once(run: Path, bucket: Bucket) -> None:
     pauses = Pauses()
     with pytest.raises(UploadError, match=r"NO_SUCH_BUCKET|GCS error NOT_FOUND"):
-        upload_run(run, bucket.address.replace(bucket.name, "no-such-bucket"), Patience(wait=pauses))
+        upload_run(run, bucket.address.replace(bucket.name, "no-such-bucket"), RetryPolicy(wait=pauses))
     assert not pauses.taken_s
 
 
@@ -228,7 +228,9 @@ def test_credentials_that_cannot_be_used_are_said_at_once_and_in_one_line(
         UploadError, match=r"GCS error \w+: no access token: \w.*; the files are kept"
     ) as said:
         upload_run(
-            run, f"gs://runs/x?scheme=http&endpoint_override=127.0.0.1:{free_port()}", Patience(wait=pauses)
+            run,
+            f"gs://runs/x?scheme=http&endpoint_override=127.0.0.1:{free_port()}",
+            RetryPolicy(wait=pauses),
         )
     assert "\n" not in str(said.value)
     assert not pauses.taken_s

@@ -14,8 +14,8 @@ from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 from llm_locust.swarm.clocks.run_clock import (
     BUSY_FACTOR,
     DRIFT_PPM,
-    Estimate,
-    Exchange,
+    OffsetEstimate,
+    PingExchange,
     RunClock,
     best_of,
     drift_ns,
@@ -166,12 +166,12 @@ def test_a_pong_says_when_the_ping_came_and_when_it_was_answered() -> None:
     )
 
 
-def exchange(offset_ns: int, there_ns: int, held_ns: int, back_ns: int, step_ns: int = 0) -> Exchange:
+def exchange(offset_ns: int, there_ns: int, held_ns: int, back_ns: int, step_ns: int = 0) -> PingExchange:
     """Of a worker whose clock is behind the axis by ``offset_ns``, and is stepped on the way back."""
     received_ns = BEGIN.realtime_ns + offset_ns + there_ns
     elapsed_ns = there_ns + held_ns + back_ns
     heard = ClockPair(BEGIN.realtime_ns + elapsed_ns + step_ns, BEGIN.monotonic_ns + elapsed_ns)
-    return Exchange(BEGIN, received_ns, received_ns + held_ns, heard)
+    return PingExchange(BEGIN, received_ns, received_ns + held_ns, heard)
 
 
 @given(offsets_ns, delays_ns, delays_ns, delays_ns)
@@ -191,7 +191,7 @@ def test_the_error_also_bounds_what_the_two_readings_of_a_pair_differ(
 ) -> None:
     clean = exchange(offset_ns, there_ns, 0, back_ns)
     misread = ClockPair(clean.heard.realtime_ns, clean.heard.monotonic_ns + noise_ns)
-    one = Exchange(clean.sent, clean.received_ns, clean.answered_ns, misread)
+    one = PingExchange(clean.sent, clean.received_ns, clean.answered_ns, misread)
     assert abs(one.estimate.offset_ns - offset_ns) <= one.estimate.error_ns
 
 
@@ -207,7 +207,7 @@ def test_an_exchange_during_which_realtime_was_stepped_does_not_count(step_ns: i
 
 def test_an_exchange_that_was_held_for_longer_than_it_took_does_not_count() -> None:
     held = exchange(0, 100, 0, 100)
-    assert not Exchange(held.sent, held.received_ns, held.answered_ns + 201, held.heard).usable
+    assert not PingExchange(held.sent, held.received_ns, held.answered_ns + 201, held.heard).usable
 
 
 @given(st.lists(st.tuples(delays_ns, delays_ns, st.sampled_from([0, 0, S])), max_size=8))
@@ -223,10 +223,10 @@ def test_the_drift_allowance_is_rounded_up() -> None:
     assert drift_ns(S) == S * DRIFT_PPM // 1_000_000
 
 
-def estimates_of(offset_ns: int) -> st.SearchStrategy[Estimate]:
+def estimates_of(offset_ns: int) -> st.SearchStrategy[OffsetEstimate]:
     """Estimates that hold this true offset within their error."""
     return st.tuples(st.integers(1, S), st.integers(-S, S)).map(
-        lambda drawn: Estimate(offset_ns + max(-drawn[0], min(drawn[0], drawn[1])), drawn[0])
+        lambda drawn: OffsetEstimate(offset_ns + max(-drawn[0], min(drawn[0], drawn[1])), drawn[0])
     )
 
 
@@ -245,16 +245,16 @@ def test_while_clocks_drift_no_faster_than_allowed_the_true_offset_stays_within_
 
 
 def test_a_new_estimate_is_taken_up_to_four_times_the_error_and_the_drift() -> None:
-    old = Estimate(1000, 50_000)
+    old = OffsetEstimate(1000, 50_000)
     bound_ns = BUSY_FACTOR * 50_000 + drift_ns(30 * S)
-    at_bound, beyond = Estimate(2000, bound_ns), Estimate(2000, bound_ns + 1)
+    at_bound, beyond = OffsetEstimate(2000, bound_ns), OffsetEstimate(2000, bound_ns + 1)
     assert update(old, at_bound, 30 * S) == at_bound
-    assert update(old, beyond, 30 * S) == Estimate(1000, 50_000 + drift_ns(30 * S))
+    assert update(old, beyond, 30 * S) == OffsetEstimate(1000, 50_000 + drift_ns(30 * S))
 
 
 def test_a_busy_channel_that_stays_busy_is_believed_in_time() -> None:
-    known: Estimate | None = Estimate(0, 50_000)
-    busy = Estimate(1000, 200 * MS)
+    known: OffsetEstimate | None = OffsetEstimate(0, 50_000)
+    busy = OffsetEstimate(1000, 200 * MS)
     rounds = 0
     while known != busy:
         known = update(known, busy, 30 * S)
@@ -263,17 +263,17 @@ def test_a_busy_channel_that_stays_busy_is_believed_in_time() -> None:
 
 
 def test_an_old_estimate_that_contradicts_the_new_one_gives_way() -> None:
-    old, busy = Estimate(0, 50_000), Estimate(100 * MS, 20 * MS)
+    old, busy = OffsetEstimate(0, 50_000), OffsetEstimate(100 * MS, 20 * MS)
     assert update(old, busy, S) == busy
-    agreeing = Estimate(20 * MS, 20 * MS)
+    agreeing = OffsetEstimate(20 * MS, 20 * MS)
     assert update(old, agreeing, S) == old.aged(S)
 
 
 def test_a_round_that_brought_nothing_only_adds_the_drift() -> None:
-    assert update(Estimate(5, 10), None, S) == Estimate(5, 10 + drift_ns(S))
+    assert update(OffsetEstimate(5, 10), None, S) == OffsetEstimate(5, 10 + drift_ns(S))
     assert update(None, None, S) is None
 
 
 @given(offsets_ns, steps_ns)
 def test_a_step_changes_the_offset_by_exactly_the_step(offset_ns: int, step_ns: int) -> None:
-    assert Estimate(offset_ns, 9).stepped(step_ns) == Estimate(offset_ns - step_ns, 9)
+    assert OffsetEstimate(offset_ns, 9).stepped(step_ns) == OffsetEstimate(offset_ns - step_ns, 9)

@@ -2,14 +2,14 @@
 
 from llm_locust.store import FrameHeader
 from llm_locust.swarm.delivery.send_window import WINDOW_BATCHES, WINDOW_BYTES, SendWindow
-from llm_locust.swarm.delivery.unacked_batches import Batch
+from llm_locust.swarm.delivery.unacked_batches import UnackedBatch
 
 
-def batch(seq: int, run: str = "run", size: int = 1) -> Batch:
-    return Batch(FrameHeader(run, "w1", seq, 1), size, b"")
+def batch(seq: int, run: str = "run", size: int = 1) -> UnackedBatch:
+    return UnackedBatch(FrameHeader(run, "w1", seq, 1), size, b"")
 
 
-def seqs(batches: list[Batch]) -> list[int]:
+def seqs(batches: list[UnackedBatch]) -> list[int]:
     return [b.header.seq for b in batches]
 
 

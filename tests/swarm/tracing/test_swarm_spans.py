@@ -36,7 +36,7 @@ from llm_locust.swarm.tracing.spans import (
     SCOPE,
     Ended,
     Prospect,
-    Spans,
+    RunSpans,
     attributes_of,
     error_type,
 )
@@ -72,7 +72,7 @@ class Made:
         self.provider.add_span_processor(SimpleSpanProcessor(self._memory))
         tracer = self.provider.get_tracer(SCOPE)
         assert isinstance(tracer, Tracer)
-        self.spans = Spans(sampler, tracer, "run-1", "w1")
+        self.spans = RunSpans(sampler, tracer, "run-1", "w1")
 
     def begin(
         self, request: bytes = REQUEST, of: Call | None = None

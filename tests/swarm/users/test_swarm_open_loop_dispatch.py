@@ -11,7 +11,7 @@ from gevent.event import Event
 from llm_locust.client.http.clock import ClockPair
 from llm_locust.swarm.open_loop.dispatch import AHEAD_S, Dispatcher
 from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
-from llm_locust.swarm.open_loop.turns import Turns
+from llm_locust.swarm.open_loop.turns import TurnOrder
 from llm_locust.workload.arrivals import Arrival, ListedSchedule, Process, Schedule, Timetable, constant
 from llm_locust.workload.traces import TraceEntry
 
@@ -201,7 +201,7 @@ def test_a_turn_waits_for_the_ones_it_depends_on_and_then_its_gap() -> None:
     sender = FakeSender(now_s, lambda k: gevent.sleep(0.15 if k == 0 else 0.0))
     entries = [turn(0, 0.0), turn(1, 0.05, ["t0"], gap_s=0.05), turn(2, 0.06), turn(3, 0.9, ["t1", "t2"])]
     timetable: Timetable[TraceEntry] = ListedSchedule(entries)
-    dispatcher = Dispatcher(timetable, sender, now_s, turns=Turns())
+    dispatcher = Dispatcher(timetable, sender, now_s, turns=TurnOrder())
     gevent.spawn(dispatcher.run).join(120)
     sent = {k: (due_s, begun_s) for k, due_s, begun_s in sender.sent}
     assert sender.ended == [2, 0, 1, 3]
@@ -212,7 +212,7 @@ def test_a_turn_waits_for_the_ones_it_depends_on_and_then_its_gap() -> None:
 
 
 def test_turns_of_a_failed_predecessor_are_not_held_for_ever() -> None:
-    turns = Turns()
+    turns = TurnOrder()
     first, second = turn(0, 0.0), turn(1, 1.0, ["t0"], gap_s=2.0)
     assert turns.due_s(first) == 0.0
     assert turns.due_s(second) is None

@@ -9,7 +9,7 @@ import pytest
 from live_cases import Run, observation, worker
 from metrics_cases import failed, request
 
-from llm_locust.live.series import Charts, Series, Span
+from llm_locust.live.series import Charts, LiveSeries, Span
 from llm_locust.live.state import MISSING
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.deployment.server_now import ServerNow
@@ -52,7 +52,7 @@ class Page:
         self.token = answer["token"]
         return dict(answer)
 
-    def shows(self, series: Series) -> bool:
+    def shows(self, series: LiveSeries) -> bool:
         columns = {name: [point[name] for point in self.points.values()] for name in series.columns}
         return list(self.points) == series.at_s and columns == series.columns
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llm_locust.workload.arrivals import (
     Arrival,
-    Arrivals,
+    ArrivalColumns,
     ListedSchedule,
     Process,
     Schedule,
@@ -30,14 +30,14 @@ def schedule(
     )
 
 
-def union(shares: Sequence[Arrivals]) -> Arrivals:
+def union(shares: Sequence[ArrivalColumns]) -> ArrivalColumns:
     k = np.concatenate([share.k for share in shares])
     at_s = np.concatenate([share.at_s for share in shares])
     order = np.argsort(k)
-    return Arrivals(k[order], at_s[order])
+    return ArrivalColumns(k[order], at_s[order])
 
 
-def same(first: Arrivals, second: Arrivals) -> bool:
+def same(first: ArrivalColumns, second: ArrivalColumns) -> bool:
     return np.array_equal(first.k, second.k) and np.array_equal(first.at_s, second.at_s)
 
 
@@ -63,7 +63,7 @@ def test_how_often_it_is_asked_changes_nothing_and_each_arrival_comes_once(
     parts = [asked.times(until_s) for until_s in (*stops, 30.0)]
     for until_s, part in zip(stops, parts, strict=False):
         assert np.all(part.at_s < until_s + 1e-9)
-    joined = Arrivals(np.concatenate([p.k for p in parts]), np.concatenate([p.at_s for p in parts]))
+    joined = ArrivalColumns(np.concatenate([p.k for p in parts]), np.concatenate([p.at_s for p in parts]))
     assert same(joined, schedule(cv, rate, 1, 3).times(30.0))
 
 
