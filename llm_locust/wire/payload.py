@@ -4,12 +4,11 @@ Everything here takes any value that JSON can hold and raises nothing but :class
 """
 
 import json
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 import numpy as np
-
-T = TypeVar("T")
 
 #: A number of things, as servers send it.
 Count = int | float | None
@@ -51,6 +50,9 @@ _DIGITS = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in rang
 _MANY_DIGITS = b"0" * (_MAX_DIGITS + 1)
 _BEFORE_NUMBERS = b"[:, \t\r\n-"
 
+#: Most bytes of the texts of an answer that was not streamed, as they stand in its JSON.
+MAX_WHOLE_TEXT_BYTES = 2 << 20
+
 #: Most choices, tool calls or items of one answer, and of one event.
 MAX_PARTS = 1024
 
@@ -89,31 +91,6 @@ def excerpt(data: bytes) -> str:
     return repr(data[: 4 * _EXCERPT_CHARS].decode("utf-8", "replace")[:_EXCERPT_CHARS])
 
 
-class Few(msgspec.Struct, Generic[T], array_like=True, gc=False):
-    """A JSON list of typed objects, of which no more than five are made: the rest is skipped."""
-
-    first: T | msgspec.UnsetType = msgspec.UNSET
-    second: T | msgspec.UnsetType = msgspec.UNSET
-    third: T | msgspec.UnsetType = msgspec.UNSET
-    fourth: T | msgspec.UnsetType = msgspec.UNSET
-    more: T | msgspec.UnsetType = msgspec.UNSET
-
-    def all(self) -> list[T]:
-        """The objects.
-
-        Raises:
-            PayloadError: there are more than four.
-        """
-        if self.first is msgspec.UNSET:
-            return []
-        if self.second is msgspec.UNSET:
-            return [self.first]
-        if self.more is not msgspec.UNSET:
-            raise PayloadError("more than four objects")
-        found = (self.first, self.second, self.third, self.fourth)
-        return [item for item in found if not isinstance(item, msgspec.UnsetType)]
-
-
 class DocumentSize:
     """What decoding a document into typed structs costs, counted while its bytes come.
 
@@ -144,8 +121,8 @@ class DocumentSize:
         return None
 
 
-def parse_object(data: bytes, *, retry: bool = True) -> dict[str, Any]:
-    """A JSON object.
+def parse(data: bytes, *, retry: bool = True) -> Any:
+    """A JSON value of any type.
 
     Python's own parser has the second try: it takes the NaN and Infinity that Python servers put
     into log probabilities, integers beyond 64 bits, and lone surrogates. Bytes that are not UTF-8
@@ -155,19 +132,28 @@ def parse_object(data: bytes, *, retry: bool = True) -> dict[str, Any]:
         retry: give it a second try. A document above 128 KiB has none.
 
     Raises:
-        PayloadError: not JSON, JSON but no object, or more than can be decoded at once.
+        PayloadError: not JSON, or more than can be decoded at once.
     """
     if (what := excess(data)) is not None:
         raise PayloadError(what)
     try:
-        value = _decode(data)
+        return _decode(data)
     except DECODE_ERRORS:
         if not retry or len(data) > _MAX_SECOND_TRY_BYTES:
             raise PayloadError("not JSON") from None
-        try:
-            value = json.loads(data.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):
-            raise PayloadError("not JSON") from None
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        raise PayloadError("not JSON") from None
+
+
+def parse_object(data: bytes, *, retry: bool = True) -> dict[str, Any]:
+    """A JSON object, read as :func:`parse` does.
+
+    Raises:
+        PayloadError: as there, or no object.
+    """
+    value = parse(data, retry=retry)
     if not isinstance(value, dict):
         raise PayloadError("not a JSON object")
     return value
@@ -214,31 +200,22 @@ def explained(error: PayloadError, data: bytes) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A text as it is, nothing as an empty one, anything else as JSON.
+    """A text as it is, nothing as an empty one, anything else as JSON without blanks.
 
-    Some servers send a tool call's arguments as an object, not as its JSON text.
+    Some servers send a tool call's arguments as an object, not as its JSON text. What only Python's parser
+    reads (NaN, lone surrogates) only Python's encoder writes: it takes ten times as long, and a document with
+    such values is small.
     """
     if value is None or isinstance(value, str):
         return value or ""
+    with suppress(ValueError, RecursionError):
+        text = msgspec.json.encode(value).decode()
+        if "null" not in text or len(text) > 2 * _MAX_SECOND_TRY_BYTES:  # null may have been NaN
+            return text
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
         return repr(type(value))
-
-
-def _json_start(value: Any, most: int) -> str:
-    """The first characters of :func:`json_text`; what follows is not written."""
-    if value is None or isinstance(value, str):
-        return (value or "")[:most]
-    start = ""
-    try:
-        for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
-            start += piece
-            if len(start) >= most:
-                break
-    except (ValueError, RecursionError):
-        return repr(type(value))
-    return start[:most]
 
 
 def name_of(value: Any) -> str | None:
@@ -260,7 +237,7 @@ def error_text(value: Any) -> str:
         if inner is None:
             break
         value = inner
-    return _json_start(value, _ERROR_CHARS)
+    return json_text(value)[:_ERROR_CHARS]
 
 
 def well_formed(text: str) -> str:

@@ -33,11 +33,16 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def whole_answer(tokens: int = TOKENS) -> bytes:
+def whole_answer(*messages: dict[str, Any], tokens: int = TOKENS) -> bytes:
+    """An answer with these messages, or one that says the tokens; the first has the log probabilities."""
     content = logprobs(tokens)
-    message = {"role": "assistant", "content": "".join(item["token"] for item in content)}
-    choice = {"index": 0, "message": message, "logprobs": {"content": content}, "finish_reason": "stop"}
-    return encoded({"object": "chat.completion", "model": "m", "choices": [choice], "usage": USAGE})
+    said = {"role": "assistant", "content": "".join(item["token"] for item in content)}
+    choices: list[dict[str, Any]] = [
+        {"index": index, "message": message, "finish_reason": "stop"}
+        for index, message in enumerate(messages or [said])
+    ]
+    choices[0]["logprobs"] = {"content": content}
+    return encoded({"object": "chat.completion", "model": "m", "choices": choices, "usage": USAGE})
 
 
 def stream(tokens: int = TOKENS, together: int = 1) -> list[bytes]:
@@ -76,6 +81,51 @@ def test_a_stream_with_20_log_probabilities_a_token_is_ok(together: int) -> None
     assert (record.outcome, record.error) == (Outcome.OK, None)
     assert (record.input_tokens, record.output_tokens) == (12, TOKENS)
     assert len(record.arrivals_ns) == -(-TOKENS // together)
+
+
+CALLS = [{"id": f"{n}", "function": {"name": "f", "arguments": '{"a":1}'}} for n in range(10)]
+OBJECTS = [{"id": "1", "function": {"name": "f", "arguments": {"a": [1, None, 10**30]}}}]
+PARTS = [{"type": "text", "text": "some "}, {"type": "text", "text": "more"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "chars"),
+    [
+        ([{"content": "ten chars " * 10_000}] * 8, 800_000),
+        ([{"content": "a"}] * 16, 16),
+        ([{"content": None, "tool_calls": CALLS}], 80),
+        ([{"tool_calls": OBJECTS}], 1 + len(f'{{"a":[1,null,{10**30}]}}')),
+        ([{"content": PARTS}], 9),
+        ([{"content": "é" * 1_000_000}], 1_000_000),
+    ],
+    ids=[
+        "eight long ones",
+        "16",
+        "ten tool calls",
+        "arguments as an object",
+        "content in parts",
+        "a long one",
+    ],
+)
+def test_a_whole_answer_with_log_probabilities_may_hold(messages: list[dict[str, Any]], chars: int) -> None:
+    body = whole_answer(*messages, tokens=3_000)
+    assert len(body) > 3 << 20
+    reply = read_body(Endpoint.CHAT, body)
+    assert (reply.invalid, reply.done, reply.choices, reply.output_chars) == (
+        None,
+        True,
+        len(messages),
+        chars,
+    )
+    assert cpu_s(partial(read_body, Endpoint.CHAT, body), 10) <= bound_s()
+
+
+@pytest.mark.parametrize("choices", [1, 2, 16])
+def test_more_text_than_a_model_answers_at_once_is_refused(choices: int) -> None:
+    message = {"content": "é" * ((1 << 20) // choices)}
+    assert read_body(Endpoint.CHAT, whole_answer(*[message] * choices, tokens=1)).invalid.startswith(
+        "more than 2 MiB of text in one JSON document"
+    )
 
 
 def test_reading_the_whole_answer_is_within_the_bound_of_one_slice() -> None:

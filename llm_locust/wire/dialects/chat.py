@@ -6,7 +6,7 @@ and few of what is. What is odd, but still has its text where it belongs, is rea
 rest is recorded as invalid.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -14,17 +14,20 @@ import msgspec
 from llm_locust.wire.dialects.choices import (
     Carrier,
     Delta,
+    ToolPiece,
     add_delta,
     add_tool_calls,
     lenient_delta,
     typed_call,
     typed_delta,
+    whole_delta,
 )
 from llm_locust.wire.draft import Draft, Kind, read_leniently
+from llm_locust.wire.lists import Few, Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
+    MAX_WHOLE_TEXT_BYTES,
     Count,
-    Few,
     PayloadError,
     count_of,
     error_text,
@@ -38,16 +41,12 @@ from llm_locust.wire.usage import UsageFields
 
 C = TypeVar("C")
 
+_NULL = msgspec.Raw(b"null")
+
 
 class _Choice(msgspec.Struct, gc=False):
     index: Count = 0
     delta: Delta | None = None
-    finish_reason: str | int | None = None
-
-
-class _WholeChoice(msgspec.Struct, gc=False):
-    index: Count = 0
-    message: Delta | None = None
     finish_reason: str | int | None = None
 
 
@@ -58,7 +57,7 @@ class _TextChoice(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, Generic[C], gc=False):
-    """A chunk of a stream, or a whole answer. One with an error is read leniently."""
+    """A chunk of a stream. One with an error is read leniently."""
 
     choices: Few[C] | msgspec.UnsetType | None = msgspec.UNSET
     usage: UsageFields | None = None
@@ -66,9 +65,25 @@ class _Chunk(msgspec.Struct, Generic[C], gc=False):
     error: None = None
 
 
+class _WholeChoice(msgspec.Struct, gc=False):
+    index: Count = 0
+    message: msgspec.Raw = _NULL
+    text: msgspec.Raw = _NULL
+    finish_reason: str | int | None = None
+
+
+class _Whole(msgspec.Struct, gc=False):
+    """A whole answer. Its texts are read apart: how long they are is known before."""
+
+    choices: Several[_WholeChoice] | msgspec.UnsetType | None = msgspec.UNSET
+    usage: UsageFields | None = None
+    model: str | None = None
+    error: None = None
+
+
 _decode_chat = msgspec.json.Decoder(_Chunk[_Choice]).decode
 _decode_text = msgspec.json.Decoder(_Chunk[_TextChoice]).decode
-_decode_whole = msgspec.json.Decoder(_Chunk[_WholeChoice]).decode
+_decode_whole = msgspec.json.Decoder(_Whole).decode
 
 
 def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
@@ -91,14 +106,14 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
             or delta.refusal
             or delta.function_call
         ):
-            _read_chunk(draft, chunk, event, "delta", _read_odd)
+            _read_chunk(draft, chunk, event, "delta")
             continue
         text, reasoning = delta.content, delta.reasoning_content or delta.reasoning
         if (calls := delta.tool_calls) and (call := calls.first) is not msgspec.UNSET:
             piece = typed_call(call, count_of(call.index))
             odd = text or reasoning or calls.second is not msgspec.UNSET
             if odd or not piece[-1] or draft.first_answer is None:
-                _read_chunk(draft, chunk, event, "delta", _read_odd)
+                _read_chunk(draft, chunk, event, "delta")
                 continue
             add_tool_calls(draft, 0, (piece,))
         elif text and not reasoning and draft.first_answer is not None:
@@ -106,7 +121,7 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
         elif reasoning and not text and draft.token_ends:
             first.reasoning.append(reasoning)
         else:
-            _read_chunk(draft, chunk, event, "delta", _read_odd)
+            _read_chunk(draft, chunk, event, "delta")
             continue
         draft.token_ends.append(event.end)
         if chunk.usage:
@@ -132,7 +147,7 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
             or not (text := choice.text)
             or draft.first_answer is None
         ):
-            _read_chunk(draft, chunk, event, "text", _read_odd)
+            _read_chunk(draft, chunk, event, "text")
             continue
         first.text.append(text)
         draft.token_ends.append(event.end)
@@ -153,38 +168,43 @@ def read_completions_body(draft: Draft, body: bytes) -> None:
 def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
     event = SseEvent(body, len(body))
     try:
-        chunk = _decode_whole(body) if carrier == "message" else _decode_text(body)
-    except DECODE_ERRORS:
-        _read_odd_body(draft, event, carrier)
-    else:
-        _read_chunk(draft, chunk, event, carrier, _read_odd_body)
+        _read_whole(draft, event, carrier)
+    except PayloadError as e:
+        draft.reject(explained(e, body))
     draft.closed = draft.error is None and draft.invalid is None
 
 
-def _read_chunk(
-    draft: Draft,
-    chunk: _Chunk[Any],
-    event: SseEvent,
-    carrier: Carrier,
-    read_odd: Callable[[Draft, SseEvent, Carrier], None],
-) -> None:
+def _read_whole(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
+    try:
+        whole = _decode_whole(event.data)
+        choices = whole.choices.all() if whole.choices else None
+    except (*DECODE_ERRORS, PayloadError):
+        choices = None
+    if choices is None:
+        _read_payload(draft, parse_object(event.data), event, carrier)
+        return
+    texts = [choice.message if carrier == "message" else choice.text for choice in choices]
+    if sum(len(memoryview(text)) for text in texts) > MAX_WHOLE_TEXT_BYTES:
+        raise PayloadError(f"more than {MAX_WHOLE_TEXT_BYTES >> 20} MiB of text in one JSON document")
+    deltas = [whole_delta(draft, text, carrier) for text in texts]
+    draft.note(whole.model, whole.usage)
+    _note_choices(draft, event, [(choice.index, choice.finish_reason) for choice in choices], deltas)
+
+
+def _read_chunk(draft: Draft, chunk: _Chunk[Any], event: SseEvent, carrier: Carrier) -> None:
     """A payload that typed decoding took."""
     if chunk.choices is msgspec.UNSET or event.event == b"error":
-        read_odd(draft, event, carrier)
+        _read_odd(draft, event, carrier)
         return
     try:
         choices = chunk.choices.all() if chunk.choices else []
-        deltas = [typed_delta(choice, carrier) for choice in choices]
+        texts = [Delta(choice.text) if carrier == "text" else choice.delta for choice in choices]
+        deltas = [typed_delta(text, whole=False) for text in texts]
     except PayloadError:  # more of them than are made
-        read_odd(draft, event, carrier)
+        _read_odd(draft, event, carrier)
         return
     draft.note(chunk.model, chunk.usage)
-    kind = Kind.NOTHING
-    for choice, (delta, calls) in zip(choices, deltas, strict=True):
-        index = count_of(choice.index) or 0
-        kind = max(kind, add_delta(draft, index, delta), add_tool_calls(draft, index, calls))
-        draft.choice(index).finish(choice.finish_reason)
-    _note_event(draft, event, kind, choices)
+    _note_choices(draft, event, [(choice.index, choice.finish_reason) for choice in choices], deltas)
 
 
 def _read_odd(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
@@ -196,15 +216,8 @@ def _read_odd(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
     read_leniently(draft, event, read)
 
 
-def _read_odd_body(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
-    try:
-        _read_payload(draft, parse_object(event.data), event, carrier)
-    except PayloadError as e:
-        draft.reject(explained(e, event.data))
-
-
 def _read_payload(draft: Draft, payload: dict[str, Any], event: SseEvent, carrier: Carrier) -> None:
-    """The same as :func:`_read_chunk`, but content may come in parts, and only what is read matters."""
+    """The same of a payload in another form: content may come in parts, and only what is read matters."""
     choices = objects(payload.get("choices"), "choices")
     deltas = [lenient_delta(draft, choice.get(carrier), carrier) for choice in choices]
     usage, error = payload.get("usage"), payload.get("error")
@@ -216,17 +229,23 @@ def _read_payload(draft: Draft, payload: dict[str, Any], event: SseEvent, carrie
             draft.fail(error_text(payload))
         elif not usage:
             draft.refuse(event, f'no "choices" in {excerpt(event.data)}')
-    kind, read = Kind.NOTHING, []
-    for choice, (delta, calls) in zip(choices, deltas, strict=True):
-        index = count_of(choice.get("index")) or 0
+    ends = [(choice.get("index"), choice.get("finish_reason")) for choice in choices]
+    _note_choices(draft, event, ends, deltas)
+
+
+def _note_choices(
+    draft: Draft,
+    event: SseEvent,
+    ends: Sequence[tuple[Any, Any]],
+    deltas: Sequence[tuple[Delta | None, Sequence[ToolPiece]]],
+) -> None:
+    """Write an event's choices into the draft: of each its index and finish reason, and its delta."""
+    kind = Kind.NOTHING
+    for (number, reason), (delta, calls) in zip(ends, deltas, strict=True):
+        index = count_of(number) or 0
         kind = max(kind, add_delta(draft, index, delta), add_tool_calls(draft, index, calls))
-        draft.choice(index).finish(choice.get("finish_reason"))
-        read.append(_Choice(finish_reason=choice.get("finish_reason")))
-    _note_event(draft, event, kind, read)
-
-
-def _note_event(draft: Draft, event: SseEvent, kind: Kind, choices: Sequence[Any]) -> None:
+        draft.choice(index).finish(reason)
     if kind is not Kind.NOTHING:
         draft.token(event.end, kind)
-    elif choices:
-        draft.without_token(event.end, finished=any(choice.finish_reason for choice in choices))
+    elif ends:
+        draft.without_token(event.end, finished=any(reason for _, reason in ends))

@@ -1,19 +1,23 @@
 """What a choice of a chat completion holds: texts and tool calls, typed or read leniently."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
 
 from llm_locust.wire.draft import Draft, Kind
+from llm_locust.wire.lists import Few
 from llm_locust.wire.payload import (
+    DECODE_ERRORS,
     MAX_PARTS,
     Count,
-    Few,
+    PayloadError,
     count_of,
     json_text,
     name_of,
     optional_object,
+    parse,
     text_of,
     thinking_of,
 )
@@ -49,6 +53,9 @@ class Delta(msgspec.Struct, gc=False):
     function_call: _Function | None = None
 
 
+_decode_message = msgspec.json.Decoder(Delta | None).decode
+_decode_text = msgspec.json.Decoder(str | None).decode
+
 #: A piece of a tool call: the key of the call (None: not sent), its id, its name, a piece of its arguments.
 ToolPiece = tuple[int | str | None, Any, Any, str]
 
@@ -59,19 +66,25 @@ def typed_call(call: _ToolCall, key: int | None) -> ToolPiece:
     return key, call.id, function.name, function.arguments or function.input or ""
 
 
-def typed_delta(choice: Any, carrier: Carrier) -> tuple[Delta | None, list[ToolPiece]]:
-    """Texts and tool calls of a typed choice."""
-    if carrier == "text":
-        return Delta(choice.text), []
-    delta: Delta | None = choice.message if carrier == "message" else choice.delta
+def typed_delta(delta: Delta | None, *, whole: bool) -> tuple[Delta | None, list[ToolPiece]]:
+    """Texts and tool calls of a typed delta; of a whole message the calls' keys are their places."""
     if delta is None:
         return None, []
     calls: list[ToolPiece] = []
     for place, call in enumerate(delta.tool_calls.all() if delta.tool_calls else ()):
-        calls.append(typed_call(call, place if carrier == "message" else count_of(call.index)))
+        calls.append(typed_call(call, place if whole else count_of(call.index)))
     if legacy := delta.function_call:
         calls.append(("function_call", None, legacy.name, legacy.arguments or ""))
     return delta, calls
+
+
+def whole_delta(draft: Draft, sent: msgspec.Raw, carrier: Carrier) -> tuple[Delta | None, list[ToolPiece]]:
+    """The same of a whole choice's ``message`` or ``text``, as its JSON."""
+    with suppress(*DECODE_ERRORS, PayloadError):
+        if carrier == "text":
+            return Delta(_decode_text(sent)), []
+        return typed_delta(_decode_message(sent), whole=True)
+    return lenient_delta(draft, parse(bytes(sent)), carrier)
 
 
 def lenient_delta(draft: Draft, value: Any, carrier: Carrier) -> tuple[Delta | None, list[ToolPiece]]:

@@ -212,7 +212,7 @@ def test_tool_calls_without_index_are_told_apart_by_id_and_may_hold_an_object() 
         chunk({"tool_calls": [{"id": "y", "function": {"name": "g", "arguments": "1"}}]}),
         chunk({"tool_calls": [{"function": {"arguments": "2"}}]}),
     )
-    assert [(c.id, c.arguments) for c in reply.tool_calls] == [("x", '{"a": 1}'), ("y", "12")]
+    assert [(c.id, c.arguments) for c in reply.tool_calls] == [("x", '{"a":1}'), ("y", "12")]
 
 
 def test_a_tool_calls_piece_without_index_and_id_belongs_to_the_last_call_of_its_own_choice() -> None:

@@ -120,7 +120,7 @@ def test_a_stop_reason_or_the_messages_stop_ends_the_answer(end: Any) -> None:
     ("error", "said"),
     [
         ({"type": "overloaded_error", "message": "Overloaded"}, "overloaded_error: Overloaded"),
-        ({"type": "overloaded_error"}, 'overloaded_error: {"type": "overloaded_error"}'),
+        ({"type": "overloaded_error"}, 'overloaded_error: {"type":"overloaded_error"}'),
         ({"message": "broke"}, "broke"),
         ("broke", "broke"),
     ],
@@ -175,7 +175,7 @@ def test_a_messages_body_is_one_token_event() -> None:
     reply = read_body(Endpoint.MESSAGES, data)
     assert (tuple(reply.token_ends), reply.first_answer, reply.done) == ((len(data),), 0, True)
     assert (reply.text, reply.reasoning, reply.finish_reason) == ("Yes", "Hm", "end_turn")
-    assert reply.tool_calls == [ToolCall(id="call", name="f", arguments='{"a": 1}')]
+    assert reply.tool_calls == [ToolCall(id="call", name="f", arguments='{"a":1}')]
     assert reply.usage == Usage(input_tokens=4, output_tokens=9, cached_tokens=1)
 
 
