@@ -123,9 +123,8 @@ def test_a_whole_answer_with_log_probabilities_may_hold(messages: list[dict[str,
 @pytest.mark.parametrize("choices", [1, 2, 16])
 def test_more_text_than_a_model_answers_at_once_is_refused(choices: int) -> None:
     message = {"content": "é" * ((1 << 20) // choices)}
-    assert read_body(Endpoint.CHAT, whole_answer(*[message] * choices, tokens=1)).invalid.startswith(
-        "more than 2 MiB of text in one JSON document"
-    )
+    invalid = read_body(Endpoint.CHAT, whole_answer(*[message] * choices, tokens=1)).invalid
+    assert (invalid or "").startswith("more than 2 MiB of text in one JSON document")
 
 
 def test_reading_the_whole_answer_is_within_the_bound_of_one_slice() -> None:
