@@ -58,7 +58,7 @@ class PeerFigures(SummaryPart, frozen=True):
         int,
         key(
             "the run in other tools' definitions: see "
-            "[compatibility](#compatibility-the-same-run-in-the-words-of-others)",
+            "[compatibility](#compatibility-the-same-run-in-other-tools-terms)",
             _TOOL,
         ),
     ]
