@@ -13,6 +13,7 @@ from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.stats.percentiles import parse_percentiles
 from llm_locust.metrics.summary import WINDOWS, exit_code
+from llm_locust.metrics.summary_types.summary import as_json
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.inputs.sources import Source, open_source
@@ -192,7 +193,7 @@ def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
     """What is printed; None of the console's report, which depends on the terminal."""
     match args.format:
         case "json":
-            return shown_json(analysis.summary, indent=2) + "\n"
+            return shown_json(as_json(analysis.summary), indent=2) + "\n"
         case "md":
             return markdown(analysis.summary)
         case "vllm":

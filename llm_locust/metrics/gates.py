@@ -85,6 +85,16 @@ class Gate:
         """The latency that it is on, as ``ttft``; None where it is on none."""
         return _PATHS[self.metric][1] if self.kind is Kind.LATENCY else None
 
+    @property
+    def statistic(self) -> str:
+        """The key of the figure: of a latency its statistic, as ``p99``."""
+        return _PATHS[self.metric][-1]
+
+    @property
+    def is_adjusted(self) -> bool:
+        """Whether failed requests count as above the limit."""
+        return self.latency is not None and counts_failed(self.op, self.latency, self.statistic)
+
 
 def parse_gates(text: str) -> tuple[Gate, ...]:
     """The gates of ``text``, in order; none of an empty one.
@@ -164,12 +174,7 @@ def _note(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     failed = _failed(gate, summary)
     if failed is None:
         return None
-    return f"over all requests: {failed}" if _is_adjusted(gate) else f"of requests with an answer: {failed}"
-
-
-def _is_adjusted(gate: Gate) -> bool:
-    """Whether failed requests count as above the limit."""
-    return gate.latency is not None and counts_failed(gate.op, gate.latency, _PATHS[gate.metric][2])
+    return f"over all requests: {failed}" if gate.is_adjusted else f"of requests with an answer: {failed}"
 
 
 def counts_failed(op: str, latency: str, statistic: str) -> bool:
@@ -177,9 +182,9 @@ def counts_failed(op: str, latency: str, statistic: str) -> bool:
     return op in ("<", "<=") and latency in OF_ANSWERS and statistic != "mean"
 
 
-def figures_of(gate: Gate, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+def _figures_of(gate: Gate, summary: Mapping[str, Any]) -> Mapping[str, Any]:
     """The figures of the latency that a gate is on, of all requests or of those with an answer."""
-    table = "latency_ms_adjusted" if _is_adjusted(gate) else "latency_ms"
+    table = "latency_ms_adjusted" if gate.is_adjusted else "latency_ms"
     figures: Mapping[str, Any] = summary[table][_PATHS[gate.metric][1]]
     return figures
 
@@ -215,14 +220,13 @@ def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     """
     if gate.kind is not Kind.LATENCY or gate.op not in ("<", "<="):
         return None
-    statistic = _PATHS[gate.metric][2]
-    if statistic not in PERCENTILES:
+    if gate.statistic not in PERCENTILES:
         return None
-    stats = figures_of(gate, summary)
-    n, fewest = stats["n"] + stats["censored"], math.ceil(round(100 / (100 - PERCENTILES[statistic]), 6))
+    stats = _figures_of(gate, summary)
+    n, fewest = stats["n"] + stats["censored"], math.ceil(round(100 / (100 - PERCENTILES[gate.statistic]), 6))
     if n >= fewest:
         return None
-    return f"cannot tell: {statistic} needs {fewest:,} samples, there are {n:,}"
+    return f"cannot tell: {gate.statistic} needs {fewest:,} samples, there are {n:,}"
 
 
 def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,7 +244,7 @@ def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     _, latency, statistic = _PATHS[gate.metric]
-    stats = figures_of(gate, summary)
+    stats = _figures_of(gate, summary)
     if statistic in stats["beyond"]:
         return {"passed": False, "reason": _on_a_failure(gate, summary)}
     bound = stats["at_least"].get(statistic)
@@ -273,7 +277,7 @@ def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
     if gate.metric != "requests" and not asked:
         return None
     if gate.kind is Kind.LATENCY:
-        found = figures_of(gate, summary)[_PATHS[gate.metric][2]]
+        found = _figures_of(gate, summary)[gate.statistic]
     else:
         part, key = _PATHS[gate.metric]
         found = summary[part][key]

@@ -44,7 +44,7 @@ from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.percentiles import PERCENTILES
-from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
+from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA, Summary
 from llm_locust.metrics.window import Population, Window, run_window
 from llm_locust.roofline.roof import Roof, roof_of_options
 
@@ -140,7 +140,7 @@ def summarise(
     return summary | {"gates": evaluate(gates, summary)}
 
 
-def exit_code(summary: dict[str, Any], manifest: Manifest, allow_incomplete: bool = False) -> int | None:
+def exit_code(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> int | None:
     """The exit code that a run's result asks for.
 
     4 when records are missing or a fault cut the run short (unless ``allow_incomplete``), before 3 when
@@ -148,14 +148,14 @@ def exit_code(summary: dict[str, Any], manifest: Manifest, allow_incomplete: boo
     on a part of the records, or on numbers that are the client's own, says nothing about the server. 0
     when all gates held. None without gates: Locust's own code stands then.
     """
-    whole = summary["completeness"]["complete"] and not summary["completeness"]["cut_short"]
+    whole = summary.completeness.complete and not summary.completeness.cut_short
     if not whole and not allow_incomplete:
         return EXIT_INCOMPLETE
-    if manifest.require_valid and summary["client"]["verdict"] == "invalid":
+    if manifest.require_valid and summary.client.verdict == "invalid":
         return EXIT_INVALID
-    if not summary["gates"]:
+    if not summary.gates:
         return None
-    return 0 if all(gate["passed"] for gate in summary["gates"]) else EXIT_GATE
+    return 0 if all(gate.passed for gate in summary.gates) else EXIT_GATE
 
 
 def chosen_window(window: str | Window, warmup_s: float) -> str | Window:

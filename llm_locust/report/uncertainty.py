@@ -1,14 +1,12 @@
 """How sure a percentile is: its 95 % interval, a mark where the data cannot tell one, and another
 where many of the requests were cut."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+from llm_locust.metrics.summary_types.base import Figures
 from llm_locust.report.section import Line, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, number
-
-Part = Mapping[str, Any]
 
 MARK = "~"
 _MEANING = (
@@ -26,43 +24,37 @@ _CUT_MEANING = (
 )
 
 
-def is_cut(requests: Part) -> bool:
-    """Whether the run's end cut so many of these requests that their latencies are marked."""
-    return (requests.get("cut_share") or 0.0) > NOTABLE_CUT
+def is_cut(cut_share: float | None) -> bool:
+    """Whether the run's end cut so many of the requests that their latencies are marked."""
+    return (cut_share or 0.0) > NOTABLE_CUT
 
 
-def cut_note(requests: Part) -> Line | None:
+def cut_note(cut_share: float | None) -> Line | None:
     """What the mark of latencies of cut requests means, where these have it."""
-    return Line(_CUT_MEANING, Tone.WARN) if is_cut(requests) else None
+    return Line(_CUT_MEANING, Tone.WARN) if is_cut(cut_share) else None
 
 
-def has_too_few(stats: Part, key: str) -> bool:
-    """Whether a percentile stands without its interval: its samples cannot bound it."""
-    intervals = stats.get("ci95") or {}
-    return stats.get(key) is not None and key in intervals and intervals[key] is None
+def mark(stats: Figures, key: str) -> str:
+    """What stands before a percentile without its interval, which its samples cannot bound."""
+    return MARK if stats.figure(key) is not None and stats.intervals().get(key, ()) is None else ""
 
 
-def mark(stats: Part, key: str) -> str:
-    """What stands before the percentile: nothing, where its interval is known."""
-    return MARK if has_too_few(stats, key) else ""
-
-
-def estimate(stats: Part, key: str, *, cut: bool = False) -> str:
+def estimate(stats: Figures, key: str, *, cut: bool = False) -> str:
     """A percentile with its marks; ``> 28,200`` where cut requests leave it open but for its lower bound.
 
     Args:
         cut: whether it is marked as one of requests of which many were cut.
     """
-    bound, value = (stats.get("at_least") or {}).get(key), stats.get(key)
+    bound, value = stats.bound(key), stats.figure(key)
     behind = CUT_MARK if cut and (value is not None or bound is not None) else ""
     if value is None and bound is not None:
         return f"> {number(bound)}{behind}"
     return f"{mark(stats, key)}{number(value)}{behind}"
 
 
-def bounds(stats: Part, key: str) -> str:
+def bounds(stats: Figures, key: str) -> str:
     """The interval of a percentile: ``53.9–54.6``."""
-    ends = (stats.get("ci95") or {}).get(key)
+    ends = stats.intervals().get(key)
     return UNDEFINED if ends is None else "–".join("∞" if end is None else number(end) for end in ends)
 
 

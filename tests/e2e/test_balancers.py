@@ -203,12 +203,12 @@ def test_the_indices_of_what_ended_well_are_those_of_the_truth_logs(death: Death
     }
     with open_source([death.run.folder], None, None) as source:
         told = analyse(source, Question(where="outcome == ok")).summary
-    seconds = told["window"]["seconds"]
-    for entry in told["replicas"]:
-        assert entry["requests"] == len(over[entry["name"]])
-        assert entry["output_tokens_per_s"] * seconds == pytest.approx(sum(over[entry["name"]]), rel=1e-9)
-    assert told["fairness"]["requests"] == pytest.approx(jain([len(t) for t in over.values()]), abs=1e-9)
-    assert told["fairness"]["output_tokens"] == pytest.approx(jain([sum(t) for t in over.values()]), abs=1e-9)
+    for entry in told.replicas:
+        assert entry.requests == len(over[entry.name])
+        tokens = (entry.output_tokens_per_s or 0.0) * told.window.seconds
+        assert tokens == pytest.approx(sum(over[entry.name]), rel=1e-9)
+    assert told.fairness.requests == pytest.approx(jain([len(t) for t in over.values()]), abs=1e-9)
+    assert told.fairness.output_tokens == pytest.approx(jain([sum(t) for t in over.values()]), abs=1e-9)
 
 
 def test_the_dead_replica_is_named_with_the_time_of_its_death(death: Death) -> None:

@@ -22,6 +22,7 @@ from metrics_cases import batch, manifest, request
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.console import print_report
 from llm_locust.report.render.markdown import markdown
 
@@ -41,7 +42,7 @@ def told(records: list[RequestRecord], run: Manifest) -> dict[str, Any]:
 
 def printed(found: dict[str, Any]) -> str:
     out = StringIO()
-    print_report(found, None, out, width=100)
+    print_report(typed(found), None, out, width=100)
     return out.getvalue()
 
 
@@ -72,7 +73,7 @@ def test_a_server_that_hangs_is_said_to_at_the_head_of_every_report() -> None:
     head = printed(found).split("Goodput")[0]
     assert "STOOD STILL: no answer for 12.8 s from 5.20 s on, with 8 requests under way" in head
     assert "cut: 8 (9.1 %), of them 8 had broken a limit" in head
-    assert "STOOD STILL" in markdown(found).split("**Goodput**")[0]
+    assert "STOOD STILL" in markdown(typed(found)).split("**Goodput**")[0]
 
 
 def test_latencies_of_a_run_that_was_cut_carry_a_mark_and_say_what_it_means() -> None:

@@ -15,6 +15,7 @@ from metrics_cases import failed, request
 from report_cases import summary
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.sections import verdicts
 
 
@@ -72,7 +73,8 @@ def test_latencies_that_a_failed_request_has_not_are_not_touched_by_it() -> None
 
 
 def test_a_gate_that_cannot_tell_is_printed_with_its_reason_and_the_failures() -> None:
-    section = verdicts.gates(summary(refusing(50, 1), gates="p99_ttft<500ms mean_ttft<500ms p50_ttft<500ms"))
+    found = summary(refusing(50, 1), gates="p99_ttft<500ms mean_ttft<500ms p50_ttft<500ms")
+    section = verdicts.gates(typed(found))
     assert section is not None
     assert section.table is not None
     assert [row.cells[-1] for row in section.table.rows] == [

@@ -24,6 +24,7 @@ from metrics_cases import batch, manifest, request
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.summary import exit_code, summarise
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.html.overview import alarms
 from llm_locust.report.sections.contents import sections
@@ -43,7 +44,7 @@ def cut(at: float, end: float, arrivals: tuple[float, ...] = (), **fields: Any) 
 
 def told(records: list[RequestRecord], run: Manifest) -> tuple[dict[str, Any], int | None]:
     found = summarise(batch(*records), run)
-    return found, exit_code(found, run)
+    return found, exit_code(typed(found), run)
 
 
 def test_a_server_that_takes_no_connection_any_more_is_not_good() -> None:
@@ -132,7 +133,7 @@ def test_a_run_that_a_fault_ended_early_fails_in_junit_as_its_exit_code_does() -
     run = manifest(slo="ttft=500ms", gates="goodput>=99%", cut_short=True, stop_reason="no worker was left")
     found, code = told(answered(), run)
     assert code == 4
-    text = junit(found)
+    text = junit(typed(found))
     assert 'failures="1"' in text  # printed 0
     assert 'message="a fault ended the run before its time">no worker was left' in text
 
@@ -184,8 +185,8 @@ def test_users_who_hang_from_the_warm_up_on_are_in_the_goodput_of_the_window(hun
     assert e2el["at_least"]["p99"] == pytest.approx((hung.ended_ns - others[0].started_ns) / 1e6 - 500)
     assert [gate["passed"] for gate in found["gates"]][::2] == [False, False]  # all passed
     assert code == 1
-    assert "Stuck" in [section.title for section in alarms(found)]
-    assert "Stuck" in [section.title for section in sections(found) if section.alarm]
+    assert "Stuck" in [section.title for section in alarms(typed(found))]
+    assert "Stuck" in [section.title for section in sections(typed(found)) if section.alarm]
     assert {each["name"]: each["goodput_ratio"] for each in found["replicas"]} == {"b": 0.0}
 
 

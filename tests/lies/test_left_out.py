@@ -14,6 +14,7 @@ from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.sections.sessions import by_turn
 
 ANSWER = (0.1, 0.2, 0.3)
@@ -41,10 +42,10 @@ def test_the_table_by_turn_says_how_many_of_its_turns_are_in_no_latency() -> Non
     late = [request(5.0, (), ended=9.0, outcome=Outcome.TIMEOUT, session="y", turn=1) for _ in range(2)]
     found = summarise(batch(*turns, *cut, *late), manifest(stopped=14.0))
     assert [each["left_out"] for each in found["sessions"]["by_turn"]] == [0, 7]
-    section = by_turn(found)
+    section = by_turn(typed(found))
     assert section is not None
     said = "latencies are of 40 ok turns and too low: 7 that were cut, left or timed out are left out"
     assert section.notes[0].text == said
-    whole = by_turn(summarise(batch(*turns), manifest(stopped=14.0)))
+    whole = by_turn(typed(summarise(batch(*turns), manifest(stopped=14.0))))
     assert whole is not None
     assert not any("left out" in note.text for note in whole.notes)

@@ -16,6 +16,7 @@ from metrics_cases import batch, columns, manifest, ns, request
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.sections.steady import asked_load, steady_window
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.metrics.window import Window
 from llm_locust.report.render.console import print_report
 
@@ -81,7 +82,7 @@ def test_what_the_steady_window_left_out_is_said() -> None:
 def test_a_report_says_it_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     import sys
 
-    print_report(report(closed(users=20, ramp_s=12.0)), None, sys.stdout, width=200)
+    print_report(typed(report(closed(users=20, ramp_s=12.0))), None, sys.stdout, width=200)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "left out" in line.lower()]
     assert "p99 TTFT" in line
     assert "goodput" in line

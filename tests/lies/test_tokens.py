@@ -32,6 +32,7 @@ from llm_locust.metrics.peers.compat import vllm_values
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.requests.tokens import tokens_per_event
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.sections.measures import tokens as tokens_section
 
 NOTHING_MISSING = {"abandoned": 0, "lost": 0, "unsent": 0, "stuck": 0}
@@ -229,7 +230,7 @@ def test_how_much_of_the_output_never_came_is_said() -> None:
     found = summary(record, record, request(output_tokens=3), request(output_tokens=3))
     assert found["tokens"]["hidden"] == {"requests": 2, "tokens": 54, "share": pytest.approx(54 / 66)}
     assert found["throughput"]["output_tokens_per_s"] == pytest.approx(6.6)  # what the server counts
-    said = " ".join(line.text for line in tokens_section(found).notes)
+    said = " ".join(line.text for line in tokens_section(typed(found)).notes)
     assert "81.8 % of the output tokens are reasoning that was counted and not streamed (2 answers)" in said
 
 

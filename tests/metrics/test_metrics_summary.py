@@ -20,6 +20,7 @@ from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import GateError, parse_gates
 from llm_locust.metrics.requests.slo import Slo, SloError
 from llm_locust.metrics.summary import exit_code, summarise
+from llm_locust.metrics.summary_types.summary import typed
 
 CONTRACT: dict[str, set[str]] = {
     "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},
@@ -495,9 +496,9 @@ def test_the_exit_code_is_missing_before_invalid_before_a_broken_gate(
     record: RequestRecord, fields: dict[str, Any], code: int | None
 ) -> None:
     facts = manifest(**fields)
-    assert exit_code(summarise(batch(record), facts), facts) == code
+    assert exit_code(typed(summarise(batch(record), facts)), facts) == code
 
 
 def test_missing_records_can_be_allowed() -> None:
     facts: Manifest = manifest(**MISSING, gates="rps>0")
-    assert exit_code(summarise(batch(request()), facts), facts, allow_incomplete=True) == 0
+    assert exit_code(typed(summarise(batch(request()), facts)), facts, allow_incomplete=True) == 0

@@ -11,7 +11,8 @@ from metrics_cases import failed, request
 from report_cases import lost_records, summary, write_run
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.report.formats.junit import junit
+from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.report.formats.junit import junit as junit_of
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.inputs.sources import open_source
 from llm_locust.report.run.analysis import Analysis, Question, analyse
@@ -20,6 +21,11 @@ from llm_locust.report.run.analysis import Analysis, Question, analyse
 def analysis(run: Path, **question: Any) -> Analysis:
     with open_source([run], None, None) as source:
         return analyse(source, Question(**question))
+
+
+def junit(*made: Any, **facts: Any) -> str:
+    """The file of a summary of :mod:`report_cases`."""
+    return junit_of(typed(summary(*made, **facts)))
 
 
 def cases(text: str) -> dict[str, ElementTree.Element]:
@@ -31,27 +37,27 @@ def cases(text: str) -> dict[str, ElementTree.Element]:
 
 
 def test_junit_has_a_case_for_each_gate_for_completeness_and_for_the_client() -> None:
-    found = cases(junit(summary(gates="rps>1 p99_ttft<100ms")))
+    found = cases(junit(gates="rps>1 p99_ttft<100ms"))
     assert list(found) == ["complete", "client", "rps>1", "p99_ttft<100ms"]
     assert [name for name, case in found.items() if case.find("failure") is not None] == ["p99_ttft<100ms"]
 
 
 def test_a_broken_gate_says_its_value_and_its_limit() -> None:
-    failure = cases(junit(summary(gates="p50_ttft<10ms")))["p50_ttft<10ms"].find("failure")
+    failure = cases(junit(gates="p50_ttft<10ms"))["p50_ttft<10ms"].find("failure")
     assert failure is not None
     assert failure.get("message") == "99.5 ms is not < 10 ms"
     assert failure.text == "p50_ttft<10ms: measured 99.5"
 
 
 def test_a_gate_without_samples_fails_and_says_so() -> None:
-    failure = cases(junit(summary([], gates="p99_ttft<100ms")))["p99_ttft<100ms"].find("failure")
+    failure = cases(junit([], gates="p99_ttft<100ms"))["p99_ttft<100ms"].find("failure")
     assert failure is not None
     assert failure.get("message") == "no samples: the run has no value of p99_ttft"
 
 
 def test_missing_records_and_an_invalid_client_are_failures() -> None:
     made = [request(i / 10, kernel_stamps=False, client_lag_ns=30_000_000) for i in range(50)]
-    found = cases(junit(summary(made, workers=lost_records(50, 3))))
+    found = cases(junit(made, workers=lost_records(50, 3)))
     lost, client = found["complete"].find("failure"), found["client"].find("failure")
     assert lost is not None
     assert client is not None
@@ -62,13 +68,13 @@ def test_missing_records_and_an_invalid_client_are_failures() -> None:
 
 def test_a_suspect_client_passes_with_its_reasons() -> None:
     made = [request(i / 10, client_lag_ns=30_000_000) for i in range(50)]
-    case = cases(junit(summary(made)))["client"]
+    case = cases(junit(made))["client"]
     assert case.find("failure") is None
     assert (case.findtext("system-out") or "").startswith("suspect: the client read 30 ms late")
 
 
 def test_junit_is_xml_whatever_the_texts_are() -> None:
-    text = junit(summary(name='<a & "b">\x00\x1b[31m\ufffe\ud800', model="]]>", host="http://x/\u202e"))
+    text = junit(name='<a & "b">\x00\x1b[31m\ufffe\ud800', model="]]>", host="http://x/\u202e")
     (suite,) = ElementTree.fromstring(text)
     assert suite.get("name") == 'llm-locust <a & "b">'
 

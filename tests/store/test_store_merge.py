@@ -270,7 +270,7 @@ def test_a_dead_masters_run_is_whole_with_its_workers_last_words(tmp_path: Path)
     assert [w.health.cpu_percent_max for w in done.manifest.workers] == [31.0, 32.0, 33.0]
     assert [w.clock for w in done.manifest.workers] == [w.clock for w in words]
     assert read_manifest(tmp_path / "out") == done.manifest
-    assert build_report(tmp_path / "out").summary["window"]["rule"].endswith("to the last end")
+    assert build_report(tmp_path / "out").summary.window.rule.endswith("to the last end")
 
 
 def test_a_worker_without_a_last_word_is_lost_with_what_it_had_under_way(tmp_path: Path) -> None:

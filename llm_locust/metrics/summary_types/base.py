@@ -18,8 +18,8 @@ class SummaryPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """An object of ``summary.json``. A key that a summary may lack is ``UNSET`` there."""
 
     def figure(self, name: str) -> float | None:
-        """The figure of this key; None where it is undetermined or not among these."""
-        value: float | None = getattr(self, name, None)
+        """The figure of this key; None where it is undetermined."""
+        value: float | None = getattr(self, name)
         return value
 
     def bound(self, name: str) -> float | None:
@@ -139,8 +139,8 @@ class LatencyTable(dict[str, Any]):
         self.known = msgspec.convert(usual, LatencyKeys)
 
     def figure(self, name: str) -> float | None:
-        """The figure of this key; None where it is undetermined or not among these."""
-        value: float | None = self.get(name)
+        """The figure of this key; None where it is undetermined."""
+        value: float | None = self[name]
         return value
 
     def bound(self, name: str) -> float | None:
@@ -151,6 +151,9 @@ class LatencyTable(dict[str, Any]):
         """The 95 % interval of the mean and of each percentile; None where the data cannot tell."""
         return self.known.ci95
 
+
+#: What has estimates by their keys, some with bounds and intervals.
+Figures = SummaryPart | LatencyTable
 
 #: Keys of percentiles: p99_9 is that of 99.9 %.
 PERCENTILE = re.compile(r"p[0-9]{1,2}(?:_[0-9]{1,6})?")

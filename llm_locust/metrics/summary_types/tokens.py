@@ -110,6 +110,11 @@ class Tokens(SummaryPart, frozen=True):
         str | None, key("`tokens`, `merged` or `buffered`: how the stream came", "ok and streamed")
     ]
 
+    @property
+    def is_buffered(self) -> bool:
+        """Whether something between server and client held the stream back."""
+        return self.delivery == "buffered"
+
 
 class SessionTimes(SummaryPart, frozen=True):
     """Times of sessions or their turns."""

@@ -1,39 +1,41 @@
 """JUnit XML: the gates of a run as test cases, for what shows those in a pipeline."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 from xml.etree import ElementTree
 
+from llm_locust.metrics.summary_types.completeness import Completeness
+from llm_locust.metrics.summary_types.course import GateOutcome
+from llm_locust.metrics.summary_types.run import ClientFacts
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.text import clean, plural
-
-Part = Mapping[str, Any]
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
-def junit(summary: Part) -> str:
+def junit(summary: Summary) -> str:
     """One test suite: a case for each gate, one for completeness, one for the client's validity.
 
     A gate fails where it broke, completeness where records are missing or a fault ended the run early, the
     client where its verdict is ``invalid``; of a suspect one the reasons are in its output.
     """
-    run = summary["run"]
-    complete = _complete(summary["completeness"], run["stop_reason"])
-    cases = [complete, _client(summary["client"]), *_gates(summary["gates"])]
+    run = summary.run
+    complete = _complete(summary.completeness, run.stop_reason)
+    cases = [complete, _client(summary.client), *_gates(summary.gates)]
     suite = ElementTree.Element(
         "testsuite",
-        name=f"llm-locust {_shown(run['name'])}",
-        timestamp=run["started"].rstrip("Z"),
+        name=f"llm-locust {_shown(run.name)}",
+        timestamp=run.started.rstrip("Z"),
         tests=str(len(cases)),
         failures=str(sum(case.find("failure") is not None for case in cases)),
         errors="0",
         skipped="0",
-        time=f"{summary['window']['seconds']:.3f}",
+        time=f"{summary.window.seconds:.3f}",
     )
     properties = ElementTree.SubElement(suite, "properties")
-    for name in ("id", "host", "model", "scenario", "seed"):
-        if run[name] is not None:
-            ElementTree.SubElement(properties, "property", name=name, value=_shown(run[name]))
+    facts = {"id": run.id, "host": run.host, "model": run.model, "scenario": run.scenario, "seed": run.seed}
+    for name, value in facts.items():
+        if value is not None:
+            ElementTree.SubElement(properties, "property", name=name, value=_shown(value))
     suite.extend(cases)
     suites = ElementTree.Element("testsuites")
     suites.append(suite)
@@ -41,40 +43,39 @@ def junit(summary: Part) -> str:
     return f"{_HEAD}{ElementTree.tostring(suites, encoding='unicode')}\n"
 
 
-def _gates(gates: Sequence[Part]) -> Iterator[ElementTree.Element]:
+def _gates(gates: Sequence[GateOutcome]) -> Iterator[ElementTree.Element]:
     for gate in gates:
-        case = _case("gate", _shown(gate["text"]))
-        value = "no value" if gate["value"] is None else f"{gate['value']:.6g}"
-        if not gate["passed"]:
-            _fail(case, "gate", _shown(gate["reason"]), f"{_shown(gate['text'])}: measured {value}")
+        case = _case("gate", _shown(gate.text))
+        value = "no value" if gate.value is None else f"{gate.value:.6g}"
+        if not gate.passed:
+            _fail(case, "gate", _shown(gate.reason), f"{_shown(gate.text)}: measured {value}")
         yield case
 
 
-def _complete(completeness: Part, stop_reason: str | None) -> ElementTree.Element:
+def _complete(part: Completeness, stop_reason: str | None) -> ElementTree.Element:
     case = _case("run", "complete")
-    if not completeness["complete"]:
-        lost = completeness["records_lost"]
-        workers = f"{completeness['workers_seen']} of {plural(completeness['workers_expected'], 'worker')}"
-        why = f"{plural(lost, 'request')} without a record, {workers} seen"
+    if not part.complete:
+        workers = f"{part.workers_seen} of {plural(part.workers_expected, 'worker')}"
+        why = f"{plural(part.records_lost, 'request')} without a record, {workers} seen"
         lines = [
-            f"announced {completeness['records_announced']}, received {completeness['records_received']}, "
-            f"stored {completeness['records_stored']}",
-            *(f"{_shown(worker)}: {n} missing" for worker, n in completeness["missing"].items()),
-            *map(_shown, completeness["torn"]),
+            f"announced {part.records_announced}, received {part.records_received}, "
+            f"stored {part.records_stored}",
+            *(f"{_shown(worker)}: {n} missing" for worker, n in part.missing.items()),
+            *map(_shown, part.torn),
         ]
         _fail(case, "completeness", why, "\n".join(lines))
-    elif completeness["cut_short"]:
+    elif part.cut_short:
         _fail(case, "completeness", "a fault ended the run before its time", _shown(stop_reason or ""))
     return case
 
 
-def _client(client: Part) -> ElementTree.Element:
+def _client(client: ClientFacts) -> ElementTree.Element:
     case = _case("run", "client")
-    reasons = [_shown(reason) for reason in client["reasons"]]
-    if client["verdict"] == "invalid":
+    reasons = [_shown(reason) for reason in client.reasons]
+    if client.verdict == "invalid":
         _fail(case, "validity", f"invalid: {reasons[0]}", "\n".join(reasons))
     elif reasons:
-        ElementTree.SubElement(case, "system-out").text = f"{client['verdict']}: " + "\n".join(reasons)
+        ElementTree.SubElement(case, "system-out").text = f"{client.verdict}: " + "\n".join(reasons)
     return case
 
 

@@ -1,13 +1,13 @@
 """What stands on the page after the first screen, and in which order."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.servers import ServerCurves
+from llm_locust.metrics.summary_types.summary import Summary, as_json
 from llm_locust.report.html import (
     distributions,
     limits,
@@ -21,8 +21,6 @@ from llm_locust.report.html import (
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.section import Section
 from llm_locust.report.sections import contents, groups
-
-Part = Mapping[str, Any]
 
 _OVER_TIME_LEAD = "The whole run. What is shaded is outside the window, and in no figure of this report."
 _LIMITS_LEAD = (
@@ -51,25 +49,26 @@ class Chapter:
 
 
 def chapters(
-    run: RunCharts, manifest: Manifest, summary: Part, curves: ServerCurves | None = None
+    run: RunCharts, manifest: Manifest, summary: Summary, curves: ServerCurves | None = None
 ) -> list[Chapter]:
     """Every chapter that has something to say.
 
     Args:
         curves: what the servers said of themselves, where they were asked.
     """
-    slo_ms = _limits_of_all(summary)
+    found_ = as_json(summary)
+    slo_ms = {} if summary.goodput.slo_by_class else summary.goodput.slo
     placed = _placed(contents.sections(summary))
     course = [*over_time.latencies(run, slo_ms), *over_time.rates(run), *over_time.failures(run)]
     load = [*distributions.relations(run), *over_time.gaps(run)]
-    by_group = [*placed["groups"], tables.workers(run, summary)]
+    by_group = [*placed["groups"], tables.workers(run, found_)]
     found = [
         _chapter("verdict", "Verdict", parts=placed["verdict"]),
         _chapter("over-time", "Over the run", course, lead=_OVER_TIME_LEAD),
         _chapter("latency", "Latency", distributions.distributions(run, slo_ms), placed["latency"]),
         _chapter("load", "Length, load, pace", load, placed["load"]),
         _chapter("limits", "Goodput at any limit", limits.limits(run), lead=_LIMITS_LEAD),
-        _chapter("groups", "By group", replicas.in_flight(run, summary), by_group),
+        _chapter("groups", "By group", replicas.in_flight(run, found_), by_group),
         _chapter("servers", "Servers", servers.servers(run, curves), placed["servers"], lead=_SERVERS_LEAD),
         _chapter("slowest", "Slowest requests", slowest.timeline(run), [slowest.table(run)]),
         _chapter("errors", "Errors", parts=[groups.errors(summary, examples=True)]),
@@ -81,12 +80,6 @@ def chapters(
         _chapter("configuration", "Configuration", parts=tables.configuration(manifest)),
     ]
     return [chapter for chapter in found if chapter.charts or chapter.sections or chapter.formulas]
-
-
-def _limits_of_all(summary: Part) -> dict[str, float]:
-    """Metric -> limit in milliseconds, where all requests have the same."""
-    part = summary.get("goodput") or {}
-    return {} if part.get("slo_by_class") else dict(part.get("slo") or {})
 
 
 def _chapter(

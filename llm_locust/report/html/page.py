@@ -1,6 +1,6 @@
 """The page: templates filled in, everything that it needs inside."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -13,6 +13,7 @@ from llm_locust.metrics.charts.distributions import LEVELS
 from llm_locust.metrics.charts.relations import MOST_DRAWN
 from llm_locust.metrics.charts.servers import ServerCurves, axis_window, server_curves
 from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.html import overview
 from llm_locust.report.html.chapters import Chapter, chapters
 from llm_locust.report.html.chart import Chart
@@ -26,7 +27,7 @@ from llm_locust.report.uncertainty import cut_note
 def html_report(
     requests: Requests,
     manifest: Manifest,
-    summary: Mapping[str, Any],
+    summary: Summary,
     measured: Measured,
     scraped: Scraped | None = None,
 ) -> str:
@@ -36,13 +37,13 @@ def html_report(
     so that text of a server that found a way into the markup could still not run.
 
     Args:
-        summary: what :func:`~llm_locust.metrics.summary.summarise` made of the same requests.
+        summary: what was made of the same requests.
         measured: what :func:`~llm_locust.metrics.measured.measure` gave for them, with the same limits and
             window.
         scraped: what its servers said of themselves, where they were asked.
     """
-    counted = summary.get("requests") or {}
-    missing = sum(counted.get(key) or 0 for key in ("lost", "unsent", "stuck"))
+    counted = summary.requests
+    missing = (counted.lost or 0) + (counted.unsent or 0) + counted.stuck
     run = run_charts(requests, manifest, measured, missing)
     contents = chapters(run, manifest, summary, _curves(run, measured, scraped))
     charts = [chart for chapter in contents for chart in chapter.charts]
@@ -58,7 +59,7 @@ def html_report(
             latencies=overview.latencies(summary, run.measured_from),
             places=[head for _, head in overview.PLACES],
             facts=overview.facts(summary),
-            cut_note=cut_note(summary.get("requests") or {}),
+            cut_note=cut_note(counted.cut_share),
             chapters=contents,
             made_of=_made_of(run, contents),
             version=clean(manifest.versions.get("llm-locust", "")),

@@ -1,10 +1,10 @@
 """Sections on a terminal, in a pipe and in a log, laid out with rich: of a report and of a comparison."""
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich import box
 from rich.cells import cell_len
@@ -15,6 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.inputs.live_figures import LIVE_FILE
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.sections.contents import heading, sections
@@ -54,15 +55,8 @@ _PLAIN_SIGNS = str.maketrans(
 )
 
 
-def print_report(
-    summary: Mapping[str, Any], run_dir: Path | None, file: TextIO, width: int | None = None
-) -> None:
-    """Print the report of one summary.
-
-    Args:
-        summary: the content of ``summary.json``.
-        run_dir: where the run's files are; None leaves them out.
-    """
+def print_report(summary: Summary, run_dir: Path | None, file: TextIO, width: int | None = None) -> None:
+    """Print the report of one summary, and which files of the run are in ``run_dir``, if it is not None."""
     files = () if run_dir is None else (Text(), _files(run_dir))
     parts = (_heading(heading(summary)), Text(), *_laid_out(sections(summary)), *files)
     print_parts(lambda _: parts, file, width)

@@ -1,8 +1,8 @@
 """Sections as Markdown, made to be put into a pull request: of a report and of a comparison."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.render.marks import MARKS, code, escaped
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.sections.contents import heading, sections
@@ -14,7 +14,7 @@ _ALERTS = {Tone.WARN: "[!WARNING]", Tone.BAD: "[!CAUTION]"}
 _FOLDED = {"intervals", "tokens", "errors", "by_name", "by_class", "replicas", "nodes"}
 
 
-def markdown(summary: Mapping[str, Any]) -> str:
+def markdown(summary: Summary) -> str:
     """The report of one summary."""
     head = heading(summary)
     return markdown_of(code(head.title), ["  \n".join(map(_line, head.lines))], sections(summary))

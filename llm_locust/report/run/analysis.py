@@ -22,6 +22,7 @@ from llm_locust.metrics.select.selection import asked, selected
 from llm_locust.metrics.select.where import Where, parse_where
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.summary import WINDOWS, chosen_window, summarise
+from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.metrics.window import Window, given_window, united
 from llm_locust.report.inputs.live_figures import read_live_end
 from llm_locust.report.inputs.scraped import Scraped
@@ -67,7 +68,7 @@ class Question:
 class Analysis:
     """A summary, and what it was made of."""
 
-    summary: dict[str, Any]
+    summary: Summary
     manifest: Manifest
     requests: Requests
     measured: Measured
@@ -138,14 +139,13 @@ def analyse(source: Source, question: Question) -> Analysis:
         live=None if path is None else read_live_end(path, manifest.id),
         roof=roof_of_options({**manifest.options, **(question.roof or {})}),
     )
-    answer = Analysis(summary, manifest, requests, measured, scraped)
     if len(source.runs) > 1 and len({run.manifest.seed for run in source.runs}) > 1:
         summary["run"]["seed"] = None
     if len(source.runs) > 1 or not question.is_plain:
         summary["analysis"] = _told(source, question, where, len(chosen))
     if question.by:
-        summary["by"] = _by(answer, question)
-    return answer
+        summary["by"] = _by(measured, requests, question)
+    return Analysis(typed(summary), manifest, requests, measured, scraped)
 
 
 def _answers(run: Path) -> ByPrompt:
@@ -192,7 +192,7 @@ def _told(source: Source, question: Question, where: Where | None, chosen: int) 
     }
 
 
-def _by(answer: Analysis, question: Question) -> dict[str, Any]:
+def _by(measured: Measured, requests: Requests, question: Question) -> dict[str, Any]:
     places = _ascending({**PERCENTILES, **(question.percentiles or {})})
-    found = {by: breakdown(answer.measured, answer.requests, by, places) for by in question.by}
+    found = {by: breakdown(measured, requests, by, places) for by in question.by}
     return {by: {"groups": each.groups, "left_out": each.left_out} for by, each in found.items()}

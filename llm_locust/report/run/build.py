@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from llm_locust.metrics.summary import exit_code
+from llm_locust.metrics.summary_types.summary import Summary, as_json
 from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.markdown import markdown
@@ -27,7 +27,7 @@ from llm_locust.store import (
 class Report:
     """What a run amounts to. ``exit_code`` is None where no gate was given: the caller's own stands."""
 
-    summary: dict[str, Any]
+    summary: Summary
     exit_code: int | None
 
 
@@ -67,7 +67,7 @@ def write_reports(directory: Path, found: Analysis) -> None:
     writers: list[Callable[[], None]] = [
         *(partial(write_text, directory / name, text) for name, text in texts.items()),
         # The last: where it is, the others are.
-        partial(write_json, directory / SUMMARY_FILE, found.summary),
+        partial(write_json, directory / SUMMARY_FILE, as_json(found.summary)),
     ]
     refused = []
     for write in writers:

@@ -52,8 +52,8 @@ def finish_run(run: Path, *, allow_incomplete: bool = False) -> Report:
     with suppress(SamplesError, OSError):  # it can be read as it is, as far as it can be read at all
         compact_samples(run / SERVER_METRICS_FILE)
     report = build_report(run, allow_incomplete=allow_incomplete)
-    if checked := report.summary["live_check"]:
-        write_manifest(run, replace(read_manifest(run), live_check=checked))
+    if checked := report.summary.live_check:
+        write_manifest(run, replace(read_manifest(run), live_check=msgspec.to_builtins(checked)))
     return report
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from msgspec import structs
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.sections.failures import iso
@@ -92,9 +93,9 @@ def write_so_far(run: Path) -> Path:
     out = run / SO_FAR_DIR
     with open_so_far(run) as source:
         found = analyse(source, Question())
-        found.summary["run"]["so_far"] = True
+        now = structs.replace(found.summary, run=structs.replace(found.summary.run, so_far=True))
         create_run_dir(out)
-        write_reports(out, found)
+        write_reports(out, replace(found, summary=now))
     return out
 
 

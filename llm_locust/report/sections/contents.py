@@ -1,11 +1,10 @@
 """Which sections a report has, and in which order: trust first, then the verdict, then numbers."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
-from llm_locust.metrics.summary_types.summary import Summary, typed
+from llm_locust.metrics.summary_types.run import AnalysisFacts, LeftOut
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
 from llm_locust.report.sections.completeness import completeness
@@ -18,65 +17,61 @@ from llm_locust.report.sections.roofline import roofline
 from llm_locust.report.text import clean, count, moment, number, percent, seconds, sentence
 from llm_locust.report.uncertainty import explained_once
 
-Part = Mapping[str, Any]
 Made = Section | Iterable[Section] | None
 
 
-def heading(summary: Part) -> Section:
+def heading(summary: Summary) -> Section:
     """What ran, against what, when, and which part of it is judged."""
-    run, window = summary.get("run") or {}, summary.get("window") or {}
-    target = sentence([clean(run.get("model") or ""), _where(summary)], " at ")
+    run, window = summary.run, summary.window
     facts = sentence(
         [
-            moment(run.get("started")),
-            "open loop" if measures.is_open_loop(summary) else "",
-            f"seed {clean(run['seed'])}" if run.get("seed") is not None else "",
+            moment(run.started),
+            "open loop" if summary.is_open_loop else "",
+            f"seed {run.seed}" if run.seed is not None else "",
         ]
     )
-    judged = f"window {seconds(window.get('seconds'))} · {clean(window.get('rule') or '')}"
-    stopped = f"ended by {clean(run['stop_reason'])}" if run.get("stop_reason") else ""
     lines = (
-        Line(target, verbatim=True),
+        Line(sentence([clean(run.model or ""), _where(summary)], " at "), verbatim=True),
         Line(facts, Tone.FAINT),
-        Line(judged, Tone.FAINT),
-        *_left_out(window.get("left_out") or {}),
-        Line(stopped, Tone.WARN),
-        *_asked(summary.get("analysis") or {}),
+        Line(f"window {seconds(window.seconds)} · {clean(window.rule)}", Tone.FAINT),
+        *_left_out(window.left_out),
+        Line(f"ended by {clean(run.stop_reason)}" if run.stop_reason else "", Tone.WARN),
+        *_asked(summary.analysis),
     )
-    title = clean(run.get("name") or run.get("id") or "run")
-    return Section(title, tuple(line for line in lines if line.text))
+    return Section(clean(run.name or run.id), tuple(line for line in lines if line.text))
 
 
-def _left_out(part: Part) -> Iterator[Line]:
+def _left_out(part: LeftOut | None) -> Iterator[Line]:
     """What a steady window does not have, and what that changes."""
-    if not part.get("requests"):
+    if part is None or not part.requests:
         return
-    good, of_all = part.get("goodput_ratio"), part.get("goodput_ratio_run")
+    good = f"goodput {percent(part.goodput_ratio)} there, {percent(part.goodput_ratio_run)} of the whole run"
     facts = [
-        f"left out {seconds(part.get('seconds'))} with {count(part.get('requests'))} requests",
-        f"p99 TTFT {number(part.get('ttft_p99_ms'))} ms there, "
-        f"{number(part.get('ttft_p99_ms_run'))} ms of the whole run",
-        "" if good is None else f"goodput {percent(good)} there, {percent(of_all)} of the whole run",
+        f"left out {seconds(part.seconds)} with {count(part.requests)} requests",
+        f"p99 TTFT {number(part.ttft_p99_ms)} ms there, {number(part.ttft_p99_ms_run)} ms of the whole run",
+        "" if part.goodput_ratio is None else good,
     ]
     yield Line(sentence(facts), Tone.WARN)
 
 
-def _where(summary: Part) -> str:
+def _where(summary: Summary) -> str:
     """The host, or how many targets take its place."""
-    targets: list[str] = (summary.get("interventions") or {}).get("targets") or []
+    targets = summary.interventions.targets
     if len(targets) > 1:
         return f"{len(targets)} targets, {clean(targets[0])} and others"
-    return clean(targets[0] if targets else (summary.get("run") or {}).get("host") or "")
+    return clean(targets[0] if targets else summary.run.host or "")
 
 
-def _asked(analysis: Part) -> Iterator[Line]:
+def _asked(analysis: AnalysisFacts | None) -> Iterator[Line]:
     """What was left out of the run, or put together, before anything was computed."""
-    runs = analysis.get("runs") or ()
+    if analysis is None:
+        return
+    runs = analysis.runs
     if len(runs) > 1:
         yield Line(f"{len(runs)} runs as one population: {clean(', '.join(runs))}", Tone.WARN, verbatim=True)
-    if analysis.get("where"):
-        share = f"{count(analysis.get('requests'))} of {count(analysis.get('of'))} requests"
-        yield Line(f"only {share}: {clean(analysis['where'])}", Tone.WARN, verbatim=True)
+    if analysis.where:
+        share = f"{count(analysis.requests)} of {count(analysis.of)} requests"
+        yield Line(f"only {share}: {clean(analysis.where)}", Tone.WARN, verbatim=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,62 +80,50 @@ class Entry:
 
     key: str
     chapter: str
-    made: Callable[[Part, Summary], Made]
-
-
-def _keys(make: Callable[[Part], Made]) -> Callable[[Part, Summary], Made]:
-    """Of a function that reads the keys of ``summary.json``."""
-    return lambda summary, _: make(summary)
-
-
-def _told(make: Callable[[Summary], Made]) -> Callable[[Part, Summary], Made]:
-    """Of a function that reads the typed summary."""
-    return lambda _, told: make(told)
+    made: Callable[[Summary], Made]
 
 
 #: Every section in the order of the console and of Markdown. One without a chapter is on the page's first
 #: screen, and in the chapter of the verdict only where it is an alarm.
 CONTENTS = (
-    Entry("client", "", _keys(verdicts.client)),
-    Entry("standstill", "", _told(course.standstill)),
-    Entry("stuck", "", _told(course.stuck)),
-    Entry("records", "", _told(completeness)),
-    Entry("requests", "", _keys(measures.requests)),
-    Entry("warmup", "verdict", _told(course.warmup)),
-    Entry("reliability", "verdict", _told(course.reliability)),
-    Entry("gates", "verdict", _keys(verdicts.gates)),
-    Entry("goodput", "verdict", _keys(verdicts.goodput)),
-    Entry("latency", "latency", _keys(measures.latency)),
-    Entry("intervals", "latency", _keys(measures.intervals)),
-    Entry("throughput", "load", _keys(measures.throughput)),
-    Entry("tokens", "load", _keys(measures.tokens)),
-    Entry("cost", "cost", _told(cost)),
-    Entry("roofline", "cost", _told(roofline)),
-    Entry("drift", "verdict", _told(course.drift)),
-    Entry("quality", "quality", _told(quality)),
-    Entry("sessions", "sessions", _keys(sessions.sessions)),
-    Entry("by_turn", "sessions", _keys(sessions.by_turn)),
-    Entry("errors", "", _keys(groups.errors)),
-    Entry("by_name", "groups", _keys(partial(groups.by_label, key="by_name", head="Name"))),
-    Entry("by_class", "groups", _keys(partial(groups.by_label, key="by_class", head="Class"))),
-    Entry("interventions", "groups", _told(interventions)),
-    Entry("replicas", "groups", _keys(groups.replicas)),
-    Entry("fairness", "groups", _told(fairness)),
-    Entry("servers", "servers", _told(server.servers)),
-    Entry("energy", "cost", _told(server.energy)),
-    Entry("breakdowns", "groups", _keys(groups.breakdowns)),
-    Entry("nodes", "groups", _told(nodes)),
+    Entry("client", "", verdicts.client),
+    Entry("standstill", "", course.standstill),
+    Entry("stuck", "", course.stuck),
+    Entry("records", "", completeness),
+    Entry("requests", "", measures.requests),
+    Entry("warmup", "verdict", course.warmup),
+    Entry("reliability", "verdict", course.reliability),
+    Entry("gates", "verdict", verdicts.gates),
+    Entry("goodput", "verdict", verdicts.goodput),
+    Entry("latency", "latency", measures.latency),
+    Entry("intervals", "latency", measures.intervals),
+    Entry("throughput", "load", measures.throughput),
+    Entry("tokens", "load", measures.tokens),
+    Entry("cost", "cost", cost),
+    Entry("roofline", "cost", roofline),
+    Entry("drift", "verdict", course.drift),
+    Entry("quality", "quality", quality),
+    Entry("sessions", "sessions", sessions.sessions),
+    Entry("by_turn", "sessions", sessions.by_turn),
+    Entry("errors", "", groups.errors),
+    Entry("by_name", "groups", groups.by_name),
+    Entry("by_class", "groups", groups.by_class),
+    Entry("interventions", "groups", interventions),
+    Entry("replicas", "groups", groups.replicas),
+    Entry("fairness", "groups", fairness),
+    Entry("servers", "servers", server.servers),
+    Entry("energy", "cost", server.energy),
+    Entry("breakdowns", "groups", groups.breakdowns),
+    Entry("nodes", "groups", nodes),
 )
 
 
-def sections(summary: Part) -> list[Section]:
+def sections(summary: Summary) -> list[Section]:
     """Every section that has something to say, alarms as the others at their place."""
-    told = typed(summary)
-    found = [section for entry in CONTENTS for section in _made(entry, summary, told)]
-    return explained_once(found)
+    return explained_once([section for entry in CONTENTS for section in _made(entry, summary)])
 
 
-def _made(entry: Entry, summary: Part, told: Summary) -> Iterator[Section]:
-    made = entry.made(summary, told)
+def _made(entry: Entry, summary: Summary) -> Iterator[Section]:
+    made = entry.made(summary)
     for section in (made,) if isinstance(made, Section) else made or ():
         yield replace(section, key=section.key or entry.key, chapter=entry.chapter)

@@ -1,20 +1,20 @@
 """What differed inside the run: errors by kind, and the figures by name, class and replica."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, short
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
-
-Part = Mapping[str, Any]
 
 #: Rows of one table; a note says how many more are in summary.json.
 MOST_ROWS = 20
 _MESSAGE_LENGTH, _EXAMPLE_LENGTH = 160, 2_000
 _NAME_LENGTH = 64
 
-#: The latencies of a group in a table of groups.
+#: The latencies of a group in a table of groups: their columns, and their keys in the same order.
 LATENCY_COLUMNS = (
     Column("p50", over="TTFT ms"),
     Column("p99", over="TTFT ms"),
@@ -23,18 +23,18 @@ LATENCY_COLUMNS = (
     Column("p50", over="E2EL ms", wide=True),
     Column("p99", over="E2EL ms", wide=True),
 )
+_LATENCIES = tuple((key, place) for key in ("ttft", "tpot", "e2el") for place in ("p50", "p99"))
 
 
-def errors(summary: Part, *, examples: bool = False) -> Section | None:
+def errors(summary: Summary, *, examples: bool = False) -> Section | None:
     """The kinds of failure, most frequent first; None without any.
 
     Args:
         examples: all kinds, each with the first text of its kind, at length.
     """
-    kinds = summary.get("errors") or ()
+    kinds, started = summary.errors, summary.run.started
     if not kinds:
         return None
-    started = (summary.get("run") or {}).get("started")
     columns = [
         Column("Outcome" if examples else "Errors", left=True),
         Column("Status"),
@@ -48,44 +48,51 @@ def errors(summary: Part, *, examples: bool = False) -> Section | None:
         return Section("Errors", table=Table(tuple(columns), rows), notes=_left_out(kinds))
     columns.append(Column("Example", left=True, verbatim=True, wraps=True))
     rows = tuple(
-        Row((*_error_cells(kind, started, _EXAMPLE_LENGTH), _text(kind.get("example"), _EXAMPLE_LENGTH)))
+        Row((*_error_cells(kind, started, _EXAMPLE_LENGTH), _text(kind.example, _EXAMPLE_LENGTH)))
         for kind in kinds
     )
     return Section("Errors", table=Table(tuple(columns), rows).without_empty())
 
 
-def _error_cells(kind: Part, started: str | None, most: int) -> tuple[str, ...]:
-    status = kind.get("status")
+def _error_cells(kind: ErrorKind, started: str, most: int) -> tuple[str, ...]:
     return (
-        clean(kind.get("outcome")),
-        UNDEFINED if status is None else str(status),
-        count(kind.get("count")),
-        after(kind.get("first"), started),
-        after(kind.get("last"), started),
-        _text(kind.get("message"), most),
+        clean(kind.outcome),
+        UNDEFINED if kind.status is None else str(kind.status),
+        count(kind.count),
+        after(kind.first, started),
+        after(kind.last, started),
+        _text(kind.message, most),
     )
 
 
-def _text(value: object, most: int) -> str:
+def _text(value: str | None, most: int) -> str:
     return UNDEFINED if value is None else short(clean(value), most)
 
 
-def by_label(summary: Part, key: str, head: str) -> Section | None:
-    """``by_name`` or ``by_class``, where there is more than one; None otherwise."""
-    groups = summary.get(key) or {}
-    if len(groups) < 2 or head.lower() in (summary.get("by") or ()):  # there it has a table of its own
+def by_name(summary: Summary) -> Section | None:
+    """The figures by name, where there is more than one; None otherwise."""
+    return _by_label(summary, summary.by_name, "Name")
+
+
+def by_class(summary: Summary) -> Section | None:
+    """The figures by class, where there is more than one; None otherwise."""
+    return _by_label(summary, summary.by_class, "Class")
+
+
+def _by_label(summary: Summary, groups: Mapping[str, RequestPart], head: str) -> Section | None:
+    if len(groups) < 2 or head.lower() in (summary.by or {}):  # there it has a table of its own
         return None
-    rows = [_group_row(label, part) for label, part in groups.items()]
+    rows = [_group_row(label, part, is_cut(part.requests.cut_share)) for label, part in groups.items()]
     table = Table(_group_columns(head), tuple(rows[:MOST_ROWS]))
     return Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *_left_out(rows)))
 
 
-def breakdowns(summary: Part) -> Iterator[Section]:
+def breakdowns(summary: Summary) -> Iterator[Section]:
     """A table for each dimension that the report was asked to tell the figures by."""
-    for dimension, part in (summary.get("by") or {}).items():
+    for dimension, part in (summary.by or {}).items():
         head = dimension.replace("_", " ").capitalize()
-        rows = [_group_row(label, figures) for label, figures in part["groups"].items()]
-        more = len(rows) + part["left_out"] - MOST_ROWS
+        rows = [_group_row(label, figures, cut=False) for label, figures in part.groups.items()]
+        more = len(rows) + part.left_out - MOST_ROWS
         notes = (
             (Line(f"{count(more)} more, the first of them in summary.json", Tone.FAINT),) if more > 0 else ()
         )
@@ -105,35 +112,22 @@ def _group_columns(head: str) -> tuple[Column, ...]:
     )
 
 
-def _group_row(label: str, part: Part) -> Row:
-    requests, throughput = part.get("requests") or {}, part.get("throughput") or {}
-    ttft, tpot, e2el = (_latency(part, key) for key in ("ttft", "tpot", "e2el"))
-    cut = is_cut(requests)
+def _group_row(label: str, part: RequestPart | GroupPart, cut: bool) -> Row:
     return Row(
         (
             _shown(label),
-            count(requests.get("population")),
-            percent(requests.get("error_rate")),
-            estimate(ttft, "p50", cut=cut),
-            estimate(ttft, "p99", cut=cut),
-            estimate(tpot, "p50", cut=cut),
-            estimate(tpot, "p99", cut=cut),
-            estimate(e2el, "p50", cut=cut),
-            estimate(e2el, "p99", cut=cut),
-            number(throughput.get("output_tokens_per_s")),
-            percent((part.get("goodput") or {}).get("ratio")),
+            count(part.requests.population),
+            percent(part.requests.error_rate),
+            *(estimate(part.latency_ms[key], place, cut=cut) for key, place in _LATENCIES),
+            number(part.throughput.output_tokens_per_s),
+            percent(part.goodput.ratio),
         )
     )
 
 
-def _latency(part: Part, key: str) -> Part:
-    stats: Part = (part.get("latency_ms") or {}).get(key) or {}
-    return stats
-
-
-def replicas(summary: Part) -> Section | None:
+def replicas(summary: Summary) -> Section | None:
     """The figures by replica; None where no answer named the replica that it is from."""
-    found = summary.get("replicas") or ()
+    found = summary.replicas
     if not found:
         return None
     columns = (
@@ -150,28 +144,23 @@ def replicas(summary: Part) -> Section | None:
     return Section("Replicas", table=table, notes=(*meaning_in(table), *_left_out(found)))
 
 
-def _replica_row(replica: Part) -> Row:
-    cut = is_cut(replica)
+def _replica_row(replica: ReplicaFigures) -> Row:
+    cut = is_cut(replica.cut_share)
     return Row(
         (
-            _shown(replica.get("name")),
-            count(replica.get("requests")),
-            percent(replica.get("share")),
-            percent(replica.get("error_rate")),
-            estimate(replica, "ttft_p50_ms", cut=cut),
-            estimate(replica, "ttft_p99_ms", cut=cut),
-            estimate(replica, "tpot_p50_ms", cut=cut),
-            estimate(replica, "tpot_p99_ms", cut=cut),
-            estimate(replica, "e2el_p50_ms", cut=cut),
-            estimate(replica, "e2el_p99_ms", cut=cut),
-            number(replica.get("concurrency_mean")),
-            number(replica.get("output_tokens_per_s")),
-            percent(replica.get("goodput_ratio")),
+            _shown(replica.name),
+            count(replica.requests),
+            percent(replica.share),
+            percent(replica.error_rate),
+            *(estimate(replica, f"{key}_{place}_ms", cut=cut) for key, place in _LATENCIES),
+            number(replica.concurrency_mean),
+            number(replica.output_tokens_per_s),
+            percent(replica.goodput_ratio),
         )
     )
 
 
-def _shown(label: object) -> str:
+def _shown(label: str) -> str:
     return short(clean(label), _NAME_LENGTH) if label else "(none)"
 
 

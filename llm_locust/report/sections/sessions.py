@@ -1,66 +1,60 @@
 """Conversations: how they ended, how long they were, and what a turn's number did to its latency."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.metrics.summary_types.tokens import Sessions, TurnPart
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.report.text import count, number, percent, plural, seconds, sentence
 from llm_locust.report.uncertainty import estimate, mark, meaning, meaning_in
 
-Part = Mapping[str, Any]
-
 _DURATIONS = ("p50", "p95", "p99")
 
 
-def sessions(summary: Part) -> Section | None:
+def sessions(summary: Summary) -> Section | None:
     """How the sessions of the window ended; None where no request was a turn of one."""
-    part = summary.get("sessions") or {}
-    if not part:
+    part = summary.sessions
+    if part is None:
         return None
     ends = [
-        plural(part.get("n"), "session"),
-        f"{count(part.get('completed'))} completed",
-        *(
-            f"{count(part[key])} {words}"
-            for key, words in (("abandoned", "abandoned"), ("failed", "failed"), ("cut", "cut by the end"))
-            if part.get(key)
-        ),
+        plural(part.n, "session"),
+        f"{count(part.completed)} completed",
+        f"{count(part.abandoned)} abandoned" if part.abandoned else "",
+        f"{count(part.failed)} failed" if part.failed else "",
+        f"{count(part.cut)} cut by the end" if part.cut else "",
     ]
-    tone = Tone.WARN if part.get("failed") or part.get("abandoned") else Tone.PLAIN
-    lasted = part.get("duration_s") or {}
-    few = meaning(*(mark(lasted, key) for key in _DURATIONS))
+    tone = Tone.WARN if part.failed or part.abandoned else Tone.PLAIN
+    few = meaning(*(mark(part.duration_s, key) for key in _DURATIONS))
     return Section(
         "Sessions", (Line(sentence(ends), tone), *_lengths(part), *_left(summary)), notes=tuple(few)
     )
 
 
-def _lengths(part: Part) -> Iterator[Line]:
-    turns, tokens, lasted = (part.get(key) or {} for key in ("turns", "output_tokens", "duration_s"))
-    if turns.get("n"):
+def _lengths(part: Sessions) -> Iterator[Line]:
+    turns, lasted = part.turns, part.duration_s
+    if turns.n:
         facts = [
-            f"turns {number(turns.get('mean'))} mean, {number(turns.get('p50'))} median, "
-            f"{count(turns.get('max'))} max",
-            f"output tokens {number(tokens.get('mean'))} mean",
+            f"turns {number(turns.mean)} mean, {number(turns.p50)} median, {count(turns.max)} max",
+            f"output tokens {number(part.output_tokens.mean)} mean",
         ]
         yield Line(sentence(facts))
-    if lasted.get("n"):
-        figures = [f"{mark(lasted, key)}{seconds(lasted.get(key))} {key}" for key in _DURATIONS]
+    if lasted.n:
+        figures = [f"{mark(lasted, key)}{seconds(lasted.figure(key))} {key}" for key in _DURATIONS]
         yield Line(f"completed in {', '.join(figures)}")
 
 
-def _left(summary: Part) -> Iterator[Line]:
-    abandoned = (summary.get("requests") or {}).get("abandoned")
-    if abandoned:
+def _left(summary: Summary) -> Iterator[Line]:
+    if abandoned := summary.requests.abandoned:
         text = (
             f"{plural(abandoned, 'request')} abandoned before the first token: lower bounds in TTFT and E2EL"
         )
         yield Line(text, Tone.WARN)
 
 
-def by_turn(summary: Part) -> Section | None:
+def by_turn(summary: Summary) -> Section | None:
     """The figures by turn; None where no session had a second one."""
-    turns = (summary.get("sessions") or {}).get("by_turn") or ()
+    turns = summary.sessions.by_turn if summary.sessions else ()
     if len(turns) < 2:
         return None
     columns = (
@@ -77,25 +71,24 @@ def by_turn(summary: Part) -> Section | None:
     return Section("By turn", table=table, notes=(*_left_out(turns), *meaning_in(table)))
 
 
-def _left_out(turns: Sequence[Part]) -> Iterator[Line]:
+def _left_out(turns: Sequence[TurnPart]) -> Iterator[Line]:
     """How many turns that were long are in no latency of the table."""
-    left_out, answered = (sum(turn.get(key) or 0 for turn in turns) for key in ("left_out", "ok"))
-    if left_out:
+    if left_out := sum(turn.left_out for turn in turns):
         yield Line(
-            f"latencies are of {count(answered)} ok turns and too low: "
+            f"latencies are of {count(sum(turn.ok for turn in turns))} ok turns and too low: "
             f"{count(left_out)} that were cut, left or timed out are left out",
             Tone.WARN,
         )
 
 
-def _turn_row(turn: Part) -> Row:
-    ttft, tpot, e2el = (turn.get(key) or {} for key in ("ttft_ms", "tpot_ms", "e2el_ms"))
-    first = count(turn.get("turn"))
+def _turn_row(turn: TurnPart) -> Row:
+    ttft, tpot, e2el = turn.ttft_ms, turn.tpot_ms, turn.e2el_ms
+    first = count(turn.turn)
     return Row(
         (
-            f"{first} and later" if turn.get("from_here_on") else first,
-            count(turn.get("requests")),
-            count(turn.get("abandoned")),
+            f"{first} and later" if turn.from_here_on else first,
+            count(turn.requests),
+            count(turn.abandoned),
             estimate(ttft, "p50"),
             estimate(ttft, "p95"),
             estimate(ttft, "p99"),
@@ -103,7 +96,7 @@ def _turn_row(turn: Part) -> Row:
             estimate(tpot, "p99"),
             estimate(e2el, "p50"),
             estimate(e2el, "p99"),
-            number((turn.get("input_tokens") or {}).get("mean")),
-            percent(turn.get("cached_share")),
+            number(turn.input_tokens.mean),
+            percent(turn.cached_share),
         )
     )

@@ -9,6 +9,7 @@ import gevent
 from locust.env import Environment
 
 from llm_locust.metrics.summary import EXIT_INCOMPLETE
+from llm_locust.metrics.summary_types.summary import as_json
 from llm_locust.options.settings import UsageError
 from llm_locust.options.table import OWN_SPOOL
 from llm_locust.report.output import shown_json
@@ -192,7 +193,7 @@ class RunCoordinator:
         self._printed = run
         print_report(run.report.summary, run.path, sys.stdout)
         if run.settings.print_summary:
-            sys.stdout.write(shown_json(run.report.summary) + "\n")
+            sys.stdout.write(shown_json(as_json(run.report.summary)) + "\n")
         sys.stdout.flush()
 
     def _exit_code(self) -> int | None:

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 from signal import SIGKILL, strsignal
-from typing import Any
 
 import msgspec
 
-from llm_locust.metrics.summary_types.summary import as_json, read_summary
+from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
@@ -54,9 +53,9 @@ def patience_s(run: Path) -> float:
     return PATIENCE_S + size / _SLOWEST_BYTES_PER_S
 
 
-def _read_summary(run: Path) -> dict[str, Any]:
+def _read_summary(run: Path) -> Summary:
     try:
-        return as_json(read_summary((run / SUMMARY_FILE).read_bytes()))
+        return read_summary((run / SUMMARY_FILE).read_bytes())
     except (OSError, ValueError) as e:
         raise FinishError(f"its {SUMMARY_FILE} was written and cannot be read: {e}") from e
 

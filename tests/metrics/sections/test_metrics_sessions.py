@@ -12,6 +12,7 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.sections.sessions import TURNS_APART, planned_turns, session_name, sessions
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.metrics.window import Window
 from llm_locust.report.sections.sessions import by_turn
 from llm_locust.report.sections.sessions import sessions as section
@@ -134,8 +135,7 @@ def test_the_cached_share_is_of_the_prompt_tokens_of_which_both_are_known() -> N
 def test_without_sessions_there_is_nothing_to_say() -> None:
     assert figures(request(1.0), failed()) == {}
     assert figures() == {}
-    assert section({"sessions": {}}) is None
-    assert by_turn({"sessions": {}}) is None
+    assert section(report(request(1.0))) is by_turn(report(request(1.0))) is None
 
 
 def test_abandoned_requests_are_counted_apart_among_the_cancelled() -> None:
@@ -182,8 +182,12 @@ def test_other_names_say_nothing_of_it(name: str) -> None:
 # The report
 
 
+def report(*records: RequestRecord) -> Summary:
+    return typed(summarise(batch(*records), manifest()))
+
+
 def test_the_report_says_how_sessions_ended_and_what_is_in_no_latency() -> None:
-    found = section(summarise(batch(*RECORDS), manifest()))
+    found = section(report(*RECORDS))
     assert found is not None
     ends, lengths, lasted, left = (line.text for line in found.lines)
     assert ends == "5 sessions · 1 completed · 1 abandoned · 1 failed · 2 cut by the end"
@@ -194,12 +198,12 @@ def test_the_report_says_how_sessions_ended_and_what_is_in_no_latency() -> None:
 
 
 def test_turns_stand_side_by_side_where_there_are_several() -> None:
-    table = by_turn(summarise(batch(*RECORDS), manifest()))
+    table = by_turn(report(*RECORDS))
     assert table is not None
     assert table.table is not None
     assert [row.cells[:4] for row in table.table.rows] == [("0", "5", "0", "~50.0"), ("1", "4", "1", "~200")]
-    assert by_turn(summarise(batch(turn("a", 0, 1.0)), manifest())) is None
-    many = by_turn(summarise(batch(*(turn("a", k, 0.1 * k) for k in range(12))), manifest()))
+    assert by_turn(report(turn("a", 0, 1.0))) is None
+    many = by_turn(report(*(turn("a", k, 0.1 * k) for k in range(12))))
     assert many is not None
     assert many.table is not None
     assert many.table.rows[-1].cells[0] == "10 and later"

@@ -17,6 +17,7 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.html import html_report
 
 EVIL = "<script>alert(1)</script><!--<b onclick=x()>\u2028"
@@ -67,7 +68,7 @@ def page(made: list[RequestRecord] | None = None, **facts: Any) -> Page:
     known = manifest(len(rows), **facts)
     summary = summarise(rows, known)
     measured = measure(rows, known, parse_slo(known.slo), "run", known.warmup_s)
-    return Page(html_report(rows, known, summary, measured))
+    return Page(html_report(rows, known, typed(summary), measured))
 
 
 def test_the_first_screen_has_the_verdicts_and_the_numbers_that_decide() -> None:

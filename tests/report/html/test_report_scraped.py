@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from live_cases import Run as Live
 from metrics_cases import ns
@@ -14,6 +15,9 @@ from test_report_html import Page
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.live.ending import live_end
+from llm_locust.metrics.summary_types.peers import LiveCheck
+from llm_locust.metrics.summary_types.resources import Energy
+from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
 from llm_locust.report.inputs.sources import open_source
 from llm_locust.report.run.analysis import Question, analyse
@@ -58,9 +62,11 @@ def charts(run: Path) -> dict[str, Any]:
 def test_servers_and_energy_are_in_the_summary_and_on_the_page(tmp_path: Path) -> None:
     run = scraped(tmp_path / "run")
     summary = build_report(run).summary
-    assert [target["name"] for target in summary["server"]["targets"]] == [HOSTILE, "b:8000", "dcgm"]
-    assert summary["server"]["failure"] is None
-    assert summary["energy"]["joules"] == pytest.approx(1000)
+    assert summary.server is not None
+    assert [target.name for target in summary.server.targets] == [HOSTILE, "b:8000", "dcgm"]
+    assert summary.server.failure is None
+    assert isinstance(summary.energy, Energy)
+    assert summary.energy.joules == pytest.approx(1000)
     page = Page((run / REPORT_HTML_FILE).read_text(encoding="utf-8"))
     assert HOSTILE in page.text("servers")
     assert "gateway and balancer" in page.text("servers")
@@ -91,20 +97,20 @@ def test_of_a_selection_and_of_several_runs_there_are_no_servers(tmp_path: Path)
     run, other = scraped(tmp_path / "run"), write_run(tmp_path / "other", [])
     with open_source([run], None, None) as source:
         some = analyse(source, Question(where="name==chat"))
-        assert some.summary["server"] == some.summary["energy"] == {}
+        assert (some.summary.server, some.summary.energy) == (None, None)
         assert some.scraped is None
     manifest = json.loads((other / MANIFEST_FILE).read_text()) | {"id": "another"}
     (other / MANIFEST_FILE).write_text(json.dumps(manifest))
     with open_source([run, other], None, None) as source:
-        assert analyse(source, Question()).summary["server"] == {}
+        assert analyse(source, Question()).summary.server is None
 
 
 def test_a_scraper_that_died_is_told_with_its_time(tmp_path: Path) -> None:
     facts = ScrapeFacts(failure="was ended by signal 9 (SIGKILL)", failed_ns=ns(4.0))
     run = scraped(tmp_path / "run", server_metrics=facts)
-    assert build_report(run).summary["server"]["failure"] == (
-        "the scraper was ended by signal 9 (SIGKILL), 4.00 s after the start"
-    )
+    found = build_report(run).summary.server
+    assert found is not None
+    assert found.failure == "the scraper was ended by signal 9 (SIGKILL), 4.00 s after the start"
     assert "SIGKILL" in Page((run / REPORT_HTML_FILE).read_text(encoding="utf-8")).text("servers")
 
 
@@ -112,15 +118,16 @@ def test_a_file_that_cannot_be_read_costs_the_servers_and_not_the_report(tmp_pat
     run = scraped(tmp_path / "run")
     (run / SERVER_METRICS_FILE).write_bytes(b"PAR1 or not")
     summary = finish_run(run).summary
-    assert "cannot be read as server metrics" in summary["server"]["failure"]
-    assert summary["requests"]["scheduled"] == 100
+    assert summary.server is not None
+    assert "cannot be read as server metrics" in (summary.server.failure or "")
+    assert summary.requests.scheduled == 100
     assert not any(chart.startswith("servers-") for chart in charts(run))
 
 
 def test_a_run_without_scraping_says_nothing_of_servers(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     summary = build_report(run).summary
-    assert summary["server"] == summary["energy"] == summary["live_check"] == {}
+    assert (summary.server, summary.energy, summary.live_check) == (None, None, None)
     assert "#servers" not in (run / REPORT_HTML_FILE).read_text(encoding="utf-8")
 
 
@@ -132,10 +139,11 @@ def test_live_figures_are_checked_when_the_run_is_finished_and_the_manifest_has_
     made.report()
     run = write_run(tmp_path / "run")
     write_live_end(run, live_end(made.store))
-    assert finish_run(run).summary["live_check"] == {}, "they are of another run"
+    assert finish_run(run).summary.live_check is None, "they are of another run"
     text = (run / LIVE_FILE).read_text().replace('"run": "run"', f'"run": "{read_manifest(run).id}"')
     (run / LIVE_FILE).write_text(text)
-    checked = finish_run(run).summary["live_check"]
-    assert checked["within"] is True
-    assert read_manifest(run).live_check == checked
-    assert json.loads((run / SUMMARY_FILE).read_text())["live_check"] == checked
+    checked = finish_run(run).summary.live_check
+    assert checked is not None
+    assert checked.within is True
+    assert msgspec.convert(read_manifest(run).live_check, LiveCheck) == checked
+    assert read_summary((run / SUMMARY_FILE).read_bytes()).live_check == checked

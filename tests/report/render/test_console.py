@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from metrics_cases import ns
-from report_cases import clock, lost_records, records, seen_worker, summary
+from report_cases import clock, lost_records, records, seen_worker, summary, told
 
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.console import print_report
 
 RUN = Path("runs/first")
@@ -23,7 +24,7 @@ class Terminal(io.StringIO):
 
 def printed(summary: dict[str, Any], width: int = 80, run_dir: Path | None = RUN) -> str:
     file = io.StringIO()
-    print_report(summary, run_dir, file, width)
+    print_report(typed(summary), run_dir, file, width)
     return file.getvalue()
 
 
@@ -339,7 +340,7 @@ def test_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     file = Terminal()
-    print_report(summary(), RUN, file, 80)
+    print_report(told(), RUN, file, 80)
     assert "\x1b[" in file.getvalue()
 
 
@@ -355,7 +356,7 @@ def test_text_from_outside_cannot_style_break_or_reorder_a_line() -> None:
 def test_an_output_without_unicode_gets_the_report_in_its_own_signs() -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
-    print_report(summary(), RUN, file, 80)
+    print_report(told(), RUN, file, 80)
     assert b"ok: kernel stamps | lag p99" in raw.getvalue()
     assert b"ttft <= 100 ms" in raw.getvalue()
 

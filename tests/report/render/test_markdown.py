@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 from report_cases import clock, lost_records, records, seen_worker, summary
 
 from llm_locust.core.record import Outcome
-from llm_locust.report.render.markdown import markdown
+from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.report.render.markdown import markdown as markdown_of
 
 #: A bar that ends a cell: GFM takes one with a backslash for text, in code spans too.
 BAR = re.compile(r"(?<!\\)\|")
+
+
+def markdown(summary: dict[str, Any]) -> str:
+    return markdown_of(typed(summary))
 
 
 def tables(text: str) -> list[list[str]]:

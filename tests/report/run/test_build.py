@@ -1,6 +1,5 @@
 """From the records of a run directory to its summary and reports."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ from report_cases import lost_records, records, write_run
 
 from llm_locust.metrics.gates import GateError
 from llm_locust.metrics.requests.slo import SloError
+from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.run.analysis import Question
 from llm_locust.report.run.build import build_report
 from llm_locust.store import (
@@ -28,7 +28,7 @@ def test_the_reports_are_written_beside_the_records(tmp_path: Path) -> None:
     before = set(files(write_run(tmp_path)))
     report = build_report(tmp_path)
     assert set(files(tmp_path)) - before == {SUMMARY_FILE, REPORT_HTML_FILE, REPORT_MD_FILE, TIMESERIES_FILE}
-    assert json.loads((tmp_path / SUMMARY_FILE).read_text()) == report.summary
+    assert read_summary((tmp_path / SUMMARY_FILE).read_bytes()) == report.summary
     assert (tmp_path / REPORT_MD_FILE).read_text().startswith("## `first`")
     assert (tmp_path / REPORT_HTML_FILE).read_text().startswith("<!doctype html>")
     assert (tmp_path / TIMESERIES_FILE).read_text().startswith("second,time,started,")
@@ -43,33 +43,31 @@ def test_the_same_records_give_the_same_files(tmp_path: Path) -> None:
 
 def test_limits_are_those_of_the_run_where_none_are_given(tmp_path: Path) -> None:
     report = build_report(write_run(tmp_path, gates="rps>1", warmup_s=2.0))
-    assert report.summary["goodput"]["slo"] == {"ttft": 100.0, "tpot": 50.0}
-    assert [gate["text"] for gate in report.summary["gates"]] == ["rps>1"]
-    assert report.summary["window"]["seconds"] == pytest.approx(8)
+    assert report.summary.goodput.slo == {"ttft": 100.0, "tpot": 50.0}
+    assert [gate.text for gate in report.summary.gates] == ["rps>1"]
+    assert report.summary.window.seconds == pytest.approx(8)
 
 
 def test_other_limits_judge_the_same_records_anew(tmp_path: Path) -> None:
     write_run(tmp_path, gates="rps>1", warmup_s=2.0)
     report = build_report(tmp_path, Question(slo="ttft=1s", gates="goodput>=99%", warmup_s=0.0))
-    assert report.summary["goodput"]["slo"] == {"ttft": 1000.0}
-    assert report.summary["goodput"]["ratio"] == 0.95
-    assert [gate["text"] for gate in report.summary["gates"]] == ["goodput>=99%"]
-    assert report.summary["window"]["seconds"] == pytest.approx(10)
+    assert report.summary.goodput.slo == {"ttft": 1000.0}
+    assert report.summary.goodput.ratio == 0.95
+    assert [gate.text for gate in report.summary.gates] == ["goodput>=99%"]
+    assert report.summary.window.seconds == pytest.approx(10)
     assert report.exit_code == 1
 
 
 def test_an_empty_text_takes_a_limit_away(tmp_path: Path) -> None:
     report = build_report(write_run(tmp_path, gates="rps>1000"), Question(slo="", gates=""))
-    assert report.summary["goodput"]["slo"] == {}
+    assert report.summary.goodput.slo == {}
     assert report.exit_code is None
 
 
 def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
     made = [*records(user=1), *records(bad=0, user=2)]
-    assert (
-        build_report(write_run(tmp_path, made), Question(window="steady"))
-        .summary["window"]["rule"]
-        .startswith("steady")
+    assert build_report(write_run(tmp_path, made), Question(window="steady")).summary.window.rule.startswith(
+        "steady"
     )
 
 
@@ -87,7 +85,7 @@ def test_the_exit_code_says_what_is_wrong(tmp_path: Path) -> None:
 def test_a_run_without_a_request_has_its_reports(tmp_path: Path) -> None:
     report = build_report(write_run(tmp_path, [], gates="requests>0"))
     assert report.exit_code == 1
-    assert report.summary["latency_ms"]["ttft"]["p50"] is None
+    assert report.summary.latency_ms["ttft"].known.p50 is None
 
 
 def test_text_that_is_no_limit_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_run_whose_process_was_killed_between_parquet_and_removal_is_finished_
 
 def test_a_run_that_nothing_came_of_has_a_report_of_nothing(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest(0))
-    assert finish_run(tmp_path).summary["requests"]["scheduled"] == 0
+    assert finish_run(tmp_path).summary.requests.scheduled == 0
 
 
 def test_what_is_no_run_is_refused_and_nothing_is_written_into_it(tmp_path: Path) -> None:

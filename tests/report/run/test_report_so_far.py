@@ -1,6 +1,5 @@
 """A report of a run that still goes on, from the frames that have come."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from metrics_cases import manifest, ns, request
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.run.analysis import Question, analyse
 from llm_locust.report.run.build import build_report
 from llm_locust.report.run.so_far import SO_FAR_DIR, main, open_so_far, write_so_far
@@ -61,11 +61,11 @@ def test_the_report_has_what_has_come_and_says_so(tmp_path: Path) -> None:
     with going_on(tmp_path, [("a", every_second(0, 30)), ("b", every_second(0, 30, worker="b"))]):
         pass
     out = write_so_far(tmp_path)
-    summary = json.loads((out / "summary.json").read_text())
+    summary = read_summary((out / "summary.json").read_bytes())
     assert out == tmp_path / SO_FAR_DIR
-    assert summary["run"]["so_far"] is True
-    assert summary["requests"]["ok"] == 58  # at 29 s and later nothing can be judged yet
-    assert summary["completeness"]["complete"] is True
+    assert summary.run.so_far is True
+    assert summary.requests.ok == 58  # at 29 s and later nothing can be judged yet
+    assert summary.completeness.complete is True
     assert "soak, so far: until " in (out / "report.html").read_text()
     assert "soak, so far: until " in (out / "report.md").read_text()
 
@@ -78,8 +78,8 @@ def test_what_is_judged_ends_before_the_slow_requests_are_missing(tmp_path: Path
         pass
     with open_so_far(tmp_path) as source:
         summary = analyse(source, Question()).summary
-    assert summary["latency_ms"]["e2el"]["p50"] == pytest.approx(10_000)
-    assert summary["window"]["seconds"] == pytest.approx(49.1)
+    assert summary.latency_ms["e2el"].known.p50 == pytest.approx(10_000)
+    assert summary.window.seconds == pytest.approx(49.1)
 
 
 def test_a_frame_that_is_being_written_is_left_for_the_next_time(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_nothing_of_the_run_itself_is_touched(tmp_path: Path) -> None:
     assert after == before
     # And the run's end finds what it would have found without.
     compact(tmp_path)
-    assert build_report(tmp_path).summary["requests"]["ok"] == 30
+    assert build_report(tmp_path).summary.requests.ok == 30
 
 
 def test_a_worker_that_is_silent_is_lost_as_far_as_is_known(tmp_path: Path) -> None:

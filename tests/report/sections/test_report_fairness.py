@@ -55,7 +55,6 @@ def test_it_is_said_how_replicas_were_told_apart(changes: dict[str, Any], text: 
 
 
 def test_a_report_of_one_replica_or_none_has_no_such_section() -> None:
-    made = summary()
-    assert fairness(told(replicas=made["replicas"][:1])) is None
-    titles = [section.title for section in sections(made)]
+    assert fairness(told(replicas=summary()["replicas"][:1])) is None
+    titles = [section.title for section in sections(told())]
     assert titles.index("Fairness") == titles.index("Replicas") + 1

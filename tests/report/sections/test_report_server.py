@@ -114,6 +114,6 @@ def test_power_that_was_not_watched_long_enough_gives_a_reason_instead_of_figure
 def test_without_servers_there_is_neither_section() -> None:
     made = summary()
     assert servers(typed(made)) is energy(typed(made)) is None
-    assert not {"Servers", "Energy"} & {section.title for section in sections(made)}
-    both = {section.title for section in sections(summary(*replica("a"), *rows("g", "power_w", [1.0] * 11)))}
+    assert not {"Servers", "Energy"} & {section.title for section in sections(typed(made))}
+    both = {part.title for part in sections(told(*replica("a"), *rows("g", "power_w", [1.0] * 11)))}
     assert both >= {"Servers", "Energy"}

@@ -48,7 +48,7 @@ report = finish_elsewhere(Path(sys.argv[1]))
 spent = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps({
     "exit_code": report.exit_code,
-    "scheduled": report.summary["requests"]["scheduled"],
+    "scheduled": report.summary.requests.scheduled,
     "own_cpu_s": time.process_time() - own,
     "child_cpu_s": spent.ru_utime + spent.ru_stime,
     "ticks": len(late_ms),
@@ -170,7 +170,7 @@ def test_files_where_the_run_was_started_stand_for_no_library(
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger')")
     write_frames(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    assert finish_elsewhere(Path("run")).summary["requests"]["scheduled"] == 100
+    assert finish_elsewhere(Path("run")).summary.requests.scheduled == 100
 
 
 def test_a_master_is_idle_while_the_report_of_a_large_run_is_made(tmp_path: Path) -> None:
