@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from llm_locust.wire.reply import Endpoint, reply_reader
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.reply import reply_reader
 from llm_locust.wire.sse import SseDecoder
 
 EVENTS = 100
@@ -50,7 +53,7 @@ def responses_event() -> bytes:
     ).encode()
 
 
-def us_per_event(endpoint: Endpoint, event: bytes, read_bytes: int, repeats: int = 200) -> float:
+def us_per_event(endpoint: Dialect, event: bytes, read_bytes: int, repeats: int = 200) -> float:
     """Least process time over ``repeats`` whole streams, in microseconds per event.
 
     ``read_bytes`` is the size of a read; 0 means the whole stream in one.
@@ -70,22 +73,22 @@ def us_per_event(endpoint: Endpoint, event: bytes, read_bytes: int, repeats: int
     return best / EVENTS / 1000
 
 
-def cases() -> list[tuple[str, Endpoint, bytes]]:
+def cases() -> list[tuple[str, Dialect, bytes]]:
     """Each kind of event, on the wire as common servers send it."""
     chat = chat_chunk({"content": " tok"})
     usage = {"prompt_tokens": 512, "completion_tokens": 17, "total_tokens": 529}
     call = {"index": 0, "function": {"arguments": '{"a"'}}
     line: Callable[[bytes], bytes] = lambda payload: b"data: " + payload + b"\n\n"  # noqa: E731
     return [
-        ("chat", Endpoint.CHAT, line(chat)),
-        ("chat, CRLF", Endpoint.CHAT, b"data: " + chat + b"\r\n\r\n"),
-        ("chat, usage in each", Endpoint.CHAT, line(chat_chunk({"content": " tok"}, usage=usage))),
-        ("chat, reasoning", Endpoint.CHAT, line(chat_chunk({"reasoning_content": " tok"}))),
-        ("chat, tool arguments", Endpoint.CHAT, line(chat_chunk({"tool_calls": [call]}))),
-        ("completions", Endpoint.COMPLETIONS, line(completion_chunk())),
+        ("chat", CHAT, line(chat)),
+        ("chat, CRLF", CHAT, b"data: " + chat + b"\r\n\r\n"),
+        ("chat, usage in each", CHAT, line(chat_chunk({"content": " tok"}, usage=usage))),
+        ("chat, reasoning", CHAT, line(chat_chunk({"reasoning_content": " tok"}))),
+        ("chat, tool arguments", CHAT, line(chat_chunk({"tool_calls": [call]}))),
+        ("completions", COMPLETIONS, line(completion_chunk())),
         (
             "responses",
-            Endpoint.RESPONSES,
+            RESPONSES,
             b"event: response.output_text.delta\n" + line(responses_event()),
         ),
     ]

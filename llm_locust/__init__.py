@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from llm_locust.swarm.users.openai_user import OpenAIUser
     from llm_locust.swarm.users.scenario_user import ScenarioUser
     from llm_locust.swarm.users.users import ChatUser, CompletionUser, MessagesUser, ResponsesUser
+    from llm_locust.wire.dialects.dialect import Dialect
     from llm_locust.workload.parts import Validator
     from llm_locust.workload.text.prompts import Prompt
 
@@ -28,6 +29,7 @@ __all__ = [
     "ChatUser",
     "CompletionUser",
     "ConversationUser",
+    "Dialect",
     "MessagesUser",
     "OpenAIUser",
     "OpenLoopUser",
@@ -48,6 +50,7 @@ _HOMES = {
     "ChatUser": "llm_locust.swarm.users.users",
     "CompletionUser": "llm_locust.swarm.users.users",
     "ConversationUser": "llm_locust.swarm.users.conversation",
+    "Dialect": "llm_locust.wire.dialects.dialect",
     "MessagesUser": "llm_locust.swarm.users.users",
     "OpenAIUser": "llm_locust.swarm.users.openai_user",
     "OpenLoopUser": "llm_locust.swarm.users.open_loop",

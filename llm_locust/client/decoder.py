@@ -4,8 +4,10 @@ from typing import cast
 
 from llm_locust.client.http.exchange import MAX_ERROR_BYTES, Exchange
 from llm_locust.core.record import MAX_ARRIVALS
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.payload import MAX_EVENT_BYTES, DocumentSize
-from llm_locust.wire.reply import Endpoint, Reply, read_body, reply_reader
+from llm_locust.wire.reply import Reply, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseError
 
 
@@ -26,7 +28,7 @@ class BodyDecoder:
         "tapped",
     )
 
-    def __init__(self, exchange: Exchange, endpoint: Endpoint | None, *, streamed: bool) -> None:
+    def __init__(self, exchange: Exchange, endpoint: Dialect | None, *, streamed: bool) -> None:
         self.asked_stream = streamed
         self.fault: str | None = None  # why the body is not an event stream
         self.tapped = False
@@ -34,7 +36,7 @@ class BodyDecoder:
         self._exchange = exchange
         self.endpoint = endpoint
         self._sse = SseDecoder(MAX_EVENT_BYTES)
-        self._reader = reply_reader(endpoint or Endpoint.CHAT)
+        self._reader = reply_reader(endpoint or CHAT)
         self._body = bytearray()
         self._body_size = DocumentSize()
         self._events = 0

@@ -13,14 +13,15 @@ import msgspec
 from llm_locust.client.http.errors import ClientError, ConnectError, RequestTimeoutError
 from llm_locust.client.routes import Heads
 from llm_locust.client.stream import Call, LiveCall, LlmClient
-from llm_locust.wire.dialects.table import DIALECTS, Endpoint
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.payload import DECODE_ERRORS
 
 #: A consumer stops at ``[DONE]``; the chunk that ends the body comes in the same instant. Waiting
 #: this long for it keeps the connection.
 _END_PATIENCE_S = 0.25
 
-_PATHS = {dialect.path: Endpoint(name) for name, dialect in DIALECTS.items()}
+_PATHS = {dialect.path: dialect for dialect in DIALECTS.values()}
 
 #: Ours, whatever the SDK says: the body's framing and the refusal of compression.
 _OWN_HEADERS = frozenset(
@@ -38,7 +39,7 @@ class RequestFields(msgspec.Struct):
     max_output_tokens: int | None = None
 
 
-NewCall = Callable[[str, Endpoint | None, RequestFields], Call]
+NewCall = Callable[[str, Dialect | None, RequestFields], Call]
 
 
 class MeasuredTransport(httpx2.BaseTransport):
@@ -90,7 +91,7 @@ class MeasuredTransport(httpx2.BaseTransport):
         headers = [(name, value) for name, value in live.headers.items() if name != b"content-encoding"]
         return httpx2.Response(live.status, headers=headers, stream=stream, request=request)
 
-    def _endpoint(self, request: httpx2.Request) -> Endpoint | None:
+    def _endpoint(self, request: httpx2.Request) -> Dialect | None:
         if request.method != "POST":
             return None
         path = request.url.path.removeprefix(self._client.pool.target.base)

@@ -11,8 +11,11 @@ from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import Verdict
 from llm_locust.client.timing import Moments, Timeline, timeline
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.draft import Draft
 from llm_locust.wire.names import clean_name
-from llm_locust.wire.reply import Endpoint, Reply, reply_reader
+from llm_locust.wire.reply import Reply
 from llm_locust.wire.secrecy import blanked_name
 
 #: Response headers that name the replica, asked in this order after the user's own.
@@ -42,7 +45,7 @@ class Call:
     request_id: str
     name: str
     scheduled_ns: int
-    endpoint: Endpoint | None = Endpoint.CHAT  # None: not a generation; only its status is judged
+    endpoint: Dialect | None = CHAT  # None: not a generation; only its status is judged
     slo_class: str = ""
     model: str = ""
     streamed: bool = True
@@ -113,7 +116,7 @@ def record_of(
         finish_ns=finish_ns,
         last_chunk_ns=last_chunk_ns,
         slo_class=call.slo_class,
-        endpoint="other" if call.endpoint is None else call.endpoint.value,
+        endpoint="other" if call.endpoint is None else call.endpoint.name,
         model=call.model or reply.model or "",
         streamed=call.streamed,
         user=call.user,
@@ -150,7 +153,7 @@ def record_of(
 
 def first_try_of(call: Call, exchange: Exchange, moments: Moments, error: str | None, link: Link) -> Answer:
     """A sending that broke before anything was worked on, and that is repeated: nothing came of it."""
-    reply = reply_reader(Endpoint.CHAT).finish()
+    reply = Draft().finish()
     times = timeline(exchange, (), moments)
     return Answer(record_of(call, exchange, reply, (Outcome.RESENT, error), times, link), reply)
 

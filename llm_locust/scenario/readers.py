@@ -10,8 +10,9 @@ from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.scenario import options, values
 from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
 from llm_locust.scenario.values import Context, Reader
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.headers import HeaderError, header_template
-from llm_locust.workload.body import ENDPOINTS, parse_body
+from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.tokens import MAX_TOKENS, Lengths, parse_lengths
 from llm_locust.workload.parts import (
     EXPECTATIONS,
@@ -48,7 +49,7 @@ def name(node: Node, key: str, context: Context) -> str:
     return values.printable(node, key)
 
 
-endpoint = values.word(*ENDPOINTS)
+endpoint = values.word(*DIALECTS)
 
 
 def lengths(node: Node, name: str, context: Context) -> Lengths:

@@ -6,7 +6,8 @@ from hashlib import blake2b
 
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.scenario import DatasetSource, TrafficClass, Validator
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.workload.answers.validators import OwnFunction
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
 from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
@@ -50,8 +51,8 @@ class RequestKind:
     rate: str | None = None
 
     @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint(self.spec.endpoint)
+    def endpoint(self) -> Dialect:
+        return self.spec.endpoint
 
     def seed(self, run_seed: int) -> int:
         """The seed of its draws; the run's own for a kind without a stream of its own."""
@@ -112,7 +113,7 @@ def _spec(
         dataset, order = None, "sequential"
     return replace(
         run,
-        endpoint=found.endpoint,
+        endpoint=DIALECTS[found.endpoint],
         stream=found.stream,
         dataset=dataset,
         order=order,

@@ -7,12 +7,12 @@ what the server calls an error in ``Reply.error``, and the tokens that came are 
 from array import array
 from collections.abc import Callable, Sequence
 
-from llm_locust.wire.dialects.table import DIALECTS, Endpoint
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Draft, Reply, ToolCall
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import Usage
 
-__all__ = ["Endpoint", "Reply", "ReplyReader", "ToolCall", "Usage", "read_body", "reply_reader"]
+__all__ = ["Reply", "ReplyReader", "ToolCall", "Usage", "read_body", "reply_reader"]
 
 
 #: The texts of so many bytes of a stream are joined at a time, in about 1 ms.
@@ -58,13 +58,13 @@ class ReplyReader:
         return self._draft.finish()
 
 
-def reply_reader(endpoint: Endpoint) -> ReplyReader:
-    """A reader of one streamed answer of this endpoint."""
-    return ReplyReader(DIALECTS[endpoint].read_events)
+def reply_reader(dialect: Dialect) -> ReplyReader:
+    """A reader of one streamed answer of this API."""
+    return ReplyReader(dialect.read_events)
 
 
-def read_body(endpoint: Endpoint, body: bytes) -> Reply:
+def read_body(dialect: Dialect, body: bytes) -> Reply:
     """An answer that was not streamed. The whole body is one token event if it carries any text."""
     draft = Draft()
-    DIALECTS[endpoint].read_body(draft, body)
+    dialect.read_body(draft, body)
     return draft.finish()

@@ -6,26 +6,19 @@ run's: a line's are left out. A field that ``--body`` sets to null is not sent a
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Never
 
 import msgspec
 
-from llm_locust.wire.dialects.table import DIALECTS as TABLE
-from llm_locust.wire.dialects.table import Endpoint
-from llm_locust.workload.dialects import DIALECTS, in_dialect
+from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message
 from llm_locust.workload.text.prompts import Prompt, as_text
-
-#: The fields that bound an answer's length. A body carries one of them.
-LIMIT_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-
-#: The bound of an answer of the messages API, which asks for one, where the workload has none.
-MESSAGES_MAX_TOKENS = 1024
 
 _CONTENT_FIELDS = ("messages", "prompt", "input")
 
-ENDPOINTS = tuple(e.value for e in Endpoint)
+#: Fields that a dataset line cannot set, in whichever API.
+_RUN_FIELDS = ("model", "stream", "stream_options")
 
 _EXAMPLE = """expected a JSON object such as {"temperature": 0}"""
 _encode = msgspec.json.Encoder().encode
@@ -33,26 +26,6 @@ _encode = msgspec.json.Encoder().encode
 
 class BodyError(ValueError):
     """A text that is no set of body fields; says where in it, and what is expected."""
-
-
-def path_of(endpoint: str) -> str:
-    """The path of an endpoint below the API's base (``http://host/v1``).
-
-    Raises:
-        BodyError: there is no such endpoint.
-    """
-    return TABLE[check_endpoint(endpoint)].path
-
-
-def check_endpoint(endpoint: str) -> str:
-    """``endpoint`` itself, when it is one of :data:`ENDPOINTS`.
-
-    Raises:
-        BodyError: it is not.
-    """
-    if endpoint not in TABLE:
-        raise BodyError(f"no endpoint {endpoint!r}; there are {', '.join(ENDPOINTS)}")
-    return endpoint
 
 
 def parse_body(text: str) -> dict[str, Any]:
@@ -126,10 +99,11 @@ def output_limit(fields: Mapping[str, Any]) -> int | None:
 class BodyTemplate:
     """Everything of a body but its prompt. Make one with :func:`body_template`."""
 
-    endpoint: str
+    dialect: Dialect
     streamed: bool  # what the server is asked for, --body included
     limit_field: str | None  # None where --body says it, or forbids it
-    tail: bytes  # the fixed fields as `,"name":value...}`
+    sent: Mapping[str, Any]  # the fixed fields
+    replaced: frozenset[str]  # names that --body fills or leaves out
     own: frozenset[str]  # names that a dataset line cannot set
 
     def encode(self, prompt: Prompt) -> bytes:
@@ -138,37 +112,31 @@ class BodyTemplate:
         Raises:
             PromptError: the endpoint takes text, and a message has a part that is not.
         """
-        if self.endpoint in DIALECTS:
-            prompt = self._in_dialect(prompt)
-        parts = [self._content(prompt)]
-        extra = prompt.extra
-        if extra and (line := {k: v for k, v in extra.items() if k not in self.own}):
-            parts += b",", _encode(line)[1:-1]
-        if self.limit_field and prompt.asked_output_tokens and not any(f in extra for f in LIMIT_FIELDS):
-            parts.append(b',"%b":%d' % (self.limit_field.encode(), prompt.asked_output_tokens))
-        parts.append(self.tail)
-        return b"".join(parts)
+        dialect, extra, asked = self.dialect, prompt.extra, prompt.asked_output_tokens
+        fields = {name: value for name, value in extra.items() if name not in self.own}
+        if not any(name in extra for name in dialect.line_limits):
+            asked = asked or output_limit(extra) or dialect.default_limit
+            fields = {name: value for name, value in fields.items() if name not in LIMIT_FIELDS}
+            if self.limit_field and asked:
+                fields[self.limit_field] = asked
+        body = dialect.body(_messages(prompt, text_only=dialect.text_only), fields)
+        merged = {name: body[name] for name in dialect.merged_fields if name in body and name in self.sent}
+        for name in self.replaced.intersection(body):
+            del body[name]
+        body.update(self.sent)
+        for name, value in merged.items():
+            body[name] = {**value, **self.sent[name]}
+        return _encode(body)
 
-    def _in_dialect(self, prompt: Prompt) -> Prompt:
-        """The prompt in the endpoint's words, the bound of its answer under the endpoint's name."""
-        asked = prompt.asked_output_tokens or output_limit(prompt.extra)
-        if asked is None and self.endpoint == "messages":
-            asked = MESSAGES_MAX_TOKENS
-        found = in_dialect(prompt, self.endpoint) if prompt.extra or prompt.messages else prompt
-        extra = {name: value for name, value in found.extra.items() if name not in LIMIT_FIELDS}
-        return replace(found, extra=extra, asked_output_tokens=asked)
 
-    def _content(self, prompt: Prompt) -> bytes:
-        if self.endpoint == "completions":
-            return b'{"prompt":' + _encode(as_text(prompt))
-        name = b'{"input":' if self.endpoint == "responses" else b'{"messages":'
-        if prompt.messages is not None:
-            return name + _encode(prompt.messages)
-        return name + b'[{"role":"user","content":' + _encode(prompt.text) + b"}]"
+def _messages(prompt: Prompt, *, text_only: bool) -> tuple[Message, ...]:
+    if prompt.messages is not None and not text_only:
+        return prompt.messages
+    return ({"role": "user", "content": as_text(prompt)},)
 
 
 def body_template(
-    endpoint: str,
+    dialect: Dialect,
     model: str,
     *,
     stream: bool = True,
@@ -179,35 +147,48 @@ def body_template(
     """The template of an endpoint's bodies.
 
     Args:
-        endpoint: one of :data:`ENDPOINTS`.
         model: the model's name.
-        stream: ask for a stream, and on chat and completions for usage at its end.
+        stream: ask for a stream, and for usage at its end where the API gives it only then.
         ignore_eos: ask the server (vLLM, SGLang) to go on to the bound of the answer's length.
-        extra_body: the fields of :func:`parse_body`; ``stream_options`` is merged, others replace.
-        limit_field: the name for the bound of the answer's length; by default ``max_tokens``,
-            and ``max_output_tokens`` on responses.
+        extra_body: the fields of :func:`parse_body`; objects of the run's own fields and the dialect's
+            ``merged_fields`` are merged, others replace.
+        limit_field: the name for the bound of the answer's length; by default the dialect's.
 
     Raises:
-        BodyError: there is no such endpoint, or ``extra_body`` leaves out a field that it cannot be without.
+        BodyError: ``extra_body`` fills a field of the workload's, or leaves out one that the API needs.
     """
     extra = dict(extra_body or {})
-    fixed: dict[str, Any] = {"model": model, "stream": stream}
-    if stream and check_endpoint(endpoint) not in DIALECTS:
-        fixed["stream_options"] = {"include_usage": True}
-    if isinstance(options := extra.get("stream_options"), dict):
-        extra["stream_options"] = {**fixed.get("stream_options", {}), **options}
-    if ignore_eos:
-        fixed["ignore_eos"] = True
-    fixed.update(extra)
+    content = dialect.body(_messages(Prompt(text=""), text_only=True), {}).keys()
+    _check_extra(dialect, extra, content)
+    run = dialect.run_fields(model, stream)
+    fixed = {**run, **({"ignore_eos": True} if ignore_eos else {}), **extra}
+    for name, value in run.items():
+        if isinstance(value, dict) and isinstance(extra.get(name), dict):
+            fixed[name] = {**value, **extra[name]}
     sent = {name: value for name, value in fixed.items() if value is not None}
     bounded = any(name in extra for name in LIMIT_FIELDS)
-    if endpoint == "messages" and bounded and not sent.get("max_tokens"):
-        raise BodyError("body: the messages endpoint takes no request without 'max_tokens'; set that one")
-    own = {*fixed, "stream_options", *_CONTENT_FIELDS, *(LIMIT_FIELDS if bounded else ())}
+    if dialect.default_limit and bounded and not sent.get(dialect.limit_field):
+        raise BodyError(
+            f"body: the {dialect.name} endpoint takes no request without {dialect.limit_field!r}; "
+            "set that one"
+        )
+    own = {*fixed, *_RUN_FIELDS, *content, *_CONTENT_FIELDS, *(LIMIT_FIELDS if bounded else ())}
     return BodyTemplate(
-        endpoint=endpoint,
-        streamed=bool(sent.get("stream", False)),
-        limit_field=None if bounded else limit_field or TABLE[check_endpoint(endpoint)].limit_field,
-        tail=b"," + _encode(sent)[1:] if sent else b"}",
-        own=frozenset(own),
+        dialect=dialect,
+        streamed=bool(sent.get("stream", False)) if "stream" in run else stream,
+        limit_field=None if bounded else limit_field or dialect.limit_field,
+        sent=sent,
+        replaced=frozenset(extra),
+        own=frozenset(own.difference(dialect.merged_fields)),
     )
+
+
+def _check_extra(dialect: Dialect, extra: Mapping[str, Any], content: Collection[str]) -> None:
+    for name in content:
+        if name in extra:
+            raise BodyError(f"body: {name!r} is what the workload fills; use a dataset for it")
+    for name in dialect.merged_fields:
+        if not isinstance(added := extra.get(name, {}), dict):
+            raise BodyError(f"body: {name!r} is not an object")
+        if dialect.limit_field in added:  # the record has the bound that the workload asks for
+            raise BodyError(f"body: {dialect.limit_field!r} in {name!r}: use --output-tokens for it")

@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
-from llm_locust.wire.dialects.table import DIALECTS
-from llm_locust.workload.body import LIMIT_FIELDS, output_limit
+from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
+from llm_locust.workload.body import output_limit
 from llm_locust.workload.datasets.load import Dataset
 from llm_locust.workload.draws import LINE, OWN_OUTPUTS, REPLAY, TEXT, generator, swarm_generator
 from llm_locust.workload.lengths.tokens import parse_lengths
@@ -75,7 +75,7 @@ class Workload:
         # --body wins over the drawn bound of the answer's length: what is recorded is what is sent.
         self._bounded = any(name in spec.extra_body for name in LIMIT_FIELDS)
         self._bound = output_limit(spec.extra_body)
-        self.calibration = Calibration(DIALECTS[spec.endpoint].template_tokens, enabled=spec.calibrate)
+        self.calibration = Calibration(spec.endpoint.template_tokens, enabled=spec.calibrate)
         self._writer = self._make_writer(Corpus.of(seed))
         prefix = spec.shared_prefix
         self._prefixes = SharedTexts(self._writer, seed, salt if prefix and prefix.run_unique else "")

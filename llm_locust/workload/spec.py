@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llm_locust.workload.body import BodyTemplate, body_template, check_endpoint
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.workload.body import BodyTemplate, body_template
 from llm_locust.workload.datasets.load import Dataset, DatasetError
 from llm_locust.workload.lengths.tokens import Lengths
 from llm_locust.workload.ordering import ORDERS, Order
@@ -33,13 +35,12 @@ class WorkloadSpec:
         shared_prefix: what groups of prompts begin with; its tokens are asked for beside the input length.
 
     Raises:
-        BodyError: there is no such endpoint.
         DatasetError: a line cannot go to the endpoint, or no line has a weight for the weighted order.
         WorkloadError: both input lengths and a dataset, lengths that no prompt can have, or no
             such order.
     """
 
-    endpoint: str = "chat"
+    endpoint: Dialect = CHAT
     stream: bool = True
     input_tokens: Lengths | None = None
     output_tokens: Lengths | None = None
@@ -54,7 +55,6 @@ class WorkloadSpec:
     limit_field: str | None = None
 
     def __post_init__(self) -> None:
-        check_endpoint(self.endpoint)
         if self.order not in ORDERS:
             raise WorkloadError(f"no order {self.order!r} of a dataset; there are {', '.join(ORDERS)}")
         if self.dataset is not None:
@@ -72,8 +72,8 @@ class WorkloadSpec:
             )
         if self.order == "weighted":
             dataset.checked_weights()
-        if self.endpoint == "completions":
-            _check_text(dataset)
+        if self.endpoint.text_only:
+            _check_text(dataset, self.endpoint.name)
 
     def _check_lengths(self, tokenizer: PromptTokenizer) -> None:
         try:
@@ -98,9 +98,9 @@ class WorkloadSpec:
         )
 
 
-def _check_text(dataset: Dataset) -> None:
+def _check_text(dataset: Dataset, endpoint: str) -> None:
     for prompt, line in zip(dataset.prompts, dataset.lines, strict=True):
         try:
             as_text(prompt)
         except PromptError as e:
-            raise DatasetError(f"{dataset.path}:{line}: {e}; the completions endpoint takes text only") from e
+            raise DatasetError(f"{dataset.path}:{line}: {e}; the {endpoint} endpoint takes text only") from e

@@ -7,7 +7,7 @@ from calls import HEAD, Caller, caller
 from scripted import Script, ScriptedServer, chunk, json_response, last_chunk, sse, write
 
 from llm_locust.core.record import Outcome, TokenSource
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.messages import MESSAGES
 
 START = sse(
     {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 7, "output_tokens": 1}}}
@@ -35,9 +35,7 @@ def ask(server: ScriptedServer) -> Iterator[Caller]:
 
 
 def test_a_ping_is_no_token_and_a_thought_is_the_first_token_but_no_answer(ask: Caller) -> None:
-    record = ask.ask(
-        stream(START, PING, THOUGHT, TOKEN, PING, TOKEN, END, STOP), endpoint=Endpoint.MESSAGES
-    ).record
+    record = ask.ask(stream(START, PING, THOUGHT, TOKEN, PING, TOKEN, END, STOP), endpoint=MESSAGES).record
     assert (record.outcome, record.finish_reason, record.model) == (Outcome.OK, "end_turn", "m")
     assert (len(record.arrivals_ns), record.output_tokens, record.token_source) == (3, 3, TokenSource.USAGE)
     assert (record.input_tokens, record.cached_tokens) == (7, None)
@@ -45,17 +43,17 @@ def test_a_ping_is_no_token_and_a_thought_is_the_first_token_but_no_answer(ask: 
 
 
 def test_an_error_event_is_an_api_error_with_the_tokens_that_came(ask: Caller) -> None:
-    record = ask.ask(stream(START, TOKEN, TOKEN, ERROR), endpoint=Endpoint.MESSAGES).record
+    record = ask.ask(stream(START, TOKEN, TOKEN, ERROR), endpoint=MESSAGES).record
     assert (record.outcome, record.error) == (Outcome.API_ERROR, "overloaded_error: Overloaded")
     assert (len(record.arrivals_ns), record.output_tokens, record.token_source) == (2, 2, TokenSource.EVENTS)
 
 
 def test_a_stream_without_stop_is_truncated_and_its_tokens_are_those_that_came(ask: Caller) -> None:
-    record = ask.ask(stream(START, TOKEN, TOKEN), endpoint=Endpoint.MESSAGES).record
+    record = ask.ask(stream(START, TOKEN, TOKEN), endpoint=MESSAGES).record
     assert (record.outcome, record.output_tokens) == (Outcome.TRUNCATED, 2)
 
 
 def test_a_status_of_this_apis_own_is_an_http_error_with_its_type(ask: Caller) -> None:
     refusal = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
-    record = ask.ask([write(0, json_response(refusal, 429))], endpoint=Endpoint.MESSAGES).record
+    record = ask.ask([write(0, json_response(refusal, 429))], endpoint=MESSAGES).record
     assert (record.outcome, record.error) == (Outcome.HTTP_ERROR, "HTTP 429: rate_limit_error: slow down")

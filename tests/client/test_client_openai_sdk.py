@@ -35,7 +35,7 @@ from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
 from llm_locust.client.stream import Call, LlmClient
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.dialect import Dialect
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
@@ -56,7 +56,7 @@ class Sdk:
             base_url=self.pool.target.url, api_key="sk-test", max_retries=0, http_client=http_client
         )
 
-    def _new_call(self, request_id: str, endpoint: Endpoint | None, fields: RequestFields) -> Call:
+    def _new_call(self, request_id: str, endpoint: Dialect | None, fields: RequestFields) -> Call:
         return Call(
             request_id=request_id,
             name="sdk",

@@ -20,7 +20,9 @@ from scripted import (
 )
 
 from llm_locust.core.record import Outcome
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.chat import COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.responses import RESPONSES
 
 pytestmark = pytest.mark.alone
 
@@ -214,11 +216,11 @@ def test_an_answer_that_is_not_streamed_has_the_same_outcomes(
     assert error in (record.error or "")
 
 
-@pytest.mark.parametrize("endpoint", [Endpoint.COMPLETIONS, Endpoint.RESPONSES])
-def test_other_endpoints_are_read_by_their_own_rules(ask: Caller, endpoint: Endpoint) -> None:
-    events: dict[Endpoint, list[dict[str, Any]]] = {
-        Endpoint.COMPLETIONS: [{"choices": [{"index": 0, "text": "hi", "finish_reason": "stop"}]}],
-        Endpoint.RESPONSES: [
+@pytest.mark.parametrize("endpoint", [COMPLETIONS, RESPONSES])
+def test_other_endpoints_are_read_by_their_own_rules(ask: Caller, endpoint: Dialect) -> None:
+    events: dict[Dialect, list[dict[str, Any]]] = {
+        COMPLETIONS: [{"choices": [{"index": 0, "text": "hi", "finish_reason": "stop"}]}],
+        RESPONSES: [
             {"type": "response.output_text.delta", "delta": "hi", "output_index": 0, "content_index": 0},
             {"type": "response.completed", "response": {"status": "completed", "model": "m"}},
         ],
@@ -226,7 +228,7 @@ def test_other_endpoints_are_read_by_their_own_rules(ask: Caller, endpoint: Endp
     body = b"".join(map(sse, events[endpoint]))
     answer = ask.ask([write(0, HEAD + chunk(body) + last_chunk())], endpoint=endpoint)
     assert (answer.record.outcome, answer.reply.text) == (Outcome.OK, "hi")
-    assert answer.record.endpoint == endpoint.value
+    assert answer.record.endpoint == endpoint.name
 
 
 def test_a_call_that_generates_nothing_is_judged_by_its_status(ask: Caller) -> None:

@@ -11,7 +11,8 @@ from llm_locust.roofline.model_file import read_model
 from llm_locust.sim.faults.faults import parse_fault_plan
 from llm_locust.sim.faults.plan import parse_plan
 from llm_locust.sim.settings.profile_file import read_profile
-from llm_locust.workload.body import ENDPOINTS, body_template
+from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.workload.body import body_template
 from llm_locust.workload.datasets.load import Dataset, DatasetError, load_conversations, load_dataset
 from llm_locust.workload.lengths.file import LengthError, read_lengths
 from llm_locust.workload.text.prompts import PromptError
@@ -83,7 +84,7 @@ def check_dataset(found: Dataset) -> None:
     assert all(0 <= weight < math.inf for weight in found.weights)
     if found.weights:
         next(found.stream(0, 1, "weighted", 1))
-    for endpoint in ENDPOINTS:
+    for endpoint in DIALECTS.values():
         template = body_template(endpoint, "m")
         for prompt in found.prompts:
             try:

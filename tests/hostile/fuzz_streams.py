@@ -8,7 +8,8 @@ from fuzz_target import Target, chance_of, check_line, cut, places_of
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.errors import ResponseError
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.sse import SseDecoder, SseError, SseEvent
 
 # -- event streams -------------------------------------------------------------------------
@@ -78,7 +79,7 @@ def check_events(data: bytes, places: list[int], bound: int) -> None:
     assert bounded[0].ended or len(bounded[0].events) == len(expected)
 
 
-def check_reply(data: bytes, endpoint: Endpoint, *, streamed: bool) -> None:
+def check_reply(data: bytes, endpoint: Dialect, *, streamed: bool) -> None:
     """Any body is a reply whose text can be encoded, with tokens in order."""
     exchange = Exchange()
     decoder = BodyDecoder(exchange, endpoint, streamed=streamed)
@@ -92,7 +93,7 @@ def check_reply(data: bytes, endpoint: Endpoint, *, streamed: bool) -> None:
 def _sse(case: bytes) -> None:
     chance = chance_of(case)
     check_events(case, places_of(case), chance.choice((1, 3, 8, 20, 60)))
-    check_reply(case, chance.choice(list(Endpoint)), streamed=chance.random() < 0.8)
+    check_reply(case, chance.choice(list(DIALECTS.values())), streamed=chance.random() < 0.8)
 
 
 _DELTA = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'

@@ -11,7 +11,8 @@ from holding import bound_s, cpu_s
 from scripted import Step, chunk, last_chunk, scripted_server
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.wire.reply import Endpoint, read_body
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.reply import read_body
 
 TOKENS, TOP = 4_000, 20
 WORDS = ("The", " quick", " international", "\n", "’s", " {", '"id":', ":", "é", " tok", "中", " \\")
@@ -110,24 +111,24 @@ PARTS = [{"type": "text", "text": "some "}, {"type": "text", "text": "more"}]
 def test_a_whole_answer_with_log_probabilities_may_hold(messages: list[dict[str, Any]], chars: int) -> None:
     body = whole_answer(*messages, tokens=3_000)
     assert len(body) > 3 << 20
-    reply = read_body(Endpoint.CHAT, body)
+    reply = read_body(CHAT, body)
     assert (reply.invalid, reply.done, reply.choices, reply.output_chars) == (
         None,
         True,
         len(messages),
         chars,
     )
-    assert cpu_s(partial(read_body, Endpoint.CHAT, body), 10) <= bound_s()
+    assert cpu_s(partial(read_body, CHAT, body), 10) <= bound_s()
 
 
 @pytest.mark.parametrize("choices", [1, 2, 16])
 def test_more_text_than_a_model_answers_at_once_is_refused(choices: int) -> None:
     message = {"content": "é" * ((1 << 20) // choices)}
-    invalid = read_body(Endpoint.CHAT, whole_answer(*[message] * choices, tokens=1)).invalid
+    invalid = read_body(CHAT, whole_answer(*[message] * choices, tokens=1)).invalid
     assert (invalid or "").startswith("more than 2 MiB of text in one JSON document")
 
 
 def test_reading_the_whole_answer_is_within_the_bound_of_one_slice() -> None:
     body = whole_answer()
     assert len(body) > 4 << 20
-    assert cpu_s(partial(read_body, Endpoint.CHAT, body), 10) <= bound_s()
+    assert cpu_s(partial(read_body, CHAT, body), 10) <= bound_s()

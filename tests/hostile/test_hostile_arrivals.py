@@ -29,7 +29,7 @@ from llm_locust.store import (
 )
 from llm_locust.store.requests import compact
 from llm_locust.swarm.delivery.recorder import BATCH_ARRIVALS, Recorder
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.chat import CHAT
 
 
 def long(number: int, arrivals: int) -> RequestRecord:
@@ -114,7 +114,7 @@ def test_the_client_records_no_more_than_the_bound(in_one_read: bool) -> None:
     event = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
     body = event * (MAX_ARRIVALS + 5_000)
     exchange = Exchange(1 << 30)
-    decoder = BodyDecoder(exchange, Endpoint.CHAT, streamed=True)
+    decoder = BodyDecoder(exchange, CHAT, streamed=True)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
     step = len(body) if in_one_read else 1 << 16
     for at, data in enumerate((head, *(body[i : i + step] for i in range(0, len(body), step)))):

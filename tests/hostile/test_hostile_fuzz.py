@@ -18,7 +18,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llm_locust.store import FrameHeader, encode_frame
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.sse import SseEvent
 
 PLACES = st.lists(st.integers(0, 400), max_size=10)
@@ -77,10 +80,10 @@ def test_a_response_is_the_same_however_it_is_split_and_what_another_reader_make
     check_response(body, places)
 
 
-@given(endpoint=st.sampled_from(Endpoint), streamed=st.booleans(), data=bytes_of(SSE))
-@example(endpoint=Endpoint.CHAT, streamed=False, data=b"[" * 5_000)
-@example(endpoint=Endpoint.MESSAGES, streamed=True, data=b'data: {"type":"content_block_delta"}\n\n')
-def test_any_body_is_a_reply(endpoint: Endpoint, streamed: bool, data: bytes) -> None:
+@given(endpoint=st.sampled_from(list(DIALECTS.values())), streamed=st.booleans(), data=bytes_of(SSE))
+@example(endpoint=CHAT, streamed=False, data=b"[" * 5_000)
+@example(endpoint=MESSAGES, streamed=True, data=b'data: {"type":"content_block_delta"}\n\n')
+def test_any_body_is_a_reply(endpoint: Dialect, streamed: bool, data: bytes) -> None:
     check_reply(data, endpoint, streamed=streamed)
 
 

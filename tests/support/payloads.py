@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from llm_locust.wire.reply import Endpoint, Reply, reply_reader
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.reply import Reply, reply_reader
 from llm_locust.wire.sse import SseEvent
 
 
@@ -16,7 +18,7 @@ def events(payloads: Iterable[Any]) -> list[SseEvent]:
     ]
 
 
-def read(*payloads: Any, endpoint: Endpoint = Endpoint.CHAT) -> Reply:
+def read(*payloads: Any, endpoint: Dialect = CHAT) -> Reply:
     reader = reply_reader(endpoint)
     reader.feed(events(payloads))
     return reader.finish()

@@ -18,13 +18,14 @@ from swarm_process import Process, Result, in_parallel, locust, simulation
 from llm_locust.client.stream import Answer
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.swarm.users.judging import SLOW_S, Judge, answer_hash, judged, prompt_key
-from llm_locust.wire.reply import Endpoint, reply_reader
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.reply import reply_reader
 from llm_locust.workload.answers.expected import expected_answer
 from llm_locust.workload.answers.validators import Check, checks_of
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.text.prompts import Prompt
 
-EMPTY = reply_reader(Endpoint.CHAT).finish()
+EMPTY = reply_reader(CHAT).finish()
 
 
 def answered(text: str, outcome: Outcome = Outcome.OK) -> Answer:

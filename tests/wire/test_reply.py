@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from payloads import DONE, RESPONSE, body, chunk, events, says
 from strategies import chat_chunks, json_values, spoiled, streams
 
-from llm_locust.wire.reply import Endpoint, Reply, ReplyReader, Usage, read_body, reply_reader
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.reply import Reply, ReplyReader, Usage, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseEvent
-
-CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
 
 
 def test_done_is_known_while_the_stream_is_read() -> None:
@@ -26,8 +27,8 @@ def test_done_is_known_while_the_stream_is_read() -> None:
 @pytest.mark.parametrize(
     "data", [b'{"message":"too busy"}', b"too busy", b'{"error":{"message":"too busy"}}']
 )
-@pytest.mark.parametrize("endpoint", Endpoint)
-def test_an_event_of_type_error_is_an_error_whatever_its_form(endpoint: Endpoint, data: bytes) -> None:
+@pytest.mark.parametrize("endpoint", DIALECTS.values())
+def test_an_event_of_type_error_is_an_error_whatever_its_form(endpoint: Dialect, data: bytes) -> None:
     reader = reply_reader(endpoint)
     reader.feed([SseEvent(data, 9, b"error")])
     assert reader.finish().error == "too busy"
@@ -57,8 +58,8 @@ def test_a_completions_body_is_one_token_event() -> None:
     assert (tuple(reply.token_ends), reply.text, reply.finish_reason) == ((len(data),), "a", "length")
 
 
-@pytest.mark.parametrize("endpoint", Endpoint)
-def test_a_body_without_text_or_with_an_error_or_of_garbage_has_no_token_event(endpoint: Endpoint) -> None:
+@pytest.mark.parametrize("endpoint", DIALECTS.values())
+def test_a_body_without_text_or_with_an_error_or_of_garbage_has_no_token_event(endpoint: Dialect) -> None:
     empty = read_body(endpoint, body({"choices": [], "output": [], "content": []}))
     assert (tuple(empty.token_ends), empty.first_answer, empty.invalid, empty.done) == ((), None, None, True)
     error = read_body(endpoint, body({"error": {"message": "no"}}))
@@ -89,8 +90,8 @@ def encodable(reply: Reply) -> bool:
     return all((t or "").encode() is not None for t in texts)
 
 
-@given(st.sampled_from(Endpoint), streams())
-def test_no_bytes_of_a_stream_or_body_raise(endpoint: Endpoint, stream: bytes) -> None:
+@given(st.sampled_from(list(DIALECTS.values())), streams())
+def test_no_bytes_of_a_stream_or_body_raise(endpoint: Dialect, stream: bytes) -> None:
     reader = reply_reader(endpoint)
     reader.feed(SseDecoder().feed(stream))
     assert encodable(reader.finish())
@@ -119,8 +120,11 @@ GOOD: list[dict[str, Any]] = [
 ]
 
 
-@given(st.sampled_from(Endpoint), st.lists(st.sampled_from(GOOD).flatmap(spoiled) | json_values, max_size=6))
-def test_no_json_raises_wherever_it_stands(endpoint: Endpoint, values: list[Any]) -> None:
+@given(
+    st.sampled_from(list(DIALECTS.values())),
+    st.lists(st.sampled_from(GOOD).flatmap(spoiled) | json_values, max_size=6),
+)
+def test_no_json_raises_wherever_it_stands(endpoint: Dialect, values: list[Any]) -> None:
     payloads = [json.dumps(value).encode() for value in values]
     reply = feed_all(reply_reader(endpoint), payloads)
     assert list(reply.token_ends) == sorted(set(reply.token_ends))

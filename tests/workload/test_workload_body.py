@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_locust.wire.dialects.chat import COMPLETIONS
+from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
+from llm_locust.wire.dialects.messages import MESSAGES as MESSAGES_API
+from llm_locust.wire.dialects.table import DIALECTS, dialect_of
 from llm_locust.workload.body import (
-    ENDPOINTS,
-    LIMIT_FIELDS,
-    MESSAGES_MAX_TOKENS,
     BodyError,
     body_template,
     output_limit,
     parse_body,
-    path_of,
 )
 from llm_locust.workload.text.prompts import Prompt, PromptError
 
@@ -31,7 +31,7 @@ def body(prompt: Prompt, endpoint: str = "chat", **options: Any) -> dict[str, An
         assert len({name for name, _ in pairs}) == len(pairs)
         return dict(pairs)
 
-    encoded = body_template(endpoint, "m", **options).encode(prompt)
+    encoded = body_template(DIALECTS[endpoint], "m", **options).encode(prompt)
     decoded = json.loads(encoded, object_pairs_hook=once)
     assert isinstance(decoded, dict)
     return decoded
@@ -73,18 +73,64 @@ def test_a_messages_body_takes_the_systems_messages_apart_and_has_no_stream_opti
     }
 
 
+TOOL = {
+    "type": "function",
+    "function": {"name": "w", "description": "d", "parameters": {"type": "object"}, "strict": True},
+}
+PICTURES = [
+    {"type": "text", "text": "See"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+    {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
+]
+
+#: What each endpoint is sent of a system's message, pictures (a text to completions) and a tool.
+SENT = {
+    "chat": b'{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":['
+    b'{"type":"text","text":"See"},'
+    b'{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA","detail":"low"}},'
+    b'{"type":"image_url","image_url":{"url":"http://x/y.png"}}]}],'
+    b'"tools":[{"type":"function","function":{"name":"w","description":"d",'
+    b'"parameters":{"type":"object"},"strict":true}}],"max_tokens":16,"model":"m"',
+    "completions": b'{"prompt":"Be brief.\\n\\nWhy?",'
+    b'"tools":[{"type":"function","function":{"name":"w","description":"d",'
+    b'"parameters":{"type":"object"},"strict":true}}],"max_tokens":16,"model":"m"',
+    "responses": b'{"input":[{"role":"system","content":"Be brief."},{"role":"user","content":['
+    b'{"type":"input_text","text":"See"},'
+    b'{"type":"input_image","image_url":"data:image/png;base64,AAAA","detail":"low"},'
+    b'{"type":"input_image","image_url":"http://x/y.png","detail":"auto"}]}],'
+    b'"tools":[{"type":"function","name":"w","description":"d",'
+    b'"parameters":{"type":"object"},"strict":true}],"max_output_tokens":16,"model":"m"',
+    "messages": b'{"messages":[{"role":"user","content":[{"type":"text","text":"See"},'
+    b'{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}},'
+    b'{"type":"image","source":{"type":"url","url":"http://x/y.png"}}]}],"system":"Be brief.",'
+    b'"tools":[{"name":"w","description":"d","input_schema":{"type":"object"}}],'
+    b'"max_tokens":16,"model":"m"',
+}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("endpoint", DIALECTS)
+def test_bodies_are_these_bytes(endpoint: str, stream: bool) -> None:
+    user = MESSAGES[1] if endpoint == "completions" else {"role": "user", "content": PICTURES}
+    prompt = Prompt(messages=(MESSAGES[0], user), asked_output_tokens=16, extra={"tools": [TOOL]})
+    ends = b',"stream":true}' if stream else b',"stream":false}'
+    if stream and endpoint in ("chat", "completions"):
+        ends = b',"stream":true,"stream_options":{"include_usage":true}}'
+    assert body_template(DIALECTS[endpoint], "m", stream=stream).encode(prompt) == SENT[endpoint] + ends
+
+
 def test_the_users_system_text_wins_over_the_lines() -> None:
     sent = body(Prompt(messages=MESSAGES), "messages", extra_body={"system": "Be long."})
     assert sent["system"] == "Be long."
 
 
 def test_a_messages_body_is_never_without_a_bound() -> None:
-    assert body(Prompt(text="a"), "messages")["max_tokens"] == MESSAGES_MAX_TOKENS
+    assert body(Prompt(text="a"), "messages")["max_tokens"] == MESSAGES_API.default_limit == 1024
     assert body(Prompt(text="a", extra={"max_completion_tokens": 5}), "messages")["max_tokens"] == 5
     assert body(Prompt(text="a"), "messages", extra_body={"max_tokens": 7})["max_tokens"] == 7
     for without in ({"max_tokens": None}, {"max_completion_tokens": 5}):
         with pytest.raises(BodyError, match="no request without 'max_tokens'"):
-            body_template("messages", "m", extra_body=without)
+            body_template(MESSAGES_API, "m", extra_body=without)
 
 
 def test_a_lines_bound_goes_under_the_name_that_the_endpoint_has_for_it() -> None:
@@ -92,7 +138,7 @@ def test_a_lines_bound_goes_under_the_name_that_the_endpoint_has_for_it() -> Non
     assert {name: sent[name] for name in LIMIT_FIELDS if name in sent} == {"max_output_tokens": 5}
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("endpoint", DIALECTS)
 def test_a_body_without_stream_asks_for_none_and_has_no_stream_options(endpoint: str) -> None:
     sent = body(HELLO, endpoint, stream=False)
     assert sent["stream"] is False
@@ -165,7 +211,7 @@ def test_stream_options_are_merged() -> None:
     ("text", "streamed"), [("{}", True), ('{"stream": false}', False), ('{"stream": null}', False)]
 )
 def test_the_template_says_whether_the_server_was_asked_for_a_stream(text: str, streamed: bool) -> None:
-    assert body_template("chat", "m", extra_body=parse_body(text)).streamed is streamed
+    assert body_template(DIALECTS["chat"], "m", extra_body=parse_body(text)).streamed is streamed
 
 
 values = st.recursive(
@@ -178,7 +224,7 @@ fields = st.dictionaries(
 )
 
 
-@given(st.sampled_from(ENDPOINTS), st.text(min_size=1), fields, fields, st.booleans())
+@given(st.sampled_from(list(DIALECTS)), st.text(min_size=1), fields, fields, st.booleans())
 def test_any_prompt_and_fields_make_one_json_object_that_says_them(
     endpoint: str, text: str, line: dict[str, Any], asked: dict[str, Any], stream: bool
 ) -> None:
@@ -196,7 +242,7 @@ def test_any_prompt_and_fields_make_one_json_object_that_says_them(
 def test_a_picture_cannot_go_to_completions() -> None:
     prompt = Prompt(messages=({"role": "user", "content": [{"type": "image_url"}]},))
     with pytest.raises(PromptError, match="'image_url' is not text"):
-        body_template("completions", "m").encode(prompt)
+        body_template(COMPLETIONS, "m").encode(prompt)
 
 
 @pytest.mark.parametrize(
@@ -246,10 +292,8 @@ def test_an_output_limit_is_a_positive_number_under_any_of_its_names(
 
 def test_each_endpoint_has_its_path_and_an_unknown_one_is_an_error_that_lists_them() -> None:
     paths = ["/chat/completions", "/completions", "/responses", "/messages"]
-    assert [path_of(e) for e in ENDPOINTS] == paths
+    assert [dialect.path_to("m", stream=True) for dialect in DIALECTS.values()] == paths
     with pytest.raises(
-        BodyError, match="no endpoint 'chats'; there are chat, completions, responses, messages"
+        ValueError, match="no endpoint 'chats'; there are chat, completions, responses, messages"
     ):
-        path_of("chats")
-    with pytest.raises(BodyError, match="no endpoint 'chats'"):
-        body_template("chats", "m", stream=False)
+        dialect_of("chats")

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import write_folder
 
-from llm_locust.workload.body import BodyError
+from llm_locust.wire.dialects.chat import COMPLETIONS
+from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.workload.datasets.load import Dataset, DatasetError
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
@@ -55,7 +56,7 @@ def test_a_prompt_has_the_asked_length_less_what_a_chat_template_adds() -> None:
 
 
 def test_completions_have_no_template_to_allow_for() -> None:
-    (prompt,) = prompts(WorkloadSpec(endpoint="completions", input_tokens=parse_lengths("300")), 1)
+    (prompt,) = prompts(WorkloadSpec(endpoint=COMPLETIONS, input_tokens=parse_lengths("300")), 1)
     assert len((prompt.text or "").split(" ")) == 300
 
 
@@ -206,12 +207,7 @@ def test_a_picture_for_completions_is_found_before_the_run_with_its_line() -> No
     with pytest.raises(
         DatasetError, match=r"d\.jsonl:4: .*'image_url' is not text; the completions endpoint"
     ):
-        WorkloadSpec(dataset=dataset, endpoint="completions")
-
-
-def test_an_unknown_endpoint_is_an_error() -> None:
-    with pytest.raises(BodyError, match="no endpoint 'embeddings'"):
-        WorkloadSpec(endpoint="embeddings")
+        WorkloadSpec(dataset=dataset, endpoint=COMPLETIONS)
 
 
 @pytest.mark.parametrize(("seed", "worker", "workers"), [(-1, 0, 1), (0, 1, 1), (0, -1, 1), (0, 0, 0)])
@@ -221,7 +217,7 @@ def test_a_wrong_seed_or_place_in_the_swarm_is_an_error(seed: int, worker: int, 
 
 
 def test_a_specs_template_has_what_the_spec_says() -> None:
-    spec = WorkloadSpec(endpoint="responses", stream=False, extra_body={"temperature": 0}, ignore_eos=True)
+    spec = WorkloadSpec(endpoint=RESPONSES, stream=False, extra_body={"temperature": 0}, ignore_eos=True)
     encoded = spec.body_template("m").encode(Prompt(text="a", asked_output_tokens=3))
     for part in (
         b'"input":',

@@ -15,11 +15,10 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.peers.vllm_bench import vllm_bench, vllm_details
 from llm_locust.report.output import shown_json
 from llm_locust.report.run.analysis import Analysis
+from llm_locust.wire.dialects.table import DIALECTS
 
 #: What vLLM tells without being asked for others.
 DEFAULT_PERCENTILES = {"p99": 99.0}
-
-_BACKENDS = {"chat": "openai-chat", "completions": "openai"}
 
 
 def vllm_json(
@@ -58,7 +57,7 @@ def _setup(manifest: Manifest, requests: Requests) -> dict[str, Any]:
 def _backend(requests: Requests) -> str:
     """vLLM's names of the endpoints that were asked, our own where it has none."""
     asked = sorted({name for part in requests.parts(["endpoint"]) for name in part.labels("endpoint").names})
-    return ",".join(_BACKENDS.get(endpoint, endpoint) for endpoint in asked)
+    return ",".join(DIALECTS[name].vllm_backend or name if name in DIALECTS else name for name in asked)
 
 
 def _traffic(manifest: Manifest) -> dict[str, Any]:

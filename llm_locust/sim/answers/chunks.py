@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from llm_locust.sim.answers.jobs import Endpoint, Job
+from llm_locust.sim.answers.jobs import Job
 from llm_locust.sim.answers.template import (
     DONE,
     FAULT_MESSAGE,
@@ -12,6 +12,7 @@ from llm_locust.sim.answers.template import (
     error_object,
     split_at_text,
 )
+from llm_locust.wire.dialects.chat import CHAT
 
 
 def stream_template(job: Job) -> StreamTemplate:
@@ -23,7 +24,7 @@ def stream_template(job: Job) -> StreamTemplate:
         after, last_after = _with_running_usage(job, after), _with_running_usage(job, last_after)
         counts = (job.prompt_tokens, 0)
     return StreamTemplate(
-        opening=(data_event(_role_chunk(job)),) if job.endpoint is Endpoint.CHAT else (),
+        opening=(data_event(_role_chunk(job)),) if job.endpoint is CHAT else (),
         before=before,
         after=after,
         last_after=last_after,
@@ -36,7 +37,7 @@ def stream_template(job: Job) -> StreamTemplate:
 def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
     """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
     text = job.text.whole(job.text_tokens)
-    chat = job.endpoint is Endpoint.CHAT
+    chat = job.endpoint is CHAT
     content = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
     choice = {"index": 0, **content, "logprobs": None, "finish_reason": job.finish_reason}
     kind = {"object": "chat.completion"} if chat else {}
@@ -54,7 +55,7 @@ def _usage(job: Job, output_tokens: int, cached_tokens: int | None = None) -> di
 
 
 def _head(job: Job) -> dict[str, Any]:
-    chat = job.endpoint is Endpoint.CHAT
+    chat = job.endpoint is CHAT
     return {
         "id": f"{'chatcmpl' if chat else 'cmpl'}-{job.request_id}",
         "object": "chat.completion.chunk" if chat else "text_completion",
@@ -64,7 +65,7 @@ def _head(job: Job) -> dict[str, Any]:
 
 
 def _chunk(job: Job, text: str, finish_reason: str | None) -> dict[str, Any]:
-    content = {"delta": {"content": text}} if job.endpoint is Endpoint.CHAT else {"text": text}
+    content = {"delta": {"content": text}} if job.endpoint is CHAT else {"text": text}
     choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
     return _head(job) | {"choices": [choice]}
 

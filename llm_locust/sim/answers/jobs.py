@@ -5,26 +5,20 @@ import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, TypeVar
 
 import msgspec
 
 from llm_locust.sim.answers.text import TokenText, block_hashes, split_tokens
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.responses import RESPONSES
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _OneChoice = Annotated[int, msgspec.Meta(ge=1, le=1)]
 _COMPLETION_DEFAULT_TOKENS = 16
 _KV_BLOCK_TOKENS = 16
-
-
-class Endpoint(StrEnum):
-    """The value is the path under ``/v1``."""
-
-    CHAT = "chat/completions"
-    COMPLETIONS = "completions"
-    RESPONSES = "responses"
-    MESSAGES = "messages"
 
 
 class RequestError(ValueError):
@@ -106,7 +100,7 @@ class Job:
     order, without the roles and the marks that a chat template would put between them.
     """
 
-    endpoint: Endpoint
+    endpoint: Dialect
     request_id: str
     model: str
     created_s: int
@@ -127,7 +121,7 @@ class Job:
 
 
 def resolve(
-    endpoint: Endpoint,
+    endpoint: Dialect,
     body: bytes,
     request_id: str,
     limits: ModelLimits,
@@ -235,10 +229,10 @@ def _read_messages(body: bytes) -> _Read:
 
 
 _READERS = {
-    Endpoint.CHAT: _read_chat,
-    Endpoint.COMPLETIONS: _read_completion,
-    Endpoint.RESPONSES: _read_responses,
-    Endpoint.MESSAGES: _read_messages,
+    CHAT: _read_chat,
+    COMPLETIONS: _read_completion,
+    RESPONSES: _read_responses,
+    MESSAGES: _read_messages,
 }
 
 

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from llm_locust.sim.answers import chunks, messages, responses
-from llm_locust.sim.answers.jobs import Endpoint, Job, RequestError
+from llm_locust.sim.answers.jobs import Job, RequestError
 from llm_locust.sim.answers.stream import TokenStream, reset_connection
 from llm_locust.sim.answers.template import FAULT_MESSAGE, GARBAGE, error_object
 from llm_locust.sim.engine.engine import Sequence
@@ -19,12 +19,17 @@ from llm_locust.sim.faults.faults import http_status
 from llm_locust.sim.gateway.replica import Replica, TokenSink
 from llm_locust.sim.settings.deployment import FaultSettings
 from llm_locust.sim.truth import TruthEntry
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.responses import RESPONSES
 
-_FORMATS = {
-    Endpoint.CHAT: chunks,
-    Endpoint.COMPLETIONS: chunks,
-    Endpoint.RESPONSES: responses,
-    Endpoint.MESSAGES: messages,
+#: What writes the answers of each API that is simulated.
+FORMATS = {
+    CHAT: chunks,
+    COMPLETIONS: chunks,
+    RESPONSES: responses,
+    MESSAGES: messages,
 }
 
 
@@ -33,7 +38,7 @@ class GatewayExchange:
     """A request under way. ``source`` is its own random generator, from the seed and its id."""
 
     request: web.Request
-    endpoint: Endpoint
+    endpoint: Dialect
     entry: TruthEntry
     source: random.Random
     faults: FaultSettings
@@ -76,7 +81,7 @@ class GatewayExchange:
         self.entry.status = 200
         stream = TokenStream(
             self.transport,
-            _FORMATS[job.endpoint].stream_template(job),
+            FORMATS[job.endpoint].stream_template(job),
             job,
             fault=self.entry.fault,
             strike_at=self.faults.after_tokens,
@@ -108,7 +113,7 @@ class GatewayExchange:
                 done.set_result(None)
 
         sequence = await self._generate(job, replica, count_down, done)
-        body = _json(_FORMATS[job.endpoint].whole_body(job, sequence.cached_tokens))
+        body = _json(FORMATS[job.endpoint].whole_body(job, sequence.cached_tokens))
         match self.entry.fault:
             case "reset" | "cut":
                 return await self._break_off(body)
@@ -175,7 +180,7 @@ class GatewayExchange:
         return response
 
     def _error(self, status: int, kind: str, message: str) -> bytes:
-        made = messages.error_object if self.endpoint is Endpoint.MESSAGES else error_object
+        made = messages.error_object if self.endpoint is MESSAGES else error_object
         return _json(made(status, kind, message))
 
     def _headers(self, content_type: str) -> dict[str, str]:

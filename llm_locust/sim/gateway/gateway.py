@@ -11,17 +11,18 @@ from functools import partial
 
 from aiohttp import web
 
-from llm_locust.sim.answers.jobs import Endpoint, Job, RequestError, resolve
+from llm_locust.sim.answers.jobs import Job, RequestError, resolve
 from llm_locust.sim.answers.stream import reset_connection
 from llm_locust.sim.answers.template import error_object
 from llm_locust.sim.faults.events import EventLog
-from llm_locust.sim.gateway.exchange import GatewayExchange
+from llm_locust.sim.gateway.exchange import FORMATS, GatewayExchange
 from llm_locust.sim.gateway.front import Front
 from llm_locust.sim.gateway.pages import add_gateway_pages, add_replica_pages
 from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 from llm_locust.sim.routing import make_policy
 from llm_locust.sim.settings.deployment import SimSettings
 from llm_locust.sim.truth import TruthEntry, TruthLog
+from llm_locust.wire.dialects.dialect import Dialect
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -80,12 +81,12 @@ class Gateway:
 
     def _api(self, front: Front) -> web.Application:
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
-        for endpoint in Endpoint:
-            app.router.add_post(f"/v1/{endpoint}", partial(self._infer, endpoint, front))
+        for endpoint in FORMATS:
+            app.router.add_post(f"/v1{endpoint.path}", partial(self._infer, endpoint, front))
         app.router.add_get("/v1/models", self._models)
         return app
 
-    async def _infer(self, endpoint: Endpoint, front: Front, request: web.Request) -> web.StreamResponse:
+    async def _infer(self, endpoint: Dialect, front: Front, request: web.Request) -> web.StreamResponse:
         received_ns = time.time_ns()
         number = next(self._numbers)
         request_id = _printable(request.headers.get("X-Request-Id")) or f"req-{number}"
@@ -121,8 +122,9 @@ class Gateway:
         fault = self._settings.faults.plan.pick(source.random())
         try:
             self._check_access(exchange.request)
-            if exchange.endpoint is Endpoint.MESSAGES and "anthropic-version" not in exchange.request.headers:
-                raise RequestError(400, "BadRequestError", "anthropic-version: header is required")
+            for name in exchange.endpoint.headers:
+                if name not in exchange.request.headers:
+                    raise RequestError(400, "BadRequestError", f"{name}: header is required")
             body = await _read(exchange.request)
             settings = self._settings
             block_tokens = settings.engine.kv_block_tokens

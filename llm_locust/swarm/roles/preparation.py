@@ -26,6 +26,7 @@ from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.run.load_watch import check_load, check_shares, checked_trace
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
+    CheckedServer,
     check_hosts,
     check_metrics,
     check_run_dir,
@@ -34,6 +35,7 @@ from llm_locust.swarm.run.preflight import (
     check_workload,
     choose_run_dir,
     host_of,
+    own_endpoints,
     probed_endpoint,
 )
 from llm_locust.swarm.run.replicas import post_to, wait_for_replicas
@@ -90,7 +92,7 @@ class RunPreparation:
             if at_once:
                 self._ready = self._wait_for_replicas(settings)
             if at_once or self._environment.host:
-                check_target(host_of(self._environment, settings), settings)
+                self._check_target(settings)
         except UsageError as e:
             if at_once:
                 leave(e)
@@ -103,6 +105,11 @@ class RunPreparation:
         host = host_of(self._environment, settings)
         endpoint = probed_endpoint(settings, self._environment.user_classes)
         return wait_for_replicas(host, settings, endpoint, within_s=within_s)
+
+    def _check_target(self, settings: Settings) -> CheckedServer:
+        """The server, as it answers this run's users (raises UsageError)."""
+        own = own_endpoints(self._environment.user_classes)
+        return check_target(host_of(self._environment, settings), settings, own)
 
     def _settings(self) -> Settings:
         settings = with_roofline(parse_settings(self._options))
@@ -157,7 +164,7 @@ class RunPreparation:
     def _info(self, settings: Settings, replicas: Replicas, starters: int, started: datetime) -> RunInfo:
         """What every process is to know of the run; its path, manifest and places are still to come."""
         host = host_of(self._environment, settings)
-        found = check_target(host, settings)
+        found = self._check_target(settings)
         runner = self._environment.runner
         assert runner is not None
         return RunInfo(

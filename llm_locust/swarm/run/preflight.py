@@ -1,6 +1,6 @@
 """What is checked before any load: the host answers, the model is there, the results have a place."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,9 @@ from llm_locust.scenario import sole_class
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
 from llm_locust.swarm.users.connections import make_pool, request_headers
-from llm_locust.wire import reply as wire
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.table import DIALECTS, dialect_of
 from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.payload import DECODE_ERRORS, excess
@@ -89,7 +91,7 @@ def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> 
     headers and validators can be used (raises UsageError)."""
     user_classes = list(user_classes)
     _check_scenario(settings, user_classes)
-    for endpoint in {e.value for cls in user_classes if (e := getattr(cls, "endpoint", None)) is not None}:
+    for endpoint in own_endpoints(user_classes):
         try:
             replace(settings.workload, endpoint=endpoint).body_template("")
         except ValueError as e:
@@ -105,15 +107,26 @@ def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> 
             raise UsageError(f"{cls.__name__}.validators: {e}") from e
 
 
-def probed_endpoint(settings: Settings, user_classes: "Iterable[type[User]]") -> wire.Endpoint:
+def own_endpoints(user_classes: "Iterable[type[User]]") -> list[Dialect]:
+    """What user classes have as their ``endpoint`` (raises UsageError)."""
+    found: dict[Dialect, None] = {}
+    for cls in user_classes:
+        if (endpoint := getattr(cls, "endpoint", None)) is not None:
+            try:
+                found[dialect_of(endpoint)] = None
+            except ValueError as e:
+                raise UsageError(f"{cls.__name__}.endpoint: {e}") from e
+    return list(found)
+
+
+def probed_endpoint(settings: Settings, user_classes: "Iterable[type[User]]") -> Dialect:
     """The endpoint that requests of the load are for; the first where there are several."""
     for cls in user_classes:
         if getattr(cls, "sends_scenario", False):
             return settings.kinds[0].endpoint
-        endpoint = getattr(cls, "endpoint", None)
-        if endpoint is not None:
-            return wire.Endpoint(endpoint)
-    return wire.Endpoint.CHAT
+        if own := own_endpoints([cls]):
+            return own[0]
+    return CHAT
 
 
 def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> None:
@@ -133,15 +146,18 @@ def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> Non
             raise UsageError(f"--scenario: class {kind.slo_class!r}: {e}") from e
 
 
-def check_target(host: str, settings: Settings) -> CheckedServer:
+def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> CheckedServer:
     """Reach the server, list its models, choose one.
+
+    Args:
+        own: dialects of the user classes. Listing may need their headers.
 
     Raises:
         UsageError: no answer, access refused, or a model that the server does not have.
     """
     try:
         target = Target.parse(host)
-        base, models = _list_models(target, settings)
+        base, models = _list_models(target, settings, own)
     except TargetError as e:
         raise UsageError(str(e)) from e
     except ClientError as e:
@@ -150,13 +166,13 @@ def check_target(host: str, settings: Settings) -> CheckedServer:
     return CheckedServer(base, _choose(settings.model, models, host))
 
 
-def _list_models(target: Target, settings: Settings) -> tuple[str, list[str] | None]:
+def _list_models(target: Target, settings: Settings, own: Sequence[Dialect]) -> tuple[str, list[str] | None]:
     """The base under which ``/models`` answers, and the models; None where the server has no list.
 
     A prefix that is not followed by ``/v1`` on this server answers 404 there: then the path is tried
     as it was given.
     """
-    headers = request_headers(settings, wire.Endpoint.MESSAGES)  # of all endpoints: one may need them here
+    headers = request_headers(settings, *DIALECTS.values(), *own)
     pool = make_pool(target, settings)
     try:
         bases = dict.fromkeys([target.base, target.base.removesuffix("/v1") or target.base])

@@ -30,10 +30,10 @@ from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.run.preflight import RefusedError, check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers
+from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect
 from llm_locust.wire.payload import DECODE_ERRORS
-from llm_locust.wire.reply import Endpoint
 from llm_locust.wire.secrecy import blanked
-from llm_locust.workload.body import LIMIT_FIELDS, body_template, path_of
+from llm_locust.workload.body import body_template
 from llm_locust.workload.text.prompts import Prompt
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class _RefusedError(Exception):
 
 
 def wait_for_replicas(
-    host: str, settings: Settings, endpoint: Endpoint, *, within_s: float | None = None
+    host: str, settings: Settings, endpoint: Dialect, *, within_s: float | None = None
 ) -> Replicas:
     """Find the replicas and wait until all of them serve.
 
@@ -102,7 +102,7 @@ def _tell(ready: Ready, waited_s: float) -> None:
 class _Probe:
     """Asks replicas; ``bases`` is what was found of those that serve."""
 
-    def __init__(self, settings: Settings, endpoint: Endpoint, timeout_s: float) -> None:
+    def __init__(self, settings: Settings, endpoint: Dialect, timeout_s: float) -> None:
         self.bases: dict[str, str] = {}
         self._settings = settings
         self._endpoint = endpoint
@@ -146,12 +146,12 @@ class _Probe:
             _RefusedError: of :meth:`replica`, where access is refused.
         """
         try:
-            found = check_target(url, self._settings)
+            found = check_target(url, self._settings, [self._endpoint])
         except RefusedError as e:
             self._refusal = str(e)
             raise ValueError(self._refusal) from e
         target = Target.parse(url).with_base(found.base)
-        path = found.base + path_of(self._endpoint.value)
+        path = found.base + self._endpoint.path_to(found.model, stream=False)
         answer = self._ask(target, "POST", path, _one_token_body(self._settings, self._endpoint, found.model))
         if answer.status != 200:
             raise ValueError(f"a request of one token was answered by {answer.status}")
@@ -173,9 +173,9 @@ class _Probe:
             pool.close()
 
 
-def _one_token_body(settings: Settings, endpoint: Endpoint, model: str) -> bytes:
+def _one_token_body(settings: Settings, endpoint: Dialect, model: str) -> bytes:
     extra = {k: v for k, v in settings.workload.extra_body.items() if k not in _NOT_ASKED}
-    template = body_template(endpoint.value, model, stream=False, extra_body=extra)
+    template = body_template(endpoint, model, stream=False, extra_body=extra)
     return template.encode(Prompt(text="Are you there?", asked_output_tokens=1))
 
 

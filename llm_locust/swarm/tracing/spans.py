@@ -30,7 +30,6 @@ from llm_locust.core.record import Outcome, RequestRecord, TokenSource, moved
 from llm_locust.metrics.catalogue import FORMULAS, shown_in
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.latency_metric import View
-from llm_locust.wire.dialects.table import DIALECTS
 
 #: The instrumentation scope of every span of this package.
 SCOPE = "llm_locust"
@@ -161,8 +160,8 @@ def _known(call: Call, target: Target, request: bytes) -> Attributes:
     """What the conventions want a sampler to know."""
     known: Attributes = {"server.address": target.host, "server.port": target.port}
     if call.endpoint is not None:
-        dialect = DIALECTS[call.endpoint]
-        known["gen_ai.operation.name"], known["gen_ai.provider.name"] = dialect.operation, dialect.provider
+        known["gen_ai.operation.name"] = call.endpoint.operation
+        known["gen_ai.provider.name"] = call.endpoint.provider
     elif request.split(b" ", 2)[1].endswith(b"/embeddings"):
         known |= {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": "openai"}
     if call.model:

@@ -4,22 +4,17 @@ from collections.abc import Sequence
 
 from llm_locust.client.http.pool import Pool, Target, tls_context
 from llm_locust.options.settings import Settings
-from llm_locust.wire.reply import Endpoint
-
-#: The version of the messages API that is spoken.
-ANTHROPIC_VERSION = "2023-06-01"
+from llm_locust.wire.dialects.dialect import Dialect
 
 
-def request_headers(settings: Settings, endpoint: Endpoint | None = None) -> dict[str, str]:
-    """The headers of every request: the API key as a bearer token, then the user's own.
-
-    The messages API takes the key under a name of its own, and wants to be told its version; a gateway
-    in front of it may still look for a bearer token.
-    """
+def request_headers(settings: Settings, *dialects: Dialect) -> dict[str, str]:
+    """The headers of every request: the API key as a bearer token, those of the dialects, the user's own."""
     key = None if settings.api_key is None else _literal(settings.api_key)
     ours = {} if key is None else {"Authorization": f"Bearer {key}"}
-    if endpoint is Endpoint.MESSAGES:
-        ours |= {"anthropic-version": ANTHROPIC_VERSION, **({} if key is None else {"x-api-key": key})}
+    for dialect in dialects:
+        ours |= dialect.headers
+        if dialect.key_header and key is not None:
+            ours[dialect.key_header] = key
     return {**ours, **settings.headers}
 
 

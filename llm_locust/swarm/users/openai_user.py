@@ -11,8 +11,8 @@ from openai import OpenAI
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
 from llm_locust.client.stream import Call
 from llm_locust.swarm.users.users import LlmUser
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import header_templates
-from llm_locust.wire.reply import Endpoint
 
 #: The SDK refuses to work without a key; a server that needs none ignores it.
 _NO_KEY = "none"
@@ -87,10 +87,10 @@ class OpenAIUser(LlmUser):
         if self._session is not None:  # whether or not one more request may begin
             self._session.answers.add(answer)
 
-    def _new_call(self, request_id: str, endpoint: Endpoint | None, fields: RequestFields) -> Call:
+    def _new_call(self, request_id: str, endpoint: Dialect | None, fields: RequestFields) -> Call:
         return Call(
             request_id=request_id,
-            name=self.request_name or (endpoint.value if endpoint is not None else "other"),
+            name=self.request_name or (endpoint.name if endpoint is not None else "other"),
             scheduled_ns=time.time_ns(),
             endpoint=endpoint,
             slo_class=self.slo_class,

@@ -14,10 +14,10 @@ from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.users.connections import request_headers
 from llm_locust.swarm.users.judging import Judge
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import secret_texts
-from llm_locust.wire.reply import Endpoint
 from llm_locust.workload.answers.validators import OwnFunction, checks_of
-from llm_locust.workload.body import BodyTemplate, path_of
+from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.plan import Workload
 
@@ -36,21 +36,18 @@ class Traffic:
     workload: Workload
     warm_up: Workload
     template: BodyTemplate
+    path: str
     heads: Heads
     judge: Judge
     seed: int
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> Dialect:
         return self.kind.endpoint
 
     @property
-    def path(self) -> str:
-        return path_of(self.kind.endpoint)
-
-    @property
     def name(self) -> str:
-        return self.kind.name or self.kind.endpoint.value
+        return self.kind.name or self.kind.endpoint.name
 
 
 class TrafficTable:
@@ -89,11 +86,13 @@ class TrafficTable:
         if kind.key not in self._traffic:
             own = self._settings.warmup_s > 0 and not self._settings.shared_warm_up
             workload = self._workload(kind)
+            template = kind.spec.body_template(self._run["model"])
             self._traffic[kind.key] = Traffic(
                 kind,
                 workload,
                 self._workload(kind, warm_up=True) if own else workload,
-                kind.spec.body_template(self._run["model"]),
+                template,
+                kind.endpoint.path_to(self._run["model"], stream=template.streamed),
                 self._heads(kind),
                 self.judge(kind.key, kind.validators, kind.expected, consistency=kind.consistency),
                 kind.seed(self._run["seed"]),

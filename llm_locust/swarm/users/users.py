@@ -18,7 +18,11 @@ from llm_locust.swarm.users.joining import session_of
 from llm_locust.swarm.users.judging import Judge
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.swarm.users.session import LoadSession
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.workload.answers.validators import OwnFunction
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.text.prompts import Prompt
@@ -94,12 +98,13 @@ class PromptUser(LlmUser):
     """A user that sends prompts of the workload to one endpoint.
 
     Attributes:
+        endpoint: a name of :data:`~llm_locust.wire.dialects.table.DIALECTS`, or a dialect of one's own.
         headers: of its requests, over the run's of the same name. Values may be templates, such as
             ``{session}``; see :mod:`llm_locust.wire.headers`.
     """
 
     abstract = True
-    endpoint = Endpoint.CHAT
+    endpoint: Dialect | str = CHAT
     headers: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, environment: Environment) -> None:
@@ -109,11 +114,11 @@ class PromptUser(LlmUser):
     @property
     def kind(self) -> RequestKind:
         """What this user's class says of its requests."""
-        cls = type(self)
+        cls, endpoint = type(self), dialect_of(self.endpoint)
         return RequestKind(
             key=cls,
-            spec=replace(self.session.settings.workload, endpoint=self.endpoint.value),
-            source=self.endpoint,
+            spec=replace(self.session.settings.workload, endpoint=endpoint),
+            source=endpoint,
             name=self.request_name,
             slo_class=self.slo_class,
             headers=self.headers,
@@ -178,7 +183,7 @@ class CompletionUser(PromptUser):
     """Sends text completions."""
 
     abstract = True
-    endpoint = Endpoint.COMPLETIONS
+    endpoint = COMPLETIONS
 
     def complete(self, text: str | None = None, *, name: str | None = None) -> Answer:
         """One completion: of the given text, else of the workload's next prompt."""
@@ -189,7 +194,7 @@ class ResponsesUser(PromptUser):
     """Sends to the responses API. Messages are in the chat API's form, and translated."""
 
     abstract = True
-    endpoint = Endpoint.RESPONSES
+    endpoint = RESPONSES
 
     def respond(
         self, messages: Sequence[Mapping[str, Any]] | str | None = None, *, name: str | None = None
@@ -205,7 +210,7 @@ class MessagesUser(PromptUser):
     """
 
     abstract = True
-    endpoint = Endpoint.MESSAGES
+    endpoint = MESSAGES
 
     def message(
         self, messages: Sequence[Mapping[str, Any]] | str | None = None, *, name: str | None = None

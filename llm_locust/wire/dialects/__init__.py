@@ -1,1 +1,1 @@
-"""Readers of the APIs' answers: one module an API."""
+"""APIs of inference servers: one module each has its requests and the readers of its answers."""

@@ -1,4 +1,4 @@
-"""Chat completions and legacy completions: chunks of a stream, and whole bodies.
+"""Chat completions and legacy completions: their rows, chunks of a stream, and whole bodies.
 
 A chunk that holds nothing but the next piece of text takes the short way, which is most of what
 a client ever reads. Typed decoding makes no object of what is not asked for, such as log probabilities,
@@ -6,7 +6,7 @@ and few of what is. What is odd, but still has its text where it belongs, is rea
 rest is recorded as invalid.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from llm_locust.wire.dialects.choices import (
     typed_delta,
     whole_delta,
 )
+from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message, model_and_stream
 from llm_locust.wire.draft import Draft, Kind, read_leniently
 from llm_locust.wire.lists import Few, Several
 from llm_locust.wire.payload import (
@@ -249,3 +250,42 @@ def _note_choices(
         draft.token(event.end, kind)
     elif ends:
         draft.without_token(event.end, finished=any(reason for _, reason in ends))
+
+
+def _chat_body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"messages": messages, **fields}
+
+
+def _completions_body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"prompt": messages[0]["content"], **fields}
+
+
+def _run_fields(model: str, stream: bool) -> dict[str, Any]:
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    return model_and_stream(model, stream) | usage
+
+
+CHAT = Dialect(
+    name="chat",
+    path="/chat/completions",
+    body=_chat_body,
+    run_fields=_run_fields,
+    read_events=read_chat,
+    read_body=read_chat_body,
+    line_limits=LIMIT_FIELDS,
+    vllm_backend="openai-chat",
+)
+
+COMPLETIONS = Dialect(
+    name="completions",
+    path="/completions",
+    body=_completions_body,
+    run_fields=_run_fields,
+    read_events=read_completions,
+    read_body=read_completions_body,
+    text_only=True,
+    line_limits=LIMIT_FIELDS,
+    template_tokens=0,
+    operation="text_completion",
+    vllm_backend="openai",
+)

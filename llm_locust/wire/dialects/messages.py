@@ -1,4 +1,4 @@
-"""Anthropic-style messages: the typed events of a stream, and whole message objects.
+"""Anthropic-style messages: their row, bodies of requests, typed events of a stream, whole message objects.
 
 A thinking delta is reasoning, a text delta, the name of a tool call or a piece of its input is the answer; a
 signature or a citation is no token. ``cached_tokens`` is what was read from the prompt cache, and
@@ -6,11 +6,14 @@ signature or a citation is no token. ``cached_tokens`` is what was read from the
 apart from the rest.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
+from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import Draft, Kind, read_leniently
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
@@ -170,3 +173,94 @@ def _note_usage(draft: Draft, usage: Any, *, begun: bool = False) -> None:
         known["cached_tokens"] = counts[1]
     if known:
         draft.usage = known
+
+
+def _body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
+    turns, system = messages_turns(messages)
+    body = {"messages": turns, **({"system": system} if system else {}), **fields}
+    if isinstance(tools := body.get("tools"), list):
+        body["tools"] = [_tool(tool) for tool in tools]
+    if "tool_choice" in body:
+        body["tool_choice"] = _tool_choice(body["tool_choice"])
+    return body
+
+
+def messages_turns(messages: Iterable[Message]) -> tuple[list[Message], str]:
+    """Messages as the turns of a messages body, and the text of those that are the system's."""
+    turns: list[Message] = []
+    system = []
+    for message in messages:
+        role, content = message.get("role"), message.get("content")
+        if role in ("system", "developer"):
+            system.append(text_in(content))
+            continue
+        if role == "tool":
+            called = message.get("tool_call_id")
+            result = {"type": "tool_result", "tool_use_id": called, "content": text_in(content)}
+            turns.append({"role": "user", "content": [result]})
+            continue
+        if isinstance(content, list):
+            content = [_part(part) for part in content]
+        if calls := objects_in(message.get("tool_calls")):
+            content = [*_parts(content), *map(_tool_use, calls)]
+        turns.append({"role": role, "content": content})
+    return turns, "\n\n".join(text for text in system if text)
+
+
+def _parts(content: Any) -> list[Any]:
+    """A content as a list of parts; nothing, or what no API takes, is none."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return content if isinstance(content, list) else []
+
+
+def _tool(tool: Any) -> Any:
+    function = function_in(tool)
+    if not function:
+        return tool
+    kept = {name: function[name] for name in ("name", "description") if name in function}
+    return {**kept, "input_schema": function.get("parameters") or {"type": "object"}}
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, str):
+        return {"type": "any" if choice == "required" else choice}
+    name = function_in(choice).get("name")
+    return choice if name is None else {"type": "tool", "name": name}
+
+
+def _tool_use(call: Message) -> dict[str, Any]:
+    function = function_in(call)
+    arguments = function.get("arguments") or "{}"
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:  # a model wrote it, and this API has no place for what is no JSON
+            arguments = {"arguments": arguments}
+    return {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": arguments}
+
+
+def _part(part: Any) -> Any:
+    url = object_in(object_in(part).get("image_url")).get("url")
+    if object_in(part).get("type") != "image_url" or not isinstance(url, str):
+        return part
+    head, comma, data = url.partition(",")
+    if url.startswith("data:") and comma and head.endswith(";base64"):
+        media_type = head.removeprefix("data:").split(";")[0]
+        source = {"type": "base64", "media_type": media_type, "data": data}
+    else:
+        source = {"type": "url", "url": url}
+    return {"type": "image", "source": source}
+
+
+MESSAGES = Dialect(
+    name="messages",
+    path="/messages",
+    body=_body,
+    read_events=read_messages,
+    read_body=read_messages_body,
+    default_limit=1024,
+    headers={"anthropic-version": "2023-06-01"},  # the version of the API that is read here
+    key_header="x-api-key",
+    provider="anthropic",
+)

@@ -1,10 +1,12 @@
-"""The responses API: the typed events of a stream, and whole response objects."""
+"""The responses API: its row, bodies of requests, typed events of a stream, whole response objects."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
+from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import Draft, Kind, read_leniently
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
@@ -193,3 +195,62 @@ def _read_item(draft: Draft, item: dict[str, Any]) -> Kind:
         return choice.add(reasoning=texts)
     refusal = "".join(text_of(part.get("refusal"), "refusal") for part in parts)
     return choice.add(text=text_of(parts, "content"), refusal=refusal)
+
+
+def _body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
+    body = {"input": responses_input(messages), **fields}
+    if isinstance(tools := body.get("tools"), list):
+        body["tools"] = [_tool(tool) for tool in tools]
+    if (name := function_in(body.get("tool_choice")).get("name")) is not None:
+        body["tool_choice"] = {"type": "function", "name": name}
+    return body
+
+
+def responses_input(messages: Iterable[Message]) -> list[Message]:
+    """Messages as items of ``input``: tool calls and their results stand beside messages there."""
+    items: list[Message] = []
+    for message in messages:
+        role, content = message.get("role"), message.get("content")
+        if role == "tool":
+            called = message.get("tool_call_id")
+            items.append({"type": "function_call_output", "call_id": called, "output": text_in(content)})
+            continue
+        calls = objects_in(message.get("tool_calls"))
+        if content or not calls:
+            parts = [_part(p, role) for p in content] if isinstance(content, list) else content
+            items.append({k: v for k, v in message.items() if k != "tool_calls"} | {"content": parts})
+        for call in calls:
+            function = function_in(call)
+            named = {"name": function.get("name"), "arguments": function.get("arguments")}
+            items.append({"type": "function_call", "call_id": call.get("id"), **named})
+    return items
+
+
+def _tool(tool: Any) -> Any:
+    """A tool of the chat API, its function's fields beside its type."""
+    function = function_in(tool)
+    return {"type": "function", **function} if function else tool
+
+
+def _part(part: Any, role: Any) -> Any:
+    match object_in(part).get("type"):
+        case "text":
+            return {"type": "output_text" if role == "assistant" else "input_text", "text": part.get("text")}
+        case "image_url":
+            image = object_in(part.get("image_url"))
+            return {
+                "type": "input_image",
+                "image_url": image.get("url"),
+                "detail": image.get("detail", "auto"),
+            }
+    return part
+
+
+RESPONSES = Dialect(
+    name="responses",
+    path="/responses",
+    body=_body,
+    read_events=read_responses,
+    read_body=read_responses_body,
+    limit_field="max_output_tokens",
+)

@@ -5,11 +5,12 @@ from typing import Annotated, Any
 
 import msgspec
 
+from llm_locust.wire.dialects.dialect import Message
 from llm_locust.wire.names import one_line
 from llm_locust.workload.answers.expected import expected_answer
 from llm_locust.workload.body import check_choices, output_limit
 from llm_locust.workload.datasets.sharegpt import prompt_of_conversation
-from llm_locust.workload.text.prompts import Message, Prompt
+from llm_locust.workload.text.prompts import Prompt
 
 #: Where a line has the right answer, unless it is said otherwise.
 EXPECTED_FIELD = "expected"

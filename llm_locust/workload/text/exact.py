@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.workload.text.prompts import SLICE_WORDS, Corpus, Prompt, PromptError
 from llm_locust.workload.text.tokenizer import PromptTokenizer
 from llm_locust.workload.text.words import WORDS
@@ -156,18 +157,17 @@ def _shorter(text: str, tokens: int, costs: WordCosts) -> str:
     return " ".join([kept, *last[: len(last) - dropped]])
 
 
-def prompt_count(tokenizer: PromptTokenizer, endpoint: str) -> Count:
+def prompt_count(tokenizer: PromptTokenizer, dialect: Dialect) -> Count:
     """How an endpoint's server counts a prompt that is one text.
 
     Without a chat template its tokens are taken to be
     the dialect's ``template_tokens``.
     """
-    if endpoint == "completions":
+    if dialect.text_only:
         return lambda text: tokenizer.count(text, special=True)
     if tokenizer.knows_chat:
         return lambda text: tokenizer.count_chat([{"role": "user", "content": text}])
-    around = DIALECTS[endpoint].template_tokens
-    return lambda text: tokenizer.count(text) + around
+    return lambda text: tokenizer.count(text) + dialect.template_tokens
 
 
 def exact_prompt(
@@ -176,7 +176,7 @@ def exact_prompt(
     rng: np.random.Generator,
     asked: int,
     head: str = "",
-    endpoint: str = "chat",
+    dialect: Dialect = CHAT,
 ) -> Prompt:
     """One prompt of exactly ``asked`` tokens; for many keep an :class:`ExactText`.
 
@@ -185,6 +185,6 @@ def exact_prompt(
             found.
         TokenizerError: the chat template does not take a user's message.
     """
-    maker = ExactText(WordCosts.of(tokenizer, corpus), prompt_count(tokenizer, endpoint))
+    maker = ExactText(WordCosts.of(tokenizer, corpus), prompt_count(tokenizer, dialect))
     text = maker.of(asked, rng, head)
     return Prompt(text=text, asked_input_tokens=asked, counted_input_tokens=asked)

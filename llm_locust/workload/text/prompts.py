@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_locust.wire.dialects.dialect import Message
 from llm_locust.workload.text.words import WORDS
-
-Message = Mapping[str, Any]
 
 #: Words, and so tokens, of a synthetic prompt's run-unique head.
 HEAD_WORDS = 6

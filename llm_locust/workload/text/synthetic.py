@@ -4,6 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.workload.text.calibration import Calibration
 from llm_locust.workload.text.exact import ExactText, WordCosts, prompt_count
 from llm_locust.workload.text.prompts import Corpus, synthetic_text
@@ -43,9 +44,9 @@ class AboutWriter:
 class ExactWriter:
     """Has every text counted by the model's tokenizer. Safe to use from several threads."""
 
-    def __init__(self, corpus: Corpus, tokenizer: PromptTokenizer, endpoint: str) -> None:
+    def __init__(self, corpus: Corpus, tokenizer: PromptTokenizer, dialect: Dialect) -> None:
         costs = WordCosts.of(tokenizer, corpus)
-        self._prompts = ExactText(costs, prompt_count(tokenizer, endpoint))
+        self._prompts = ExactText(costs, prompt_count(tokenizer, dialect))
         self._passages = ExactText(costs, tokenizer.count)
 
     def prompt(self, asked: int, rng: np.random.Generator, lead: str = "") -> tuple[str, int | None]:

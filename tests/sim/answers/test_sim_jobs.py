@@ -7,13 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.sim.answers.jobs import Endpoint, Job, ModelLimits, RequestError, resolve
+from llm_locust.sim.answers.jobs import Job, ModelLimits, RequestError, resolve
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.dialects.table import DIALECTS
 
 LIMITS = ModelLimits(models=("sim", "other"), max_model_len=1_000, mean_output_tokens=50)
 
 
-def job(endpoint: Endpoint = Endpoint.CHAT, seed: int = 0, limits: ModelLimits = LIMITS, **body: Any) -> Job:
-    if endpoint is Endpoint.CHAT:
+def job(endpoint: Dialect = CHAT, seed: int = 0, limits: ModelLimits = LIMITS, **body: Any) -> Job:
+    if endpoint is CHAT:
         body.setdefault("messages", [{"role": "user", "content": "hello"}])
     return resolve(endpoint, json.dumps(body).encode(), "id", limits, random.Random(seed))
 
@@ -60,26 +65,26 @@ def test_the_same_seed_makes_the_same_job_and_another_one_does_not() -> None:
 
 def test_a_chat_without_a_bound_may_fill_the_context_and_a_completion_gets_sixteen() -> None:
     assert job(ignore_eos=True).output_tokens == 1_000 - 1
-    assert job(Endpoint.COMPLETIONS, prompt="x", ignore_eos=True).output_tokens == 16
+    assert job(COMPLETIONS, prompt="x", ignore_eos=True).output_tokens == 16
 
 
 @pytest.mark.parametrize(
     ("endpoint", "body", "tokens"),
     [
-        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "a b c d"}]}, 4),  # words
-        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "x" * 41}]}, 4),  # 12 letters
-        (Endpoint.CHAT, {"messages": [{"role": "s", "content": "a"}, {"role": "user", "content": "b c"}]}, 3),
-        (Endpoint.CHAT, {"messages": [{"content": [{"text": "a b"}, {"type": "image_url"}]}]}, 2),
-        (Endpoint.CHAT, {"messages": [{"role": "user", "content": None}]}, 1),
-        (Endpoint.COMPLETIONS, {"prompt": "a b c"}, 3),
-        (Endpoint.COMPLETIONS, {"prompt": ["a b c"]}, 3),
-        (Endpoint.COMPLETIONS, {"prompt": [5, 6, 7, 8]}, 4),
-        (Endpoint.RESPONSES, {"input": "a b", "instructions": "c"}, 3),
-        (Endpoint.RESPONSES, {"input": [{"role": "user", "content": "a b"}]}, 2),
+        (CHAT, {"messages": [{"role": "user", "content": "a b c d"}]}, 4),  # words
+        (CHAT, {"messages": [{"role": "user", "content": "x" * 41}]}, 4),  # 12 letters
+        (CHAT, {"messages": [{"role": "s", "content": "a"}, {"role": "user", "content": "b c"}]}, 3),
+        (CHAT, {"messages": [{"content": [{"text": "a b"}, {"type": "image_url"}]}]}, 2),
+        (CHAT, {"messages": [{"role": "user", "content": None}]}, 1),
+        (COMPLETIONS, {"prompt": "a b c"}, 3),
+        (COMPLETIONS, {"prompt": ["a b c"]}, 3),
+        (COMPLETIONS, {"prompt": [5, 6, 7, 8]}, 4),
+        (RESPONSES, {"input": "a b", "instructions": "c"}, 3),
+        (RESPONSES, {"input": [{"role": "user", "content": "a b"}]}, 2),
     ],
 )  # fmt: skip
 def test_prompt_tokens_are_those_of_all_its_texts(
-    endpoint: Endpoint, body: dict[str, Any], tokens: int
+    endpoint: Dialect, body: dict[str, Any], tokens: int
 ) -> None:
     assert job(endpoint, **body).prompt_tokens == tokens
 
@@ -106,14 +111,14 @@ def test_a_request_that_cannot_be_served_says_why(body: dict[str, Any], status: 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b'{"messages": 3}', b"\xff", b'{"messages":["\xff"]}']
 )
-@pytest.mark.parametrize("endpoint", list(Endpoint))
-def test_a_body_that_is_not_a_request_is_a_400(endpoint: Endpoint, body: bytes) -> None:
+@pytest.mark.parametrize("endpoint", list(DIALECTS.values()))
+def test_a_body_that_is_not_a_request_is_a_400(endpoint: Dialect, body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         resolve(endpoint, body, "id", LIMITS, random.Random(0))
     assert caught.value.status == 400
 
 
-def hashes(endpoint: Endpoint = Endpoint.COMPLETIONS, block_tokens: int = 4, **body: Any) -> tuple[int, ...]:
+def hashes(endpoint: Dialect = COMPLETIONS, block_tokens: int = 4, **body: Any) -> tuple[int, ...]:
     encoded = json.dumps(body).encode()
     return resolve(endpoint, encoded, "id", LIMITS, random.Random(0), block_tokens).block_hashes
 
@@ -137,13 +142,13 @@ def test_block_hashes_are_the_same_in_every_process() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "body"),
     [
-        (Endpoint.CHAT, {"messages": [{"role": "system", "content": "a b"}, {"content": "c d"}]}),
-        (Endpoint.RESPONSES, {"instructions": "a b", "input": "c d"}),
-        (Endpoint.MESSAGES, {"system": "a b", "messages": [{"content": "c d"}], "max_tokens": 1}),
-        (Endpoint.COMPLETIONS, {"prompt": ["a  b\nc d"]}),
+        (CHAT, {"messages": [{"role": "system", "content": "a b"}, {"content": "c d"}]}),
+        (RESPONSES, {"instructions": "a b", "input": "c d"}),
+        (MESSAGES, {"system": "a b", "messages": [{"content": "c d"}], "max_tokens": 1}),
+        (COMPLETIONS, {"prompt": ["a  b\nc d"]}),
     ],
 )
-def test_every_endpoint_hashes_its_texts_in_their_order(endpoint: Endpoint, body: dict[str, Any]) -> None:
+def test_every_endpoint_hashes_its_texts_in_their_order(endpoint: Dialect, body: dict[str, Any]) -> None:
     assert hashes(endpoint, **body) == hashes(prompt="a b c d")
 
 
@@ -163,12 +168,12 @@ def test_two_prompts_share_as_many_hashes_as_whole_blocks_of_their_beginning(
     assert len(set(one) & set(other)) == sum(alike)
 
 
-@given(st.sampled_from(list(Endpoint)), st.recursive(
+@given(st.sampled_from(list(DIALECTS.values())), st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3)
     | st.dictionaries(st.sampled_from(["messages", "prompt", "input", "content", "max_tokens"]), inner),
 ))  # fmt: skip
-def test_no_json_raises_another_error(endpoint: Endpoint, body: Any) -> None:
+def test_no_json_raises_another_error(endpoint: Dialect, body: Any) -> None:
     try:
         made = resolve(endpoint, json.dumps(body).encode(), "id", LIMITS, random.Random(0))
     except RequestError:

@@ -10,8 +10,7 @@ from sim_deployment import Deployment, deployment
 from test_sim_templates import data_of, make_job, stream_bytes
 
 from llm_locust.sim.answers import messages
-from llm_locust.sim.answers.jobs import Endpoint
-from llm_locust.wire.reply import Endpoint as Spoken
+from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.reply import Reply, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
 
@@ -26,13 +25,13 @@ BODY: dict[str, Any] = {
 
 
 def read(stream: bytes) -> Reply:
-    reader = reply_reader(Spoken.MESSAGES)
+    reader = reply_reader(MESSAGES)
     reader.feed(SseDecoder().feed(stream))
     return reader.finish()
 
 
 def test_a_messages_stream_has_a_start_a_delta_per_token_and_a_stop() -> None:
-    job = make_job(Endpoint.MESSAGES)
+    job = make_job(MESSAGES)
     events = data_of(stream_bytes(job, messages.stream_template(job)))
     assert [event["type"] for event in events] == [
         *("message_start", "content_block_start", "ping"),
@@ -45,7 +44,7 @@ def test_a_messages_stream_has_a_start_a_delta_per_token_and_a_stop() -> None:
 
 
 def test_each_event_names_its_type() -> None:
-    job = make_job(Endpoint.MESSAGES, tokens=2)
+    job = make_job(MESSAGES, tokens=2)
     for event in stream_bytes(job, messages.stream_template(job)).decode().strip().split("\n\n"):
         name, data = event.split("\n")
         assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
@@ -53,9 +52,9 @@ def test_each_event_names_its_type() -> None:
 
 @pytest.mark.parametrize(("tokens", "reason"), [(0, "stop"), (7, "stop"), (3, "length")])
 def test_our_reader_reads_what_was_generated(tokens: int, reason: str) -> None:
-    job = make_job(Endpoint.MESSAGES, tokens=tokens, finish_reason=reason)
+    job = make_job(MESSAGES, tokens=tokens, finish_reason=reason)
     streamed = read(stream_bytes(job, messages.stream_template(job)))
-    whole = read_body(Spoken.MESSAGES, json.dumps(messages.whole_body(job)).encode())
+    whole = read_body(MESSAGES, json.dumps(messages.whole_body(job)).encode())
     for reply in (streamed, whole):
         assert (reply.text, reply.done, reply.model) == (job.text.whole(tokens), True, "sim")
         assert reply.usage is not None

@@ -8,12 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.sim.answers import chunks, responses
-from llm_locust.sim.answers.jobs import Endpoint, Job
+from llm_locust.sim.answers.jobs import Job
 from llm_locust.sim.answers.template import StreamTemplate
 from llm_locust.sim.answers.text import TokenText, count_tokens
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.responses import RESPONSES
 
 
-def make_job(endpoint: Endpoint = Endpoint.CHAT, tokens: int = 5, **changed: Any) -> Job:
+def make_job(endpoint: Dialect = CHAT, tokens: int = 5, **changed: Any) -> Job:
     fields: dict[str, Any] = {
         "request_id": "id", "model": "sim", "created_s": 7, "stream": True, "include_usage": False,
         "continuous_usage": False, "prompt_tokens": 3, "finish_reason": "length", "text": TokenText(60, 1),
@@ -50,7 +53,7 @@ def test_a_chat_stream_is_a_role_then_a_chunk_per_token_then_done() -> None:
 
 
 def test_a_completion_stream_has_no_role_and_its_text_outside_a_delta() -> None:
-    job = make_job(Endpoint.COMPLETIONS)
+    job = make_job(COMPLETIONS)
     *tokens, _ = data_of(stream_bytes(job, chunks.stream_template(job)))
     assert "".join(t["choices"][0]["text"] for t in tokens) == job.text.whole(5)
     assert tokens[0]["object"] == "text_completion"
@@ -64,21 +67,21 @@ def test_usage_is_one_chunk_without_choices_ahead_of_done() -> None:
 
 
 @given(
-    st.sampled_from([Endpoint.CHAT, Endpoint.COMPLETIONS]),
+    st.sampled_from([CHAT, COMPLETIONS]),
     st.text(st.characters(codec="utf-8", exclude_characters="\0")),
 )
-def test_continuous_usage_counts_up_whatever_the_models_name(endpoint: Endpoint, model: str) -> None:
+def test_continuous_usage_counts_up_whatever_the_models_name(endpoint: Dialect, model: str) -> None:
     job = make_job(endpoint, model=model, include_usage=True, continuous_usage=True)
     *all_chunks, _ = data_of(stream_bytes(job, chunks.stream_template(job)))
     counted = [c["usage"]["completion_tokens"] for c in all_chunks]
-    assert counted == ([0] if endpoint is Endpoint.CHAT else []) + [1, 2, 3, 4, 5, 5]
+    assert counted == ([0] if endpoint is CHAT else []) + [1, 2, 3, 4, 5, 5]
     assert all(c["usage"]["total_tokens"] == 3 + n for c, n in zip(all_chunks, counted, strict=True))
     assert {c["model"] for c in all_chunks} == {model}
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), st.integers(0, 40))
 def test_a_responses_stream_is_numbered_without_a_gap(request_id: str, tokens: int) -> None:
-    job = make_job(Endpoint.RESPONSES, tokens, request_id=request_id)
+    job = make_job(RESPONSES, tokens, request_id=request_id)
     events = data_of(stream_bytes(job, responses.stream_template(job)))
     assert [e["sequence_number"] for e in events] == list(range(len(events)))
     deltas = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
@@ -88,7 +91,7 @@ def test_a_responses_stream_is_numbered_without_a_gap(request_id: str, tokens: i
 
 
 def test_a_completed_response_says_its_usage_and_why_it_ended() -> None:
-    job = make_job(Endpoint.RESPONSES)
+    job = make_job(RESPONSES)
     done = data_of(stream_bytes(job, responses.stream_template(job)))[-1]["response"]
     assert (done["usage"]["input_tokens"], done["usage"]["output_tokens"], done["usage"]["total_tokens"]) == (
         3,
@@ -97,7 +100,7 @@ def test_a_completed_response_says_its_usage_and_why_it_ended() -> None:
     )
     assert (done["status"], done["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert done == responses.whole_body(job)
-    whole = responses.whole_body(make_job(Endpoint.RESPONSES, finish_reason="stop"))
+    whole = responses.whole_body(make_job(RESPONSES, finish_reason="stop"))
     assert (whole["status"], whole["incomplete_details"]) == ("completed", None)
 
 
@@ -109,15 +112,15 @@ def test_an_answer_without_tokens_still_has_its_finish_reason() -> None:
     assert (usage["usage"]["completion_tokens"], done) == (0, "[DONE]")
 
 
-@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
-def test_a_whole_body_has_the_streams_text_and_usage(endpoint: Endpoint) -> None:
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+def test_a_whole_body_has_the_streams_text_and_usage(endpoint: Dialect) -> None:
     job = make_job(endpoint, stream=False)
     body = chunks.whole_body(job)
     choice = body["choices"][0]
-    text = choice["message"]["content"] if endpoint is Endpoint.CHAT else choice["text"]
+    text = choice["message"]["content"] if endpoint is CHAT else choice["text"]
     assert (text, choice["finish_reason"]) == (job.text.whole(5), "length")
     assert body["usage"]["completion_tokens"] == 5
-    assert body["object"] == ("chat.completion" if endpoint is Endpoint.CHAT else "text_completion")
+    assert body["object"] == ("chat.completion" if endpoint is CHAT else "text_completion")
 
 
 @given(st.integers(0, 78), st.integers(1, 78))

@@ -14,8 +14,9 @@ from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
 from llm_locust.deployment.exposition import readings
 from llm_locust.sim.answers.jobs import ModelLimits
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.draft import Reply
-from llm_locust.wire.reply import Endpoint, Usage, read_body, reply_reader
+from llm_locust.wire.reply import Usage, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
 
 CUT_TOKENS = 3  # where a fault midway strikes
@@ -227,7 +228,7 @@ ASKS: dict[str, dict[str, Any]] = {
 
 def reply_of(path: str, seen: Seen, stream: bool) -> Reply:
     """As this project's own decoders read it."""
-    spoken = Endpoint(path.removeprefix("/").partition("/")[0])
+    spoken = DIALECTS[path.removeprefix("/").partition("/")[0]]
     if not stream:
         return read_body(spoken, seen.body)
     reader = reply_reader(spoken)

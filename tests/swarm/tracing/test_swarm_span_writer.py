@@ -20,13 +20,14 @@ from llm_locust.client.http.target import Target
 from llm_locust.client.recording import Answer, Call
 from llm_locust.swarm.tracing import span_writer
 from llm_locust.swarm.tracing.span_writer import SLICE, SpanWriter
-from llm_locust.wire.reply import Endpoint, read_body
+from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.reply import read_body
 
 pytestmark = pytest.mark.alone
 
 TARGET = Target.parse("http://127.0.0.1:8000")
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n\r\n{}"
-REPLY = read_body(Endpoint.CHAT, b"{}")
+REPLY = read_body(CHAT, b"{}")
 
 
 class Exporter(SpanExporter):

@@ -40,7 +40,10 @@ from llm_locust.swarm.tracing.spans import (
     attributes_of,
     error_type,
 )
-from llm_locust.wire.reply import Endpoint
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.responses import RESPONSES
 
 pytestmark = pytest.mark.alone
 
@@ -49,7 +52,7 @@ REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: llm.example\r\nX-Request
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-"
 
 
-def call(endpoint: Endpoint | None = Endpoint.CHAT, model: str = "m") -> Call:
+def call(endpoint: Dialect | None = CHAT, model: str = "m") -> Call:
     return Call(request_id="a", name="ask", scheduled_ns=1, endpoint=endpoint, model=model)
 
 
@@ -302,15 +305,15 @@ def test_a_span_says_what_the_conventions_and_the_records_have_words_for() -> No
 @pytest.mark.parametrize(
     ("endpoint", "path", "name"),
     [
-        (Endpoint.CHAT, "chat/completions", "chat m"),
-        (Endpoint.COMPLETIONS, "completions", "text_completion m"),
-        (Endpoint.RESPONSES, "responses", "chat m"),
-        (Endpoint.MESSAGES, "messages", "chat m"),
+        (CHAT, "chat/completions", "chat m"),
+        (COMPLETIONS, "completions", "text_completion m"),
+        (RESPONSES, "responses", "chat m"),
+        (MESSAGES, "messages", "chat m"),
         (None, "embeddings", "embeddings m"),
         (None, "rerank", "m"),
     ],
 )
-def test_the_span_is_named_by_operation_and_model(endpoint: Endpoint | None, path: str, name: str) -> None:
+def test_the_span_is_named_by_operation_and_model(endpoint: Dialect | None, path: str, name: str) -> None:
     request = REQUEST.replace(b"chat/completions", path.encode())
     _, prospect = Made().begin(request, call(endpoint))
     assert prospect is not None

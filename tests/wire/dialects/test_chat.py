@@ -11,7 +11,9 @@ from openai.types.chat import ChatCompletionChunk
 from payloads import DONE, ROLE, STOP, chunk, read, says
 from strategies import chat_chunks
 
-from llm_locust.wire.reply import Endpoint, Reply, ToolCall, Usage, reply_reader
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.reply import Reply, ToolCall, Usage, reply_reader
 from llm_locust.wire.sse import SseEvent
 
 
@@ -99,8 +101,8 @@ def test_the_last_usage_counts_and_null_or_odd_usage_takes_nothing_away() -> Non
         assert tuple(reply.token_ends) == (10, 20)
 
 
-@pytest.mark.parametrize("endpoint", [Endpoint.CHAT, Endpoint.COMPLETIONS])
-def test_a_piece_of_text_may_name_the_model_and_the_usage_so_far(endpoint: Endpoint) -> None:
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
+def test_a_piece_of_text_may_name_the_model_and_the_usage_so_far(endpoint: Dialect) -> None:
     def piece(text: str, **more: Any) -> dict[str, Any]:
         return {"choices": [{"index": 0, "delta": {"content": text}, "text": text}], **more}
 
@@ -249,7 +251,7 @@ def test_a_refusal_is_an_answer() -> None:
     ],
 )
 def test_an_error_object_in_the_stream_is_an_error_that_keeps_the_tokens(payload: Any, message: str) -> None:
-    for endpoint, token in ((Endpoint.CHAT, says("a")), (Endpoint.COMPLETIONS, {"choices": [{"text": "a"}]})):
+    for endpoint, token in ((CHAT, says("a")), (COMPLETIONS, {"choices": [{"text": "a"}]})):
         reply = read(token, payload, token, endpoint=endpoint)
         assert (reply.error, tuple(reply.token_ends), reply.invalid) == (message, (10, 30), None)
 
@@ -283,7 +285,7 @@ def test_a_payload_that_is_not_the_apis_is_invalid_with_its_start_and_the_tokens
 
 
 def test_a_private_event_of_the_server_is_let_pass() -> None:
-    reader = reply_reader(Endpoint.CHAT)
+    reader = reply_reader(CHAT)
     reader.feed([SseEvent(b'{"load":3}', 5, b"metrics"), SseEvent(b"pong", 9, b"ping")])
     assert reader.finish().invalid is None
 
@@ -342,9 +344,7 @@ def test_completions_read_text() -> None:
         return {"model": "m", "choices": [{"index": 0, "text": piece, "finish_reason": finish}]}
 
     usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 4}}
-    reply = read(
-        text("a"), text(""), text("b"), text("c", "length"), usage, DONE, endpoint=Endpoint.COMPLETIONS
-    )
+    reply = read(text("a"), text(""), text("b"), text("c", "length"), usage, DONE, endpoint=COMPLETIONS)
     assert (reply.text, tuple(reply.token_ends), reply.first_answer) == ("abc", (10, 30, 40), 0)
     assert (reply.finish_reason, reply.model, reply.usage) == (
         "length",

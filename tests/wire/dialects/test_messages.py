@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from payloads import body, read
 from strategies import cuts
 
-from llm_locust.wire.reply import Endpoint, Reply, ToolCall, Usage, read_body, reply_reader
+from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder
 
 START = {
@@ -49,7 +50,7 @@ def ends(reason: str | None = "end_turn", **usage: int) -> dict[str, Any]:
 
 
 def messages(*payloads: Any) -> Reply:
-    return read(*payloads, endpoint=Endpoint.MESSAGES)
+    return read(*payloads, endpoint=MESSAGES)
 
 
 def test_a_messages_stream_reads_whole() -> None:
@@ -172,7 +173,7 @@ MESSAGE: dict[str, Any] = {
 
 def test_a_messages_body_is_one_token_event() -> None:
     data = body(MESSAGE)
-    reply = read_body(Endpoint.MESSAGES, data)
+    reply = read_body(MESSAGES, data)
     assert (tuple(reply.token_ends), reply.first_answer, reply.done) == ((len(data),), 0, True)
     assert (reply.text, reply.reasoning, reply.finish_reason) == ("Yes", "Hm", "end_turn")
     assert reply.tool_calls == [ToolCall(id="call", name="f", arguments='{"a":1}')]
@@ -181,7 +182,7 @@ def test_a_messages_body_is_one_token_event() -> None:
 
 def test_an_error_body_is_an_error_with_its_type() -> None:
     error = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
-    assert read_body(Endpoint.MESSAGES, body(error)).error == "rate_limit_error: slow down"
+    assert read_body(MESSAGES, body(error)).error == "rate_limit_error: slow down"
 
 
 _pieces = st.text(max_size=6)
@@ -210,7 +211,7 @@ def wire(payloads: list[dict[str, Any]], end: str = "\n") -> list[bytes]:
 
 
 def read_pieces(pieces: list[bytes]) -> Reply:
-    decoder, reader = SseDecoder(), reply_reader(Endpoint.MESSAGES)
+    decoder, reader = SseDecoder(), reply_reader(MESSAGES)
     for piece in pieces:
         reader.feed(decoder.feed(piece))
     return reader.finish()

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from payloads import RESPONSE, body, read
 
-from llm_locust.wire.reply import Endpoint, Reply, ToolCall, Usage, read_body
+from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.reply import Reply, ToolCall, Usage, read_body
 
 CALL = RESPONSE["output"][2]
 
 
 def responses(*payloads: Any) -> Reply:
-    return read(*payloads, endpoint=Endpoint.RESPONSES)
+    return read(*payloads, endpoint=RESPONSES)
 
 
 def test_a_responses_stream_reads_whole() -> None:
@@ -86,12 +87,12 @@ def test_an_item_of_an_odd_type_is_no_tool_call(odd: Any) -> None:
     item = {"type": odd, "id": "x", "arguments": "{}"}
     added = responses({"type": "response.output_item.added", "item": item})
     assert (added.tool_calls, added.invalid) == ([], None)
-    assert read_body(Endpoint.RESPONSES, body({"output": [item]})).tool_calls == []
+    assert read_body(RESPONSES, body({"output": [item]})).tool_calls == []
 
 
 def test_a_responses_body_is_one_token_event() -> None:
     data = body(RESPONSE)
-    reply = read_body(Endpoint.RESPONSES, data)
+    reply = read_body(RESPONSES, data)
     assert (tuple(reply.token_ends), reply.first_answer, reply.done) == ((len(data),), 0, True)
     assert (reply.text, reply.reasoning, reply.refusal) == ("Yes", "Hm", "No")
     assert reply.tool_calls == [ToolCall(id="call", name="f", arguments="{}")]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import CHATML, KINDS, PLAIN_MARKS, write_folder
 
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.workload.text.exact import ExactText, WordCosts, exact_prompt, prompt_count
 from llm_locust.workload.text.prompts import Corpus, PromptError, head_words
 from llm_locust.workload.text.tokenizer import PromptTokenizer, load_tokenizer
@@ -27,7 +28,7 @@ def tokenizer_of(kind: str, template: str) -> PromptTokenizer:
 @cache
 def maker_of(kind: str, template: str, endpoint: str) -> ExactText:
     tokenizer = tokenizer_of(kind, template)
-    return ExactText(WordCosts.of(tokenizer, CORPUS), prompt_count(tokenizer, endpoint))
+    return ExactText(WordCosts.of(tokenizer, CORPUS), prompt_count(tokenizer, DIALECTS[endpoint]))
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -115,7 +116,7 @@ def test_a_text_longer_than_a_slice_of_the_corpus_is_exact_and_does_not_repeat_i
 
 def test_a_tokenizer_with_words_of_one_token_needs_two_counts_at_most() -> None:
     tokenizer = tokenizer_of("byte_level", "chatml")
-    count, counted = prompt_count(tokenizer, "chat"), 0
+    count, counted = prompt_count(tokenizer, DIALECTS["chat"]), 0
 
     def counting(text: str) -> int:
         nonlocal counted

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import json_values, spoiled
 
-from llm_locust.workload.dialects import in_dialect, messages_turns, responses_input
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.wire.dialects.messages import MESSAGES, messages_turns
+from llm_locust.wire.dialects.responses import RESPONSES, responses_input
+from llm_locust.wire.dialects.table import DIALECTS
 
 PICTURE = {"type": "image_url", "image_url": {"url": "https://h/p.png"}}
 INLINE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk=", "detail": "low"}}
@@ -75,8 +76,8 @@ def test_a_chat_in_the_words_of_the_responses_api() -> None:
 )
 def test_tools_are_translated_and_the_apis_own_go_out_as_they_are(endpoint: str, tool: Any) -> None:
     own = {"type": "web_search"}
-    prompt = Prompt(text="a", extra={"tools": [TOOL, own], "temperature": 0})
-    assert in_dialect(prompt, endpoint) == Prompt(text="a", extra={"tools": [tool, own], "temperature": 0})
+    sent = DIALECTS[endpoint].body(TALK, {"tools": [TOOL, own], "temperature": 0})
+    assert (sent["tools"], sent["temperature"]) == ([tool, own], 0)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +94,8 @@ def test_tools_are_translated_and_the_apis_own_go_out_as_they_are(endpoint: str,
     ],
 )
 def test_the_choice_of_a_tool_is_translated(choice: Any, responses: Any, messages: Any) -> None:
-    prompt = Prompt(text="a", extra={"tool_choice": choice})
-    assert in_dialect(prompt, "responses").extra["tool_choice"] == responses
-    assert in_dialect(prompt, "messages").extra["tool_choice"] == messages
+    assert RESPONSES.body(TALK, {"tool_choice": choice})["tool_choice"] == responses
+    assert MESSAGES.body(TALK, {"tool_choice": choice})["tool_choice"] == messages
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,6 @@ def test_parts_that_chat_does_not_have_go_out_as_they_are(part: dict[str, Any]) 
 
 @given(st.sampled_from(["responses", "messages"]), st.sampled_from(TALK).flatmap(spoiled), json_values)
 def test_nothing_that_json_can_hold_raises(endpoint: str, message: Any, extra: Any) -> None:
-    prompt = Prompt(messages=(message,), extra={"tools": extra, "tool_choice": extra})
-    assert in_dialect(prompt, endpoint).text is None
-    in_dialect(Prompt(text="a", extra={"tools": [extra]}), endpoint)
+    body = DIALECTS[endpoint].body
+    assert body((message,), {"tools": extra, "tool_choice": extra})
+    assert body((message,), {"tools": [extra]})
