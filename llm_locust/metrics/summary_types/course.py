@@ -129,7 +129,9 @@ class CallToServers(SummaryPart, frozen=True):
 class Interventions(SummaryPart, frozen=True):
     """What was asked of the servers beside the load: see :ref:`beside the load`."""
 
-    targets: Annotated[list[str], key("see [beside the load](#beside-the-load)", _WHOLE)]
+    targets: Annotated[
+        list[str], key("see [other actions on the servers](#other-actions-on-the-servers)", _WHOLE)
+    ]
     replicas_ready: Annotated[list[str], key("replicas that were waited for before the load", _WHOLE)]
     ready_s: Annotated[
         float | None, key("how long they were waited for, s; null where nobody asked for that", _WHOLE)
