@@ -9,9 +9,9 @@ from pathlib import Path
 
 from llm_locust.k8s.overlay import OVERLAYS, OverlayPlan, write_overlay
 from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.options.table import GRAMMAR
 from llm_locust.report.output import one_line
 from llm_locust.scenario import load_scenario
-from llm_locust.workload.arrivals import parse_arrival, parse_rate
 
 DESCRIPTION = "Kubernetes: `llm-locust k8s render --scenario s.yaml --workers 20 | kubectl apply -f -`."
 
@@ -107,8 +107,7 @@ def render(folder: Path) -> str:
 
 
 def _plan(args: argparse.Namespace) -> OverlayPlan:
-    # The master checks the rest of it, before it sends anything.
-    scenario = load_scenario(args.scenario, {"arrival": parse_arrival, "request_rate": parse_rate})
+    scenario = load_scenario(args.scenario, GRAMMAR)
     if args.overlay == "demo" and args.target is not None:
         raise RenderError("--target beside --overlay demo, which has a target of its own")
     return OverlayPlan(

@@ -144,7 +144,7 @@ def _refuse(command: str, reason: Exception | str) -> int:
 
 def _options(args: argparse.Namespace) -> int:
     # Here and not above: Locust takes long to import, and patches the standard library.
-    from llm_locust.options.table import options_help
+    from llm_locust.options.parser import options_help
 
     with printing():
         print(options_help())

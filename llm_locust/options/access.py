@@ -1,37 +1,15 @@
-"""The options that give access to the server: keys, headers, certificates."""
+"""Options that give access to the server: keys, headers, certificates."""
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from llm_locust.options.types import Append, checked, parse_header
+from llm_locust.options.option import Option
+from llm_locust.options.types import parse_header
 from llm_locust.wire.headers import header_template
 from llm_locust.wire.secrecy import shown_variable
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def add_access_arguments(add: Callable[..., None]) -> None:
-    """Keys, headers and certificates."""
-    add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
-    add(
-        "--header",
-        action=Append,
-        default=[],
-        type=checked(parse_header),
-        metavar="K=V",
-        help="request header (repeatable)",
-    )
-    add(
-        "--header-env",
-        action=Append,
-        default=[],
-        type=checked(parse_header_env),
-        metavar="K=NAME",
-        help="request header whose value is in an environment variable of each process (repeatable)",
-    )
-    add("--ca-cert", metavar="FILE", help="CA certificates (PEM) to trust instead of the system's")
-    add("--client-cert", metavar="FILE", help="client certificate and key in one PEM file")
 
 
 def parse_headers(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
@@ -87,3 +65,33 @@ def parse_api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
 
 def _fits_a_header(value: str) -> bool:
     return all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in value)
+
+
+ACCESS = (
+    Option("--api-key-env", "environment variable that holds the API key", metavar="NAME", compared=False),
+    Option(
+        "--header", "request header (repeatable)", parse_header, "K=V", kind="list", secret=True, record=None
+    ),
+    Option(
+        "--header-env",
+        "request header whose value is in an environment variable of each process (repeatable)",
+        parse_header_env,
+        "K=NAME",
+        kind="list",
+        record=None,
+    ),
+    Option(
+        "--ca-cert",
+        "CA certificates (PEM) to trust instead of the system's",
+        metavar="FILE",
+        kind="path",
+        compared=False,
+    ),
+    Option(
+        "--client-cert",
+        "client certificate and key in one PEM file",
+        metavar="FILE",
+        kind="path",
+        compared=False,
+    ),
+)

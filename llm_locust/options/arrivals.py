@@ -1,26 +1,21 @@
-"""The options that say when requests are sent, and how many, as checked values."""
+"""Options that say when requests are sent, and how many, as checked values."""
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 from llm_locust.core.durations import parse_time
+from llm_locust.options.option import Option, Values
 from llm_locust.options.stop_rules import StopRule, parse_stop_rules
+from llm_locust.options.types import parse_count
+from llm_locust.scenario import forms
 from llm_locust.workload.arrivals import Process, Profile, TraceFile, parse_arrival, parse_rate
 from llm_locust.workload.traces import Trace, open_trace
 
-#: What the manifest keeps of them.
-LOAD_OPTIONS = (
-    "arrival", "request_rate", "trace_scale", "trace_slice", "max_in_flight", "num_requests", "stop_when",
-)  # fmt: skip
-
 #: Of an open loop that is told a rate and nothing else.
 DEFAULT_PROCESS = Process(1.0)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +111,56 @@ def parse_scale(text: str) -> float:
     return scale
 
 
-def parse_count(text: str) -> int:
-    """A whole number from 1 (raises ValueError)."""
-    try:
-        count = int(text)
-    except ValueError:
-        count = 0
-    if count < 1:
-        raise ValueError(f"{text!r} is no whole number from 1")
-    return count
+LOAD = (
+    Option(
+        "--arrival",
+        "open loop: constant, poisson, gamma:CV or trace:FILE (default poisson; "
+        "needs a user class of OpenLoopUser)",
+        parse_arrival,
+        "A",
+        form=forms.ARRIVAL,
+        ui=True,
+    ),
+    Option(
+        "--request-rate",
+        "open loop: requests per second of all workers together: 10, ramp:10..100,60s, "
+        "steps:10@60s,50@30s, sine:MEAN,AMPLITUDE,PERIOD or spike:BASE,PEAK,AT,FOR; of a trace its mean "
+        "(default: the number of users)",
+        parse_rate,
+        "R",
+        ui=True,
+    ),
+    Option(
+        "--max-in-flight",
+        "open loop: no more than N requests of all workers at once; the others wait and are counted",
+        parse_count,
+        "N",
+        form=forms.WHOLE,
+        ui=True,
+    ),
+    Option(
+        "--num-requests",
+        "end the run when exactly N requests were sent by all workers together",
+        parse_count,
+        "N",
+        form=forms.WHOLE,
+        ui=True,
+    ),
+    Option(
+        "--stop-when",
+        'end the run by rule: "error_rate>20% over 30s", oversaturation, or both with a comma between',
+        parse_stop_rules,
+        "RULES",
+        ui=True,
+    ),
+    Option("--trace-scale", "stretch a trace's times: 2 is twice as slow (default 1)", parse_scale, "X"),
+    Option(
+        "--trace-slice",
+        "replay a part of a trace, counted from its first request: 10m-20m, or 10m-",
+        parse_slice,
+        "FROM-TO",
+    ),
+)
 
 
 def parse_load(
@@ -136,21 +172,15 @@ def parse_load(
         class_rates: of the scenario's classes that have a rate of their own.
     """
 
-    def parsed(name: str, parse: Callable[[str], T]) -> T | None:
-        text = getattr(options, name, None)
-        try:
-            return parse(str(text)) if text not in (None, "") else None
-        except ValueError as e:
-            raise ValueError(f"--{name.replace('_', '-')}: {e}") from e
-
+    given = Values(LOAD, options)
     load = LoadSettings(
-        arrival=parsed("arrival", parse_arrival),
-        rate=parsed("request_rate", parse_rate),
-        trace_scale=parsed("trace_scale", parse_scale),
-        trace_slice=parsed("trace_slice", parse_slice) or Slice(),
-        max_in_flight=parsed("max_in_flight", parse_count),
-        num_requests=parsed("num_requests", parse_count),
-        stop_rules=parsed("stop_when", parse_stop_rules) or (),
+        arrival=given["arrival"],
+        rate=given["request_rate"],
+        trace_scale=given["trace_scale"],
+        trace_slice=given["trace_slice"] or Slice(),
+        max_in_flight=given["max_in_flight"],
+        num_requests=given["num_requests"],
+        stop_rules=given["stop_when"] or (),
         class_rates={name: parse_rate(rate) for name, rate in class_rates.items()},
     )
     _check_trace(load)

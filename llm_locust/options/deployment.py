@@ -1,27 +1,19 @@
-"""The options that say what is behind the URL: replicas, their metrics, what is asked of them."""
+"""Options that say what is behind the URL: replicas, their metrics, what is asked of them."""
 
 import argparse
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
 
-from llm_locust.client.http.pool import Target
+from llm_locust.client.http.target import Target
 from llm_locust.core.durations import parse_time
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.targets import POLICIES, Reuse
-from llm_locust.options.arrivals import parse_count
-from llm_locust.options.types import Append, checked
-
-T = TypeVar("T")
-
-#: What the manifest keeps of them.
-DEPLOYMENT_OPTIONS = (
-    "targets", "target_policy", "connection_reuse", "replica_url", "expect_replicas", "ready_timeout",
-    "metrics_url", "metrics_interval", "metrics_map", "metrics_api_key_env", "profile_server",
-    "reset_prefix_cache",
-)  # fmt: skip
+from llm_locust.options.option import Option, Values
+from llm_locust.options.types import parse_count
+from llm_locust.scenario import forms
 
 #: When prefix caches can be emptied: before any load, when the measured phase begins, at both.
 RESETS = ("start", "measured", "both")
@@ -73,84 +65,6 @@ class DeploymentSettings:
         return self.reset_prefix_cache in ("measured", "both")
 
 
-def add_deployment_arguments(add: Callable[..., None]) -> None:
-    """What is behind the URL, and what is asked of it beside the load."""
-    add(
-        "--targets",
-        action=Append,
-        default=[],
-        type=checked(parse_urls),
-        metavar="URLS",
-        help="send requests straight to these instead of -H, commas between (repeatable); "
-        "dns+http://service:8000 stands for all addresses of a name",
-    )
-    add("--target-policy", choices=POLICIES, help="which of the targets is next (default round_robin)")
-    add(
-        "--connection-reuse",
-        type=checked(Reuse.parse),
-        metavar="on|off|N",
-        help="off: a new connection for each request; N: for every N of them (default on)",
-    )
-    add(
-        "--replica-url",
-        action=Append,
-        default=[],
-        type=checked(parse_urls),
-        metavar="URLS",
-        help="replicas behind the host, for --ready-timeout, --profile-server and --reset-prefix-cache "
-        "(as --targets)",
-    )
-    add(
-        "--expect-replicas",
-        type=checked(parse_count),
-        metavar="N",
-        help="no load before N replicas have answered a request of one token through the host",
-    )
-    add(
-        "--ready-timeout",
-        type=checked(parse_time),
-        metavar="TIME",
-        help="wait so long for every target, replica and address of the host to answer /health and a "
-        "request of one token (default 60s where --targets, --replica-url or --expect-replicas is given)",
-    )
-    _add_metrics_arguments(add)
-    add(
-        "--profile-server",
-        type=checked(ProfileSpan.parse),
-        metavar="SPAN",
-        help="the servers' own profiler on every replica: 30s@120s is 30 s, from 120 s after the start",
-    )
-    add(
-        "--reset-prefix-cache",
-        choices=RESETS,
-        help="empty every replica's prefix cache before the load, when the measured phase begins, or both",
-    )
-
-
-def _add_metrics_arguments(add: Callable[..., None]) -> None:
-    add(
-        "--metrics-url",
-        action=Append,
-        default=[],
-        metavar="URL",
-        help="Prometheus endpoint of a replica or GPU exporter to scrape during the run (repeatable); "
-        "dns+http://service:port/metrics is all addresses of a name, k8s:app=vllm:8000 all pods with a label",
-    )
-    add("--metrics-interval", type=checked(parse_time), metavar="TIME", help="between scrapes (default 2s)")
-    add(
-        "--metrics-map",
-        action=Append,
-        default=[],
-        metavar="THEIRS=OURS",
-        help="what another server calls a known metric (repeatable)",
-    )
-    add(
-        "--metrics-api-key-env",
-        metavar="NAME",
-        help="environment variable that holds a bearer token for the metrics endpoints",
-    )
-
-
 def parse_urls(text: str) -> tuple[str, ...]:
     """URLs with commas or spaces between, with or without ``dns+`` before them.
 
@@ -175,20 +89,98 @@ def patience_s(settings: DeploymentSettings) -> float | None:
     return settings.ready_timeout_s
 
 
+DEPLOYMENT = (
+    Option(
+        "--targets",
+        "send requests straight to these instead of -H, commas between (repeatable); "
+        "dns+http://service:8000 stands for all addresses of a name",
+        parse_urls,
+        "URLS",
+        kind="list",
+    ),
+    Option("--target-policy", "which of the targets is next (default round_robin)", choices=POLICIES),
+    Option(
+        "--connection-reuse",
+        "off: a new connection for each request; N: for every N of them (default on)",
+        Reuse.parse,
+        "on|off|N",
+    ),
+    Option(
+        "--replica-url",
+        "replicas behind the host, for --ready-timeout, --profile-server and --reset-prefix-cache "
+        "(as --targets)",
+        parse_urls,
+        "URLS",
+        kind="list",
+    ),
+    Option(
+        "--expect-replicas",
+        "no load before N replicas have answered a request of one token through the host",
+        parse_count,
+        "N",
+        form=forms.WHOLE,
+    ),
+    Option(
+        "--ready-timeout",
+        "wait so long for every target, replica and address of the host to answer /health and a "
+        "request of one token (default 60s where --targets, --replica-url or --expect-replicas is given)",
+        parse_time,
+        "TIME",
+        form=forms.TIME,
+    ),
+    Option(
+        "--metrics-url",
+        "Prometheus endpoint of a replica or GPU exporter to scrape during the run (repeatable); "
+        "dns+http://service:port/metrics is all addresses of a name, k8s:app=vllm:8000 all pods with a label",
+        metavar="URL",
+        kind="list",
+    ),
+    Option("--metrics-interval", "between scrapes (default 2s)", parse_time, "TIME", form=forms.TIME),
+    Option(
+        "--metrics-map",
+        "what another server calls a known metric (repeatable)",
+        metavar="THEIRS=OURS",
+        kind="list",
+    ),
+    Option(
+        "--metrics-api-key-env",
+        "environment variable that holds a bearer token for the metrics endpoints",
+        metavar="NAME",
+    ),
+    Option(
+        "--profile-server",
+        "the servers' own profiler on every replica: 30s@120s is 30 s, from 120 s after the start",
+        ProfileSpan.parse,
+        "SPAN",
+    ),
+    Option(
+        "--reset-prefix-cache",
+        "empty every replica's prefix cache before the load, when the measured phase begins, or both",
+        choices=RESETS,
+    ),
+)
+
+
 def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
     """The options' values; raises ValueError, which names the option."""
+    given = Values(DEPLOYMENT, options)
     found = DeploymentSettings(
-        targets=_urls(options, "targets"),
-        target_policy=getattr(options, "target_policy", None) or "round_robin",
-        reuse=_one(options, "connection_reuse", Reuse.parse) or Reuse(),
-        replica_urls=_urls(options, "replica_url"),
-        expect_replicas=_one(options, "expect_replicas", parse_count),
-        ready_timeout_s=_one(options, "ready_timeout", parse_time),
-        metrics=_metrics(options),
-        profile=_one(options, "profile_server", ProfileSpan.parse),
-        reset_prefix_cache=getattr(options, "reset_prefix_cache", None) or None,
+        targets=_flat(given["targets"]),
+        target_policy=given["target_policy"] or "round_robin",
+        reuse=given["connection_reuse"] or Reuse(),
+        replica_urls=_flat(given["replica_url"]),
+        expect_replicas=given["expect_replicas"],
+        ready_timeout_s=given["ready_timeout"],
+        metrics=MetricsSettings(
+            urls=tuple(dict.fromkeys(given["metrics_url"])),
+            interval_s=given["metrics_interval"] or DEFAULT_METRICS_INTERVAL_S,
+            mappings=given["metrics_map"],
+            api_key_env=given["metrics_api_key_env"],
+        ),
+        profile=given["profile_server"],
+        reset_prefix_cache=given["reset_prefix_cache"],
     )
-    if getattr(options, "target_policy", None) and not found.targets:
+    if given["target_policy"] and not found.targets:
         raise ValueError("--target-policy: there is one target, the host; name others by --targets")
     if found.targets and found.expect_replicas is not None:
         raise ValueError(
@@ -197,13 +189,9 @@ def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
     return found
 
 
-def _metrics(options: argparse.Namespace) -> MetricsSettings:
-    return MetricsSettings(
-        urls=tuple(dict.fromkeys(_words(options, "metrics_url"))),
-        interval_s=_one(options, "metrics_interval", parse_time) or DEFAULT_METRICS_INTERVAL_S,
-        mappings=_words(options, "metrics_map"),
-        api_key_env=getattr(options, "metrics_api_key_env", None) or None,
-    )
+def _flat(urls: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Those of all words, each once."""
+    return tuple(dict.fromkeys(chain.from_iterable(urls)))
 
 
 def metrics_words(settings: MetricsSettings, out: Path, **more: int) -> list[str]:
@@ -223,23 +211,3 @@ def metrics_words(settings: MetricsSettings, out: Path, **more: int) -> list[str
         api_key_env=settings.api_key_env,
         **more,
     )
-
-
-def _urls(options: argparse.Namespace, name: str) -> tuple[str, ...]:
-    try:
-        return tuple(dict.fromkeys(url for text in _words(options, name) for url in parse_urls(text)))
-    except ValueError as e:
-        raise ValueError(f"--{name.replace('_', '-')}: {e}") from e
-
-
-def _words(options: argparse.Namespace, name: str) -> tuple[str, ...]:
-    given: Sequence[str] | str = getattr(options, name, None) or ()
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _one(options: argparse.Namespace, name: str, parse: Callable[[str], T]) -> T | None:
-    text = getattr(options, name, None)
-    try:
-        return parse(str(text)) if text not in (None, "") else None
-    except ValueError as e:
-        raise ValueError(f"--{name.replace('_', '-')}: {e}") from e

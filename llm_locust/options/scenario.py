@@ -2,38 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from llm_locust.options.access import parse_header_env
-from llm_locust.options.arrivals import parse_scale, parse_slice
-from llm_locust.options.stop_rules import parse_stop_rules
-from llm_locust.options.types import parse_header, parse_size, parse_timeouts
+from llm_locust.options.table import GRAMMAR, KEYS, OPTION
 from llm_locust.scenario import Scenario, Stop, load_scenario
-from llm_locust.scenario.values import Check
-from llm_locust.workload.arrivals import parse_arrival, parse_rate
-from llm_locust.workload.lengths.times import parse_times
 
 if TYPE_CHECKING:
     from locust.argument_parser import LocustArgumentParser
 
 #: Where a process's options have the scenario's text: Locust sends it to workers, which have no file.
 SCENARIO_TEXT = "llm_scenario"
-
-#: What the scenario's reader does not know by itself.
-CHECKS: Mapping[str, Check] = {
-    "arrival": parse_arrival,
-    "request_rate": parse_rate,
-    "timeouts": parse_timeouts,
-    "max_answer": parse_size,
-    "header": parse_header,
-    "header_env": parse_header_env,
-    "think_time": parse_times,
-    "patience": parse_times,
-    "trace_scale": parse_scale,
-    "trace_slice": parse_slice,
-    "stop_when": parse_stop_rules,
-}
 
 
 def take_scenario(parser: "LocustArgumentParser", arguments: Sequence[str] | None = None) -> None:
@@ -49,11 +28,11 @@ def take_scenario(parser: "LocustArgumentParser", arguments: Sequence[str] | Non
     if path is None:
         return
     try:
-        scenario = load_scenario(path, CHECKS)
+        scenario = load_scenario(path, GRAMMAR)
     except ValueError as e:
         parser.error(f"--scenario: {e}")
     known = {action.dest for action in parser._actions}
-    defaults = dict(scenario.options)
+    defaults = {KEYS[key]: value for key, value in scenario.options.items()}
     rules = stop_rules(scenario.stop)
     if rules and "stop_when" not in defaults:
         defaults["stop_when"] = rules
@@ -64,7 +43,7 @@ def take_scenario(parser: "LocustArgumentParser", arguments: Sequence[str] | Non
 def scenario_of(options: argparse.Namespace) -> Scenario | None:
     """The scenario of a run's options (raises ScenarioError)."""
     text = getattr(options, SCENARIO_TEXT, None)
-    return None if not text else Scenario.from_text(text, CHECKS)
+    return None if not text else Scenario.from_text(text, GRAMMAR)
 
 
 def stop_rules(stop: Stop) -> str:
@@ -83,7 +62,7 @@ def _named(parser: "LocustArgumentParser", arguments: list[str]) -> str | None:
     from locust.argument_parser import get_empty_argument_parser
 
     finder = get_empty_argument_parser(add_help=False, default_config_files=parser._default_config_files)
-    finder.add_argument("--scenario", env_var="LLM_LOCUST_SCENARIO")
+    finder.add_argument(OPTION["scenario"].flag, env_var=OPTION["scenario"].variable)
     finder.add_argument("--worker", action="store_true", env_var="LOCUST_MODE_WORKER")
     found: Any
     found, _ = finder.parse_known_args(arguments)

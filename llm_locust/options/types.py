@@ -1,13 +1,11 @@
 """Options' texts as values, one by one."""
 
-import argparse
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from llm_locust.client.http.connection import Timeouts
+from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.durations import parse_time
 from llm_locust.roofline.model import ModelShape
 from llm_locust.roofline.model_file import read_model
@@ -20,37 +18,6 @@ PROGRESS_MODES: tuple[ProgressMode, ...] = ("auto", "rich", "plain", "locust")
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?(KiB|MiB|GiB)", re.IGNORECASE | re.ASCII)
 _UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _LEAST_SIZE, _MOST_SIZE = 64 << 10, 4 << 30
-
-
-def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """An argparse type that keeps the text, having seen that it parses.
-
-    The text, not the value, stays in the options: Locust sends them to its workers as they are.
-    """
-
-    def check(text: str) -> str:
-        if text:
-            try:
-                parse(text)
-            except ValueError as e:
-                raise argparse.ArgumentTypeError(str(e).replace("%", "%%")) from e
-        return text
-
-    return check
-
-
-class Append(argparse.Action):
-    """A repeatable option whose words replace what a scenario says, instead of coming after it."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        before = getattr(namespace, self.dest, None)
-        setattr(namespace, self.dest, [values] if before is self.default else [*(before or []), values])
 
 
 def parse_timeouts(text: str) -> Timeouts:
@@ -89,6 +56,17 @@ def parse_header(text: str) -> tuple[str, str]:
 def read_shape(path: str) -> ModelShape:
     """The model of a file; raises ValueError, which names the file."""
     return read_model(Path(path))
+
+
+def parse_count(text: str) -> int:
+    """A whole number from 1 (raises ValueError)."""
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"{text!r} is no whole number from 1")
+    return count
 
 
 def parse_price(text: str) -> float:

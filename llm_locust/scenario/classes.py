@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from llm_locust.metrics.requests.slo import parse_slo
-from llm_locust.scenario import options, readers, values
+from llm_locust.scenario import forms, readers, values
 from llm_locust.scenario.presets import PRESETS, Preset
 from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError
 from llm_locust.scenario.values import Context, Reader
@@ -16,9 +16,9 @@ preset = values.word(*PRESETS)
 #: Keys that the top level gives to every class, unless the class says otherwise; no options of the run.
 SHARED: Mapping[str, Reader] = {
     "endpoint": readers.endpoint,
-    "stream": options.truth,
+    "stream": forms.truth,
     "shared_prefix": readers.shared_prefix,
-    "unique_head": options.truth,
+    "unique_head": forms.truth,
     "headers": readers.headers,
     "conversation": readers.conversation,
     "validators": readers.validators,

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.core.durations import parse_time
-from llm_locust.scenario import options, readers, values
+from llm_locust.scenario import forms, readers, values
 from llm_locust.scenario.classes import SHARED, preset, read_classes, sole_class
-from llm_locust.scenario.options import OPTIONS, destination
+from llm_locust.scenario.forms import Grammar
 from llm_locust.scenario.presets import PRESETS
 from llm_locust.scenario.tree import Entry, Node, Place, ScenarioError, from_plain, plain
-from llm_locust.scenario.values import Check, Context, Reader
+from llm_locust.scenario.values import Context, Reader
 from llm_locust.scenario.yaml_lines import parse_yaml, read_text
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import without_keys
@@ -51,10 +51,10 @@ class Stop:
 class Scenario:
     """A checked scenario.
 
-    ``options`` are values for argparse by their names in Locust's options, ``num_users`` for
-    ``users``; paths in them start at the working directory. ``dataset`` is the run's, with the order and
-    format that the option cannot say. ``classes`` holds at least one; without ``classes`` in the file a
-    nameless one. ``document`` is the file's content as plain values, header values included.
+    ``options`` are values for argparse by their keys; paths in them start at the working directory.
+    ``dataset`` is the run's, with the order and format that the option cannot say. ``classes`` holds at
+    least one; without ``classes`` in the file a nameless one. ``document`` is the file's content as plain
+    values, header values included; ``secret_keys`` as in :class:`Grammar`.
     """
 
     path: str
@@ -64,6 +64,7 @@ class Scenario:
     warm_up: WarmUp = field(default_factory=WarmUp)
     stop: Stop = field(default_factory=Stop)
     document: Mapping[str, Any] = field(repr=False, compare=False)
+    secret_keys: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -73,7 +74,9 @@ class Scenario:
     @property
     def public_document(self) -> dict[str, Any]:
         """:attr:`document` without the values of headers, and of fields that have the name of a key."""
-        public = {str(key): _without_headers(key, value) for key, value in self.document.items()}
+        public = {
+            str(key): _without_headers(key, value, self.secret_keys) for key, value in self.document.items()
+        }
         return dict(without_keys(public))
 
     def text_for_workers(self) -> str:
@@ -84,7 +87,7 @@ class Scenario:
         return json.dumps({"path": self.path, "scenario": self.document}, ensure_ascii=False)
 
     @classmethod
-    def from_text(cls, text: str, checks: Mapping[str, Check] | None = None) -> "Scenario":
+    def from_text(cls, text: str, grammar: Grammar) -> "Scenario":
         """The inverse of :meth:`text_for_workers`, on a machine that has the files which it names.
 
         Raises:
@@ -98,45 +101,44 @@ class Scenario:
             )
         except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise ScenarioError(Place("scenario"), f"not the text of a scenario: {e}") from e
-        return _scenario(document, path, checks or {})
+        return _scenario(document, path, grammar)
 
 
-def _without_headers(key: str, value: Any) -> Any:
+def _without_headers(key: str, value: Any, secret: frozenset[str]) -> Any:
     if key.replace("-", "_") == "headers" and isinstance(value, dict):
         return dict.fromkeys(value, "***")
-    if key.replace("-", "_") == "header":
+    if key.replace("-", "_") in secret:
         return [f"{text.partition('=')[0]}=***" for text in ([value] if isinstance(value, str) else value)]
     if isinstance(value, dict):
-        return {name: _without_headers(name, item) for name, item in value.items()}
+        return {name: _without_headers(name, item, secret) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without_headers("", item) for item in value]
+        return [_without_headers("", item, secret) for item in value]
     return value
 
 
-def load_scenario(path: str | os.PathLike[str], checks: Mapping[str, Check] | None = None) -> Scenario:
+def load_scenario(path: str | os.PathLike[str], grammar: Grammar) -> Scenario:
     """The scenario in a file.
 
     Args:
         path: of a YAML file; paths in it start at its folder.
-        checks: what else a text is checked by, by key: ``arrival``, ``request_rate`` (a class's ``rate``
-            too), ``timeouts``, ``header``, ``think_time`` ... Each raises ValueError.
+        grammar: the options that it may give.
 
     Raises:
         ScenarioError: in one line what is wrong, where, and what is allowed.
     """
     name = os.fspath(path)
-    return parse_scenario(read_text(name), name, checks)
+    return parse_scenario(read_text(name), name, grammar)
 
 
-def parse_scenario(text: str, path: str, checks: Mapping[str, Check] | None = None) -> Scenario:
+def parse_scenario(text: str, path: str, grammar: Grammar) -> Scenario:
     """The scenario of a YAML text that stands in the file at ``path``; see :func:`load_scenario`."""
-    return _scenario(parse_yaml(text, path), path, checks or {})
+    return _scenario(parse_yaml(text, path), path, grammar)
 
 
-def _scenario(root: Node, path: str, checks: Mapping[str, Check]) -> Scenario:
-    context = Context(os.path.dirname(path), checks)
-    entries = values.known(root, "a scenario", TOP_KEYS)
-    found = values.read_entries(entries, TOP_KEYS, context)
+def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
+    context, keys = Context(os.path.dirname(path)), {**grammar.options, **TOP_KEYS}
+    entries = values.known(root, "a scenario", keys)
+    found = values.read_entries(entries, keys, context)
     shared = {key: value for key, value in found.items() if key in SHARED}
     classes = sole_class(shared)
     if "classes" in entries:
@@ -149,7 +151,7 @@ def _scenario(root: Node, path: str, checks: Mapping[str, Check]) -> Scenario:
         )
     return Scenario(
         path=path,
-        options=_options(entries, found),
+        options=_options(entries, found, grammar),
         classes=classes,
         dataset=readers.dataset(entries["dataset"].node, "dataset", context)
         if "dataset" in entries
@@ -157,12 +159,13 @@ def _scenario(root: Node, path: str, checks: Mapping[str, Check]) -> Scenario:
         warm_up=found.get("warm_up", (WarmUp(), None))[0],
         stop=found.get("stop", Stop()),
         document=plain(root),
+        secret_keys=grammar.secret,
     )
 
 
-def _options(entries: Mapping[str, Entry], found: Mapping[str, Any]) -> dict[str, Any]:
+def _options(entries: Mapping[str, Entry], found: Mapping[str, Any], grammar: Grammar) -> dict[str, Any]:
     """What the file says of options; what it leaves open, a preset at its top level may say."""
-    said = {key: value for key, value in found.items() if key in OPTIONS}
+    said = {key: value for key, value in found.items() if key in grammar.options}
     duration = found["warm_up"][1] if "warm_up" in found else None
     if duration is not None:
         if "warmup" in said:
@@ -174,7 +177,7 @@ def _options(entries: Mapping[str, Entry], found: Mapping[str, Any]) -> dict[str
             said = {"input_tokens": usual.input_tokens, "output_tokens": usual.output_tokens, **said}
         if usual.slo:
             said = {"slo": usual.slo, **said}
-    return {destination(key): value for key, value in said.items()}
+    return said
 
 
 def _check_rates(entries: Mapping[str, Entry], classes: tuple[TrafficClass, ...]) -> None:
@@ -221,12 +224,11 @@ def _later(node: Node, name: str, context: Context) -> None:
     """Classes are read when it is known what they take from the top level."""
 
 
-WARM_UP: Mapping[str, Reader] = {"duration": options.duration, "prompts": values.word(*WARM_UP_PROMPTS)}
-STOP: Mapping[str, Reader] = {"error_rate": _error_rate, "oversaturation": options.truth}
+WARM_UP: Mapping[str, Reader] = {"duration": forms.duration, "prompts": values.word(*WARM_UP_PROMPTS)}
+STOP: Mapping[str, Reader] = {"error_rate": _error_rate, "oversaturation": forms.truth}
 
-#: Everything that stands at the top level.
+#: Everything that stands at the top level besides options of the run.
 TOP_KEYS: Mapping[str, Reader] = {
-    **OPTIONS,
     **SHARED,
     "preset": preset,
     "warm_up": _warm_up,

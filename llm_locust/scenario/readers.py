@@ -3,20 +3,24 @@
 import re
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, get_args
 
+from llm_locust.core.durations import parse_time
 from llm_locust.core.terms import listed
 from llm_locust.metrics.requests.slo import Slo, parse_slo
-from llm_locust.scenario import options, values
+from llm_locust.scenario import forms, values
 from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
-from llm_locust.scenario.values import Context, Reader
+from llm_locust.scenario.values import Context, Reader, checked
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.headers import HeaderError, header_template
+from llm_locust.workload.arrivals import parse_rate
 from llm_locust.workload.body import parse_body
+from llm_locust.workload.conversations import HISTORY_FORMS, parse_history
+from llm_locust.workload.lengths.times import parse_times
 from llm_locust.workload.lengths.tokens import MAX_TOKENS, Lengths, parse_lengths
 from llm_locust.workload.parts import (
     EXPECTATIONS,
-    HISTORIES,
     Conversation,
     DatasetSource,
     Expected,
@@ -40,9 +44,9 @@ def weight(node: Node, name: str, context: Context) -> float:
 
 
 def rate(node: Node, name: str, context: Context) -> str:
-    return context.check(
-        "request_rate", values.text(node, name, "a rate such as 5 or ramp:1..10,60s"), node.place
-    )
+    found = values.text(node, name, "a rate such as 5 or ramp:1..10,60s")
+    checked(parse_rate, "request_rate", found, node.place)
+    return found
 
 
 def name(node: Node, key: str, context: Context) -> str:
@@ -53,22 +57,22 @@ endpoint = values.word(*DIALECTS)
 
 
 def lengths(node: Node, name: str, context: Context) -> Lengths:
-    return parse_lengths(options.lengths(node, name, context))
+    return parse_lengths(forms.lengths(node, name, context))
 
 
 def slo(node: Node, name: str, context: Context) -> Slo:
-    return parse_slo(options.slo(node, name, context))
+    return parse_slo(forms.slo(node, name, context))
 
 
 def body(node: Node, name: str, context: Context) -> dict[str, Any]:
-    return parse_body(options.body(node, name, context))
+    return parse_body(forms.body(node, name, context))
 
 
 def dataset(node: Node, name: str, context: Context) -> DatasetSource:
     """A file's path, or a mapping of ``file``, ``order`` and ``format``."""
     if not isinstance(node, Fields):
         return DatasetSource(file=values.path(node, name, context))
-    return DatasetSource(**values.read(node, name, options.DATASET, context, required=("file",)))
+    return DatasetSource(**values.read(node, name, forms.DATASET_KEYS, context, required=("file",)))
 
 
 def shared_prefix(node: Node, name: str, context: Context) -> SharedPrefix:
@@ -113,13 +117,10 @@ def conversation(node: Node, name: str, context: Context) -> Conversation:
 
 
 def _time_law(node: Node, name: str, context: Context) -> str:
-    """``5s``, or the text of a distribution (``NAME:...``), which its own grammar has still to check."""
+    """``5s``, or the text of a distribution (``NAME:...``)."""
     found = values.text(node, name, "a time such as 5s")
-    return (
-        context.check(name, found, node.place)
-        if _LAW.fullmatch(found)
-        else options.duration(node, name, context)
-    )
+    checked(parse_times if _LAW.fullmatch(found) else parse_time, name, found, node.place)
+    return found
 
 
 def validators(node: Node, name: str, context: Context) -> tuple[Validator, ...]:
@@ -199,12 +200,12 @@ SHARED_PREFIX: Mapping[str, Reader] = {
     "groups": _whole,
     "tokens": _whole,
     "choice": values.word(*get_args(Choice)),
-    "run_unique": options.truth,
+    "run_unique": forms.truth,
 }
 CONVERSATION: Mapping[str, Reader] = {
     "turns": lengths,
     "think_time": _time_law,
     "patience": _time_law,
-    "history": values.word(*HISTORIES),
+    "history": partial(forms.text, parse=parse_history, allowed=HISTORY_FORMS),
 }
 EXPECTED: Mapping[str, Reader] = {"match": values.word(*EXPECTATIONS), "field": name}

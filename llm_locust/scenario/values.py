@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from llm_locust.core.terms import listed, nearest
@@ -11,23 +11,15 @@ from llm_locust.scenario.tree import Entry, Fields, Items, Node, Place, Scalar, 
 
 T = TypeVar("T")
 
-#: What a text of another room's grammar is checked by; raises ValueError.
+#: What a text is checked by; raises ValueError.
 Check = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What readers need beside their node: the file's folder, and the checks of texts whose grammar is
-    not known here, by key."""
+    """What readers need beside their node: the file's folder."""
 
     folder: str
-    checks: Mapping[str, Check] = field(default_factory=dict)
-
-    def check(self, name: str, text: str, place: Place) -> str:
-        """``text`` itself, when the check for ``name`` has nothing against it."""
-        if name in self.checks:
-            checked(self.checks[name], name, text, place)
-        return text
 
 
 #: A node, the key it stands under, the context -> the value.

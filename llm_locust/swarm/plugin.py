@@ -9,7 +9,7 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from llm_locust.options.table import add_arguments
+from llm_locust.options.parser import add_arguments
 from llm_locust.swarm.channel.securing import end_with_parent, guard_channels
 from llm_locust.swarm.process.bounds import keep_bounded
 from llm_locust.swarm.process.hush import attach_hush

@@ -12,9 +12,6 @@ from llm_locust.workload.text.shared_prefix import SharedPrefix
 #: The forms a dataset may have, where its name does not tell.
 FORMATS = ("jsonl", "sharegpt", "csv", "text")
 
-#: What becomes of the turns before: sent again as the API's history, or not.
-HISTORIES = ("full", "none")
-
 #: How an answer is held against the one that the dataset expects.
 EXPECTATIONS = ("exact", "choice", "number", "regex")
 

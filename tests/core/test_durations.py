@@ -15,8 +15,8 @@ from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.select.where import parse_where
 from llm_locust.options.arrivals import parse_slice
-from llm_locust.options.scenario import CHECKS
 from llm_locust.options.stop_rules import parse_stop_rules
+from llm_locust.options.table import GRAMMAR
 from llm_locust.options.types import parse_timeouts
 from llm_locust.report.run.analysis import parse_window
 from llm_locust.scenario.document import parse_scenario
@@ -91,7 +91,7 @@ def _compare_warmup(text: str) -> object:
 
 
 def _scenario(text: str) -> object:
-    return parse_scenario(text, "s.yaml", CHECKS)
+    return parse_scenario(text, "s.yaml", GRAMMAR)
 
 
 #: Where a duration may stand, with ``{}`` in its place.
@@ -137,8 +137,8 @@ def test_every_place_refuses_the_others_in_the_same_words(place: str, text: str)
 
 
 def test_a_run_time_that_locust_could_not_read_is_written_in_seconds() -> None:
-    assert parse_scenario("run_time: 0.5h", "s.yaml", CHECKS).options["run_time"] == "1800s"
-    assert parse_scenario("run_time: 1h30m", "s.yaml", CHECKS).options["run_time"] == "1h30m"
-    assert parse_scenario("run_time: 90", "s.yaml", CHECKS).options["run_time"] == "90"
+    assert parse_scenario("run_time: 0.5h", "s.yaml", GRAMMAR).options["run_time"] == "1800s"
+    assert parse_scenario("run_time: 1h30m", "s.yaml", GRAMMAR).options["run_time"] == "1h30m"
+    assert parse_scenario("run_time: 90", "s.yaml", GRAMMAR).options["run_time"] == "90"
     with pytest.raises(ValueError, match="a run lasts whole seconds"):
-        parse_scenario("run_time: 1500ms", "s.yaml", CHECKS)
+        parse_scenario("run_time: 1500ms", "s.yaml", GRAMMAR)

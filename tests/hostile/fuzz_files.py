@@ -13,7 +13,8 @@ from typing import Any
 
 from fuzz_target import FOLDER, Target, chance_of, check_line
 
-from llm_locust.options.scenario import CHECKS, stop_rules
+from llm_locust.options.scenario import stop_rules
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario, ScenarioError, load_scenario
 from llm_locust.scenario.request_kind import kinds_of
 from llm_locust.workload.answers.validators import ValidatorError, checks_of
@@ -36,12 +37,12 @@ def check_scenario(data: bytes, path: Path) -> None:
     """A file is a scenario that reaches workers whole and can be run, or an error that names its place."""
     path.write_bytes(data)
     try:
-        found = load_scenario(path, CHECKS)
+        found = load_scenario(path, GRAMMAR)
     except ScenarioError as e:
         check_line(e, str(path))
         return
     check_usable(found)
-    assert Scenario.from_text(found.text_for_workers(), CHECKS) == found
+    assert Scenario.from_text(found.text_for_workers(), GRAMMAR) == found
     json.dumps(found.public_document, allow_nan=False).encode()
 
 
@@ -73,7 +74,7 @@ def check_usable(found: Scenario) -> None:
 def check_text_for_workers(data: bytes) -> None:
     """What a worker gets in place of the file is a scenario, or an error."""
     try:
-        found = Scenario.from_text(data.decode(errors="surrogateescape"), CHECKS)
+        found = Scenario.from_text(data.decode(errors="surrogateescape"), GRAMMAR)
     except ScenarioError as e:
         check_line(e)
         return

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 CHECK = """
 import sys
 from locust.argument_parser import LocustArgumentParser
-from llm_locust.options.table import add_arguments
+from llm_locust.options.parser import add_arguments
 from llm_locust.swarm.run.preflight import check_target
 from llm_locust.options.settings import UsageError, parse_settings
 parser = LocustArgumentParser()

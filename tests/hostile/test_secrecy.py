@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llm_locust.client.http.pool import Target, TargetError
 from llm_locust.deployment.endpoints import Endpoint, EndpointError
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
 from llm_locust.wire.secrecy import (
@@ -202,7 +203,7 @@ def test_a_body_without_such_names_stays_as_it_is(value: object) -> None:
 
 def test_what_is_told_of_a_scenario_has_no_keys_of_bodies_or_headers() -> None:
     document = {"classes": {"a": {"body": {"provider": {"api_key": KEY}}, "headers": {"X-Key": KEY}}}}
-    scenario = Scenario.from_text(json.dumps({"path": "s.yaml", "scenario": document}))
+    scenario = Scenario.from_text(json.dumps({"path": "s.yaml", "scenario": document}), GRAMMAR)
     assert KEY not in json.dumps(scenario.public_document)
     assert scenario.classes[0].body == {"provider": {"api_key": KEY}}
     assert KEY in scenario.text_for_workers()

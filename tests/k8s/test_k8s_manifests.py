@@ -15,6 +15,7 @@ from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found,
 from llm_locust.cli import k8s as command
 from llm_locust.cli import upload as upload_command
 from llm_locust.k8s.overlay import MANIFESTS
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
 
 #: Reads the real parser: Locust's options and ours, and the environment variables of all.
@@ -194,7 +195,7 @@ def test_what_the_base_carries_is_what_the_project_has() -> None:
         copied = (MANIFESTS / "overlays" / "locust-operator" / name).read_text()
         assert copied == (base / name).read_text()
     for path in MANIFESTS.rglob("scenario.yaml"):
-        assert load_scenario(path).options["gate"]
+        assert load_scenario(path, GRAMMAR).options["gate"]
     for path in base.glob("*.yaml"):
         for line in path.read_text().splitlines():
             assert "image:" not in line or line.endswith(f"image: llm-locust:{version('llm-locust')}")

@@ -18,6 +18,7 @@ from k8s_tools import kubectl_on_path
 from llm_locust.cli import k8s as command
 from llm_locust.k8s.scenario_files import MOST_BYTES, RenderError, files_of
 from llm_locust.k8s.target import ServerTarget
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +275,7 @@ def test_files_of_the_image_are_left_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(p.name for p in (ROOT / "examples").glob("*.yaml")))
 def test_every_example_scenario_renders(render: Render, name: str, tmp_path: Path) -> None:
     scenario = ROOT / "examples" / name
-    for named in files_of(load_scenario(scenario).document, scenario.parent):
+    for named in files_of(load_scenario(scenario, GRAMMAR).document, scenario.parent):
         shutil.copyfile(scenario.parent / named, tmp_path / named)
     assert render(scenario.read_text(), *TARGET).code == 0
 

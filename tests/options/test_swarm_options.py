@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from llm_locust.client.http.connection import Timeouts
 from llm_locust.core.manifest import Manifest
-from llm_locust.options.settings import RECORDED_OPTIONS, Settings, UsageError, parse_settings, with_roofline
+from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.options.types import parse_header, parse_size, parse_timeouts
 from llm_locust.store import read_manifest
 from llm_locust.swarm.clocks.run_clock import RunClock
@@ -221,11 +221,6 @@ def test_a_body_without_keys_is_recorded_as_it_was_given() -> None:
 def test_secrets_are_not_shown_by_the_settings(secretive: Settings) -> None:
     assert not any(secret in repr(secretive) for secret in (KEY, TOKEN, HEADER))
     assert not any(secret in repr(secretive.text) for secret in (KEY, TOKEN, HEADER))
-
-
-def test_header_is_no_recorded_option() -> None:
-    assert "header" not in RECORDED_OPTIONS
-    assert set(DEFAULTS) - set(RECORDED_OPTIONS) == {"header", "print_summary"}
 
 
 class NoRecords:

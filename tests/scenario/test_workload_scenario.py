@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.requests.slo import Slo
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import (
     Conversation,
     DatasetSource,
@@ -30,19 +31,17 @@ from llm_locust.scenario import (
 )
 from llm_locust.scenario.classes import CLASS_KEYS, SHARED
 from llm_locust.scenario.document import STOP, TOP_KEYS, WARM_UP
-from llm_locust.scenario.options import DATASET, OPTIONS
+from llm_locust.scenario.forms import DATASET_KEYS
 from llm_locust.scenario.presets import PRESETS
 from llm_locust.scenario.readers import CONVERSATION, EXPECTED, SHARED_PREFIX, VALIDATORS
-from llm_locust.workload.arrivals import parse_arrival, parse_rate
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
-CHECKS = {"arrival": parse_arrival, "request_rate": parse_rate}
 
 
 def of(text: str) -> Scenario:
-    return parse_scenario(text, "s.yaml", CHECKS)
+    return parse_scenario(text, "s.yaml", GRAMMAR)
 
 
 def only(text: str) -> TrafficClass:
@@ -52,7 +51,7 @@ def only(text: str) -> TrafficClass:
 
 def complaint(text: str, path: str = "s.yaml") -> str:
     with pytest.raises(ScenarioError) as caught:
-        parse_scenario(text, path, CHECKS)
+        parse_scenario(text, path, GRAMMAR)
     message = str(caught.value)
     assert len(message.splitlines()) == 1
     return message
@@ -70,7 +69,7 @@ def test_options_come_out_as_the_command_line_would_hold_them() -> None:
     )
     assert found.options == {
         "model": "8",
-        "num_users": 5,
+        "users": 5,
         "spawn_rate": 2.0,
         "run_time": "1h30m",
         "input_tokens": "512",
@@ -111,12 +110,12 @@ classes:
     body: {temperature: 0.5, stop: [a, b], user: null}
     headers: {X-Session: "s-{session}"}
     slo: ttft=1s
-    conversation: {turns: "uniform:3,8", think_time: 5s, patience: "uniform:1,5", history: none}
+    conversation: {turns: "uniform:3,8", think_time: 5s, patience: "uniform:1s,5s", history: 'last:3'}
     validators: [{regex: '^\\d'}, {contains: [a, b]}, {json_schema: {type: object}}, {max_repetition: 0.5},
                  {function: my.checks:is_sql}]
     expected: {match: number, field: answer}
 """
-    (found,) = parse_scenario(text, path).classes
+    (found,) = parse_scenario(text, path, GRAMMAR).classes
     assert found.input_tokens is None
     assert found.output_tokens is not None
     assert found.output_tokens.text == "uniform:10,20"
@@ -136,7 +135,7 @@ classes:
         headers={"x-session": "s-{session}"},
         slo=Slo(ttft_s=1.0),
         conversation=Conversation(
-            turns=found.conversation.turns, think_time="5s", patience="uniform:1,5", history="none"
+            turns=found.conversation.turns, think_time="5s", patience="uniform:1s,5s", history="last:3"
         ),
         validators=(
             Validator("regex", r"^\d"),
@@ -188,7 +187,7 @@ def test_warm_up_and_stop_rules() -> None:
 
 def test_a_dataset_at_the_top_level_is_an_option_and_keeps_its_order(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("prompt\nhello\n")
-    found = parse_scenario("dataset: {file: q.csv, order: weighted}", str(tmp_path / "s.yaml"))
+    found = parse_scenario("dataset: {file: q.csv, order: weighted}", str(tmp_path / "s.yaml"), GRAMMAR)
     assert found.options == {"dataset": str(tmp_path / "q.csv")}
     assert found.dataset == DatasetSource(file=str(tmp_path / "q.csv"), order="weighted")
 
@@ -201,7 +200,7 @@ def test_paths_start_at_the_folder_of_the_scenario(tmp_path: Path, monkeypatch: 
         "input_tokens: file:l.csv\narrival: 'trace: t.csv'\nca_cert: ca.pem\nout: o"
     )
     monkeypatch.chdir(tmp_path)
-    assert load_scenario("sub/s.yaml", CHECKS).options == {
+    assert load_scenario("sub/s.yaml", GRAMMAR).options == {
         "input_tokens": "file:sub/l.csv",
         "arrival": "trace:sub/t.csv",
         "ca_cert": "sub/ca.pem",
@@ -244,7 +243,7 @@ def test_a_preset_at_the_top_level_fills_options() -> None:
     [
         (
             "modle: x",
-            "s.yaml:1:1: unknown key 'modle'; did you mean \"model\"? a scenario takes host, model, ",
+            "s.yaml:1:1: unknown key 'modle'; did you mean \"model\"? a scenario takes host, users, ",
         ),
         (
             "classes:\n  a:\n    wieght: 1",
@@ -367,7 +366,7 @@ def test_braces_around_no_word_are_as_they_stand() -> None:
 
 def test_a_missing_scenario_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
-        load_scenario(tmp_path / "none.yaml")
+        load_scenario(tmp_path / "none.yaml", GRAMMAR)
     assert str(caught.value) == f"{tmp_path}/none.yaml: cannot be read: No such file or directory"
 
 
@@ -376,8 +375,8 @@ def test_a_missing_scenario_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_every_example_loads_and_reaches_the_workers_whole(path: Path) -> None:
-    found = load_scenario(path, CHECKS)
-    assert Scenario.from_text(found.text_for_workers(), CHECKS) == found
+    found = load_scenario(path, GRAMMAR)
+    assert Scenario.from_text(found.text_for_workers(), GRAMMAR) == found
 
 
 def test_the_text_for_workers_does_not_depend_on_how_the_file_is_laid_out() -> None:
@@ -388,17 +387,17 @@ def test_the_text_for_workers_does_not_depend_on_how_the_file_is_laid_out() -> N
 
 def test_a_worker_without_a_file_that_the_scenario_names_says_which(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text('"hello"\n')
-    text = parse_scenario("dataset: q.jsonl", str(tmp_path / "s.yaml")).text_for_workers()
+    text = parse_scenario("dataset: q.jsonl", str(tmp_path / "s.yaml"), GRAMMAR).text_for_workers()
     (tmp_path / "q.jsonl").unlink()
     with pytest.raises(ScenarioError) as caught:
-        Scenario.from_text(text)
+        Scenario.from_text(text, GRAMMAR)
     assert str(caught.value).startswith(f"{tmp_path}/s.yaml: dataset 'q.jsonl': there is no such file")
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"path": 1, "scenario": 2}', "[" * 100_000])
 def test_a_text_that_is_no_scenarios_is_refused(text: str) -> None:
     with pytest.raises(ScenarioError):
-        Scenario.from_text(text)
+        Scenario.from_text(text, GRAMMAR)
 
 
 def test_header_values_stand_in_no_representation_and_are_known_as_secrets() -> None:
@@ -416,8 +415,9 @@ def outcome(text: str) -> Scenario | str:
         return str(e)
 
 
+KEYS = [*GRAMMAR.options, *TOP_KEYS]
 _words = st.sampled_from(
-    [*TOP_KEYS, *CLASS_KEYS, "file", "groups", "a", "chat", "poisson", "500ms", "ttft=1s", ".", "5s"]
+    [*KEYS, *CLASS_KEYS, "file", "groups", "a", "chat", "poisson", "500ms", "ttft=1s", ".", "5s"]
 )
 _values = st.recursive(
     _words | st.integers(-2, 10**20) | st.floats() | st.booleans() | st.none() | st.text(max_size=5),
@@ -427,7 +427,7 @@ _values = st.recursive(
 _documents: st.SearchStrategy[Any] = st.fixed_dictionaries(
     {},
     optional={
-        **dict.fromkeys(TOP_KEYS, _values),
+        **dict.fromkeys(KEYS, _values),
         "classes": st.dictionaries(
             _words, st.dictionaries(st.sampled_from([*CLASS_KEYS]), _values, max_size=3)
         ),
@@ -439,7 +439,7 @@ _documents: st.SearchStrategy[Any] = st.fixed_dictionaries(
 def test_any_text_whatsoever_is_a_scenario_or_an_error_of_one_line(text: str) -> None:
     found = outcome(text)
     if isinstance(found, Scenario):
-        assert Scenario.from_text(found.text_for_workers(), CHECKS) == found
+        assert Scenario.from_text(found.text_for_workers(), GRAMMAR) == found
     else:
         assert found.startswith("s.yaml:")
         assert len(found.splitlines()) == 1
@@ -533,11 +533,11 @@ def documented(section: str) -> list[str]:
 @pytest.mark.parametrize(
     ("section", "keys"),
     [
-        ("Top level: options of the run", OPTIONS),
-        ("Top level: the run as a whole", dict.fromkeys(TOP_KEYS.keys() - OPTIONS.keys() - SHARED.keys())),
+        ("Top level: options of the run", GRAMMAR.options),
+        ("Top level: the run as a whole", dict.fromkeys(TOP_KEYS.keys() - SHARED.keys())),
         ("Top level: given to every class", SHARED),
         ("Classes", dict.fromkeys(CLASS_KEYS.keys() - SHARED.keys())),
-        ("dataset", DATASET),
+        ("dataset", DATASET_KEYS),
         ("shared_prefix", SHARED_PREFIX),
         ("conversation", CONVERSATION),
         ("validators", VALIDATORS),
@@ -549,12 +549,3 @@ def documented(section: str) -> list[str]:
 )
 def test_the_reference_has_every_key_once_and_no_other(section: str, keys: Mapping[str, Any]) -> None:
     assert sorted(documented(section)) == sorted(keys)
-
-
-def test_every_option_of_the_command_line_may_stand_in_a_scenario() -> None:
-    source = (ROOT / "llm_locust" / "options" / "table.py").read_text()
-    flags = re.findall(r'\badd\(\s*"--([a-z0-9-]+)"', source)
-    assert len(flags) > 15
-    # The secret is each process's own: workers show theirs before they are sent a scenario.
-    own = {"scenario", "swarm_secret_env"}
-    assert {flag.replace("-", "_") for flag in flags} - own <= OPTIONS.keys() | SHARED.keys()

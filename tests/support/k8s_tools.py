@@ -13,6 +13,7 @@ import yaml
 
 from llm_locust.cli.k8s import render
 from llm_locust.k8s.overlay import MANIFESTS, OverlayPlan, write_overlay
+from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ class Rendered:
 
 
 def _write_with_pod_discovery(folder: Path) -> None:
-    scenario = load_scenario(MANIFESTS / "base" / "scenario.yaml")
+    scenario = load_scenario(MANIFESTS / "base" / "scenario.yaml", GRAMMAR)
     target = "http://vllm.llm-locust.svc:8000"
     write_overlay(OverlayPlan(scenario=scenario, workers=2, target=target, pod_discovery=True), folder)
 

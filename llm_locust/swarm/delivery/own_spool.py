@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from llm_locust.options.table import OWN_SPOOL
+from llm_locust.options.option import OWN_SPOOL
 from llm_locust.store import Spool
 from llm_locust.store.files import check_folder_name
 from llm_locust.swarm.channel.messages import RunInfo

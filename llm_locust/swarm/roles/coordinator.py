@@ -10,8 +10,8 @@ from locust.env import Environment
 
 from llm_locust.metrics.summary import EXIT_INCOMPLETE
 from llm_locust.metrics.summary_types.summary import as_json
+from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
-from llm_locust.options.table import OWN_SPOOL
 from llm_locust.report.output import shown_json
 from llm_locust.report.render.console import print_report
 from llm_locust.swarm.channel.dropped import Dropped

@@ -18,6 +18,7 @@ from llm_locust.live.ending import live_end
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.settings import Settings
+from llm_locust.options.table import OPTIONS
 from llm_locust.report.inputs.live_figures import write_live_end
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report
@@ -243,14 +244,15 @@ def _versions() -> dict[str, str]:
 
 
 def _command(settings: Settings) -> list[str]:
-    """The command line, the values of ``--header`` and other secrets blanked out."""
+    """The command line, the values of headers and other secrets blanked out."""
+    secret = [row.flag for row in OPTIONS if row.secret]
     words: list[str] = []
     hide = False
     for word in sys.argv:
         if hide:
             word = word.partition("=")[0] + "=***"
-        elif word.startswith("--header="):
+        elif word.partition("=")[0] in secret and "=" in word:
             word = "=".join(word.split("=")[:2]) + "=***"
-        hide = word == "--header"
+        hide = word in secret
         words.append(blanked(word, settings.secrets))
     return words

@@ -1,0 +1,70 @@
+"""Options of what is shown, kept and computed of a run besides its requests."""
+
+from llm_locust.core.durations import parse_time
+from llm_locust.options.option import Option
+from llm_locust.options.types import PROGRESS_MODES, parse_price, read_shape
+from llm_locust.roofline.gpus import gpu_named
+from llm_locust.scenario import forms
+
+#: What a run costs.
+PRICES = tuple(
+    Option(flag, meaning, parse_price, metavar, form=forms.NUMBER)
+    for flag, metavar, meaning in (
+        ("--gpu-hour-cost", "COST", "what one GPU costs an hour, for the cost of requests and tokens"),
+        ("--gpus", "N", "how many GPUs serve"),
+        ("--input-token-price", "COST", "of an API, for a million input tokens"),
+        ("--output-token-price", "COST", "of an API, for a million output tokens"),
+    )
+)
+
+REPORT = (
+    Option(
+        "--progress",
+        "of a headless run: a live panel (rich), a line every 10 s (plain), or Locust's table (locust); "
+        "auto takes the panel on a terminal (default auto)",
+        choices=PROGRESS_MODES,
+        record=None,
+    ),
+    Option(
+        "--rolling-summary",
+        "in a soak: every so often a report of what has come so far, in so-far/ of the run directory",
+        parse_time,
+        "TIME",
+        form=forms.TIME,
+        record=None,
+    ),
+    Option(
+        "--metrics-port",
+        "serve /metrics for Prometheus on a port of its own",
+        metavar="N",
+        kind="whole",
+        record=None,
+    ),
+    Option(
+        "--metrics-host",
+        "address of --metrics-port (default 127.0.0.1)",
+        metavar="HOST",
+        default="127.0.0.1",
+        record=None,
+    ),
+    Option("--gpu-type", "the GPU that serves, as h100: for MFU and MBU", gpu_named, "NAME"),
+    Option(
+        "--model-shape",
+        "the model that is served, as in examples/models; with --gpu-type and --gpus",
+        read_shape,
+        "FILE",
+        kind="path",
+    ),
+    *PRICES,
+    Option(
+        "--upload",
+        "copy the run directory there after the report, and after each --rolling-summary: "
+        "s3://bucket/prefix, gs://bucket/prefix or a path; credentials come from the environment",
+        metavar="TO",
+    ),
+    Option("--print-summary", "summary.json as the last line on standard output", kind="truth", record=None),
+    Option(
+        "--require-valid", "exit code 3 when the client's verdict is 'invalid'", kind="truth", compared=False
+    ),
+    Option("--allow-incomplete", "no exit code 4 when records are missing", kind="truth", compared=False),
+)

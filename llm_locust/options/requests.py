@@ -1,0 +1,94 @@
+"""Options that say what is sent."""
+
+import json
+
+from llm_locust.options.option import Option
+from llm_locust.scenario import forms
+from llm_locust.wire.secrecy import key_texts, without_keys
+from llm_locust.workload.body import parse_body
+from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.workload.ordering import ORDERS
+from llm_locust.workload.text.shared_prefix import parse_shared_prefix
+
+
+def recorded_body(text: str) -> str:
+    """The text as it is, or without the values of fields that have the name of a key."""
+    fields = parse_body(text) if text else {}
+    return json.dumps(without_keys(fields), ensure_ascii=False) if any(key_texts(fields)) else text
+
+
+REQUESTS = (
+    Option(
+        "--scenario",
+        "YAML file with all of these options and more, such as classes of requests; what the command "
+        "line or the environment says wins",
+        metavar="FILE",
+        kind="path",
+        place=None,
+        compared=False,
+    ),
+    Option("--model", "model name; default: the only one that the server lists", ui=True, compared=False),
+    Option(
+        "--input-tokens",
+        "length of synthetic prompts in tokens: 512, uniform:100,1000, normal:512,64, "
+        "lognormal:512,1.2, file:lengths.csv (default 512)",
+        parse_lengths,
+        "D",
+        form=forms.LENGTHS,
+        ui=True,
+    ),
+    Option(
+        "--output-tokens",
+        "max_tokens of the answers, a distribution as for --input-tokens (default 128; "
+        "with --dataset what its lines say)",
+        parse_lengths,
+        "D",
+        form=forms.LENGTHS,
+        ui=True,
+    ),
+    Option(
+        "--dataset",
+        "prompts instead of synthetic ones: JSON Lines of messages, ShareGPT's JSON, a CSV with a "
+        "column named prompt, plain text with one prompt a line",
+        metavar="FILE",
+        kind="path",
+        form=forms.DATASET,
+        ui=True,
+    ),
+    Option("--dataset-order", "of the dataset's lines (default sequential)", choices=ORDERS),
+    Option(
+        "--tokenizer",
+        "Hugging Face folder or tokenizer.json: prompts then have exactly the asked lengths, and "
+        "answers whose usage the server does not tell are counted by it",
+        metavar="PATH",
+        kind="path",
+    ),
+    Option(
+        "--shared-prefix",
+        'beginnings that many prompts share: "groups=10 tokens=1000 choice=uniform|zipf run_unique=yes|no"',
+        parse_shared_prefix,
+        "P",
+        place="classes",
+        ui=True,
+    ),
+    Option(
+        "--unique-head",
+        "on: every prompt begins with words of its own, lest a prefix cache knows it (default on)",
+        choices=("on", "off"),
+        place="classes",
+    ),
+    Option(
+        "--calibrate",
+        "correct the lengths of synthetic prompts by the server's own first counts, where no tokenizer "
+        "is given; texts then depend on when answers came (default auto: unless --seed is given)",
+        choices=("auto", "on", "off"),
+    ),
+    Option(
+        "--body",
+        'fields added to every request body, such as \'{"temperature": 0, "ignore_eos": true}\'',
+        parse_body,
+        "JSON",
+        form=forms.BODY,
+        record=recorded_body,
+    ),
+)

@@ -1,0 +1,123 @@
+"""Options of a run as a whole: its limits, its length, where its records are."""
+
+from llm_locust.core.durations import parse_time
+from llm_locust.metrics.gates import parse_gates
+from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.options.option import Option, OwnSpool
+from llm_locust.options.types import parse_size, parse_timeouts
+from llm_locust.scenario import forms
+from llm_locust.workload.lengths.times import DEFAULT_DRAIN
+
+
+def parse_seed(seed: int) -> int:
+    """A whole number from 0 (raises ValueError)."""
+    if seed < 0:
+        raise ValueError(f"{seed} is negative; give a whole number from 0")
+    return seed
+
+
+RUN = (
+    Option(
+        "--slo",
+        'limits per request, for goodput: "ttft=500ms tpot=50ms e2el=10s"',
+        parse_slo,
+        "LIMITS",
+        form=forms.LIMITS,
+        ui=True,
+        compared=False,
+    ),
+    Option(
+        "--slo-from",
+        "where the limits of ttft, ttfo and e2el begin (default: scheduled in an open loop, else sent)",
+        choices=("sent", "scheduled"),
+    ),
+    Option(
+        "--gate",
+        'limits for the run, such as "goodput>=0.95 p99_ttft<800ms output_tps>2000"; '
+        "a broken one gives exit code 1",
+        parse_gates,
+        "GATES",
+        form=forms.GATES,
+        ui=True,
+        compared=False,
+    ),
+    Option(
+        "--warmup",
+        "left out of the measured window, such as 30s (default 0s)",
+        parse_time,
+        "TIME",
+        default="0s",
+        form=forms.TIME,
+        ui=True,
+        compared=False,
+    ),
+    Option("--out", "run directory (default runs/<time>-<name>)", metavar="DIR", compared=False),
+    Option(
+        "--spool",
+        "where a worker keeps batches of records until the master has them, or off "
+        "(default: spool/ in the run directory)",
+        metavar="DIR",
+        action=OwnSpool,
+        compared=False,
+    ),
+    Option(
+        "--seed",
+        "reproducible lengths and prompts (default: drawn and recorded)",
+        parse_seed,
+        "N",
+        kind="whole",
+        form=forms.WHOLE_FROM_0,
+        compared=False,
+    ),
+    Option(
+        "--swarm-secret-env",
+        "environment variable of master and workers that holds the run's secret, 16 characters or more: "
+        "who does not know it takes no part in the run, and is sent none of its options (default: none; "
+        "--processes makes its own)",
+        metavar="NAME",
+        place=None,  # each process's own: workers show theirs before they are sent a scenario
+        record=None,
+    ),
+    Option(
+        "--timeouts",
+        'bounds of one request (default "first=60s gap=30s total=600s")',
+        parse_timeouts,
+        "BOUNDS",
+        default="first=60s gap=30s total=600s",
+        form=forms.bounds_form(parse_timeouts, "first", "gap", "total"),
+    ),
+    Option(
+        "--max-answer",
+        "most bytes of one answer; a larger one is broken off, and invalid (default 64MiB)",
+        parse_size,
+        "SIZE",
+        default="64MiB",
+        compared=False,
+    ),
+    Option(
+        "--drain",
+        "how long requests under way are waited for once the load has ended; 0 cuts them at once "
+        "(default 60s)",
+        parse_time,
+        "TIME",
+        default=DEFAULT_DRAIN,
+        form=forms.TIME,
+        ui=True,
+    ),
+    Option(
+        "--flush-timeout",
+        "how long the workers' last records are waited for (default 30s)",
+        parse_time,
+        "TIME",
+        default="30s",
+        form=forms.TIME,
+        compared=False,
+    ),
+    Option(
+        "--replica-header",
+        "response header that names the replica (repeatable; common ones are known)",
+        metavar="NAME",
+        kind="list",
+        compared=False,
+    ),
+)
