@@ -21,7 +21,7 @@ from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.compare.comparison import Row, Verdict, compare
-from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.question import Question
 from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
 
 REQUESTS = 2_000
@@ -63,7 +63,7 @@ def run(seed: int, profile: EngineProfile) -> Compared:
         workers=[WorkerFacts(id="w", index=0, announced=REQUESTS, received=REQUESTS)],
     )
     batch = RecordBatch.from_records(records, worker="w")
-    return measure_for_comparison(batch, manifest, parse_slo(SLO), "run", 0.0)
+    return measure_for_comparison(batch, manifest, Question(slo=SLO, warmup_s=0.0))
 
 
 def served(

@@ -18,7 +18,7 @@ from golden_frame import at, frame
 
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.peers.compat import compat
-from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 
 _TAKEN = ("steal_percent", "throttled_percent")
@@ -286,7 +286,7 @@ def test_a_key_that_is_not_computed_here_is_a_difference(expected: Any) -> None:
 
 def test_the_words_of_other_tools_are_by_their_formulas(made: Any, df: Any) -> None:
     manifest = run.manifest(made)
-    found = compat(measure(run.batch(made), manifest, parse_slo(manifest.slo), "run", run.WARMUP_S))
+    found = compat(measure(run.batch(made), manifest, Question(warmup_s=run.WARMUP_S)))
     assert not differences({"compat": found}, {"compat": by_pandas.compat(df)})
     # The same word is not the same number.
     p50 = found["vllm"]["tpot_ms"]["p50"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
-from llm_locust.metrics.summary import WINDOWS
+from llm_locust.metrics.question import WINDOWS, Question
 from llm_locust.report.compare.data import as_data
 from llm_locust.report.compare.outcome import Outcome, compare_runs
 from llm_locust.report.compare.tables import sections
@@ -64,10 +64,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         outcome = compare_runs(
             paths,
+            Question(slo=args.slo, window=args.window, warmup_s=args.warmup),
             gates=parse_relative_gates(args.gate),
-            slo=args.slo,
-            window=args.window,
-            warmup_s=args.warmup,
             gate_unknown=args.gate_unknown,
         )
         if args.html is not None:

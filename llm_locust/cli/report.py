@@ -11,16 +11,17 @@ import pyarrow as pa
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
 from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.metrics.question import WINDOWS, Question, parse_window
 from llm_locust.metrics.stats.percentiles import parse_percentiles
-from llm_locust.metrics.summary import WINDOWS, exit_code
+from llm_locust.metrics.summary import exit_code
 from llm_locust.metrics.summary_types.summary import as_json
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.formats.vllm import vllm_json
-from llm_locust.report.inputs.sources import Source, open_source
+from llm_locust.report.inputs.sources import Source, answers_of, open_source
 from llm_locust.report.output import one_line, printing, shown_json
 from llm_locust.report.render.console import print_report
 from llm_locust.report.render.markdown import markdown
-from llm_locust.report.run.analysis import Analysis, Question, analyse, parse_window
+from llm_locust.report.run.analysis import Analysis, analyse
 from llm_locust.report.run.build import write_reports
 from llm_locust.report.run.so_far import open_so_far
 from llm_locust.store import StoreError, create_run_dir, holds_a_run, write_text
@@ -128,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         opened = (
             open_so_far(args.runs[0])
             if args.so_far
-            else open_source(args.runs, args.slo, args.gate, skip_bad=args.skip_bad)
+            else open_source(args.runs, question, skip_bad=args.skip_bad)
         )
         with opened as source:
             for line in source.unreadable:
@@ -157,7 +158,7 @@ def _question(args: argparse.Namespace) -> Question:
         percentiles=args.percentiles,
         by=args.by,
         where=args.where,
-        quality_baseline=args.quality_baseline,
+        quality_baseline=answers_of(args.quality_baseline) if args.quality_baseline else None,
         prices=Prices(**{name: getattr(args, name) for name in _PRICES}) or None,
         roof=_roof(args),
     )

@@ -18,6 +18,7 @@ from llm_locust.metrics.columns import (
     groups,
     slices,
 )
+from llm_locust.metrics.question import WINDOWS, Question
 from llm_locust.metrics.requests.gaps import PooledGaps
 from llm_locust.metrics.requests.goodput import Judgement, Limits, MeasuredFrom, judge
 from llm_locust.metrics.requests.latency import per_request
@@ -31,7 +32,7 @@ from llm_locust.metrics.select.first_tries import FirstTries
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.cells import time_cells
 from llm_locust.metrics.whole import Whole
-from llm_locust.metrics.window import Population, Window, run_window
+from llm_locust.metrics.window import Population, Window, given_window, run_window
 
 #: Both limits that say when each token is in time.
 _PACE = {"ttft", "tpot"}
@@ -66,23 +67,22 @@ class Measured:
         return Population.of(self.c, self.window.scheduled(self.c), rows)
 
 
-def measure(
-    requests: Requests, manifest: Manifest, slo: Slo, window: str | Window, warmup_s: float
-) -> Measured:
+def measure(requests: Requests, manifest: Manifest, question: Question) -> Measured:
     """Find the window by the times alone, then measure every part in it.
 
     Args:
-        window: one that is known, or ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
+        requests: those that ``question.where`` leaves.
 
     Raises:
-        ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
+        ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``; no SLO; as
+            :func:`find_window` raises it.
     """
     from_ = measured_from(manifest)
     requests = asked(requests)
-    span = window if isinstance(window, Window) else find_window(requests, manifest, window, warmup_s)
+    limits = limits_of(manifest, question.slo_of(manifest))
+    span = find_window(requests, manifest, question)
     origin_ns = _origin_ns(requests, manifest)
     columns, credits = Whole(Columns, len(requests)), Whole(Credits, len(requests))
-    limits = limits_of(manifest, slo)
     judgements, on_time = Whole(Judgement, len(requests)), Whole(_OnTime, len(requests))
     gaps = PooledGaps()
     for batch in requests.parts(PART_COLUMNS):
@@ -144,16 +144,27 @@ def _origin_ns(requests: Requests, manifest: Manifest) -> int:
     return min((int(part.min()) for part in parts if len(part)), default=manifest.started_ns)
 
 
-def find_window(requests: Requests, manifest: Manifest, window: str, warmup_s: float) -> Window:
-    """The ``run`` or the ``steady`` window, by the times and the load that was asked for."""
+def find_window(requests: Requests, manifest: Manifest, question: Question) -> Window:
+    """The window that is asked for: ``steady`` by the times and the load that was asked for.
+
+    Raises:
+        ValueError: an unknown one, one after the run's end, or a warm-up that is negative.
+    """
+    window, warmup_s = question.window, question.warmup_of(manifest)
+    if isinstance(window, Window):
+        return window
+    if isinstance(window, str) and window not in WINDOWS:
+        raise ValueError(f'unknown window "{window}": write one of {", ".join(WINDOWS)}')
     requests = asked(requests)
     origin_ns = _origin_ns(requests, manifest)
     whole = Whole(Times, len(requests))
     for batch in requests.parts(TIME_COLUMNS):
         whole.add(Times.of(batch, origin_ns), len(batch))
     times = whole.value()
+    if not isinstance(window, str):
+        return given_window(run_window(times, manifest, 0.0), manifest.started_ns, *window)
     span = run_window(times, manifest, warmup_s)
-    if window != "steady":
+    if window == "run":
         return span
     return steady_window(asked_load(requests, manifest, origin_ns), times, span)
 

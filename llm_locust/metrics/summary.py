@@ -3,29 +3,28 @@
 Its keys are a contract. Values are plain Python; what is not defined is None.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.answers.accuracy import Answers, ByPrompt
+from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality
 from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.deployment.availability import reliability
-from llm_locust.metrics.deployment.cost import Prices, cost
+from llm_locust.metrics.deployment.cost import cost
 from llm_locust.metrics.deployment.energy import energy
 from llm_locust.metrics.deployment.fairness import deployment
 from llm_locust.metrics.deployment.server_metrics import server_metrics
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.deployment.utilisation import utilisation
-from llm_locust.metrics.gates import Gate, evaluate, parse_gates
+from llm_locust.metrics.gates import evaluate
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.peers.compat import compat
+from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.goodput import Missing
-from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.requests.tokens import delivery, tokens
 from llm_locust.metrics.sections.completeness import (
     completeness,
@@ -43,12 +42,9 @@ from llm_locust.metrics.sections.steadiness import steadiness, untold
 from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
-from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA, Summary
-from llm_locust.metrics.window import Population, Window, run_window
-from llm_locust.roofline.roof import Roof, roof_of_options
-
-WINDOWS = ("run", "steady")
+from llm_locust.metrics.window import Population, run_window
+from llm_locust.roofline.roof import Roof
 
 #: What a run's result makes the exit code. 2 is of what could not begin, or be read, at all.
 EXIT_GATE, EXIT_INVALID, EXIT_INCOMPLETE = 1, 3, 4
@@ -57,58 +53,41 @@ EXIT_GATE, EXIT_INVALID, EXIT_INCOMPLETE = 1, 3, 4
 def summarise(
     requests: Requests,
     manifest: Manifest,
+    question: Question = PLAIN,
     *,
-    slo: Slo | None = None,
-    gates: tuple[Gate, ...] | None = None,
-    warmup_s: float | None = None,
-    window: str | Window = "run",
-    quality_baseline: ByPrompt | None = None,
-    percentiles: Mapping[str, float] = PERCENTILES,
     rows_of_run: int | None = None,
-    prices: Prices | None = None,
     measured: Measured | None = None,
     server: ServerSeries | None = None,
     live: LiveEnd | None = None,
-    roof: Roof | None = None,
 ) -> dict[str, Any]:
     """The content of ``summary.json``: JSON-ready, with None for what is not defined.
 
-    What is not given is the manifest's. The manifest's option ``slo_from`` (``sent`` or
-    ``scheduled``) says where the SLO is measured from; without it an open loop is measured from
-    scheduled, a closed one from sent.
+    The manifest's option ``slo_from`` (``sent`` or ``scheduled``) says where the SLO is measured from;
+    without it an open loop is measured from scheduled, a closed one from sent.
 
     Args:
         requests: a batch, or requests that are read part by part and never are in memory as a whole. First
             tries of requests that were sent again are counted, and are in no other figure.
-        window: one that is known, or ``run`` or ``steady``, see :mod:`llm_locust.metrics.window`.
-        quality_baseline: the answers of another run, for ``quality.baseline``; see
-            :func:`~llm_locust.metrics.answers.accuracy.accuracy_difference`.
-        percentiles: of the latencies, key to percent; gates and reports need the standard ones among them.
         rows_of_run: where ``requests`` are a selection, the number that they were selected from:
             completeness is the run's, and of lost requests it is not known whether they belong here.
-        prices: for ``cost``; each that is None is the manifest's option of that name.
         measured: what :func:`~llm_locust.metrics.measured.measure` gives for all of this, where it is there.
         server: what was scraped of the servers, in the same window, for ``server`` and ``energy``; both are
             of all requests, so of a selection there is neither.
         live: the run's last live figures, for ``live_check``, which a selection has not either.
-        roof: the model and its GPUs, for ``roofline``; without it those of the manifest's options.
 
     Raises:
-        ValueError: another window; a warm-up that is negative; a text of the manifest that is no
-            SLO, no gate or no price (:class:`SloError`, :class:`GateError`, :class:`PriceError`).
+        ValueError: as :class:`~llm_locust.metrics.question.Question` and
+            :func:`~llm_locust.metrics.measured.find_window` raise it.
     """
-    slo = parse_slo(manifest.slo) if slo is None else slo
-    gates = parse_gates(manifest.gates) if gates is None else gates
-    warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
-    prices = (prices or Prices()).or_else(Prices.of_options(manifest.options))
+    gates, warmup_s = question.gates_of(manifest), question.warmup_of(manifest)
     stored, requests = len(asked(requests).stored), asked(requests)
-    m = measured or measure(requests, manifest, slo, chosen_window(window, warmup_s), warmup_s)
+    m = measured or measure(requests, manifest, question)
     c, rows = m.c, stored if rows_of_run is None else rows_of_run
     selection = rows_of_run is not None
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
     missing = Missing(requests_lost(manifest, rows), requests_unsent(manifest, warmup_s))
     found = whole_and_parts(
-        m, answers, percentiles, missing, unsent_by_class(manifest, warmup_s), of_selection=selection
+        m, answers, question.places, missing, unsent_by_class(manifest, warmup_s), of_selection=selection
     )
     found["sessions"] = sessions(requests, c, m.window)
     law = littles_law(m.c, m.window, requests, manifest, of_selection=selection)
@@ -116,25 +95,25 @@ def summarise(
     summary = {
         "schema": SUMMARY_SCHEMA,
         "run": _run(manifest),
-        "window": _window(m, manifest, window, warmup_s),
+        "window": _window(m, manifest, question),
         **found,
         "tokens": _tokens(m, population.ok, found["latency_ms"]),
         "client": _client(m, population, manifest, found["latency_ms"], law),
         "littles_law": law,
         "completeness": completeness(manifest, rows),
-        "steadiness": _steadiness(requests, m, manifest, window, warmup_s),
+        "steadiness": _steadiness(requests, m, manifest, question),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
         **deployment(requests, m, direct=bool(manifest.targets)),
-        "quality": quality(answers, c, population.judged, m.window, quality_baseline),
+        "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
         "compat": compat(m),
         "interventions": interventions(manifest, m.window),
         "gates": [],
-        "cost": cost(prices, m.window.seconds, found, of_selection=selection),
+        "cost": cost(question.prices_of(manifest), m.window.seconds, found, of_selection=selection),
         "server": server_metrics(scraped, c, m.window) if scraped else {},
         "energy": energy(scraped, found) if scraped else {},
-        "roofline": _roofline(requests, m, roof or roof_of_options(manifest.options), selection),
+        "roofline": _roofline(requests, m, question.roof_of(manifest), selection),
         "live_check": {} if live is None or selection else live_check(live, m, requests),
     }
     return summary | {"gates": evaluate(gates, summary)}
@@ -158,15 +137,6 @@ def exit_code(summary: Summary, manifest: Manifest, allow_incomplete: bool = Fal
     return 0 if all(gate.passed for gate in summary.gates) else EXIT_GATE
 
 
-def chosen_window(window: str | Window, warmup_s: float) -> str | Window:
-    """The window, where there is such a one (raises ValueError)."""
-    if isinstance(window, str) and window not in WINDOWS:
-        raise ValueError(f'unknown window "{window}": write one of {", ".join(WINDOWS)}')
-    if not 0 <= warmup_s < float("inf"):
-        raise ValueError(f"the warm-up is {warmup_s!r} s; it has to be 0 or more")
-    return window
-
-
 def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
     counted = tokens(m.c, ok, m.credits.output_tokens)
     came = delivery(counted["tokens_per_event"], latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"])
@@ -180,11 +150,10 @@ def _client(
     return client_validity(m.c, p.judged, manifest, Scale.of(m.window, medians_ms, m.gaps), law)
 
 
-def _steadiness(
-    requests: Requests, m: Measured, manifest: Manifest, window: str | Window, warmup_s: float
-) -> dict[str, Any]:
+def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
     """Of the run, also where a part of it is judged."""
-    if isinstance(window, Window):
+    warmup_s = question.warmup_of(manifest)
+    if not isinstance(question.window, str):
         return untold("the window was given: steadiness is that of a run as a whole")
     run = run_window(m.c, manifest, warmup_s)
     ok = Population.of(m.c, run.scheduled(m.c), np.arange(len(m.c))).ok
@@ -213,14 +182,13 @@ def _run(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _window(m: Measured, manifest: Manifest, asked: str | Window, warmup_s: float) -> dict[str, Any]:
-    steady = asked == "steady"
+def _window(m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
+    of_run = run_window(m.c, manifest, question.warmup_of(manifest))
+    steady = question.window == "steady"
     return {
         "start": iso(m.window.start_ns),
         "end": iso(m.window.end_ns),
         "seconds": m.window.seconds,
         "rule": m.window.rule,
-        "left_out": left_out(m.c, run_window(m.c, manifest, warmup_s), m.window, m.judgement)
-        if steady
-        else None,
+        "left_out": left_out(m.c, of_run, m.window, m.judgement) if steady else None,
     }

@@ -20,8 +20,9 @@ from e2e import balancers, swarm
 from e2e.replicas import STEP_MS, replicas
 from e2e.servers import Server, ServerError
 from e2e.swarm import CHAT, Run
+from llm_locust.metrics.question import Question
 from llm_locust.report.inputs.sources import open_source
-from llm_locust.report.run.analysis import Question, analyse
+from llm_locust.report.run.analysis import analyse
 
 pytestmark = pytest.mark.e2e
 
@@ -201,7 +202,7 @@ def test_the_indices_of_what_ended_well_are_those_of_the_truth_logs(death: Death
         name: [entry["output_tokens"] for entry in log if entry["request_id"] not in failed]
         for name, log in death.truth.items()
     }
-    with open_source([death.run.folder], None, None) as source:
+    with open_source([death.run.folder]) as source:
         told = analyse(source, Question(where="outcome == ok")).summary
     for entry in told.replicas:
         assert entry.requests == len(over[entry.name])

@@ -81,7 +81,7 @@ def test_a_file_with_3_million_arrivals_in_a_row_is_refused_before_they_are_deco
     for read in (read_requests, lambda path: list(open_requests(path).parts())):
         with pytest.raises(StoreError, match=r"3,000,0\d\d values in 1 rows"):
             read(run)
-    with open_source([run], None, None, skip_bad=True) as source:
+    with open_source([run], skip_bad=True) as source:
         assert (len(source.requests), source.manifest.records_lost) == (0, 1)
 
 

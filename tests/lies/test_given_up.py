@@ -23,6 +23,7 @@ from metrics_cases import batch, manifest, request
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import exit_code, summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.formats.junit import junit
@@ -122,7 +123,7 @@ def test_what_a_steady_window_left_out_is_judged_as_the_run_is() -> None:
     hung = [cut(5.0, 9.0, user=u) for u in range(8)]
     late = [request(9.0, ANSWER, user=u) for u in range(2)]
     records = [*answered(), *hung, *late]
-    found = summarise(batch(*records), manifest(stopped=14.0, slo="ttft=500ms"), window="steady")
+    found = summarise(batch(*records), manifest(stopped=14.0, slo="ttft=500ms"), Question(window="steady"))
     run = summarise(batch(*records), manifest(stopped=14.0, slo="ttft=500ms"))
     left = found["window"]["left_out"]
     assert left["goodput_ratio_run"] == run["goodput"]["ratio"] == pytest.approx(82 / 90)  # printed 1.0
@@ -224,6 +225,6 @@ def test_what_was_never_sent_in_the_warm_up_counts_where_that_is_not_left_out(
     run = manifest(stopped=14.0, slo="ttft=500ms", open_loop=True, warmup_s=5.0)
     workers = [replace(w, unsent=30, unsent_warmup=10, unsent_by_class={"": 20}) for w in run.workers]
     late = [request(8.0 + k * 0.1, ANSWER) for k in range(10)]
-    found = summarise(batch(*answered(), *late), replace(run, workers=workers), warmup_s=warmup_s)
+    found = summarise(batch(*answered(), *late), replace(run, workers=workers), Question(warmup_s=warmup_s))
     assert found["requests"]["unsent"] == unsent  # printed 20
     assert found["goodput"]["first_failed"]["unsent"] == unsent

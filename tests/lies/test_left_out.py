@@ -12,7 +12,7 @@ from metrics_cases import batch, manifest, request
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.breakdown import breakdown
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.sections.sessions import by_turn
@@ -30,7 +30,7 @@ def test_a_replica_that_hung_from_the_warm_up_on_has_no_percentile_of_its_few_an
     a, b = summarise(batch(*made), run)["replicas"]
     assert (a["ttft_p99_ms"], b["ttft_p99_ms"]) == (None, 100.0)  # printed 100 for both
     assert a["at_least"]["ttft_p99_ms"] > 10_000
-    measured = measure(batch(*made), run, parse_slo(run.slo), "run", 2.0)
+    measured = measure(batch(*made), run, Question(warmup_s=2.0))
     groups = breakdown(measured, batch(*made), "replica").groups
     assert groups["a"]["latency_ms"]["ttft"]["p99"] is None
     assert groups["a"]["latency_ms"]["ttft"]["censored"] == 10

@@ -14,6 +14,7 @@ import pytest
 from metrics_cases import batch, columns, manifest, ns, request
 
 from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.sections.steady import asked_load, steady_window
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
@@ -48,7 +49,7 @@ def opened(rate: float = 100.0, seed: int = 3) -> list[RequestRecord]:
 
 
 def report(records: list[RequestRecord], window: str = "steady", **facts: Any) -> dict[str, Any]:
-    return summarise(batch(*records), manifest(SECONDS, slo="ttft=1s", **facts), window=window)
+    return summarise(batch(*records), manifest(SECONDS, slo="ttft=1s", **facts), Question(window=window))
 
 
 @pytest.mark.parametrize("open_loop", [False, True], ids=["closed", "open"])

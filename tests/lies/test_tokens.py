@@ -29,7 +29,7 @@ from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.catalogue import FORMULAS
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.peers.compat import vllm_values
-from llm_locust.metrics.requests.slo import Slo, parse_slo
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.tokens import tokens_per_event
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
@@ -71,8 +71,8 @@ def part_of(record: RequestRecord) -> Part:
     return Part.from_batch(batch(record), record.scheduled_ns)
 
 
-def summary(*records: RequestRecord, slo: Slo | None = None) -> dict[str, Any]:
-    return summarise(batch(*records), manifest(), slo=slo)
+def summary(*records: RequestRecord, slo: str | None = None) -> dict[str, Any]:
+    return summarise(batch(*records), manifest(), Question(slo=slo))
 
 
 # The end of an answer
@@ -137,9 +137,7 @@ def test_short_answers_one_by_one_are_not_called_merged() -> None:
 
 
 def test_an_answer_in_one_event_has_no_pace_and_its_limit_is_not_judged() -> None:
-    found = summary(
-        *(request(arrivals=(0.5,), output_tokens=50) for _ in range(10)), slo=parse_slo("tpot=20ms")
-    )
+    found = summary(*(request(arrivals=(0.5,), output_tokens=50) for _ in range(10)), slo="tpot=20ms")
     assert found["latency_ms"]["tpot"]["n"] == 0
     assert found["latency_ms"]["tpot"]["p50"] is None  # printed 0
     # The only limit cannot be judged, and so is not held; printed 1.0.
@@ -158,7 +156,7 @@ def test_an_answer_in_one_event_has_no_pace_and_its_limit_is_not_judged() -> Non
 
 def test_another_limit_decides_where_the_pace_is_not_known() -> None:
     records = [request(arrivals=(0.5,), output_tokens=50), request(arrivals=(2.0,), output_tokens=50)]
-    goodput = summary(*records, request(arrivals=(0.1, 0.2)), slo=parse_slo("ttft=1s tpot=20ms"))["goodput"]
+    goodput = summary(*records, request(arrivals=(0.1, 0.2)), slo="ttft=1s tpot=20ms")["goodput"]
     assert goodput["not_judged"] == {"ttft": 0, "tpot": 2}
     assert goodput["attainment"] == {"ttft": pytest.approx(2 / 3), "tpot": 0.0}
     assert (goodput["ratio"], goodput["first_failed"]) == (
@@ -168,7 +166,7 @@ def test_another_limit_decides_where_the_pace_is_not_known() -> None:
 
 
 def test_an_answer_of_one_token_has_no_pace_to_break() -> None:
-    goodput = summary(request(arrivals=(0.5,), output_tokens=1), slo=parse_slo("tpot=20ms"))["goodput"]
+    goodput = summary(request(arrivals=(0.5,), output_tokens=1), slo="tpot=20ms")["goodput"]
     assert (goodput["ratio"], goodput["not_judged"]) == (1.0, {"tpot": 0})
 
 
@@ -282,7 +280,7 @@ def test_a_tool_call_without_arguments_is_an_answer(ask: Caller) -> None:
 
 def test_connecting_is_told_beside_ttft_and_has_a_limit() -> None:
     record = request(at=0.0, late=1.2, arrivals=(0.05, 0.07))  # started at 0; the connection took 1.2 s
-    found = summary(record, slo=parse_slo("ttft=100ms ttft_started=500ms"))
+    found = summary(record, slo="ttft=100ms ttft_started=500ms")
     assert found["latency_ms"]["ttft"]["p50"] == pytest.approx(50)
     assert found["latency_ms"]["ttft_started"]["p50"] == pytest.approx(1250)
     assert found["goodput"]["first_failed"] == {

@@ -17,6 +17,7 @@ from llm_locust.core import batch as batch_module
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.stats.histogram import RELATIVE_ERROR
 from llm_locust.metrics.summary import summarise
@@ -54,8 +55,8 @@ def test_any_split_into_parts_gives_the_same_summary(
     @settings(max_examples=30)
     @given(st.lists(requests(), max_size=10), st.lists(st.integers(0, 10), max_size=5))
     def holds(records: list[RequestRecord], cuts: list[int]) -> None:
-        whole = summarise(batch(*records), FACTS, window=window)
-        assert summarise(Cut(records, cuts), FACTS, window=window) == whole
+        whole = summarise(batch(*records), FACTS, Question(window=window))
+        assert summarise(Cut(records, cuts), FACTS, Question(window=window)) == whole
 
     holds()
 

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 from live_cases import Run
 from metrics_cases import batch, failed, manifest, request
-from roofline_cases import plain_roof
+from roofline_cases import MODELS
 from server_cases import Row, rows, series
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
-from llm_locust.metrics.stats.percentiles import PERCENTILES
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.reference import schema_text, with_key_tables
 from llm_locust.metrics.summary_types.summary import SummaryError, as_json, read_summary, typed
@@ -94,6 +94,10 @@ def _servers() -> ServerSeries:
     )
 
 
+#: Options of a roofline.
+ROOF = {"gpu_type": "h100", "model_shape": str(MODELS / "llama-3-8b.yaml"), "gpus": 1}
+
+
 @cache
 def summaries() -> tuple[dict[str, Any], ...]:
     """The golden run's, and small ones that have what it has not, as their files have them."""
@@ -106,14 +110,16 @@ def summaries() -> tuple[dict[str, Any], ...]:
     live.report()
     made = (
         summarise(golden_run.batch(records), golden_run.manifest(records)),
-        summarise(batch(*some), manifest(), server=_servers(), roof=plain_roof(), live=live_end(live.store)),
-        summarise(batch(*some), manifest(), window="steady"),
+        summarise(
+            batch(*some), manifest(), Question(roof=ROOF), server=_servers(), live=live_end(live.store)
+        ),
+        summarise(batch(*some), manifest(), Question(window="steady")),
         summarise(batch(*some, hung), manifest()),
         summarise(batch(*some), manifest(), server=series(rows("a", "power_w", [9] * 3, UUID="g"))),
         summarise(
-            batch(*some), manifest(options={"gpu_hour_cost": "1"}), roof=plain_roof(), rows_of_run=len(some)
+            batch(*some), manifest(options={"gpu_hour_cost": "1"}), Question(roof=ROOF), rows_of_run=len(some)
         ),
-        summarise(batch(*some), manifest(), percentiles={**PERCENTILES, "p99_95": 99.95}),
+        summarise(batch(*some), manifest(), Question(percentiles={"p99_95": 99.95})),
         summarise(batch(), manifest()),
     )
     return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)

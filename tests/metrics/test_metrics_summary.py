@@ -17,8 +17,9 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import GateError, parse_gates
-from llm_locust.metrics.requests.slo import Slo, SloError
+from llm_locust.metrics.gates import GateError
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.requests.slo import SloError
 from llm_locust.metrics.summary import exit_code, summarise
 from llm_locust.metrics.summary_types.summary import typed
 
@@ -164,7 +165,7 @@ def test_an_empty_run_has_zero_requests_and_no_latencies() -> None:
 @given(st.lists(requests(), max_size=8), st.sampled_from(["run", "steady"]))
 def test_any_run_is_json_without_nan(records: list[RequestRecord], window: str) -> None:
     facts = manifest(slo="ttft=300ms tpot=100ms", gates="p99_ttft<1s", warmup_s=0.5, open_loop=True)
-    summary = summarise(batch(*records), facts, window=window)
+    summary = summarise(batch(*records), facts, Question(window=window))
     assert undefined_or_plain(summary)
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
 
@@ -182,7 +183,7 @@ def test_the_order_in_which_batches_came_changes_nothing(
 
 @given(st.lists(requests(), max_size=15), st.integers(0, 3))
 def test_the_counts_fit_together(records: list[RequestRecord], warmup_s: int) -> None:
-    summary = summarise(batch(*records), manifest(), warmup_s=float(warmup_s))
+    summary = summarise(batch(*records), manifest(), Question(warmup_s=float(warmup_s)))
     counts = summary["requests"]
     assert counts["ok"] + counts["failed"] + counts["cancelled"] == counts["scheduled"]
     assert sum(counts["by_outcome"].values()) == counts["scheduled"]
@@ -304,7 +305,7 @@ def test_trap_19_the_slo_of_an_open_loop_counts_from_the_schedule_unless_told_ot
 
 def test_what_is_given_stands_before_the_manifests_own() -> None:
     facts = manifest(slo="ttft=1us", gates="goodput>=100%", warmup_s=9.0)
-    given = summarise(batch(request()), facts, slo=Slo(ttft_s=1.0), gates=parse_gates("rps>0"), warmup_s=0.0)
+    given = summarise(batch(request()), facts, Question(slo="ttft=1s", gates="rps>0", warmup_s=0.0))
     assert given["goodput"]["ratio"] == 1.0
     assert [g["text"] for g in given["gates"]] == ["rps>0"]
     assert given["requests"]["ok"] == 1
@@ -390,7 +391,7 @@ def test_what_cannot_be_asked_for_is_said(
     arguments: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        summarise(batch(request()), manifest(), **arguments)
+        summarise(batch(request()), manifest(), Question(**arguments))
 
 
 def test_bad_texts_of_a_manifest_are_errors_that_point_at_the_word() -> None:

@@ -11,15 +11,16 @@ from metrics_cases import failed, request
 from report_cases import lost_records, summary, write_run
 
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.formats.junit import junit as junit_of
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.inputs.sources import open_source
-from llm_locust.report.run.analysis import Analysis, Question, analyse
+from llm_locust.report.run.analysis import Analysis, analyse
 
 
 def analysis(run: Path, **question: Any) -> Analysis:
-    with open_source([run], None, None) as source:
+    with open_source([run]) as source:
         return analyse(source, Question(**question))
 
 

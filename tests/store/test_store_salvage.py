@@ -63,11 +63,11 @@ def test_row_groups_that_cannot_be_read_are_left_out_named_and_missing(run: Path
 def test_a_report_skips_what_is_bad_only_where_it_is_asked_to(run: Path) -> None:
     rows = len(open_requests(run))
     lost = damage(run, 0)
-    with open_source([run], None, None, skip_bad=True) as source:
+    with open_source([run], skip_bad=True) as source:
         assert len(source.requests) == rows - lost
         assert source.manifest.records_lost == lost
     with (
-        open_source([run], None, None) as source,
+        open_source([run]) as source,
         pytest.raises(StoreError, match="cannot be read as requests"),
     ):
         list(source.requests.parts())
@@ -81,6 +81,6 @@ def test_a_file_without_its_index_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_sound_run_is_reported_on_as_it_is(run: Path) -> None:
-    with open_source([run], None, None, skip_bad=True) as source:
+    with open_source([run], skip_bad=True) as source:
         assert source.runs[0].path == run
         assert source.manifest == replace(source.manifest, torn=[])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
 from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
-from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.question import PLAIN
 from llm_locust.store import REQUESTS_FILE, create_run_dir, write_manifest, write_requests
 
 Floats = NDArray[np.float64]
@@ -98,7 +98,7 @@ def facts(rows: int, **known: Any) -> Manifest:
 def compared(batch: RecordBatch, **known: Any) -> Compared:
     """A run in memory, measured for a comparison."""
     made = facts(len(batch), **known)
-    return measure_for_comparison(batch, made, parse_slo(made.slo), "run", made.warmup_s)
+    return measure_for_comparison(batch, made, PLAIN)
 
 
 def made_run(seed: int, scale: float = 1.0, n: int = 2_000, **of_values: float) -> Compared:

@@ -13,11 +13,11 @@ from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.compare.comparable import Metric
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.measured import Measured, measure
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.cut import Samples, with_stuck, with_unsent
 from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.goodput_intervals import ratio_worth
 from llm_locust.metrics.requests.latency import adjusted_gaps
-from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.requests.throughput import amounts_over_time, rate_per_s
 from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.sections.validity import Scale, client_validity
@@ -35,7 +35,6 @@ class Compared:
     """A run as a comparison takes it: every figure is the one of its summary."""
 
     manifest: Manifest
-    slo: Slo
     measured: Measured
     population: Population
     gaps: Floats | Ascending  # of the ok requests, ascending, in seconds
@@ -97,24 +96,15 @@ class Compared:
         return _rate(self, metric)
 
 
-def measure_for_comparison(
-    requests: Requests, manifest: Manifest, slo: Slo, window: str | Window, warmup_s: float
-) -> Compared:
-    """Read the requests of a run, part by part.
-
-    Args:
-        window: one that is known, or ``run`` or ``steady``.
-
-    Raises:
-        ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
-    """
+def measure_for_comparison(requests: Requests, manifest: Manifest, question: Question) -> Compared:
+    """Read the requests of a run, part by part (raises ValueError as :func:`measure` does)."""
     requests = asked(requests)
-    measured = measure(requests, manifest, slo, window, warmup_s)
+    measured = measure(requests, manifest, question)
     lost = requests_lost(manifest, len(requests.stored))
     population = measured.population(np.arange(len(measured.c)))
     gaps = measured.gaps.ascending()
-    unsent = requests_unsent(manifest, warmup_s)
-    return Compared(manifest, slo, measured, population, gaps, lost, unsent)
+    unsent = requests_unsent(manifest, question.warmup_of(manifest))
+    return Compared(manifest, measured, population, gaps, lost, unsent)
 
 
 def _durations(run: Compared, latency: str, adjusted: bool) -> Durations:

@@ -50,30 +50,18 @@ def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict
     carriers = Carriers.of(requests)
     labels, named_by = replica_labels(m.c, carriers)
     named_by = "target" if direct and named_by == "header" else named_by
-    c = replace(m.c, replica=labels)
-    told = course(c, m.window)
-    entries = [entry | told[entry["name"]] for entry in replicas(c, m.credits, m.judgement, m.stuck)]
-    judged = m.population(np.arange(len(c))).judged
-    start_s = m.window.start_s(c)
-    return {
-        "replicas": entries,
-        "fairness": fairness(entries, c, m.values, judged, carriers, named_by, start_s, direct=direct),
-    }
+    m = replace(m, c=replace(m.c, replica=labels))
+    told = course(m.c, m.window)
+    entries = [entry | told[entry["name"]] for entry in replicas(m.c, m.credits, m.judgement, m.stuck)]
+    return {"replicas": entries, "fairness": fairness(entries, m, carriers, named_by, direct=direct)}
 
 
 def fairness(
-    entries: Entries,
-    c: Columns,
-    values: Mapping[str, Floats],
-    judged: Rows,
-    carriers: Carriers,
-    named_by: str | None,
-    start_s: float,
-    *,
-    direct: bool = False,
+    entries: Entries, m: Measured, carriers: Carriers, named_by: str | None, *, direct: bool
 ) -> dict[str, Any]:
-    """See :func:`deployment`. ``judged`` are the ok and failed requests of the window, which begins at
-    ``start_s``."""
+    """See :func:`deployment`; the requests have their replicas' labels."""
+    c, values, start_s = m.c, m.values, m.window.start_s(m.c)
+    judged = m.population(np.arange(len(c))).judged
     named = judged[c.replica.codes[judged] >= 0]
     looked_at = middle(c, named)
     requests = equal_shares([entry["requests"] for entry in entries])

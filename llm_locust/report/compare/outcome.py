@@ -1,7 +1,7 @@
 """From run directories to all that a comparison of them says."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from llm_locust.metrics.compare.comparability import doubts, models_differ, unli
 from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.compare.comparison import Comparison, compare_in_turn
 from llm_locust.metrics.compare.relative_gates import GateResult, RelativeGate, Unknown, evaluate_relative
-from llm_locust.metrics.requests.slo import Slo, parse_slo
+from llm_locust.metrics.question import PLAIN, Question
+from llm_locust.metrics.requests.slo import Slo
 from llm_locust.report.text import clean
 from llm_locust.store import open_requests, read_manifest
 
@@ -54,31 +55,30 @@ class Outcome:
 
 def compare_runs(
     paths: Sequence[Path],
+    question: Question = PLAIN,
     *,
     gates: tuple[RelativeGate, ...] = (),
-    slo: str | None = None,
-    window: str = "run",
-    warmup_s: float | None = None,
     gate_unknown: Unknown = "fail",
 ) -> Outcome:
     """Read the runs one after the other and compare them.
 
     Args:
-        slo: the limits that all runs are judged by; without it those of the first run that has some.
-        window: ``run`` or ``steady``.
-        warmup_s: left out at the start of every run; without it what each run left out.
+        question: the SLO that all runs are judged by, without it that of the first run that has one; the
+            window and the warm-up of each. Nothing else of it can be asked here.
         gate_unknown: what becomes of a gate where the runs cannot show whether it held.
 
     Raises:
         StoreError: a run cannot be read.
-        ValueError: an SLO that is none, or a run without a request in its window.
+        ValueError: an SLO that is none, more than can be asked, or a run without a request in its window.
     """
+    if question != Question(slo=question.slo, window=question.window, warmup_s=question.warmup_s):
+        raise ValueError("a comparison is asked for an SLO, a window and a warm-up: leave out the rest")
     manifests = [read_manifest(path) for path in paths]
-    limits = parse_slo(next(filter(None, (m.slo for m in manifests)), "") if slo is None else slo)
+    if question.slo is None:
+        question = replace(question, slo=next(filter(None, (m.slo for m in manifests)), ""))
     runs = []
     for path, manifest in zip(paths, manifests, strict=True):
-        warmup = manifest.warmup_s if warmup_s is None else warmup_s
-        compared = measure_for_comparison(open_requests(path), manifest, limits, window, warmup)
+        compared = measure_for_comparison(open_requests(path), manifest, question)
         if not len(compared.population.judged):
             raise ValueError(f"{str(path)!r} has no finished request in its window: nothing to compare")
         runs.append(Run(clean(path.name or path.resolve().name), path, compared))
@@ -91,7 +91,7 @@ def compare_runs(
         tuple(compare_in_turn(measured)),
         tuple(evaluate_relative(gates, first, last)),
         tuple(_warnings(runs)),
-        limits,
+        question.slo_of(manifests[0]),
         gate_unknown,
     )
 

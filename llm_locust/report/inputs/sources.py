@@ -8,15 +8,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, NodeHealth
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, holds_samples
+from llm_locust.metrics.answers.accuracy import Answers, ByPrompt
 from llm_locust.metrics.measured import measured_from
+from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.sections.completeness import largest
-from llm_locust.metrics.select.selection import Pooled
+from llm_locust.metrics.select.selection import Pooled, asked
 from llm_locust.store import (
     REQUESTS_FILE,
     StoreError,
@@ -71,9 +74,15 @@ class Source:
         return cls((run,), run.manifest, run.requests, merged=False, unreadable=())
 
 
+def answers_of(run: Path) -> ByPrompt:
+    """What a run's answers were worth, by their prompts' ids (raises StoreError)."""
+    requests = asked(open_requests(run))
+    return ByPrompt.of(Answers.of(requests), np.arange(len(requests)))
+
+
 @contextmanager
 def open_source(
-    paths: Sequence[Path], slo: str | None, gates: str | None, *, skip_bad: bool = False
+    paths: Sequence[Path], question: Question = PLAIN, *, skip_bad: bool = False
 ) -> Iterator[Source]:
     """The requests of run directories, spools and files of batches, in any mixture, as one population.
 
@@ -81,7 +90,7 @@ def open_source(
     directory, together with every other source of the same run, and is there while the context lasts.
 
     Args:
-        slo, gates: the limits that were asked for; without them several runs need the same.
+        question: without limits in it several runs need the same.
         skip_bad: leave out what of a finished run's requests cannot be read; its records are then missing.
 
     Raises:
@@ -95,7 +104,7 @@ def open_source(
         runs = [Run(read_manifest(path), open_requests(path), beside) for path, beside in directories]
         runs.sort(key=lambda run: (run.manifest.started_ns, run.manifest.id))
         merged = any(Path(made) in directory.parents for directory, _ in directories)
-        yield _source(runs, slo, gates, merged, unreadable)
+        yield _source(runs, question, merged, unreadable)
 
 
 def _salvaged(path: Path, made: Path) -> Path:
@@ -142,14 +151,12 @@ def _with_samples(sources: Sequence[Path], run: str) -> Path | None:
     return None
 
 
-def _source(
-    runs: Sequence[Run], slo: str | None, gates: str | None, merged: bool, unreadable: tuple[str, ...]
-) -> Source:
+def _source(runs: Sequence[Run], question: Question, merged: bool, unreadable: tuple[str, ...]) -> Source:
     if len(runs) == 1:
         return Source((runs[0],), runs[0].manifest, runs[0].requests, merged, unreadable)
     _refuse_shared_requests(runs)
     requests = Pooled(tuple(run.requests for run in runs))
-    manifest = _pooled_manifest([run.manifest for run in runs], slo, gates)
+    manifest = _pooled_manifest([run.manifest for run in runs], question)
     return Source(tuple(runs), manifest, requests, merged, unreadable)
 
 
@@ -171,7 +178,7 @@ def _ids(requests: Requests) -> pa.Array:
     return pc.unique(pa.concat_arrays(parts))
 
 
-def _pooled_manifest(manifests: Sequence[Manifest], slo: str | None, gates: str | None) -> Manifest:
+def _pooled_manifest(manifests: Sequence[Manifest], question: Question) -> Manifest:
     """One manifest for all runs: their workers together, and the texts that they share."""
     if len({measured_from(m) for m in manifests}) > 1:
         raise StoreError(
@@ -194,8 +201,8 @@ def _pooled_manifest(manifests: Sequence[Manifest], slo: str | None, gates: str 
             key: _joined([m.versions.get(key) for m in manifests])
             for key in dict.fromkeys(key for m in manifests for key in m.versions)
         },
-        slo=_alike("SLOs", "--slo", [m.slo for m in manifests], slo),
-        gates=_alike("gates", "--gate", [m.gates for m in manifests], gates),
+        slo=_alike("SLOs", "--slo", [m.slo for m in manifests], question.slo),
+        gates=_alike("gates", "--gate", [m.gates for m in manifests], question.gates),
         stop_reason=_joined([m.stop_reason for m in manifests]),
         cut_short=any(m.cut_short for m in manifests),
         require_valid=any(m.require_valid for m in manifests),

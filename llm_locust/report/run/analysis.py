@@ -1,67 +1,23 @@
 """Everything again from the records: with other limits, another window, of some of the requests only."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from llm_locust.core.batch import Requests
-from llm_locust.core.durations import parse_time
 from llm_locust.core.manifest import Manifest
-from llm_locust.metrics.answers.accuracy import Answers, ByPrompt
 from llm_locust.metrics.breakdown import breakdown
-from llm_locust.metrics.deployment.cost import Prices
-from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
-from llm_locust.metrics.requests.slo import Slo, parse_slo
+from llm_locust.metrics.question import FromTo, Question
+from llm_locust.metrics.requests.slo import Slo
 from llm_locust.metrics.select.request_fields import Terms
 from llm_locust.metrics.select.selection import asked, selected
 from llm_locust.metrics.select.where import Where, parse_where
-from llm_locust.metrics.stats.percentiles import PERCENTILES
-from llm_locust.metrics.summary import WINDOWS, chosen_window, summarise
+from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.metrics.window import Window, given_window, united
+from llm_locust.metrics.window import Window, united
 from llm_locust.report.inputs.live_figures import read_live_end
 from llm_locust.report.inputs.scraped import Scraped
-from llm_locust.report.inputs.sources import Run, Source
-from llm_locust.roofline.roof import roof_of_options
-from llm_locust.store import open_requests
-
-FromTo = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What a report is asked for beside what the run's manifest says. None: as the manifest has it.
-
-    Attributes:
-        slo, gates: texts such as ``ttft=500ms`` and ``goodput>=95%``; an empty one means none.
-        window: ``run``, ``steady``, or seconds after the run's start, from and to.
-        percentiles: key in the summary -> percent; shown instead of the usual ones.
-        by: dimensions that the figures are told by as well.
-        where: a condition; the requests that do not meet it are left out.
-        prices: for what answers cost; each that is None is the manifest's.
-        roof: options of :func:`~llm_locust.roofline.roof.roof_of_options` instead of the manifest's.
-    """
-
-    slo: str | None = None
-    gates: str | None = None
-    warmup_s: float | None = None
-    window: str | FromTo = "run"
-    percentiles: Mapping[str, float] | None = None
-    by: tuple[str, ...] = ()
-    where: str | None = None
-    prices: Prices | None = None
-    quality_baseline: Path | None = None
-    roof: Mapping[str, Any] | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """The report is the run's own: nothing else than its manifest says was asked for."""
-        return self == Question()
+from llm_locust.report.inputs.sources import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +29,6 @@ class Analysis:
     requests: Requests
     measured: Measured
     scraped: Scraped | None = None
-
-
-def parse_window(text: str) -> str | FromTo:
-    """``run``, ``steady``, or the seconds of ``30s-90s``, ``30s-`` and ``-90s``.
-
-    Raises:
-        ValueError: it is none of them.
-    """
-    if text in WINDOWS:
-        return text
-    start, dash, end = text.partition("-")
-    if not dash or not (start.strip() or end.strip()):
-        raise ValueError(f'unknown window "{text}": write {", ".join(WINDOWS)}, or a span such as 30s-90s')
-    try:
-        start_s = parse_time(start.strip()) if start.strip() else 0.0
-        end_s = parse_time(end.strip()) if end.strip() else math.inf
-    except ValueError as e:
-        raise ValueError(f'window "{text}": {e}') from None
-    if start_s >= end_s:
-        raise ValueError(f'window "{text}": its end has to be after its start')
-    return start_s, end_s
 
 
 def analyse(source: Source, question: Question) -> Analysis:
@@ -113,31 +48,22 @@ def analyse(source: Source, question: Question) -> Analysis:
         ValueError: the window is not in the run, or the condition needs an SLO that is not there.
     """
     manifest = source.manifest
-    slo = parse_slo(manifest.slo if question.slo is None else question.slo)
+    slo, _ = question.slo_of(manifest), question.gates_of(manifest)  # a wrong text is said before the reading
     where = None if question.where is None else parse_where(question.where)
-    gates = None if question.gates is None else parse_gates(question.gates)
-    window = _window(source, question)
-    warmup_s = manifest.warmup_s if question.warmup_s is None else question.warmup_s
+    in_window = replace(question, window=_window(source, question))
     chosen = source.requests if where is None else _chosen(source, where, slo)
     requests = asked(chosen)
-    measured = measure(requests, manifest, slo, chosen_window(window, warmup_s), warmup_s)
+    measured = measure(requests, manifest, in_window)
     path = source.runs[0].path if len(source.runs) == 1 else None
     scraped = None if path is None or where is not None else Scraped.of(path, manifest)
     summary = summarise(
         requests,
         manifest,
-        slo=slo,
-        gates=gates,
-        warmup_s=warmup_s,
-        window=window,
-        percentiles=_ascending({**PERCENTILES, **(question.percentiles or {})}),
+        in_window,
         rows_of_run=None if where is None else len(source.requests),
-        prices=question.prices,
-        quality_baseline=None if question.quality_baseline is None else _answers(question.quality_baseline),
         measured=measured,
         server=None if scraped is None else scraped.series(measured.window),
         live=None if path is None else read_live_end(path, manifest.id),
-        roof=roof_of_options({**manifest.options, **(question.roof or {})}),
     )
     if len(source.runs) > 1 and len({run.manifest.seed for run in source.runs}) > 1:
         summary["run"]["seed"] = None
@@ -148,25 +74,10 @@ def analyse(source: Source, question: Question) -> Analysis:
     return Analysis(typed(summary), manifest, requests, measured, scraped)
 
 
-def _answers(run: Path) -> ByPrompt:
-    """What another run's answers were worth, by their prompts' ids (raises StoreError)."""
-    requests = asked(open_requests(run))
-    return ByPrompt.of(Answers.of(requests), np.arange(len(requests)))
-
-
-def _window(source: Source, question: Question) -> str | Window:
-    if isinstance(question.window, str) and question.where is None and len(source.runs) == 1:
+def _window(source: Source, question: Question) -> str | FromTo | Window:
+    if question.where is None and len(source.runs) == 1:
         return question.window
-    return united([_window_of(run, question) for run in source.runs])
-
-
-def _window_of(run: Run, question: Question) -> Window:
-    manifest, asked = run.manifest, question.window
-    if isinstance(asked, str):
-        warmup_s = manifest.warmup_s if question.warmup_s is None else question.warmup_s
-        return find_window(run.requests, manifest, asked, warmup_s)
-    whole = find_window(run.requests, manifest, "run", 0.0)
-    return given_window(whole, manifest.started_ns, *asked)
+    return united([find_window(run.requests, run.manifest, question) for run in source.runs])
 
 
 def _chosen(source: Source, where: Where, slo: Slo) -> Requests:
@@ -175,10 +86,6 @@ def _chosen(source: Source, where: Where, slo: Slo) -> Requests:
         raise ValueError("where: good needs limits of a request: give them by --slo, as ttft=500ms")
     terms = Terms(source.manifest.started_ns, limits, measured_from(source.manifest))
     return selected(source.requests, where, terms)
-
-
-def _ascending(places: Mapping[str, float]) -> dict[str, float]:
-    return dict(sorted(places.items(), key=lambda place: place[1]))
 
 
 def _told(source: Source, question: Question, where: Where | None, chosen: int) -> dict[str, Any]:
@@ -193,6 +100,5 @@ def _told(source: Source, question: Question, where: Where | None, chosen: int) 
 
 
 def _by(measured: Measured, requests: Requests, question: Question) -> dict[str, Any]:
-    places = _ascending({**PERCENTILES, **(question.percentiles or {})})
-    found = {by: breakdown(measured, requests, by, places) for by in question.by}
+    found = {by: breakdown(measured, requests, by, question.places) for by in question.by}
     return {by: {"groups": each.groups, "left_out": each.left_out} for by, each in found.items()}

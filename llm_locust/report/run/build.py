@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.summary import exit_code
 from llm_locust.metrics.summary_types.summary import Summary, as_json
 from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.markdown import markdown
-from llm_locust.report.run.analysis import Analysis, Question, analyse
+from llm_locust.report.run.analysis import Analysis, analyse
 from llm_locust.report.run.timeseries import timeseries_csv
 from llm_locust.store import (
     REPORT_HTML_FILE,
@@ -31,7 +32,7 @@ class Report:
     exit_code: int | None
 
 
-def build_report(run: Path, question: Question | None = None, *, allow_incomplete: bool = False) -> Report:
+def build_report(run: Path, question: Question = PLAIN, *, allow_incomplete: bool = False) -> Report:
     """Compute a run's summary and write it, ``report.html``, ``report.md`` and ``timeseries.csv``.
 
     The requests are read part by part: memory grows by some 250 bytes a request, however
@@ -46,7 +47,7 @@ def build_report(run: Path, question: Question | None = None, *, allow_incomplet
         StoreError: the run cannot be read or the reports cannot be written.
         ValueError: as :func:`~llm_locust.report.run.analysis.analyse` raises it.
     """
-    found = analyse(Source.of(run), question or Question())
+    found = analyse(Source.of(run), question)
     write_reports(run, found)
     return Report(found.summary, exit_code(found.summary, found.manifest, allow_incomplete))
 

@@ -16,9 +16,9 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.columns import Columns, Floats
 from llm_locust.metrics.measured import Measured, measure
+from llm_locust.metrics.question import Question, parse_window
 from llm_locust.metrics.requests.goodput import OUTCOME
 from llm_locust.metrics.requests.latency import user_tps
-from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.metrics.select.selection import asked
 from llm_locust.store import read_manifest, read_requests
 
@@ -74,19 +74,19 @@ class RunData:
             path: a run directory with its manifest and requests.
             slo: limits such as ``ttft=500ms tpot=50ms``, by which ``good``, ``first_failed`` and
                 ``on_time_ratio`` are told; those of the run without it.
-            window: ``run`` or ``steady``: what ``in_window`` marks.
+            window: ``run``, ``steady`` or a span such as ``30s-90s``: what ``in_window`` marks.
             warmup_s: left out of the window at its start; that of the run without it.
 
         Raises:
             StoreError: the run cannot be read.
             SloError: the text is no SLO.
+            ValueError: an unknown window, or a warm-up that is negative.
         """
         run = Path(path)
         manifest, requests = read_manifest(run), asked(read_requests(run))
         batch = requests.in_memory()
-        limits = parse_slo(manifest.slo if slo is None else slo)
-        warmup_s = manifest.warmup_s if warmup_s is None else warmup_s
-        measured = measure(batch, manifest, limits, window, warmup_s)
+        question = Question(slo=slo, window=parse_window(window), warmup_s=warmup_s)
+        measured = measure(batch, manifest, question)
         frame = pd.concat([_recorded(batch), pd.DataFrame(_computed(measured, manifest))], axis="columns")
         span = measured.window
         after = [(edge_ns - manifest.started_ns) * 1e-9 for edge_ns in (span.start_ns, span.end_ns)]

@@ -18,11 +18,12 @@ import numpy as np
 from msgspec import structs
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.report.inputs.sources import Run, Source, open_source
 from llm_locust.report.output import one_line
-from llm_locust.report.run.analysis import Question, analyse
+from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import write_reports
 from llm_locust.report.text import moment
 from llm_locust.store import (
@@ -64,7 +65,7 @@ def open_so_far(run: Path) -> Iterator[Source]:
         BatchError, OSError: what is there cannot be read.
     """
     if (run / REQUESTS_FILE).exists():
-        with open_source([run], None, None) as source:
+        with open_source([run]) as source:
             yield source
         return
     manifest = read_manifest(run)
@@ -92,7 +93,7 @@ def write_so_far(run: Path) -> Path:
     """
     out = run / SO_FAR_DIR
     with open_so_far(run) as source:
-        found = analyse(source, Question())
+        found = analyse(source, PLAIN)
         now = structs.replace(found.summary, run=structs.replace(found.summary.run, so_far=True))
         create_run_dir(out)
         write_reports(out, replace(found, summary=now))

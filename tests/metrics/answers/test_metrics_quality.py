@@ -14,6 +14,7 @@ from llm_locust.core.batch import SCHEMA, RecordBatch
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.answers.accuracy import Answers, ByPrompt, concurrency_at_sent
 from llm_locust.metrics.answers.quality import MOST_KINDS
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.section import Tone
@@ -148,7 +149,7 @@ def test_the_baseline_of_another_run_counts_the_prompts_that_both_have() -> None
         request(3, correct=True),
     )
     baseline = ByPrompt.of(answers, np.arange(len(other)))
-    found = summarise(now, manifest(), quality_baseline=baseline)["quality"]["baseline"]
+    found = summarise(now, manifest(), Question(quality_baseline=baseline))["quality"]["baseline"]
     assert (found["prompts"], found["difference"]) == (2, -1.0)
     # Wilson of 0/2 is [0, 0.6576]: √2 · 0.6576 = 0.9300.
     assert found["ci95"] == pytest.approx([-1.0, -0.0700], abs=5e-5)

@@ -10,6 +10,7 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.charts.limits import LimitedRun, limit_curve, limit_surface
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.measured import measure
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import Limits, MeasuredFrom, Missing, goodput, judge
 from llm_locust.metrics.requests.latency import per_request
 from llm_locust.metrics.requests.slo import Slo
@@ -100,7 +101,7 @@ def test_an_answer_of_one_token_breaks_no_limit_of_pace() -> None:
 def test_the_curve_of_a_run_is_that_of_its_summary() -> None:
     made = [request(i * 0.1, (0.01 * i + 0.01, 0.5), late=0.02) for i in range(40)]
     rows, facts = batch(*made), manifest(open_loop=True, slo="ttft=200ms")
-    m = measure(rows, facts, Slo(ttft_s=0.2), "run", 0.0)
+    m = measure(rows, facts, Question(slo="ttft=200ms", warmup_s=0.0))
     found = LimitedRun(m.c, m.values, m.judgement, "scheduled", np.arange(40), 40, np.arange(0))
     curve = limit_curve(found, "ttft")
     assert curve is not None

@@ -15,9 +15,9 @@ from llm_locust.metrics.charts.distributions import LEVELS, levels_of
 from llm_locust.metrics.charts.slowest import PHASES, slow_request, slowest
 from llm_locust.metrics.charts.tokens import Details
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.question import Question
 
-SLO = Slo(ttft_s=0.1, tpot_s=0.03)
+SLO = "ttft=100ms tpot=30ms"
 
 
 def made(n: int = 120) -> RecordBatch:
@@ -29,7 +29,7 @@ def made(n: int = 120) -> RecordBatch:
 
 def charts(requests: Requests, **facts: Any) -> RunCharts:
     known = manifest(**facts)
-    return run_charts(requests, known, measure(requests, known, SLO, "run", 0.0))
+    return run_charts(requests, known, measure(requests, known, Question(slo=SLO, warmup_s=0.0)))
 
 
 class InSmallParts:

@@ -27,7 +27,7 @@ from llm_locust.metrics.compare.comparison import (
 )
 from llm_locust.metrics.compare.relative_gates import State, evaluate_relative, parse_relative_gates
 from llm_locust.metrics.gates import GateError, parse_gates
-from llm_locust.metrics.requests.slo import Slo, parse_slo
+from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.throughput import amounts_over_time
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.estimates import Average, Percentile, Share, difference
@@ -174,8 +174,8 @@ def test_a_run_read_in_any_parts_gives_the_same_comparison(rows: int) -> None:
     rng = np.random.default_rng(1)
     made = made_batch(rng, lognormal(rng, 200), failed=rng.random(200) < 0.1)
     base, known = made_run(2, n=300), facts(200)
-    whole = measure_for_comparison(made, known, parse_slo(known.slo), "run", 0.0)
-    cut = measure_for_comparison(InPieces(made, rows), known, parse_slo(known.slo), "run", 0.0)
+    whole = measure_for_comparison(made, known, Question(warmup_s=0.0))
+    cut = measure_for_comparison(InPieces(made, rows), known, Question(warmup_s=0.0))
     for a, b in zip(compare(base, whole).rows, compare(base, cut).rows, strict=True):
         assert a.new == b.new
         assert a.verdict == b.verdict
@@ -211,7 +211,7 @@ def test_every_figure_is_the_one_of_the_summary(name: str) -> None:
     known = facts(
         700, slo="ttft=60ms tpot=30ms e2el_scheduled=1s", warmup_s=5.0, open_loop=True, workers=lost
     )
-    run = measure_for_comparison(made, known, parse_slo(known.slo), "run", known.warmup_s)
+    run = measure_for_comparison(made, known, PLAIN)
     estimate = run.estimate(METRICS[name])
     expected = of_summary(summarise(made, known), name)
     assert (estimate is None) == (expected is None)
@@ -225,7 +225,7 @@ def test_every_figure_is_the_one_of_the_summary_where_requests_were_cut_lost_and
     made = golden_run.records()
     rows, known = golden_run.batch(made), golden_run.manifest(made)
     run, found = (
-        measure_for_comparison(rows, known, parse_slo(known.slo), "run", 20.0),
+        measure_for_comparison(rows, known, Question(warmup_s=20.0)),
         summarise(rows, known),
     )
     figures = {name: of_summary(found, name) for name in METRICS}
@@ -244,7 +244,7 @@ def test_the_cells_of_a_rate_add_up_to_it() -> None:
         failed(3.0),
     )
     known = manifest(3.5)
-    run = measure_for_comparison(made, known, Slo(), "run", 0.0)
+    run = measure_for_comparison(made, known, Question(slo="", warmup_s=0.0))
     given = amounts_over_time(run.c, run.measured.credits, np.arange(len(run.c)))
     # From 1.5 s on to 4.5 s come eight tokens, two thirds of them before the end at 3.5 s.
     assert given["output_tokens_per_s"].sum() == pytest.approx(16 / 3)
@@ -452,7 +452,10 @@ def test_another_window_rule_is_said() -> None:
     rng = np.random.default_rng(1)
     made = made_batch(rng, lognormal(rng))
     known = facts(len(made), open_loop=True)
-    runs = [measure_for_comparison(made, known, Slo(), window, 0.0) for window in ("run", "steady")]
+    runs = [
+        measure_for_comparison(made, known, Question(slo="", window=window, warmup_s=0.0))
+        for window in ("run", "steady")
+    ]
     assert any(text.startswith("other window: ") for text in unlike(*runs))
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from metrics_cases import batch, failed, manifest, request
 
 from llm_locust.metrics.deployment.cost import PriceError, Prices, cost
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 
 #: Half an hour with 3,600 answers of 100 + 50 tokens, half of them good.
@@ -163,7 +164,7 @@ def test_prices_are_read_from_options_as_numbers_or_texts() -> None:
 
 def test_what_is_given_stands_before_the_option_and_the_option_before_nothing() -> None:
     facts = manifest(slo="ttft=1s", options={"gpu_hour_cost": "3", "gpus": "2"})
-    made = summarise(batch(request(), failed(1.0)), facts, prices=Prices(gpus=4))
+    made = summarise(batch(request(), failed(1.0)), facts, Question(prices=Prices(gpus=4)))
     assert made["cost"]["prices"]["gpus"] == 4
     assert made["cost"]["gpu"]["per_request"] == pytest.approx(4 * 3 * made["window"]["seconds"] / 3600)
     assert summarise(batch(request()), manifest())["cost"] == {}

@@ -13,7 +13,7 @@ from replica_cases import NAMES, at_random, in_turn, served
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.deployment.fairness import AMOUNTS, deployment, gini, jain, variation
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.question import Question
 
 AMOUNT_LISTS = st.lists(st.integers(0, 1000), min_size=2, max_size=20).filter(any)
 
@@ -21,7 +21,7 @@ AMOUNT_LISTS = st.lists(st.integers(0, 1000), min_size=2, max_size=20).filter(an
 def told(records: list[RequestRecord], seconds: float | None = None) -> dict[str, Any]:
     rows = batch(*records)
     facts = manifest(seconds or max(r.ended_ns - r.scheduled_ns for r in records) * 1e-9 + len(records) * 0.1)
-    return deployment(rows, measure(rows, facts, Slo(), "run", 0.0))
+    return deployment(rows, measure(rows, facts, Question(slo="", warmup_s=0.0)))
 
 
 def causes(found: dict[str, Any]) -> dict[str, str]:

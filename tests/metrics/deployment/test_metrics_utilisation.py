@@ -12,7 +12,7 @@ from roofline_cases import plain_roof
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.deployment.utilisation import utilisation
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.window import Window
 from llm_locust.roofline.roof import Roof
 
@@ -24,7 +24,7 @@ TOKEN, CONTEXT, WEIGHTS, KV = 2e9, 40_000, 2e9, 80_000
 
 def found(*records: RequestRecord, roof: Roof | None = None, window: Window = TEN_SECONDS) -> dict[str, Any]:
     rows = batch(*records)
-    measured = measure(rows, manifest(), parse_slo(""), window, 0.0)
+    measured = measure(rows, manifest(), Question(slo="", window=window, warmup_s=0.0))
     return utilisation(rows, measured, roof or plain_roof())
 
 

@@ -9,6 +9,7 @@ from long_runs import everybody, run_of, span, wandering
 from metrics_cases import batch, manifest, ns, request
 
 from llm_locust.metrics.columns import Columns, Floats
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.sections.steadiness import steadiness
 from llm_locust.metrics.sections.steady import Load
 from llm_locust.metrics.summary import summarise
@@ -132,8 +133,10 @@ def test_a_run_without_requests_has_no_plateau() -> None:
 def test_a_summary_tells_it_of_the_run_also_where_its_steady_part_is_judged() -> None:
     ramp = [request(user + 2.0 * k, (0.1, 1.99)) for user in range(10) for k in range(30)]
     rows, facts = batch(*ramp), manifest(stopped=60.0)
-    of_run, of_part = (summarise(rows, facts, window=window)["steadiness"] for window in ("run", "steady"))
+    of_run, of_part = (
+        summarise(rows, facts, Question(window=window))["steadiness"] for window in ("run", "steady")
+    )
     assert of_run == of_part
     assert of_run["warmup_like"] is True
-    given = summarise(rows, facts, window=Window(ns(10.0), ns(20.0), ""))["steadiness"]
+    given = summarise(rows, facts, Question(window=Window(ns(10.0), ns(20.0), "")))["steadiness"]
     assert given["reason"].startswith("the window was given")

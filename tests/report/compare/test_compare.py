@@ -15,6 +15,7 @@ from metrics_cases import ns
 from llm_locust.cli import compare as command
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.metrics.compare.relative_gates import parse_relative_gates
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.compare.outcome import Outcome, compare_runs
 from llm_locust.report.compare.page import page
@@ -146,7 +147,7 @@ def test_what_makes_runs_unlike_stands_before_the_figures(tmp_path: Path) -> Non
 
 
 def test_limits_window_and_warmup_are_those_asked_for(runs: dict[str, Path]) -> None:
-    outcome = compare_runs([runs["base"], runs["same"]], slo="ttft=1s", warmup_s=20.0)
+    outcome = compare_runs([runs["base"], runs["same"]], Question(slo="ttft=1s", warmup_s=20.0))
     assert outcome.slo.limits == {"ttft": 1.0}
     assert {round(r.compared.window.seconds) for r in outcome.runs} == {40}
     assert "judged by ttft ≤ 1000 ms" in printed(outcome)
@@ -183,6 +184,12 @@ def test_json_has_every_figure_in_its_unit(
     assert (data["schema"], data["joint_confidence"]) == (1, 0.95)
     assert [gate["state"] for gate in data["gates"]] == ["broken"]
     assert [r["label"] for r in data["runs"]] == ["base", "slow"]
+
+
+@pytest.mark.parametrize("asked", [{"where": "name==chat"}, {"gates": "rps>1"}, {"by": ("replica",)}])
+def test_what_a_comparison_does_not_answer_is_refused(runs: dict[str, Path], asked: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="SLO, a window and a warm-up"):
+        compare_runs([runs["base"], runs["slow"]], Question(**asked))
 
 
 def test_several_runs_are_put_in_the_order_of_their_starts(runs: dict[str, Path]) -> None:

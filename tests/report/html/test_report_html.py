@@ -15,7 +15,7 @@ from report_cases import lost_records, manifest, records, seen_worker
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.html import html_report
@@ -67,7 +67,7 @@ def page(made: list[RequestRecord] | None = None, **facts: Any) -> Page:
     rows = batch(*(records() if made is None else made))
     known = manifest(len(rows), **facts)
     summary = summarise(rows, known)
-    measured = measure(rows, known, parse_slo(known.slo), "run", known.warmup_s)
+    measured = measure(rows, known, PLAIN)
     return Page(html_report(rows, known, typed(summary), measured))
 
 

@@ -10,7 +10,7 @@ from report_cases import manifest
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.charts import run_charts
 from llm_locust.metrics.measured import measure
-from llm_locust.metrics.requests.slo import parse_slo
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.html.replicas import MOST_SHOWN, in_flight
@@ -22,7 +22,7 @@ def charts(made: list[RequestRecord], **changes: Any) -> list[Chart]:
     rows = batch(*made)
     known = manifest(len(rows), stopped_ns=manifest(0).started_ns + SECONDS * 1_000_000_000)
     summary = summarise(rows, known) | changes
-    run = run_charts(rows, known, measure(rows, known, parse_slo(known.slo), "run", 0.0))
+    run = run_charts(rows, known, measure(rows, known, Question(warmup_s=0.0)))
     return in_flight(run, summary)
 
 

@@ -15,12 +15,13 @@ from test_report_html import Page
 from llm_locust.core.manifest import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.live.ending import live_end
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.peers import LiveCheck
 from llm_locust.metrics.summary_types.resources import Energy
 from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.inputs.live_figures import LIVE_FILE, write_live_end
 from llm_locust.report.inputs.sources import open_source
-from llm_locust.report.run.analysis import Question, analyse
+from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import build_report
 from llm_locust.report.run.finish import finish_run
 from llm_locust.store import MANIFEST_FILE, REPORT_HTML_FILE, SUMMARY_FILE, read_manifest
@@ -87,7 +88,7 @@ def test_a_report_made_later_is_the_same(tmp_path: Path) -> None:
     assert (run / SERVER_METRICS_FILE).exists()
     assert not list(run.glob("*.arrows"))
     assert finish_run(run) == first
-    with open_source([run], None, None) as source:
+    with open_source([run]) as source:
         again = analyse(source, Question())
     assert again.summary == first.summary
     assert again.scraped is not None
@@ -95,13 +96,13 @@ def test_a_report_made_later_is_the_same(tmp_path: Path) -> None:
 
 def test_of_a_selection_and_of_several_runs_there_are_no_servers(tmp_path: Path) -> None:
     run, other = scraped(tmp_path / "run"), write_run(tmp_path / "other", [])
-    with open_source([run], None, None) as source:
+    with open_source([run]) as source:
         some = analyse(source, Question(where="name==chat"))
         assert (some.summary.server, some.summary.energy) == (None, None)
         assert some.scraped is None
     manifest = json.loads((other / MANIFEST_FILE).read_text()) | {"id": "another"}
     (other / MANIFEST_FILE).write_text(json.dumps(manifest))
-    with open_source([run, other], None, None) as source:
+    with open_source([run, other]) as source:
         assert analyse(source, Question()).summary.server is None
 
 

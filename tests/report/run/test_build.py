@@ -6,9 +6,9 @@ import pytest
 from report_cases import lost_records, records, write_run
 
 from llm_locust.metrics.gates import GateError
+from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.slo import SloError
 from llm_locust.metrics.summary_types.summary import read_summary
-from llm_locust.report.run.analysis import Question
 from llm_locust.report.run.build import build_report
 from llm_locust.store import (
     REPORT_HTML_FILE,

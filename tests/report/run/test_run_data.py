@@ -83,6 +83,16 @@ def test_the_window_is_that_of_the_report(tmp_path: Path) -> None:
     assert run.manifest.name == "first"
 
 
+def test_a_window_is_a_span_too_and_one_that_is_none_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    whole, part = RunData.load(run), RunData.load(run, window="1s-2s")
+    assert part.window_s == pytest.approx((1.0, 2.0))
+    assert 0 < part.requests.in_window.sum() < whole.requests.in_window.sum()
+    for wrong in ({"window": "stedy"}, {"warmup_s": -1.0}):
+        with pytest.raises(ValueError, match=r"stedy|-1\.0 s"):
+            RunData.load(run, **wrong)
+
+
 def test_text_that_is_missing_is_missing_and_text_that_is_empty_is_not(tmp_path: Path) -> None:
     df = RunData.load(write_run(tmp_path, records(ok=2, bad=1))).requests
     assert df.error.isna().tolist() == [True, True, False]

@@ -1,0 +1,106 @@
+"""What is asked of a run: one value that report, compare, rolling summaries and notebooks hand down."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llm_locust.core.durations import parse_time
+from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.answers.accuracy import ByPrompt
+from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.metrics.gates import Gate, parse_gates
+from llm_locust.metrics.requests.slo import Slo, parse_slo
+from llm_locust.metrics.stats.percentiles import PERCENTILES
+from llm_locust.metrics.window import Window
+from llm_locust.roofline.roof import Roof, roof_of_options
+
+WINDOWS = ("run", "steady")
+
+FromTo = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of a run beside what its manifest says. None: as the manifest has it.
+
+    Its texts are read where they are used, as those of the manifest are. Each method raises the error of a
+    text that cannot be read: SloError, GateError, PriceError, RooflineError.
+
+    Attributes:
+        slo, gates: texts such as ``ttft=500ms`` and ``goodput>=95%``; an empty one means none.
+        warmup_s: left out at the start of the window.
+        window: ``run``, ``steady``, seconds after the run's start (from, to), or one that is known.
+        percentiles: of the latencies, key in the summary -> percent, beside the standard ones.
+        by: dimensions that the figures are told by as well.
+        where: a condition; the requests that do not meet it are left out.
+        prices: for what answers cost; each that is None is the manifest's.
+        quality_baseline: the answers of another run, for ``quality.baseline``.
+        roof: options of :func:`~llm_locust.roofline.roof.roof_of_options` instead of the manifest's.
+    """
+
+    slo: str | None = None
+    gates: str | None = None
+    warmup_s: float | None = None
+    window: str | FromTo | Window = "run"
+    percentiles: Mapping[str, float] | None = None
+    by: tuple[str, ...] = ()
+    where: str | None = None
+    prices: Prices | None = None
+    quality_baseline: ByPrompt | None = None
+    roof: Mapping[str, Any] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """The report is the run's own: nothing else than its manifest says was asked for."""
+        return self == PLAIN
+
+    @property
+    def places(self) -> dict[str, float]:
+        """The percentiles of the latencies, ascending: key to percent."""
+        return dict(sorted({**PERCENTILES, **(self.percentiles or {})}.items(), key=lambda place: place[1]))
+
+    def slo_of(self, manifest: Manifest) -> Slo:
+        return parse_slo(manifest.slo if self.slo is None else self.slo)
+
+    def gates_of(self, manifest: Manifest) -> tuple[Gate, ...]:
+        return parse_gates(manifest.gates if self.gates is None else self.gates)
+
+    def warmup_of(self, manifest: Manifest) -> float:
+        """The warm-up in seconds (raises ValueError where it is negative)."""
+        warmup_s = manifest.warmup_s if self.warmup_s is None else self.warmup_s
+        if not 0 <= warmup_s < float("inf"):
+            raise ValueError(f"the warm-up is {warmup_s!r} s; it has to be 0 or more")
+        return warmup_s
+
+    def prices_of(self, manifest: Manifest) -> Prices:
+        return (self.prices or Prices()).or_else(Prices.of_options(manifest.options))
+
+    def roof_of(self, manifest: Manifest) -> Roof | None:
+        """The model and its GPUs; None where neither is known."""
+        return roof_of_options({**manifest.options, **(self.roof or {})})
+
+
+#: The run's own report.
+PLAIN = Question()
+
+
+def parse_window(text: str) -> str | FromTo:
+    """``run``, ``steady``, or the seconds of ``30s-90s``, ``30s-`` and ``-90s``.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if text in WINDOWS:
+        return text
+    start, dash, end = text.partition("-")
+    if not dash or not (start.strip() or end.strip()):
+        raise ValueError(f'unknown window "{text}": write {", ".join(WINDOWS)}, or a span such as 30s-90s')
+    try:
+        start_s = parse_time(start.strip()) if start.strip() else 0.0
+        end_s = parse_time(end.strip()) if end.strip() else math.inf
+    except ValueError as e:
+        raise ValueError(f'window "{text}": {e}') from None
+    if start_s >= end_s:
+        raise ValueError(f'window "{text}": its end has to be after its start')
+    return start_s, end_s
