@@ -13,7 +13,7 @@ MODULE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_MODULES = 300, 50, 7, 15
 LARGE_MODULES: dict[str, int] = {
     "client/http/connection.py": 434,
     "client/http/exchange.py": 303,
-    "client/stream.py": 462,
+    "client/stream.py": 461,
     "core/batch.py": 325,
     "metrics/columns.py": 310,
     "metrics/sections/validity.py": 344,

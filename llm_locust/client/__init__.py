@@ -1,1 +1,1 @@
-"""The streaming HTTP/1.1 transport: sockets, TLS, time stamps. Only room that knows gevent's loop."""
+"""Streaming HTTP/1.1 transport: sockets, TLS, time stamps. The only room that uses gevent's loop."""

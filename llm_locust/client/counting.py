@@ -1,4 +1,4 @@
-"""Tokens of an answer by the run's tokenizer, where the server has not counted them."""
+"""Token counts of answers by the run's tokenizer, if the server has not counted them."""
 
 from collections.abc import Callable
 
@@ -6,18 +6,18 @@ import gevent
 
 from llm_locust.wire.reply import Reply
 
-#: The number of tokens of a text.
+#: Returns the number of tokens of a text.
 CountTokens = Callable[[str], int]
 
-#: Most characters that are counted in the event loop: some 10 ms.
+#: Most characters counted in the event loop: takes some 10 ms.
 MAX_LOOP_CHARS = 8192
 
-#: Most characters that are counted at all: some 1 s, in a thread.
+#: Most characters counted at all: takes some 1 s, in a thread.
 MAX_COUNTED_CHARS = 1 << 20
 
 
 def server_counted(reply: Reply) -> bool:
-    """Whether usage has the output tokens. A server that counts 0 tokens beside text has not counted."""
+    """Whether usage has the output tokens. A server that reports 0 tokens with text has not counted."""
     usage = reply.usage
     return (
         usage is not None
@@ -27,15 +27,14 @@ def server_counted(reply: Reply) -> bool:
 
 
 def count_here(reply: Reply, count: CountTokens | None) -> int | None:
-    """Tokens of a short answer that the server has not counted; None of any other."""
+    """Count the tokens of a short answer that the server has not counted; None for any other."""
     if count is None or server_counted(reply) or not 0 < reply.output_chars <= MAX_LOOP_CHARS:
         return None
     return count(_text(reply))
 
 
 def count_in_thread(reply: Reply, count: CountTokens) -> int | None:
-    """Tokens of a long answer that the server has not counted, while other greenlets have their turn; None of
-    any other."""
+    """Count the tokens of a long answer that the server has not counted, in a thread; None for others."""
     if server_counted(reply) or not MAX_LOOP_CHARS < reply.output_chars <= MAX_COUNTED_CHARS:
         return None
     tokens: int = gevent.get_hub().threadpool.apply(count, (_text(reply),))

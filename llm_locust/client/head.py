@@ -1,4 +1,4 @@
-"""The header lines of requests: what all share as bytes made once, templates filled for each."""
+"""Header lines of requests: the shared ones made once as bytes, templates filled for each request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from llm_locust.wire.headers import HeaderTemplate, header_lines, header_templat
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Header lines but for those of the single request: its id and its body's length."""
+    """Header lines without those of the single request: its id and its body's length."""
 
     fixed: bytes
     templates: tuple[HeaderTemplate, ...] = ()
 
 
 def make_head(authority: str, headers: Mapping[str, str]) -> Head:
-    """The lines of requests to a host. The user's own headers replace ours of the same name.
+    """Make the lines of requests to a host. The user's headers override the defaults of the same name.
 
     Raises:
-        HeaderError: one that cannot be sent.
+        HeaderError: a header cannot be sent.
     """
     ours = {
         "Host": authority,
@@ -35,14 +35,14 @@ def make_head(authority: str, headers: Mapping[str, str]) -> Head:
 
 
 def call_fields(call: Call, *, worker: str, seq: int) -> dict[str, str]:
-    """What the templates of one request are filled with.
+    """Values for the templates of one request.
 
-    A request that belongs to no session counts as its user's: all requests of one user then share a
-    ``{session}``, as a server that routes by sessions expects of one person.
+    A request without a session uses its user's id, so that all requests of one user share a ``{session}``, as
+    a server that routes by sessions expects.
 
     Args:
-        worker: this process's name.
-        seq: the request's number in this process.
+        worker: name of this process.
+        seq: number of the request in this process.
     """
     user = "" if call.user is None else str(call.user)
     return {
@@ -58,7 +58,7 @@ def call_fields(call: Call, *, worker: str, seq: int) -> dict[str, str]:
 
 
 def header_value(request: bytes, name: bytes) -> str | None:
-    """The value of a request's first header of this name, which is in lower case; None without one."""
+    """Value of a request's first header with this lower-case name; None without one."""
     head = request[: request.index(b"\r\n\r\n") + 2]
     at = head.lower().find(b"\r\n%b:" % name)
     if at < 0:
@@ -68,6 +68,6 @@ def header_value(request: bytes, name: bytes) -> str | None:
 
 
 def with_lines(request: bytes, lines: bytes) -> bytes:
-    """A request with further header lines, before its others."""
+    """Insert further header lines at the start of a request's header."""
     first, rest = request.split(b"\r\n", 1)
     return b"%b\r\n%b%b" % (first, lines, rest)

@@ -1,4 +1,4 @@
-"""The names in one process's records, bounded in number."""
+"""Names in one process's records, bounded in number."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from llm_locust.wire.names import clean_name
 #: Most different names of one kind (replicas, models, finish reasons) in the records of one process.
 MAX_NAMES = 1000
 
-#: Stands for every further name once there are :data:`MAX_NAMES`.
+#: Replacement of every further name once there are :data:`MAX_NAMES`.
 OTHER = "(other)"
 
 
@@ -20,7 +20,7 @@ class Names:
         self._known: dict[str, set[str]] = {"replica": set(), "model": set(), "finish_reason": set()}
 
     def bounded(self, record: RequestRecord) -> RequestRecord:
-        """The record with its names cleaned; those beyond the bound are :data:`OTHER`."""
+        """The record with its names cleaned; those beyond the limit become :data:`OTHER`."""
         changed: dict[str, Any] = {
             field: name
             for field, known in self._known.items()

@@ -1,11 +1,11 @@
-"""How many calls are under way, added up over time by a counter of its own."""
+"""Integral of the number of calls in flight, by an independent counter."""
 
 import time
 from collections.abc import Callable
 
 
 class Occupancy:
-    """The area under the number of calls under way: an account of a run that looks at no record.
+    """Area under the number of calls in flight: an account of a run that does not use the records.
 
     A change costs one reading of the clock.
 
@@ -21,13 +21,13 @@ class Occupancy:
         self._at_ns = monotonic_ns()
 
     def change(self, by: int) -> None:
-        """So many more calls are under way from now on."""
+        """Change the number of calls in flight."""
         now_ns = self._monotonic_ns()
         self._total_ns += self._level * (now_ns - self._at_ns)
         self._level, self._at_ns = self._level + by, now_ns
 
     @property
     def total_ns(self) -> int:
-        """The sum of the times that calls have been under way until now."""
+        """Sum of the times that calls have been in flight until now."""
         self.change(0)
         return self._total_ns

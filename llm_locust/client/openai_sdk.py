@@ -1,7 +1,7 @@
-"""The transport under a genuine ``openai.OpenAI``: the SDK writes requests, our stamps take time.
+"""Transport for a real ``openai.OpenAI``: the SDK makes the requests, this package takes the time stamps.
 
-The SDK's HTTP layer (httpx2) is given :class:`MeasuredTransport`; each request that it sends is one
-:class:`~llm_locust.client.stream.LiveCall`, whose bytes are handed on as they come.
+The SDK's HTTP layer (httpx2) uses :class:`MeasuredTransport`. Each request is one
+:class:`~llm_locust.client.stream.LiveCall`, whose bytes are passed on as they arrive.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,20 +17,20 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.payload import DECODE_ERRORS
 
-#: A consumer stops at ``[DONE]``; the chunk that ends the body comes in the same instant. Waiting
-#: this long for it keeps the connection.
+#: A consumer stops at ``[DONE]``; the chunk that ends the body arrives at the same time. Waiting this long
+#: for it saves the connection.
 _END_PATIENCE_S = 0.25
 
 _PATHS = {dialect.path: dialect for dialect in DIALECTS.values()}
 
-#: Ours, whatever the SDK says: the body's framing and the refusal of compression.
+#: Set here, whatever the SDK sets: the body's framing and the refusal of compression.
 _OWN_HEADERS = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"accept-encoding", b"connection"}
 )
 
 
 class RequestFields(msgspec.Struct):
-    """What a request's body says about itself, as far as a record needs it."""
+    """Fields of a request's body that a record needs."""
 
     model: str = ""
     stream: bool | None = None
@@ -45,12 +45,12 @@ NewCall = Callable[[str, Dialect | None, RequestFields], Call]
 class MeasuredTransport(httpx2.BaseTransport):
     """An httpx2 transport over a measured client.
 
-    Requests are written for the client's first target; each goes to the one whose turn it is.
+    Requests are written for the client's first target; each goes to the next target in turn.
 
     Args:
-        new_call: makes the call's description out of request id, endpoint (None for paths that are
-            not a generation, such as ``/embeddings``) and body fields.
-        heads: their templates are filled for each request; a header that the request has itself stays.
+        new_call: creates the call's description from request id, endpoint (None for paths that are not a
+            generation, such as ``/embeddings``) and body fields.
+        heads: their templates are filled for each request; a header set in the request itself is kept.
     """
 
     def __init__(self, client: LlmClient, new_call: NewCall, heads: Heads | None = None) -> None:
@@ -62,7 +62,7 @@ class MeasuredTransport(httpx2.BaseTransport):
         target = self._client.pool.target
         if (request.url.scheme, request.url.netloc.decode()) != (target.scheme, target.authority):
             raise httpx2.UnsupportedProtocol(
-                f"this transport speaks with {target.url} only, not with {request.url}", request=request
+                f"this transport is for {target.url} only, not for {request.url}", request=request
             )
         body = request.read()
         own_id = request.headers.get("x-request-id")
@@ -87,7 +87,7 @@ class MeasuredTransport(httpx2.BaseTransport):
             live.conclude(cancelled=True)
             raise
         stream = MeasuredStream(live, request)
-        # An error's body goes on as it came: what unpacks to more than its bytes is not unpacked.
+        # Without content-encoding the SDK does not unpack an error's body, which no limit would bound.
         headers = [(name, value) for name, value in live.headers.items() if name != b"content-encoding"]
         return httpx2.Response(live.status, headers=headers, stream=stream, request=request)
 
@@ -99,7 +99,7 @@ class MeasuredTransport(httpx2.BaseTransport):
 
 
 class MeasuredStream(httpx2.SyncByteStream):
-    """The body of one response, piece by piece as it comes. Closing it early cancels the call."""
+    """Body of one response, piece by piece as it arrives. Closing it early cancels the call."""
 
     def __init__(self, live: LiveCall, request: httpx2.Request) -> None:
         self._live = live
@@ -118,7 +118,7 @@ class MeasuredStream(httpx2.SyncByteStream):
             self.close()
 
     def close(self) -> None:
-        """The call is over: whole, failed, or left by its reader, which makes it cancelled."""
+        """End the call: complete, failed, or left by its reader, which makes it cancelled."""
         try:
             if not self._concluded and self._live.answered and not self._live.ended:
                 self._live.wait_end(_END_PATIENCE_S)
@@ -128,7 +128,7 @@ class MeasuredStream(httpx2.SyncByteStream):
             self._conclude()
 
     def __del__(self) -> None:
-        """A response that was neither read nor closed was sent all the same: it has its record."""
+        """Close a response that was neither read nor closed: its request was sent and has a record."""
         self._conclude()
 
     def _conclude(self) -> None:
@@ -157,7 +157,7 @@ def _head(request: httpx2.Request, path: bytes, request_id: str, length: int, au
 
 
 def _as_httpx(error: ClientError, request: httpx2.Request) -> httpx2.TransportError:
-    """The same failure as the SDK knows it."""
+    """The same failure as an exception of the SDK's HTTP layer."""
     if isinstance(error, RequestTimeoutError):
         return httpx2.ReadTimeout(str(error), request=request)
     if isinstance(error, ConnectError):

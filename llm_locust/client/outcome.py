@@ -1,4 +1,4 @@
-"""How a call ended, in the words of :class:`~llm_locust.core.record.Outcome`."""
+"""Classification of how a call ended, as :class:`~llm_locust.core.record.Outcome`."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from llm_locust.wire.secrecy import blanked, blanked_name
 
 _TEXT_LIMIT = 300
 
-#: No more of a body than this is looked at for an error text.
+#: Bytes of a body that are searched for an error text.
 _BODY_LIMIT = 16_384
 
 Verdict = tuple[Outcome, str | None]
@@ -30,7 +30,7 @@ Verdict = tuple[Outcome, str | None]
 def judge(
     exchange: Exchange, error: ClientError | None, reply: Reply, decoder: BodyDecoder, *, cancelled: bool
 ) -> Verdict:
-    """The outcome of a call and its reason in words (None for ``ok``)."""
+    """Return the outcome of a call and its reason in words (None for ``ok``)."""
     broken = isinstance(error, ConnectionBrokenError)
     if isinstance(error, RequestTimeoutError):
         return Outcome.TIMEOUT, str(error)
@@ -86,7 +86,7 @@ def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, dec
 
 
 def error_text(text: str | None, secrets: Sequence[str]) -> str | None:
-    """An error text fit for files and pages: one line, bounded, without secrets."""
+    """Error text fit for files and pages: one line, bounded, without secrets."""
     if text is None:
         return None
     text = CONTROL.sub("\ufffd", re.sub(r"\s+", " ", blanked(text, secrets)).strip())
@@ -94,7 +94,7 @@ def error_text(text: str | None, secrets: Sequence[str]) -> str | None:
 
 
 def hushed(reply: Reply, secrets: Sequence[str]) -> Reply:
-    """The answer without secrets in what it calls its model and the reason for its end."""
+    """The answer without secrets in its model and finish reason."""
     model = None if reply.model is None else blanked_name(reply.model, secrets)
     reason = None if reply.finish_reason is None else blanked_name(reply.finish_reason, secrets)
     if (model, reason) == (reply.model, reply.finish_reason):

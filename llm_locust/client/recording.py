@@ -1,4 +1,4 @@
-"""A finished call as a record."""
+"""Conversion of a finished call to a record."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from llm_locust.wire.names import clean_name
 from llm_locust.wire.reply import Reply
 from llm_locust.wire.secrecy import blanked_name
 
-#: Response headers that name the replica, asked in this order after the user's own.
+#: Response headers that name the replica, in order of priority after the user's own.
 REPLICA_HEADERS = (
     "x-served-by",
     "x-upstream",
@@ -29,18 +29,18 @@ REPLICA_HEADERS = (
 )
 
 
-#: Addresses as ``$upstream_addr`` lists them: a comma after each, a colon between groups of servers.
+#: Separators of addresses as in ``$upstream_addr``: a comma after each, a colon between groups of servers.
 _BETWEEN = re.compile(r" : |, ?")
 _ADDRESS = r"(?:[\w.-]+:\d+|\[[\da-fA-F:.]+\]:\d+|unix:[^\s,]+)"
 _TRIED = re.compile(rf"{_ADDRESS}(?:(?:{_BETWEEN.pattern}){_ADDRESS})+")
 
-#: A longer list of addresses is none.
+#: Longest list of addresses; a longer one is ignored.
 _MAX_TRIED_CHARS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What the caller knows of a request before it is sent; it goes into the record as it is."""
+    """Facts of a request that are known before it is sent; they go into the record unchanged."""
 
     request_id: str
     name: str
@@ -56,14 +56,14 @@ class Call:
     turn: int | None = None
     blocked_ns: int | None = None
     prompt_id: str | None = None
-    counted_input_tokens: int | None = None  # by a tokenizer; counts where the server does not tell
-    # Off the timing path: gives the record that counts, in place of the one that was made.
+    counted_input_tokens: int | None = None  # by a tokenizer; used if the server does not report it
+    # Off the timing path: returns the final record, which replaces the original one.
     check: Callable[["Answer"], RequestRecord] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished call: its record, and what the server said."""
+    """A finished call: its record, and the server's reply."""
 
     record: RequestRecord
     reply: Reply
@@ -71,7 +71,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What carried the request. Fields as in the record."""
+    """Connection that carried the request. Fields as in the record."""
 
     peer: str | None = None
     reused: bool = False
@@ -89,10 +89,10 @@ def record_of(
     link: Link,
     counted: int | None = None,
 ) -> RequestRecord:
-    """All that is known of a finished call.
+    """Make the record of a finished call.
 
     Args:
-        counted: the answer's tokens by the run's tokenizer, where it had to count them.
+        counted: the answer's tokens by the run's tokenizer, if it had to count them.
     """
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
     output_tokens, source = _output_tokens(reply, counted)
@@ -152,14 +152,14 @@ def record_of(
 
 
 def first_try_of(call: Call, exchange: Exchange, moments: Moments, error: str | None, link: Link) -> Answer:
-    """A sending that broke before anything was worked on, and that is repeated: nothing came of it."""
+    """Make the answer of a first try that broke before anything was processed, and that is repeated."""
     reply = Draft().finish()
     times = timeline(exchange, (), moments)
     return Answer(record_of(call, exchange, reply, (Outcome.RESENT, error), times, link), reply)
 
 
 def _came_ns(ends: Sequence[int | None], exchange: Exchange, times: Timeline) -> Iterator[int | None]:
-    """When the events that end there came, after ``sent``; None where there is no such event."""
+    """Times after ``sent`` of the events that end at these offsets; None for no event."""
     if not any(ends):
         return iter([None] * len(ends))
     read_ends, at_ns, sent_ns = exchange.read_ends(), times.reads.at_ns, times.sent_ns or 0
@@ -167,9 +167,10 @@ def _came_ns(ends: Sequence[int | None], exchange: Exchange, times: Timeline) ->
 
 
 def _hidden_tokens(reply: Reply, output_tokens: int, source: TokenSource) -> int | None:
-    """The reasoning that usage counts in the output and that came in no event.
+    """Reasoning tokens that usage counts in the output and that arrived in no event.
 
-    0 where more events came than would be left without it: these have it, or the server counts it apart.
+    0 if more events arrived than output tokens would remain without it: then these contain it, or the server
+    counts it separately.
     """
     if source is not TokenSource.USAGE or reply.usage is None:
         return None
@@ -178,7 +179,7 @@ def _hidden_tokens(reply: Reply, output_tokens: int, source: TokenSource) -> int
 
 
 def _output_tokens(reply: Reply, counted: int | None) -> tuple[int, TokenSource]:
-    """By the server, else by the tokenizer over the whole text, else the token events."""
+    """Output tokens by the server, else by the tokenizer over the text, else the token events."""
     if server_counted(reply):
         assert reply.usage is not None
         return reply.usage.output_tokens or 0, TokenSource.USAGE
@@ -190,10 +191,10 @@ def _output_tokens(reply: Reply, counted: int | None) -> tuple[int, TokenSource]
 def replica_of(
     headers: Mapping[bytes, bytes], names: Sequence[bytes], secrets: Sequence[str] = ()
 ) -> str | None:
-    """The value of the first of these headers (lower-case names) that the response has, without secrets.
+    """Value of the first of these headers (lower-case names) in the response, without secrets.
 
     Of several addresses the last: nginx's ``$upstream_addr`` lists those that it tried in turn, and the last
-    one answered. A list of names stays as it is: whose they are is not known.
+    one answered. A list of names stays unchanged, because its meaning is unknown.
     """
     value = next((headers[name].decode("latin-1") for name in names if name in headers), None)
     if value is None:

@@ -1,4 +1,4 @@
-"""One plain request over a pool: for checks, never for measured load."""
+"""Single plain requests over a pool, for checks, never for measured load."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ MAX_PLAIN_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A whole answer. Header names are in lower case."""
+    """A complete answer. Header names are in lower case."""
 
     status: int
     body: bytes
@@ -22,7 +22,7 @@ class Plain:
 
 
 def get(pool: Pool, path: str, headers: Mapping[str, str], timeout_s: float) -> tuple[int, bytes]:
-    """Status and body of ``path`` on the pool's target; as :func:`ask`."""
+    """Get ``path`` on the pool's target; return status and body. Raises as :func:`ask`."""
     found = ask(pool, "GET", path, headers, timeout_s)
     return found.status, found.body
 
@@ -30,10 +30,10 @@ def get(pool: Pool, path: str, headers: Mapping[str, str], timeout_s: float) -> 
 def ask(
     pool: Pool, method: str, path: str, headers: Mapping[str, str], timeout_s: float, body: bytes = b""
 ) -> Plain:
-    """Ask the pool's target, on a connection of its own. Headers that are templates are left out.
+    """Send a request to the pool's target, on a new connection. Headers that are templates are left out.
 
     Raises:
-        ClientError: no whole answer within the time.
+        ClientError: no complete answer within the time limit.
     """
     head = make_head(pool.target.authority, headers).fixed
     if method != "GET":

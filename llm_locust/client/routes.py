@@ -1,4 +1,4 @@
-"""The ways of requests to their servers: one through a balancer, or one to each of several replicas."""
+"""Routes of requests to their servers: one through a balancer, or one to each of several replicas."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -7,15 +7,15 @@ from llm_locust.client.head import Head
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.recording import Call
 
-#: The header lines of requests as each route has them, by its place.
+#: Header lines of requests for each route, by its index.
 Heads = tuple[Head, ...]
 
 
 class Chooser(Protocol):
-    """Gives each request a target, from 0 on; is told when it begins and when it is over."""
+    """Chooses the target of each request, an index from 0; notified when the request starts and ends."""
 
     def choose(self, session: str | None) -> int:
-        """The target of a request of ``session``; None where it belongs to none."""
+        """Target of a request of ``session``; None if it belongs to none."""
         ...
 
     def began(self, target: int) -> None: ...
@@ -24,12 +24,12 @@ class Chooser(Protocol):
 
 
 class Route:
-    """The way to one target.
+    """Route to one target.
 
     Args:
-        place: its number among a client's routes.
-        direct: the target is a replica itself: what no response header attributes is the target's,
-            refused connections among it.
+        place: its index among a client's routes.
+        direct: the target is a replica itself: everything that no response header attributes to another one
+            is attributed to the target, including refused connections.
     """
 
     __slots__ = ("_direct", "_names", "base", "place", "pool")
@@ -39,14 +39,13 @@ class Route:
         self.place = place
         self.base = pool.target.base.encode()
         self._direct = direct
-        self._names: set[str] = set()  # that its answers had: two are enough to see that it is no replica
+        self._names: set[str] = set()  # named by its answers: two are enough to show that it is not a replica
 
     def replica(self, named: str | None) -> str | None:
-        """The replica of a request whose answer, if any, ``named`` one.
+        """Replica of a request whose answer, if any, ``named`` one.
 
-        A direct target goes by the one name that its answers had so far, lest the failures of a replica
-        stand apart from its successes; before the first of them, and where they had several, by its
-        authority.
+        A direct target uses the one name in its answers so far, so that failures of a replica are listed with
+        its successes. Before the first name, and if there were several, it uses its authority.
         """
         if not self._direct:
             return named
@@ -57,21 +56,21 @@ class Route:
         return named
 
     def moved(self, path: bytes, first: "Route") -> bytes:
-        """A path below the API of the ``first`` route's target, below that of this one's."""
+        """Translate a path below the API of the ``first`` route's target to one below this target's API."""
         return self.base + path.removeprefix(first.base) if path.startswith(first.base) else path
 
 
 class Routes:
-    """The targets that a client's requests go to, each request to one of them.
+    """Targets of a client, of which each request goes to one.
 
-    A request goes where its turn is, whether or not that target answers: none is left out, and none
-    is tried in the place of another.
+    The chooser decides, whether or not the chosen target answers: none is left out, and no other is tried in
+    its place.
 
     Args:
-        pools: the connections to each target.
-        chooser: chooses among them, which are replicas themselves then; None: there is one target, and
-            a balancer may be in front of replicas.
-        session_of: what a request belongs to, for choosers that keep such requests together.
+        pools: connections to each target.
+        chooser: chooses among the targets, which are replicas then; None: there is one target, which may be a
+            balancer in front of replicas.
+        session_of: key of a request, for choosers that keep requests of one key together.
     """
 
     def __init__(
@@ -92,22 +91,22 @@ class Routes:
 
     @property
     def dialling(self) -> int:
-        """Connections that are being made now."""
+        """Number of connections being opened."""
         return sum([route.pool.dialling for route in self._routes])
 
     def choose(self, call: Call) -> Route:
-        """Where a request goes that is about to be sent."""
+        """Choose the route of a request that is about to be sent."""
         if self._chooser is None:
             return self.first
         return self._routes[self._chooser.choose(self._session_of(call))]
 
     def began(self, route: Route) -> None:
-        """A request is under way there, from before its connection is made."""
+        """Note the start of a request, before its connection is opened."""
         if self._chooser is not None:
             self._chooser.began(route.place)
 
     def ended(self, route: Route) -> None:
-        """That request is over."""
+        """Note the end of a request."""
         if self._chooser is not None:
             self._chooser.ended(route.place)
 

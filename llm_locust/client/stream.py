@@ -39,13 +39,12 @@ from llm_locust.wire.headers import header_lines
 
 __all__ = ["Answer", "Call", "LiveCall", "LlmClient", "Trace"]
 
-#: Makes a call to a target part of a trace: gives its request with what tells the server so, and what is
-#: to be called with its answer.
+#: Adds a call to a trace: returns its request with the trace header, and a function to call with its answer.
 Trace = Callable[[Call, Target, bytes], tuple[bytes, Callable[[Answer], None]]]
 
 _LEFT = "the user left before the first token"
 
-#: An answer of more bytes has its record made in a turn of the loop of its own: that takes up to 5 ms.
+#: Bytes of an answer above which its record is made in a turn of its own: that takes up to 5 ms.
 LONG_ANSWER_BYTES = 1 << 20
 
 
@@ -53,15 +52,15 @@ class LlmClient:
     """Measured calls of an HTTP API over a pool of connections, or over those of several targets.
 
     Args:
-        headers: sent with every request, authorization among them; values may be templates, see
+        headers: sent with every request, including authorization; values may be templates, see
             :mod:`llm_locust.wire.headers`.
-        worker: this process's name, for such templates.
-        sink: gets the answer of every call, cancelled ones included, once; and before it that of its first
-            try (``resent``), where a stale connection had it sent again.
-        secrets: texts that are blanked out of every name and error text that a server sends back.
-        max_answer_bytes: most bytes of one answer, framing included; more makes it ``invalid``.
-        admit: called before each call begins; what it raises keeps the call from being sent.
-        count_tokens: counts answers whose length the server does not tell.
+        worker: name of this process, for such templates.
+        sink: called once with the answer of every call, including cancelled ones, and before that with the
+            answer of its first try (``resent``), if a stale connection made it send again.
+        secrets: texts that are blanked in every name and error text from a server.
+        max_answer_bytes: most bytes of one answer, including framing; more makes it ``invalid``.
+        admit: called before each call starts; an exception prevents the call.
+        count_tokens: counts answers whose length the server does not report.
     """
 
     def __init__(
@@ -91,46 +90,46 @@ class LlmClient:
         self.secrets = tuple(s for s in secrets if s)
         self.heads = self.make_heads(headers or {})
         self._worker = worker
-        self._templated = count()  # requests that had a template
+        self._templated = count()  # number of requests with a template
         self._id_prefix = random_secrets.token_hex(6)
         self._ids = count()
-        self.live: set[LiveCall] = set()  # begun and not concluded
+        self.live: set[LiveCall] = set()  # started and not concluded
         self.occupancy = Occupancy()
 
     @property
     def pool(self) -> Pool:
-        """The connections to the target; of several, to the first."""
+        """Connections to the target; with several, to the first."""
         return self.routes.first.pool
 
     @property
     def in_flight(self) -> int:
-        """Calls under way."""
+        """Number of calls in flight."""
         return len(self.live)
 
     @property
     def unanswered(self) -> int:
-        """Calls under way whose response is not whole yet, and may still become so."""
+        """Number of calls in flight whose response is incomplete and may still be completed."""
         return sum(not live.ended for live in self.live)
 
     def abandon_calls(self) -> int:
-        """Break off every call under way, whoever waits for it; gives how many are recorded as cancelled.
+        """Break off every call in flight, whoever waits for it; return how many are recorded as cancelled.
 
-        Each ends at the moment when it is broken off, with the bytes that had come by then; in turns of the
+        Each ends when it is broken off, with the bytes received by then. This takes several turns of the
         loop, so that other greenlets run meanwhile.
         """
         under_way = list(self.live)
         TURN.each(under_way, LiveCall.abandon)
-        for live in list(self.live):  # begun since
+        for live in list(self.live):  # started meanwhile
             live.abandon()
             under_way.append(live)
         return sum(live.cut for live in under_way)
 
     def new_request_id(self) -> str:
-        """An id that no other request has, of this process or another."""
+        """Return an id that no other request has, of this process or another."""
         return f"{self._id_prefix}-{next(self._ids):08x}"
 
     def make_heads(self, headers: Mapping[str, str]) -> Heads:
-        """The header lines of requests with these headers (raises HeaderError), for :meth:`post`."""
+        """Make the header lines of requests with these headers, for :meth:`post` (raises HeaderError)."""
         return tuple(make_head(authority, headers) for authority in self.routes.authorities)
 
     def post(
@@ -144,14 +143,14 @@ class LlmClient:
     ) -> Answer:
         """Send one request and wait for its end, whatever that is.
 
-        What the network or the server does is told by the record, never raised. An exception thrown
-        into the calling greenlet (the run's end kills its users) passes through; the call is then
-        recorded as cancelled. So it is where :meth:`abandon_calls` breaks it off, which ends the caller
-        by a ``GreenletExit``.
+        Failures of the network or the server are in the record, never raised. An exception thrown into the
+        calling greenlet (the run's end kills its users) passes through, and the call is recorded as
+        cancelled. The same happens if :meth:`abandon_calls` breaks it off, which ends the caller by a
+        ``GreenletExit``.
 
         Args:
-            patience_s: the call is broken off, and its record ``cancelled`` and ``abandoned``, when the
-                first token has not come so long after ``sent``.
+            patience_s: time after ``sent`` at which a call without a first token is broken off; its record is
+                ``cancelled`` and ``abandoned``.
         """
         route = self.routes.choose(call)
         request = self.request(route, path, body, call, heads)
@@ -167,7 +166,7 @@ class LlmClient:
         return live.conclude()
 
     def request(self, route: Route, path: str, body: bytes, call: Call, heads: Heads | None = None) -> bytes:
-        """The bytes of a POST to a path below the base of a target's API."""
+        """Bytes of a POST to a path below the base of a target's API."""
         head = (heads or self.heads)[route.place]
         lines = head.fixed
         if head.templates:
@@ -182,7 +181,7 @@ class LlmClient:
         )
 
     def filled(self, head: Head, call: Call) -> dict[str, str]:
-        """The headers of one request that come of templates; counts one on what ``{seq}`` gives."""
+        """Fill the header templates of one request; increments the counter behind ``{seq}``."""
         if not head.templates:
             return {}
         fields = call_fields(call, worker=self._worker, seq=next(self._templated))
@@ -190,17 +189,17 @@ class LlmClient:
 
 
 class LiveCall:
-    """One call under way. Its first :meth:`conclude` makes its record; another one gives the same again.
+    """One call in flight. The first :meth:`conclude` makes its record; later ones return the same.
 
-    ``cut`` says that :meth:`abandon` ended it, under the feet of who waits for it.
+    ``cut`` is set if :meth:`abandon` ended it while another greenlet waited for it.
 
-    A pooled connection that turns out to be stale (the peer had closed it before the request came, see
-    :attr:`Connection.stale`) is replaced once, by a new one. A request that may have been worked on is not
+    A pooled connection that turns out to be stale (the peer had closed it before the request arrived, see
+    :attr:`Connection.stale`) is replaced once, by a new one. A request that may have been processed is not
     sent again: a server that crashes on it is a failure.
 
     Args:
-        route: where it goes.
-        timeouts: bounds of this call; the client's where none are given.
+        route: its destination.
+        timeouts: time limits of this call; default: the client's.
         patience_s: see :meth:`LlmClient.post`.
     """
 
@@ -261,10 +260,10 @@ class LiveCall:
         self._counted: int | None = None
         self.cut = False
 
-    # -- under way ------------------------------------------------------------------------
+    # -- in flight ------------------------------------------------------------------------
 
     def run_to_end(self) -> None:
-        """Send, and wait until the response is whole or the call has failed; decode nothing yet."""
+        """Send, and wait until the response is complete or the call has failed; decode nothing yet."""
         with suppress(ClientError):
             self._perform(Connection.wait_complete)
 
@@ -278,7 +277,7 @@ class LiveCall:
         self._perform(self._until_headers)
 
     def read(self) -> bytes:
-        """The body's bytes that have come since the last read; waits for some; empty at the end.
+        """Return the body's bytes received since the last read; wait for some; empty at the end.
 
         For a call that was opened with :meth:`open` (raises ClientError).
         """
@@ -296,7 +295,7 @@ class LiveCall:
         return body
 
     def wait_end(self, patience_s: float) -> None:
-        """Wait at most this long for the response's last byte; not at all in the event loop itself."""
+        """Wait at most this long for the response's last byte; do not wait in the event loop itself."""
         if self._connection is None or gevent.getcurrent() is gevent.get_hub():
             return
         with gevent.Timeout(patience_s, False), suppress(ClientError):  # type: ignore[arg-type]
@@ -304,12 +303,12 @@ class LiveCall:
 
     @property
     def answered(self) -> bool:
-        """The answer is whole, though the response's last byte may still be on its way."""
+        """Whether the answer is complete, though the response's last byte may still be missing."""
         return self._decoder.answered
 
     @property
     def ended(self) -> bool:
-        """The response is complete, or will never be."""
+        """Whether the response is complete, or will never be."""
         return self._exchange.complete or self._error is not None
 
     @property
@@ -322,7 +321,7 @@ class LiveCall:
         return self._exchange.headers
 
     def _perform(self, until: Callable[[Connection], None]) -> None:
-        """Send, and wait ``until`` the connection has what is wanted."""
+        """Send, and wait with ``until``."""
         pool = self._route.pool
         try:
             connection = pool.acquire()
@@ -344,7 +343,7 @@ class LiveCall:
             raise
 
     def _send(self, connection: Connection) -> None:
-        if self._answer is not None:  # abandoned while its connection was made
+        if self._answer is not None:  # abandoned while its connection was being opened
             connection.close()
             raise ConnectionBrokenError("the call was broken off before it was sent")
         self._connection = connection
@@ -369,11 +368,11 @@ class LiveCall:
     def _readable(self) -> bool:
         return self._exchange.pieces > 0 or bool(self._decoder.tap)
 
-    # -- the end --------------------------------------------------------------------------
+    # -- end --------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Decode what is left in steps, and count a long text in a thread, so that :meth:`conclude` does not
-        hold the loop. For the end of a long answer it waits until the loop has time."""
+        """Decode the rest in steps, and count a long text in a thread, so that :meth:`conclude` does not hold
+        the loop. At the end of a long answer, wait until the loop has time."""
         if self._answer is not None or gevent.getcurrent() is gevent.get_hub():
             return
         self._end()
@@ -386,10 +385,10 @@ class LiveCall:
             self._counted = count_in_thread(self._decoder.finish(), self._client.count_tokens)
         if self._exchange.bytes_received > LONG_ANSWER_BYTES:
             TURN.wait()
-            TURN.spend(DECODING_S)  # what follows is more than a turn's part
+            TURN.spend(DECODING_S)  # the following takes more than its share of a turn
 
     def conclude(self, *, cancelled: bool = False) -> Answer:
-        """Hand the connection back, decode what is left, make the record, give it to the sink."""
+        """Return the connection to the pool, decode the rest, make the record, pass it to the sink."""
         if self._answer is not None:
             return self._answer
         self._end()
@@ -431,14 +430,14 @@ class LiveCall:
                 if checked.error is not record.error:  # a user's own check may quote the answer
                     checked = replace(checked, error=error_text(checked.error, client.secrets))
                 self._answer = Answer(checked, reply)
-        finally:  # whatever becomes of the check, the call has its record
+        finally:  # the call has a record even if the check fails
             client.sink(self._answer)
             if self._traced is not None:
                 self._traced(self._answer)
         return self._answer
 
     def _end(self) -> ClockPair:
-        """When the call ended: now, unless it was told before."""
+        """End of the call: now, unless it was set before."""
         if self._ended is None:
             self._ended = read_clocks()
             self._client.occupancy.change(-1)
@@ -446,15 +445,15 @@ class LiveCall:
 
     @property
     def _left(self) -> bool:
-        """The user's patience was over."""
+        """Whether the user's patience has run out."""
         return self._patience is not None and self._patience.lost
 
     def abandon(self) -> Answer:
-        """Break the call off, whoever waits for it, and record it as cancelled, unless it is whole by now."""
+        """Break the call off, whoever waits for it, and record it as cancelled unless it is complete."""
         if self._answer is not None:
             return self._answer
         if self._connection is not None:
-            self._connection.poll()  # what lies in the socket has come
+            self._connection.poll()  # what is in the socket has arrived
             if not self._exchange.complete:
                 self._connection.close()
         answer = self.conclude(cancelled=True)

@@ -1,4 +1,4 @@
-"""Reads and their stamps into the times of one request. Pure functions over columns."""
+"""Conversion of reads and their stamps to the times of one request. Pure functions over columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ from llm_locust.client.http.clock import ClockPair, clock_step_ns
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.http.polling import CUT, FILLED, MARKS, WAITED
 
-#: A read this soon after its stamp, out of a poll that had waited for it, was in time: what it took came
-#: together.
+#: A read this soon after its stamp, from a poll that had waited for it, was in time.
 IN_TIME_NS = 1_000_000
 
-#: Two times that are no further apart are the same.
+#: Largest difference at which two times count as equal.
 EXACT_NS = 100_000
 
 #: A blank line may end in two bytes, CR and LF, and an event is complete with the first.
@@ -23,11 +22,11 @@ _LINE_END = 1
 
 @dataclass(frozen=True, slots=True)
 class ReadTimes:
-    """When the reads of one response came.
+    """Times of the reads of one response.
 
-    ``at_ns`` (reads,) is realtime and non-decreasing: the kernel's stamp, or the program's own
-    reading where there is none, or everywhere if realtime was stepped during the request (then all
-    times are the starting time plus monotonic differences, so that the step changes no duration).
+    ``at_ns`` (reads,) is realtime and non-decreasing: the kernel's stamp, or the program's own reading if
+    there is none, or for all reads if realtime was stepped during the request (then all times are the start
+    time plus monotonic differences, so that the step changes no duration).
     """
 
     at_ns: NDArray[np.int64]
@@ -39,7 +38,7 @@ class ReadTimes:
 def read_times(
     kernel_ns: NDArray[np.int64], monotonic_ns: NDArray[np.int64], started: ClockPair, ended: ClockPair
 ) -> ReadTimes:
-    """Args: kernel_ns (reads,) realtime, 0 where the kernel gave no stamp; monotonic_ns (reads,)."""
+    """Times from kernel_ns (reads,) realtime, 0 without a stamp, and monotonic_ns (reads,)."""
     program = monotonic_ns + started.offset_ns
     step = clock_step_ns(started, ended)
     stamped = kernel_ns > 0
@@ -48,15 +47,15 @@ def read_times(
     lag = max(0, int((program - kernel_ns)[stamped].max()))
     if stamped.all():
         return ReadTimes(kernel_ns, True, lag, None)
-    # The kernel begins to stamp a moment after it is first asked to. A read without a stamp came no
-    # later than the next one with a stamp, however late the program was.
+    # The kernel starts to stamp some time after the first request for stamps. A read without a stamp arrived
+    # no later than the next one with a stamp, however late the program was.
     mixed = np.where(stamped, kernel_ns, program)
     return ReadTimes(np.minimum.accumulate(mixed[::-1])[::-1], False, lag, None)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenArrivals:
-    """When token events came: ``at_ns`` (events,) realtime; ``coalesced`` reads had more than one."""
+    """Arrival times of token events: ``at_ns`` (events,) realtime; ``coalesced`` reads had more than one."""
 
     at_ns: NDArray[np.int64]
     coalesced: int
@@ -65,7 +64,7 @@ class TokenArrivals:
 def arrivals(
     token_ends: Sequence[int], read_ends: NDArray[np.int64], at_ns: NDArray[np.int64]
 ) -> TokenArrivals:
-    """The stamp of the read that completed each token event.
+    """Stamp of the read that completed each token event.
 
     Args:
         token_ends: offset in the body just after each token event.
@@ -82,7 +81,7 @@ def arrivals(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """The clocks as they were read while a call went on. None: it did not get so far."""
+    """Clock readings during a call. None: it did not get so far."""
 
     started: ClockPair
     connected: ClockPair | None
@@ -100,7 +99,7 @@ class Timeline:
     headers_ns: int | None
     arrivals_ns: NDArray[np.int64]
     ended_ns: int
-    early_ns: NDArray[np.int64] | None  # how much earlier an event may have come; None: each is exact
+    early_ns: NDArray[np.int64] | None  # how much earlier each event may have arrived; None: all are exact
     reads: ReadTimes
     coalesced: int
 
@@ -108,12 +107,11 @@ class Timeline:
 def known_empty(
     empty_ns: NDArray[np.int64], monotonic_ns: NDArray[np.int64], sent_ns: int
 ) -> NDArray[np.int64]:
-    """For each read the last moment at which its socket was known to be empty, monotonic.
+    """For each read, the last monotonic time at which its socket was known to be empty.
 
-    The latest of: a poll that did not report the socket, or one that waited (``empty_ns``, with the marks of
-    :mod:`~llm_locust.client.http.polling`); the read before, which had emptied it unless it filled its
-    buffer; the sending of the request. What follows a read that filled its buffer may have been there as
-    long.
+    The latest of these: a poll that did not report the socket, or one that waited (``empty_ns``, with the
+    marks of :mod:`~llm_locust.client.http.polling`); the previous read, which emptied it unless it filled its
+    buffer; the sending of the request. Data after a read that filled its buffer may have been there as long.
     """
     filled = (empty_ns & FILLED) > 0
     emptied = np.concatenate([[sent_ns], np.where(filled, 0, monotonic_ns)[:-1]])
@@ -126,12 +124,12 @@ def known_empty(
 def early_arrivals(
     exchange: Exchange, token_ends: Sequence[int], moments: Moments, reads: ReadTimes
 ) -> NDArray[np.int64] | None:
-    """How much earlier than its stamp each token event may have come, (events,); None where each is exact.
+    """How much earlier than its stamp each token event may have arrived, (events,); None if all are exact.
 
-    The stamp of a read is that of its last packet. So an event with which the read ends is exact; one
-    with more behind it came at some time since the socket was known to be empty, unless the read was in
-    time: then all of it came together. Where the program stamps, only a read out of a poll that waited
-    for it is in time.
+    The stamp of a read is that of its last packet. So an event at the end of the read is exact. One with more
+    data after it arrived at some time since the socket was known to be empty, unless the read was in time:
+    then all its data arrived together. With the program's stamps, only a read from a poll that waited for it
+    is in time.
     """
     if not token_ends or moments.sent is None:
         return None
@@ -144,7 +142,7 @@ def early_arrivals(
     monotonic = exchange.monotonic_ns()
     offset_ns = moments.started.offset_ns
     lag = monotonic + offset_ns - reads.at_ns
-    # A poll that was interrupted took long too. It waited for no packet that had come before it.
+    # A poll that was interrupted took long too. It did not wait for a packet that had arrived before it.
     waited = ((marks & WAITED) > 0) & (~stamped | (reads.at_ns >= (marks & ~MARKS) + offset_ns - EXACT_NS))
     marks = np.where(waited | ((marks & WAITED) == 0), marks, marks & FILLED)
     in_time = waited & (~stamped | (lag <= IN_TIME_NS))
@@ -155,15 +153,15 @@ def early_arrivals(
 
 
 def timeline(exchange: Exchange, token_ends: Sequence[int], moments: Moments) -> Timeline:
-    """The times of a call whose body was drained.
+    """Times of a call whose body was drained.
 
-    A response that a read completed ended with that read, however late the program came to it.
+    A response that a read completed ended with that read, however late the program processed it.
     """
     reads = read_times(exchange.kernel_ns(), exchange.monotonic_ns(), moments.started, moments.ended)
     came = arrivals(token_ends, exchange.read_ends(), reads.at_ns)
 
     def placed(moment: ClockPair) -> int:
-        """Realtime of a moment, of the clock as it was when the call started."""
+        """Realtime of a moment, by the clock as it was when the call started."""
         stepped = reads.clock_step_ns is not None
         return moment.monotonic_ns + moments.started.offset_ns if stepped else moment.realtime_ns
 

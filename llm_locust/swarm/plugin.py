@@ -1,7 +1,7 @@
-"""What ``import llm_locust`` in a locustfile adds to Locust: options, and a role for each process.
+"""Effect of ``import llm_locust`` in a locustfile: options for Locust, and a role for each process.
 
-A role's modules are imported once it is known which one a process has: a worker needs neither report nor web
-pages, which take as long to import as all the rest.
+A role's modules are imported once the process knows its role: a worker needs neither report nor web pages,
+which take as long to import as all the rest.
 """
 
 import locust
@@ -65,7 +65,7 @@ def _be_all_in_one(environment: Environment, interrupts: Interrupts) -> None:
 
 
 def _show(environment: Environment) -> None:
-    """Progress on the terminal, pages and metrics of a process that has the live numbers."""
+    """Add progress on the terminal, pages and metrics to a process that has the live numbers."""
     from llm_locust.swarm.live.watch import store_of
     from llm_locust.swarm.run.progress import show_progress
     from llm_locust.swarm.web.extension import extend

@@ -396,7 +396,7 @@ def test_a_gzip_bomb_is_refused_at_its_head(server: ScriptedServer) -> None:
             model="m", messages=MESSAGES, extra_headers=script_header([write(0, head + bomb[:16_000])])
         )
     assert [(r.outcome, r.error) for r in sdk.records] == [
-        (Outcome.INVALID, "the answer is gzip-encoded, which was refused")
+        (Outcome.INVALID, "the answer is gzip-encoded, which the request did not allow")
     ]
 
 

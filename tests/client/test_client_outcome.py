@@ -162,7 +162,7 @@ OUTCOMES: list[tuple[str, Script, Outcome, int | None, int, str]] = [
         Outcome.INVALID,
         200,
         0,
-        "the answer is gzip-encoded, which was refused",
+        "the answer is gzip-encoded, which the request did not allow",
     ),
     (
         "no stream",

@@ -273,7 +273,7 @@ def test_more_records_than_the_last_word_announced_are_a_contradiction(roster: R
 
 def test_a_batch_that_could_not_be_taken_makes_the_run_incomplete(roster: Roster) -> None:
     roster.done("w", counts(4, number=1), stopped=True)
-    roster.fault("w", "a batch could not be taken: batch 3 is no whole frame")
+    roster.fault("w", "a batch could not be taken: batch 3 is not a whole frame")
     assert not complete(roster, rows=4)
 
 
@@ -319,7 +319,7 @@ def test_the_end_does_not_wait_for_ever_for_a_disk_that_takes_nothing(tmp_path: 
     collector = Collector(Stuck(tmp_path / "frames"), lambda *_: None, settle_within_s=0.1)
     collector.accept("w", 0, 1, b"frame")
     assert not collector.settle()
-    with pytest.raises(OSError, match="taken nothing"):
+    with pytest.raises(OSError, match="written nothing"):
         collector.close()
     released.release()
 

@@ -39,7 +39,7 @@ def run(folder: Path, named: str, *options: str) -> tuple[int, str]:
 
 
 RUNS: dict[str, Callable[[Path], tuple[int, str]]] = {
-    "beside the locustfile": lambda folder: run(folder, "ownchecks:fine"),
+    "next to the locustfile": lambda folder: run(folder, "ownchecks:fine"),
     "elsewhere": lambda folder: run(folder, "librarychecks:fine"),
     "elsewhere with a secret": lambda folder: run(folder, "librarychecks:fine", *SECRET),
 }
@@ -50,7 +50,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]
     return in_parallel(tmp_path_factory.mktemp("named"), RUNS, at_once=2)
 
 
-@pytest.mark.parametrize("name", ["beside the locustfile", "elsewhere with a secret"])
+@pytest.mark.parametrize("name", ["next to the locustfile", "elsewhere with a secret"])
 def test_a_worker_uses_its_own_code_and_that_of_a_master_that_knows_the_secret(
     runs: dict[str, tuple[int, str]], name: str
 ) -> None:

@@ -167,7 +167,7 @@ def test_a_form_that_sets_what_is_not_for_it_is_refused_and_nothing_is_set(ui: U
     assert field in answer["message"] or f"--{field.replace('_', '-')}" in answer["message"], answer
     assert ui.state == before
     assert ui.runs == runs
-    refused = "refused what the web UI was sent"
+    refused = "refused a request to the web UI"
     wait_until(lambda: any(refused in line for line in ui.process.lines[said:]), refused)
 
 

@@ -9,7 +9,7 @@ from swarm_process import free_port, locust, wait_until
 
 pytestmark = pytest.mark.alone
 
-WARNING = "without --web-login: whoever reaches it can start load"
+WARNING = "without --web-login: anyone who reaches it can start load"
 
 #: Host names that are tried. Those of strangers, and one that a cluster's service may have.
 NAMES = ("localhost", "127.0.0.1", "llm-locust-web", "ui.example", "evil.example")

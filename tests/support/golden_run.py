@@ -139,7 +139,7 @@ def manifest(made: list[RequestRecord]) -> Manifest:
             WorkerFacts(
                 id="w2", index=1, announced=second + 3, received=second, in_flight=2, lost=True, late=True,
                 joined_ns=ORIGIN_NS + 10**9, heard_ns=ORIGIN_NS + 1490 * 10**9, dropped=1,
-                faults=["it said that 5 requests had finished, after 9"],
+                faults=["it reported 5 finished requests, after 9"],
                 held_back=2, longest_held_ns=2_500_000_000,
             ),
         ],

@@ -400,7 +400,7 @@ def test_a_report_that_cannot_be_written_is_said_in_one_line(unwritten: dict[str
     lines = [line for line in unwritten["no room for a report"].process.said if "the report of" in line]
     assert len(lines) == 1
     assert "'run' could not be written: the reports in 'run' cannot be written: File too large" in lines[0]
-    assert "the records that came are kept there" in lines[0]
+    assert "the records received are kept there" in lines[0]
 
 
 def test_a_run_that_cannot_even_write_its_manifest_does_not_begin(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""HTTP/1.1 on gevent: connections, their pool, TLS, and the clocks of what comes in."""
+"""HTTP/1.1 on gevent: connections, their pool, TLS, and the clocks of received data."""

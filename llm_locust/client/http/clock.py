@@ -1,9 +1,8 @@
-"""Clocks of one request: kernel receive stamps (realtime) against monotonic readings.
+"""Clocks of one request: kernel receive stamps (realtime) and monotonic readings.
 
-A request's times are realtime, because the kernel stamps a received packet with
-``CLOCK_REALTIME``. A read is stamped by the program with ``CLOCK_MONOTONIC``; the pair of
-clocks read together when the request was sent turns that into realtime, and the pair read at
-the end tells whether realtime was stepped in between.
+A request's times are realtime, because the kernel stamps a received packet with ``CLOCK_REALTIME``. The
+program stamps a read with ``CLOCK_MONOTONIC``. The pair of clocks read together when the request was sent
+converts that to realtime, and the pair read at the end shows whether realtime was stepped in between.
 """
 
 import socket
@@ -15,27 +14,27 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-#: ``SO_TIMESTAMPNS`` and its control message: 35 on every Linux architecture but sparc and parisc.
-#: The socket module does not name it.
+#: ``SO_TIMESTAMPNS`` and its control message: 35 on every Linux architecture except sparc and parisc. The
+#: socket module does not define it.
 SO_TIMESTAMPNS = 35
 
-#: Room for one 16-byte time stamp in a control message, none where the system has no such stamps.
+#: Space for one 16-byte time stamp in a control message; 0 if the system has no such stamps.
 ANCILLARY_BYTES = socket.CMSG_SPACE(16) if sys.platform == "linux" else 0
 
-#: Stands for a read that the kernel gave no stamp for: 16 zero bytes, a time long before any run.
+#: Placeholder for a read without a kernel stamp: 16 zero bytes, a time long before any run.
 NO_STAMP = bytes(16)
 
-#: Two clocks that were read together differ from run to run by less than this, unless one was stepped.
+#: Difference between two pairs of clock readings that counts as a step.
 STEP_THRESHOLD_NS = 500_000
 
 _PAIR_TOLERANCE_NS = 20_000
 
 
 def hold_stamping() -> socket.socket | None:
-    """A socket that keeps the kernel stamping packets for as long as it is open.
+    """Open a socket that keeps the kernel stamping packets for as long as it is open.
 
-    The kernel stamps nothing while no socket asks for it, and begins some time after the first one
-    does: the first responses of a run would go without. None where there are no such stamps.
+    The kernel stamps nothing while no socket requests it, and starts some time after the first one does: the
+    first responses of a run would have no stamps. None if the system has no such stamps.
     """
     if not ANCILLARY_BYTES:
         return None
@@ -46,7 +45,7 @@ def hold_stamping() -> socket.socket | None:
 
 @dataclass(frozen=True, slots=True)
 class ClockPair:
-    """Realtime and monotonic time of one instant, nanoseconds."""
+    """Realtime and monotonic time of one instant, in nanoseconds."""
 
     realtime_ns: int
     monotonic_ns: int
@@ -57,7 +56,7 @@ class ClockPair:
 
 
 def read_clocks() -> ClockPair:
-    """Both clocks, read within 20 µs of each other; on a machine too busy for that, the best of four."""
+    """Read both clocks within 20 µs of each other; on a machine too busy for that, the best of four."""
     best = _read_pair()
     for _ in range(3):
         if best[0] < _PAIR_TOLERANCE_NS:
@@ -67,7 +66,7 @@ def read_clocks() -> ClockPair:
 
 
 def _read_pair() -> tuple[int, ClockPair]:
-    """How long reading took, and what was read. Realtime lies somewhere in that time: taken as its middle."""
+    """Duration of the reading, and the clocks. Realtime is taken as the middle of that duration."""
     before = time.monotonic_ns()
     realtime = time.time_ns()
     took = time.monotonic_ns() - before
@@ -75,7 +74,7 @@ def _read_pair() -> tuple[int, ClockPair]:
 
 
 def clock_step_ns(start: ClockPair, end: ClockPair) -> int | None:
-    """How far realtime was stepped between two pairs; None where it was not.
+    """Step of realtime between two pairs; None if there was none.
 
     Slewing (NTP) moves both clocks alike and does not count.
     """

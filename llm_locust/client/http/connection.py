@@ -1,9 +1,9 @@
-"""One TCP or TLS connection on gevent's loop, read by a watcher instead of by a greenlet.
+"""One TCP or TLS connection on gevent's loop, read by a watcher instead of a greenlet.
 
-The watcher's callback takes one read with its kernel stamp and hands it to the exchange; a
-greenlet is switched to only when it has something to do (the response is complete, or the reader
-asked for every piece). The watcher stays on while the connection is idle, so that a connection
-that the peer has closed is found out before it is used again.
+The watcher's callback does one read with its kernel stamp and passes it to the exchange. A greenlet is
+switched to only when it has something to do (the response is complete, or the reader asked for every piece).
+The watcher stays on while the connection is idle, so that a connection closed by the peer is detected before
+it is used again.
 """
 
 import _socket
@@ -33,7 +33,7 @@ __all__ = ["Connection", "Timeouts"]
 _READ_SIZE = 16_384
 _EV_READ, _EV_WRITE = 1, 2
 
-#: How long a server that is to close a connection is waited for.
+#: Longest wait for a server to close a connection.
 PARTING_S = 0.5
 
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
@@ -44,7 +44,7 @@ _TCP_INFO_RTT = slice(68, 72)
 # 64-bit fields follow at 104: two pacing rates, then tcpi_bytes_acked (Linux 4.1).
 _TCP_INFO_ACKED = slice(120, 128)
 
-#: A connection that was stale when a request was sent is found to be so within this, or two round trips.
+#: Longest time, or two round trips if longer, until a stale connection breaks after a request was sent.
 STALE_WITHIN_S = 0.05
 
 
@@ -81,20 +81,20 @@ class Connection:
 
     def __init__(self, sock: _socket.socket, tls: Tls | None, peer: str) -> None:
         self.peer = peer
-        self.carried = 0  # requests
+        self.carried = 0  # requests carried
         self.limit: int | None = None  # of requests, after which it is closed
         self.closed = False
         self.on_closed: Callable[[Connection], None] | None = None
-        self.sent: ClockPair | None = None  # when the last exchange began
-        self.stale = False  # it broke because the peer had closed it before the last exchange began
-        self._handed = 0  # bytes of the last request that the socket took
+        self.sent: ClockPair | None = None  # start of the last exchange
+        self.stale = False  # it broke because the peer had closed it before the last exchange started
+        self._handed = 0  # bytes of the last request that the socket accepted
         self._acked: int | None = None  # bytes that the peer had acknowledged before it
         self._sock = sock
         self._tls = tls
         self._hub = gevent.get_hub()
         self._polls = polls()
         self._exchange: Exchange | None = None
-        self._half_sent = False  # the response was there before the request was handed over
+        self._half_sent = False  # the response arrived before the whole request was handed over
         self._failure: ClientError | None = None
         self._waiter: Waiter[None] | None = None
         self._wake_on_read = False
@@ -103,7 +103,7 @@ class Connection:
         self._last_event_ns: Callable[[], int | None] | None = None
         self._writable: _IoWatcher | None = None
         self._pause: _TimerWatcher | None = None  # a slice waits for the next turn of the loop
-        self._unwatched = False  # no poll before the next read tells that the socket was empty
+        self._unwatched = False  # the next read has no poll before it that found the socket empty
         self._readable = self._hub.loop.io(sock.fileno(), _EV_READ)
         self._readable.start(self._on_readable)
 
@@ -121,11 +121,11 @@ class Connection:
         A response that is complete before all are handed over (an early refusal) ends the sending.
 
         Args:
-            last_event_ns: the monotonic time of the last event so far, None before the first. It is
-                asked only when a bound may have been passed; without it the last read counts.
+            last_event_ns: returns the monotonic time of the last event so far, None before the first. It is
+                called only when a time limit may be exceeded; without it the last read counts.
 
         Raises:
-            ClientError: the connection broke, or a bound was passed, before all was handed over.
+            ClientError: the connection broke, or a time limit was exceeded, before all was handed over.
         """
         self._exchange, self._timeouts, self._last_event_ns = exchange, timeouts, last_event_ns
         self.carried, self.sent = self.carried + 1, None
@@ -146,10 +146,10 @@ class Connection:
             self._send_rest(memoryview(wire)[done:])
 
     def wait_complete(self) -> None:
-        """Wait until the response is whole.
+        """Wait until the response is complete.
 
         Raises:
-            ClientError: it will not be.
+            ClientError: it will never be.
         """
         exchange = self._exchange
         assert exchange is not None
@@ -157,7 +157,7 @@ class Connection:
             self._wait()
 
     def wait_progress(self, enough: Callable[[], bool]) -> None:
-        """Wait read by read until ``enough()`` or the response is whole; raises as wait_complete."""
+        """Wait read by read until ``enough()`` or the response is complete; raises as wait_complete."""
         exchange = self._exchange
         assert exchange is not None
         self._wake_on_read = True
@@ -168,7 +168,7 @@ class Connection:
             self._wake_on_read = False
 
     def finish(self) -> bool:
-        """End the exchange. Gives whether the connection can carry another one; it is closed if not."""
+        """End the exchange; return whether the connection can carry another one. It is closed if not."""
         exchange, self._exchange, self._last_event_ns = self._exchange, None, None
         self._disarm()
         if exchange is not None:
@@ -184,18 +184,18 @@ class Connection:
         return not self.closed
 
     def poll(self) -> bool:
-        """Whether an idle connection can still be used: what the peer said meanwhile is read first."""
+        """Whether an idle connection can still be used; reads what the peer has sent meanwhile first."""
         while not self.closed and self._on_readable():
             pass
         return not self.closed and self._exchange is None
 
     def rtt_ns(self) -> int | None:
-        """The kernel's smoothed round-trip time of this connection, None where it does not tell."""
+        """The kernel's smoothed round-trip time of this connection; None if unavailable."""
         micros = self._tcp_info(_TCP_INFO_RTT)
         return None if micros is None else micros * 1000 or None
 
     def _bytes_acked(self) -> int | None:
-        """Bytes that the peer's kernel has acknowledged, None where this one does not tell."""
+        """Bytes that the peer's kernel has acknowledged; None if unavailable."""
         return self._tcp_info(_TCP_INFO_ACKED)
 
     def _tcp_info(self, field: slice) -> int | None:
@@ -208,7 +208,7 @@ class Connection:
         return int.from_bytes(info[field], sys.byteorder) if len(info) == field.stop else None
 
     def close(self) -> None:
-        """Close the socket; an exchange that is under way fails."""
+        """Close the socket; an exchange in progress fails."""
         if self.closed:
             return
         self.closed = True
@@ -228,10 +228,10 @@ class Connection:
             self.on_closed(self)
 
     def _part(self) -> None:
-        """Close when the peer does, which was told that it may; soon in any case.
+        """Close once the peer has closed, which the request allowed; soon in any case.
 
-        TIME_WAIT is with who closes first. With us each connection would hold a port for a minute: 500
-        requests per second, each on a new one, would use them up.
+        TIME_WAIT stays with the side that closes first. On this side each connection would hold a port for a
+        minute: 500 requests per second, each on a new connection, would use them up.
         """
         if not self.closed:
             self._timer = timer = self._hub.loop.timer(PARTING_S)
@@ -240,7 +240,7 @@ class Connection:
     # -- in the hub -----------------------------------------------------------------------
 
     def _on_readable(self) -> bool:
-        """Take one read. Gives whether there was one and the connection is still open."""
+        """Do one read; return whether there was one and the connection is still open."""
         try:
             data, ancillary, _, _ = self._sock.recvmsg(_READ_SIZE, ANCILLARY_BYTES)
         except BlockingIOError:
@@ -260,7 +260,7 @@ class Connection:
                 if not self._tls.whole:
                     empty_ns |= CUT
             if exchange is None or exchange.complete:
-                if data or ended:  # the peer closed an idle connection, or spoke out of turn
+                if data or ended:  # the peer closed an idle connection, or sent unrequested data
                     self.close()
                 return not self.closed
             if data:
@@ -273,7 +273,7 @@ class Connection:
         except ClientError as e:
             self._fail(e)
             return False
-        except Exception as e:  # a defect of ours must not leave the waiting greenlet to its time-out
+        except Exception as e:  # a defect of this client must not leave the waiting greenlet to its timeout
             self._fail(ResponseError(f"this client failed on the response: {e!r}"))
             raise
         if exchange.complete or self._wake_on_read:
@@ -290,7 +290,7 @@ class Connection:
             timer.start(self._on_next_turn)
 
     def _decode(self) -> bool:
-        """Decode as long as this turn of the loop has time for it; gives whether all is decoded."""
+        """Decode as long as this turn of the loop has time for it; return whether all is decoded."""
         exchange = self._exchange
         assert exchange is not None
         loop_now, more = self._hub.loop.now(), True
@@ -341,7 +341,7 @@ class Connection:
         self.close()
 
     def _break(self, reason: str, *, by_end: bool = False) -> None:
-        """The connection broke: by the peer's end of it (FIN), or by an error."""
+        """Mark the connection as broken: by the peer's end of it (FIN), or by an error."""
         if self._exchange is None:
             self.close()
             return
@@ -349,11 +349,11 @@ class Connection:
         self._fail(ConnectionBrokenError(f"connection to {self.peer} broke: {reason}"))
 
     def _was_stale(self, by_end: bool) -> bool:
-        """Whether the last request was certainly not worked on, and the connection broke soon.
+        """Whether the last request was certainly not processed, and the connection broke soon.
 
-        So it is where the socket took none of its bytes, and where the peer's FIN acknowledges none: a peer
-        acknowledges what it has received with its FIN, which it therefore sent before the request came. A
-        reset tells nothing: a peer that aborts after its work may not have acknowledged anything either.
+        True if the socket accepted none of its bytes, or if the peer's FIN acknowledges none: a FIN
+        acknowledges what the peer has received, so it was sent before the request arrived. A reset proves
+        nothing: a peer that aborts after its work may not have acknowledged anything either.
         """
         if self.carried < 2 or self.sent is None:
             return False
@@ -367,8 +367,8 @@ class Connection:
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
-            # The greenlet runs from the loop, not from here: this callback ends first. One that was
-            # killed meanwhile is no longer the waiter's, and is not switched to.
+            # The greenlet runs from the loop, not from here, so that this callback ends first. A greenlet
+            # killed meanwhile is no longer the waiter, and is not switched to.
             self._hub.loop.run_callback(waiter.switch, None)
 
     # -- helpers --------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class Connection:
             raise self._failure.without_frames()
 
     def _send_rest(self, rest: memoryview) -> None:
-        """The socket's buffer is full: go on as the peer takes bytes, unless it has answered already."""
+        """Send the rest as the peer accepts it; stop if it has answered already."""
         exchange = self._exchange
         assert exchange is not None
         if not self.closed:
@@ -403,7 +403,7 @@ class Connection:
                 self._writable = None
 
     def _try_send(self, data: bytes | memoryview) -> int:
-        """How many bytes the socket took. A peer that hung up may have answered before: that is read."""
+        """Send; return the number of bytes accepted. Reads the answer of a peer that has hung up."""
         try:
             taken = self._sock.send(data)
             self._handed += taken
@@ -430,5 +430,5 @@ class Connection:
 
 
 def _as_last(request: bytes) -> bytes:
-    """The same request, as one after which the connection is not used again (RFC 9112, 9.6)."""
+    """The same request, marked as the last one of its connection (RFC 9112, 9.6)."""
     return request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)

@@ -1,4 +1,4 @@
-"""Making one connection: a socket with time stamps turned on, TLS where asked for."""
+"""Opening of one connection: a socket with time stamps, and TLS if requested."""
 
 import _socket
 import os
@@ -19,7 +19,7 @@ _EV_READ, _EV_WRITE = 1, 2
 
 
 def dial(address: Address, tls: Tls | None) -> Connection:
-    """A connection to this address (raises OSError, ``ssl.SSLError`` among them)."""
+    """Connect to this address (raises OSError, including ``ssl.SSLError``)."""
     family, place = address
     sock = _socket.socket(family, SOCK_STREAM, 0)
     try:

@@ -1,24 +1,22 @@
 """The client's error tree.
 
-ClientError
-├── ConnectError            no connection could be made
-├── ConnectionBrokenError   an open connection ended before the response was complete
-├── RequestTimeoutError     first byte, gap or total bound was passed
-└── ResponseError           the bytes are not an HTTP/1.1 response
-    └── OversizeError       the response is larger than a bound
+ClientError ├── ConnectError            no connection could be made ├── ConnectionBrokenError   an open
+connection ended before the response was complete ├── RequestTimeoutError     first byte, gap or total time
+limit was exceeded └── ResponseError           the bytes are not an HTTP/1.1 response
+    └── OversizeError       the response exceeds a size limit
 """
 
 from typing import Self
 
 
 class ClientError(Exception):
-    """A request that did not get its whole response; the text says why."""
+    """A request without a complete response; the text says why."""
 
     def without_frames(self) -> Self:
         """The same error without its traceback and cause.
 
-        An error that is kept holds every frame that it went through, and with them the connection and the
-        body: a reference cycle, which only the garbage collector would free.
+        A kept error refers to every frame that it passed, and through them to the connection and the body: a
+        reference cycle, which only the garbage collector would free.
         """
         return type(self)(*self.args)
 
@@ -32,7 +30,7 @@ class ConnectionBrokenError(ClientError):
 
 
 class RequestTimeoutError(ClientError):
-    """A bound on the first byte, the gap between events, or the whole request was passed."""
+    """A time limit on the first byte, the gap between events, or the whole request was exceeded."""
 
 
 class ResponseError(ClientError):
@@ -40,4 +38,4 @@ class ResponseError(ClientError):
 
 
 class OversizeError(ResponseError):
-    """The response is larger than a bound; the text names the bound."""
+    """The response exceeds a size limit; the text names the limit."""

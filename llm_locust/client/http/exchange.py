@@ -1,6 +1,6 @@
-"""One HTTP/1.1 request and its response: bytes and stamps in, the response's parts out.
+"""One HTTP/1.1 request and its response: bytes and stamps in, parts of the response out.
 
-No sockets and no waiting here: a connection hands every read over by :meth:`Exchange.on_read`.
+There are no sockets and no waiting here: a connection passes every read to :meth:`Exchange.on_read`.
 """
 
 from array import array
@@ -16,38 +16,38 @@ from numpy.typing import NDArray
 from llm_locust.client.http.clock import NO_STAMP, decode_stamps
 from llm_locust.client.http.errors import OversizeError, ResponseError
 
-#: A response is folded and decoded whenever so many bytes of it have come, so that neither memory nor
-#: the event loop is held by a long one. The bounds below are checked at the same time.
+#: Bytes of a response after which they are folded and decoded, so that a long response holds neither memory
+#: nor the event loop. The limits below are checked at the same time.
 SLICE_BYTES = 16 << 10
 
-#: So much of a body is decoded at a time where there may be other work to do.
+#: Bytes of a body that are decoded at a time if there may be other work to do.
 STEP_BYTES = 8 << 10
 
-#: Most bytes of status lines and header fields, those of interim responses included; also the most in
-#: a row that are framing (chunk extensions, trailers) and not body.
+#: Most bytes of status lines and header fields, including interim responses; also the most consecutive bytes
+#: of framing (chunk extensions, trailers) without body.
 MAX_HEAD_BYTES = 256 << 10
 
-#: Most header fields and trailers of one response, those of its interim responses included.
+#: Most header fields and trailers of one response, including its interim responses.
 MAX_FIELDS = 1000
 
-#: Most bytes of an error response (status 300 and above), framing included.
+#: Most bytes of an error response (status 300 and above), including framing.
 MAX_ERROR_BYTES = 64 << 10
 
-#: Most bytes of any other response unless the caller says otherwise, framing included.
+#: Most bytes of any other response unless the caller sets another limit, including framing.
 MAX_ANSWER_BYTES = 64 << 20
 
 Stamp = list[tuple[int, int, bytes]]
 
 
 class Exchange:
-    """The receiving side of one request.
+    """Receiving side of one request.
 
-    ``on_slice`` is called with the body's bytes in order, each once: in slices while a long
-    response comes, and by :meth:`drain` for what is left. ``on_due``, where it is set, is called when a
-    slice is due, in place of :meth:`drain`; it may take it in steps (:meth:`step`), and later.
+    ``on_slice`` is called with the body's bytes in order, each once: in slices while a long response arrives,
+    and by :meth:`drain` for the rest. ``on_due``, if set, is called when a slice is due, instead of
+    :meth:`drain`; it may process the slice in steps (:meth:`step`), and later.
 
     Args:
-        max_answer_bytes: most bytes of a response that is no error, framing included.
+        max_answer_bytes: most bytes of a response that is not an error, including framing.
     """
 
     __slots__ = (
@@ -88,12 +88,12 @@ class Exchange:
         self.on_due: Callable[[], None] | None = None
         self.status: int | None = None
         self.headers: dict[bytes, bytes] = {}
-        self.headers_at: int | None = None  # the read that completed the headers
+        self.headers_at: int | None = None  # index of the read that completed the headers
         self.complete = False
-        self.completed_at: int | None = None  # the read that completed the response, if one did
+        self.completed_at: int | None = None  # index of the read that completed the response, if one did
         self.reusable = False
-        self.framed = False  # the body's end is told by its length or chunks, not by the connection's end
-        self.overrun = False  # bytes came after the response's end
+        self.framed = False  # the body's end is given by its length or chunks, not by the connection's end
+        self.overrun = False  # bytes followed the response's end
         self.bytes_received = 0
         self._chunks: list[bytes] = []
         self._marks: list[int] = []  # for each read of this slice, the number of body pieces after it
@@ -105,28 +105,28 @@ class Exchange:
         self._folded_empty = array("q")
         self._read_ends = array("q")
         self._body_bytes = 0
-        self._rest = b""  # of slices that were folded, not decoded yet
+        self._rest = b""  # slices that were folded, not decoded yet
         self._max_answer_bytes = max_answer_bytes
-        self._most_bytes = MAX_HEAD_BYTES  # of bytes_received; more once the head is known
-        self._slice_at = SLICE_BYTES  # what bytes_received is when the next slice is due
-        self._unbodied_from = 0  # what bytes_received was when a slice last had a piece of the body
+        self._most_bytes = MAX_HEAD_BYTES  # of bytes_received; raised once the head is known
+        self._slice_at = SLICE_BYTES  # value of bytes_received at which the next slice is due
+        self._unbodied_from = 0  # value of bytes_received when a slice last had a piece of the body
         self._fields = 0
-        self._refusal: ResponseError | None = None  # why a callback has ended the parse
-        # The parser calls list.append itself: no Python frame for a body piece.
+        self._refusal: ResponseError | None = None  # why a callback has stopped the parser
+        # The parser calls list.append itself, without a Python frame for a body piece.
         self.on_body = self._chunks.append
         self._parser: Any = httptools.HttpResponseParser(self)
 
     # -- called for every read ------------------------------------------------------------
 
     def on_read(self, data: bytes, ancillary: Stamp, monotonic_ns: int, empty_ns: int = 0) -> None:
-        """Take one read: its bytes, its control messages, and when the program had it.
+        """Process one read: its bytes, its control messages, and when the program had it.
 
         Args:
-            empty_ns: when the socket was last known to be empty, with the read's marks, as of
-                :mod:`~llm_locust.client.http.polling`; 0 where nothing tells.
+            empty_ns: when the socket was last known to be empty, with the read's marks of
+                :mod:`~llm_locust.client.http.polling`; 0 if unknown.
 
         Raises:
-            ResponseError: the bytes are not HTTP, or more than a bound.
+            ResponseError: the bytes are not HTTP, or exceed a limit.
         """
         self._stamps.append(ancillary[0][2] if ancillary else NO_STAMP)
         self._mono.append(monotonic_ns)
@@ -135,7 +135,7 @@ class Exchange:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as e:
-            raise ResponseError(f"HTTP {self.status}: the server changed the protocol, unasked") from e
+            raise ResponseError(f"HTTP {self.status}: the server changed the protocol unasked") from e
         except httptools.HttpParserError as e:
             if self._refusal is not None:
                 raise self._refusal.without_frames() from None
@@ -152,7 +152,7 @@ class Exchange:
                 self.drain()
 
     def on_eof(self) -> None:
-        """The peer ended the connection. Completes a response that only the end delimits."""
+        """Handle the end of the connection. It completes a response that only the end delimits."""
         self.reusable = False
         if self.headers_at is not None and not self.framed:
             self.complete = True
@@ -170,18 +170,18 @@ class Exchange:
 
     @property
     def slice_due(self) -> bool:
-        """A slice waits to be drained."""
+        """Whether a slice waits to be drained."""
         return bool(self._rest) or self.bytes_received >= self._slice_at
 
     def drain(self) -> None:
-        """Hand the body that came since the last time to ``on_slice``."""
+        """Pass the body received since the last call to ``on_slice``."""
         self._fold()
         body, self._rest = self._rest, b""
         if self.on_slice is not None and body:
             self.on_slice(body)
 
     def step(self) -> bool:
-        """Hand the next :data:`STEP_BYTES` of it over; gives whether there is more."""
+        """Pass the next :data:`STEP_BYTES` of it on; return whether there is more."""
         if self._chunks or self._marks:
             self._fold()
         body, self._rest = self._rest[:STEP_BYTES], self._rest[STEP_BYTES:]
@@ -190,7 +190,7 @@ class Exchange:
         return bool(self._rest)
 
     def _fold(self) -> None:
-        """Note when the reads since the last time came, and put their bytes together."""
+        """Store the times of the reads since the last call, and join their bytes."""
         self._slice_at = self.bytes_received + SLICE_BYTES
         ends = list(accumulate(map(len, self._chunks), initial=self._body_bytes))
         self._read_ends += array("q", [ends[mark] for mark in self._marks])
@@ -206,7 +206,7 @@ class Exchange:
         self._empty.clear()
 
     def release(self) -> None:
-        """No read follows. Parser and exchange hold each other: this saves the collector from finding out."""
+        """Release the parser after the last read: it and the exchange are a reference cycle."""
         self._parser = None
         self.on_slice = self.on_due = None
 
@@ -214,13 +214,13 @@ class Exchange:
 
     def on_message_begin(self) -> None:
         if self.complete:
-            raise ResponseError("a second response")  # ends the parse, so that no byte of it is taken
+            raise ResponseError("a second response")  # stops the parser, so that no byte of it is used
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields += 1
         if self._fields > MAX_FIELDS:
             self._refuse(OversizeError(f"the response has more than {MAX_FIELDS:,} header fields"))
-        if self.status is None:  # else a trailer
+        if self.status is None:  # otherwise a trailer
             self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -239,7 +239,7 @@ class Exchange:
         self._most_bytes = self.bytes_received + most
         encoding = self.headers.get(b"content-encoding", b"identity").decode("latin-1")
         if self._succeeds and encoding.strip().lower() not in ("identity", ""):
-            self._refuse(ResponseError(f"the answer is {encoding}-encoded, which was refused"))
+            self._refuse(ResponseError(f"the answer is {encoding}-encoded, which the request did not allow"))
 
     def on_message_complete(self) -> None:
         if self.status is not None and self.status != 101:
@@ -248,7 +248,7 @@ class Exchange:
             self.reusable = self._parser.should_keep_alive()
 
     def _refuse(self, error: ResponseError) -> None:
-        """End the parse; the read then raises ``error``."""
+        """Stop the parser; the read then raises ``error``."""
         self._refusal = error
         raise error.without_frames()
 
@@ -256,11 +256,11 @@ class Exchange:
     def _succeeds(self) -> bool:
         return self.status is not None and self.status < 300
 
-    # -- what the reads tell --------------------------------------------------------------
+    # -- results of the reads --------------------------------------------------------------
 
     @property
     def pieces(self) -> int:
-        """Body pieces that no slice has taken yet."""
+        """Number of body pieces that no slice has taken yet."""
         return len(self._chunks) + bool(self._rest)
 
     @property
@@ -272,18 +272,18 @@ class Exchange:
         """When the program had the last read (monotonic); None before the first."""
         return self._mono[-1] if self._mono else self._folded_mono[-1] if self._folded_mono else None
 
-    # The following know the reads up to the last drain.
+    # The following cover the reads up to the last drain.
 
     def event_ns(self, end: int) -> int:
-        """When the program had the body's byte before offset ``end``."""
+        """When the program had the byte before offset ``end`` of the body."""
         return self._folded_mono[bisect_left(self._read_ends, end)]
 
     def read_ends(self) -> NDArray[np.int64]:
-        """For each read, how many bytes of the body were there after it; shape (reads,)."""
+        """For each read, the number of body bytes received after it; shape (reads,)."""
         return np.array(self._read_ends, dtype=np.int64)
 
     def kernel_ns(self) -> NDArray[np.int64]:
-        """For each read, the kernel's receive time (realtime, 0 where it gave none)."""
+        """For each read, the kernel's receive time (realtime, 0 without a stamp)."""
         return decode_stamps(self._folded_stamps)
 
     def monotonic_ns(self) -> NDArray[np.int64]:
@@ -296,7 +296,7 @@ class Exchange:
 
 
 def size_text(size: int) -> str:
-    """A number of bytes for a person: ``64 MiB``, ``1.5 GiB``, ``100 bytes``."""
+    """Number of bytes for display: ``64 MiB``, ``1.5 GiB``, ``100 bytes``."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:.3g} {name}"

@@ -1,4 +1,4 @@
-"""A user who leaves when the first token takes too long."""
+"""User who leaves when the first token takes too long."""
 
 import time
 from collections.abc import Callable
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 class Patience:
     """Closes a connection whose answer has no token ``limit_s`` after its request was sent.
 
-    A token that lies in the socket by then, unread because this process was busy, has come in time.
+    A token that is in the socket by then, unread because this process was busy, counts as in time.
 
     Args:
-        has_token: tells whether a token event, of reasoning too, is among what was read.
+        has_token: returns whether a token event, including reasoning, was read.
     """
 
     __slots__ = ("_connection", "_has_token", "_limit_s", "_timer", "lost")
 
     def __init__(self, limit_s: float, has_token: Callable[[], bool]) -> None:
-        self.lost = False  # the user has left
+        self.lost = False  # whether the user has left
         self._limit_s = limit_s
         self._has_token = has_token
         self._connection: Connection | None = None
         self._timer: _TimerWatcher | None = None
 
     def watch(self, connection: Connection) -> None:
-        """Begin, just before the request is sent on ``connection``; a second one replaces the first."""
+        """Start, just before the request is sent on ``connection``; a second call replaces the first."""
         self.stop()
         self._connection = connection
         self._arm(self._limit_s)
 
     def stop(self) -> None:
-        """The call is over."""
+        """Stop at the end of the call."""
         timer, self._timer, self._connection = self._timer, None, None
         if timer is not None:
             timer.stop()
@@ -51,7 +51,7 @@ class Patience:
         connection = self._connection
         assert connection is not None
         sent = connection.sent
-        # The loop's clock may be behind: its timers count from the beginning of its turn.
+        # The loop's clock may be behind: its timers count from the start of its turn.
         waited_s = 0.0 if sent is None else (time.monotonic_ns() - sent.monotonic_ns) * 1e-9
         self.stop()
         if waited_s < self._limit_s:

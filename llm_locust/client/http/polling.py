@@ -1,14 +1,14 @@
-"""When the event loop looks for readable sockets, and how often: not more often than there is reason to.
+"""Rate at which the event loop polls for readable sockets, limited to what is useful.
 
-With hundreds of streams a busy loop wakes up for every single token, and half of a token's cost is
-that waking. Arrival times are the kernel's, so reads can wait for each other without any loss of
-truth: a loop that waits a twentieth of the usual gap between two events of a stream, a millisecond
-at most, finds many streams readable at once and spends a quarter less CPU per token. How late a
-read is stays measured (``client_lag_ns``). Two events of one stream that one read takes together
-know only the later one's stamp, which is why the pause follows the gap.
+With hundreds of streams a busy loop wakes up for every single token, and half of a token's cost is the
+wake-up. Arrival times come from the kernel, so that reads can be grouped without loss of accuracy: a loop
+that waits a twentieth of the usual gap between two events of a stream, at most a millisecond, finds many
+streams readable at once and spends a quarter less CPU per token. The lateness of reads is still measured
+(``client_lag_ns``). If one read returns two events of one stream, only the later one's stamp is known, which
+is why the pause follows the gap.
 
-What such a read took came after the last moment at which its socket was known to be empty. The loop
-gives one: a poll that did not report the socket found it empty.
+The data of such a read arrived after the last time at which its socket was known to be empty. The loop
+provides one: a poll that did not report the socket found it empty.
 """
 
 import time
@@ -21,24 +21,24 @@ from gevent.monkey import get_original
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES
 
-#: Two looks for readable sockets are never kept further apart than this.
+#: Longest pause between two polls.
 LONGEST_PAUSE_S = 0.001
 
-#: The usual gap between two events of a stream, over the pause that it allows.
+#: Ratio of the usual gap between two events of a stream to the pause that it allows.
 GAP_OVER_PAUSE = 20
 
-#: A shorter pause saves nothing: it costs a system call itself.
+#: Shortest useful pause: a pause costs a system call itself.
 SHORTEST_PAUSE_S = 0.0002
 
-#: With fewer calls under way than this the loop costs little, and each read is taken at once.
+#: Least calls in flight for a pause. With fewer the loop costs little, and each read is done at once.
 BUSY_CALLS = 32
 
-#: A poll that took longer than this waited: no socket was readable when it began.
+#: A poll that took longer than this has waited: no socket was readable when it started.
 WAITED_NS = 100_000
 
-#: Marks of a read in the low bits of the time at which its socket was known to be empty: the poll before
-#: it waited; it filled its buffer, so that more may have been there; its last bytes completed nothing yet
-#: (of a TLS record), so that its stamp may be later than all that it gave.
+#: Marks of a read in the low bits of the time at which its socket was known to be empty: the poll before it
+#: waited; it filled its buffer, so that more data may have been there; its last bytes completed nothing yet
+#: (of a TLS record), so that its stamp may be later than all data that it returned.
 WAITED, FILLED, CUT = 1, 2, 4
 MARKS = 7
 
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 
 def pause_s(calls_under_way: int, event_gap_s: float) -> float:
-    """How far apart two polls are to be; 0 where each read is to be taken at once.
+    """Pause between two polls in seconds; 0 if each read is to be done at once.
 
     Args:
-        calls_under_way: how many calls are open now.
-        event_gap_s: the usual time between two reads of one call; NaN while it is not known.
+        calls_under_way: number of calls in flight.
+        event_gap_s: usual time between two reads of one call; NaN if unknown.
     """
     if calls_under_way < BUSY_CALLS:
         return 0.0
@@ -62,11 +62,11 @@ def pause_s(calls_under_way: int, event_gap_s: float) -> float:
 
 
 class Polls:
-    """The polls of one event loop. ``empty_ns`` is for the reads that follow the last one.
+    """Polls of one event loop. ``empty_ns`` applies to the reads that follow the last one.
 
-    ``empty_ns`` is the last moment, monotonic, at which the sockets that the poll reported were known to be
-    empty, with :data:`WAITED` in its low bits: the beginning of a poll that had to wait for the first of
-    them, else the end of the poll before. Reading it costs nothing; a poll costs two readings of the clock.
+    ``empty_ns`` is the last monotonic time at which the sockets that the poll reported were known to be
+    empty, with :data:`WAITED` in its low bits: the start of a poll that had to wait for the first of them,
+    else the end of the poll before. Reading it costs nothing; a poll costs two readings of the clock.
     """
 
     __slots__ = ("_after", "_before", "_began_ns", "_ended_ns", "empty_ns", "pause_s")
@@ -75,7 +75,7 @@ class Polls:
         self.pause_s: Callable[[], float] | None = None
         self.empty_ns = 0
         self._began_ns = self._ended_ns = 0
-        # The last thing before the poll, behind the greenlets that are due, and the first after it.
+        # Last before the poll, after the greenlets that are due, and first after it.
         self._before = hub.loop.prepare(ref=False, priority=-2)
         self._after = hub.loop.check(ref=False, priority=2)
         self._before.start(self._before_poll)
@@ -86,7 +86,7 @@ class Polls:
         if self.pause_s is not None:
             early_s = self.pause_s() - (now_ns - self._began_ns) * 1e-9
             if early_s > 0:
-                _sleep(early_s)  # the whole thread: this is the loop's own pause before it polls
+                _sleep(early_s)  # blocks the whole thread: this is the loop's pause before it polls
                 now_ns = time.monotonic_ns()
         self._began_ns = now_ns
 
@@ -103,7 +103,7 @@ _POLLS: "WeakKeyDictionary[Hub, Polls]" = WeakKeyDictionary()
 
 
 def polls() -> Polls:
-    """Those of this thread's loop, watched from the first call on."""
+    """Polls of this thread's loop, observed from the first call on."""
     hub = gevent.get_hub()
     found = _POLLS.get(hub)
     if found is None:
@@ -112,13 +112,13 @@ def polls() -> Polls:
 
 
 class PollLimiter:
-    """Bounds how often this thread's gevent loop polls, while it is busy.
+    """Limits how often this thread's gevent loop polls while it is busy.
 
-    A loop that has not polled for the pause polls at once: nothing is delayed where events are rare.
-    Does nothing where the kernel does not stamp packets.
+    A loop that has not polled for the length of the pause polls at once: nothing is delayed if events are
+    rare. Does nothing if the kernel does not stamp packets.
 
     Args:
-        pause_s: how far apart two polls are to be now.
+        pause_s: returns the current pause between two polls.
     """
 
     def __init__(self, pause_s: Callable[[], float]) -> None:
@@ -128,6 +128,6 @@ class PollLimiter:
             self._polls.pause_s = pause_s
 
     def close(self) -> None:
-        """Let the loop poll as it likes again."""
+        """Stop limiting the loop."""
         if self._polls.pause_s is self._pause_s:
             self._polls.pause_s = None

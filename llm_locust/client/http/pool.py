@@ -1,4 +1,4 @@
-"""Where requests go, and the connections that carry them there."""
+"""Pool of keep-alive connections to one target."""
 
 import ssl
 import time
@@ -16,22 +16,22 @@ from llm_locust.client.http.tls import Tls, tls_context, tls_reason
 
 __all__ = ["Pool", "Target", "TargetError", "tls_context"]
 
-#: How long a name's addresses are used before it is resolved again.
+#: Time after which a name is resolved again.
 RESOLVE_AFTER_S = 30.0
 
-#: The same once none of them has accepted a connection: the server may have moved.
+#: Time after which a name is resolved again if no address has accepted: the server may have moved.
 RESOLVE_AFTER_FAILURE_S = 1.0
 
 
 class Pool:
-    """Keep-alive connections to one target, as many as there are requests at once.
+    """Keep-alive connections to one target, as many as there are concurrent requests.
 
-    Each new connection takes the next of the host's addresses, so that a name with several
-    addresses (a headless service) is used evenly. An address that refuses while another one
-    accepts is left out until the name is resolved again.
+    Each new connection uses the next of the host's addresses, so that a name with several addresses (a
+    headless service) is used evenly. An address that refuses while another one accepts is left out until the
+    name is resolved again.
 
     Args:
-        most_requests: a connection is closed when it has carried so many; None: it is kept.
+        most_requests: a connection is closed after this many; None keeps it.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Pool:
         self._resolve_at = 0.0
         self._resolving = RLock()
         self._turn = 0
-        self.dialling = 0  # connections that are being made now
+        self.dialling = 0  # connections being opened
 
     def acquire(self) -> Connection:
-        """An idle connection, the one used last, else a new one (raises ConnectError)."""
+        """Return the idle connection used last, or a new one (raises ConnectError)."""
         while self._idle:
             connection, _ = self._idle.popitem()
             if connection.poll():
@@ -70,16 +70,16 @@ class Pool:
             self._idle[connection] = None
 
     def close(self) -> None:
-        """Close the idle connections now, those in use when they are released."""
+        """Close the idle connections now, and those in use when they are released."""
         self._closed = True
         for connection in list(self._idle):
             connection.close()
 
     def open(self) -> Connection:
-        """A new connection to the next address that accepts one. Each has an equal share of the time.
+        """Connect to the next address that accepts. Each has an equal share of the timeout.
 
         Raises:
-            ConnectError: none does, within the connect time-out.
+            ConnectError: none accepts within the connect timeout.
         """
         addresses = self._in_turn(self._resolve())
         share_s = self._connect_timeout_s / len(addresses)
@@ -98,7 +98,7 @@ class Pool:
         raise ConnectError(f"cannot connect to {self.target.authority}: {_listed(failures)}")
 
     def _dial(self, address: Address, timeout_s: float) -> Connection:
-        """As :func:`dial`, within a time: TimeoutError, an OSError, when that is over."""
+        """As :func:`dial`, with a timeout (raises TimeoutError, an OSError)."""
         tls = None if self._tls is None else Tls.to(self.target.host, self._tls)
         self.dialling += 1
         try:
@@ -110,13 +110,13 @@ class Pool:
         return connection
 
     def _in_turn(self, addresses: list[Address]) -> list[Address]:
-        """All of them, from the one on whose turn it is."""
+        """All of them, starting with the next in rotation."""
         first = self._turn % len(addresses)
         self._turn += 1
         return addresses[first:] + addresses[:first]
 
     def _resolve(self) -> list[Address]:
-        """The host's addresses; of those who ask at once, one asks the resolver (raises ConnectError)."""
+        """Resolve the host's addresses; only one of concurrent callers asks (raises ConnectError)."""
         if self._addresses and time.monotonic() < self._resolve_at:
             return self._addresses
         host, within_s = self.target.host, self._connect_timeout_s
@@ -129,7 +129,7 @@ class Pool:
         except (OSError, UnicodeError) as e:
             if not self._addresses:
                 raise ConnectError(f"host {host!r} cannot be resolved: {_reason(e)}") from e
-            self._resolve_at = time.monotonic() + RESOLVE_AFTER_FAILURE_S  # meanwhile the old ones serve
+            self._resolve_at = time.monotonic() + RESOLVE_AFTER_FAILURE_S  # the old ones are used meanwhile
         return self._addresses
 
     def _dropped(self, connection: Connection) -> None:
@@ -141,7 +141,7 @@ def _reason(error: OSError | UnicodeError) -> str:
 
 
 def _listed(failures: dict[Address, str]) -> str:
-    """What each address said; once where all said the same."""
+    """Errors by address, or once if all are the same."""
     if len(set(failures.values())) == 1:
         (reason,) = set(failures.values())
         return f"{reason} ({', '.join(map(address_text, failures))})"

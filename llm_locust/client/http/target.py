@@ -1,4 +1,4 @@
-"""A server's address as the user gives it."""
+"""Server address as given by the user."""
 
 from dataclasses import dataclass, replace
 from re import fullmatch, search
@@ -10,12 +10,12 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class TargetError(ValueError):
-    """A host that is no URL that can be loaded; the text says what is wrong with it."""
+    """A host that is not a valid URL for a load; the text says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server's address: scheme, host, port, and the path that its API starts with (``/v1``)."""
+    """Server address: scheme, host, port, and the path prefix of its API (``/v1``)."""
 
     scheme: str
     host: str
@@ -24,10 +24,10 @@ class Target:
 
     @classmethod
     def parse(cls, url: str) -> "Target":
-        """``http://host:port`` with or without the API's version or another path prefix at its end.
+        """Parse ``http://host:port`` with or without the API's version or another path prefix at its end.
 
-        A path that names a version (a segment such as ``v1``) is the base as it stands; any other is
-        a prefix in front of ``/v1``.
+        A path that names a version (a segment such as ``v1``) is used as the base; any other is a prefix in
+        front of ``/v1``.
 
         Raises:
             TargetError: not an http(s) URL with a host.
@@ -50,7 +50,7 @@ class Target:
 
     @classmethod
     def at(cls, url: str) -> "Target":
-        """The target whose :attr:`url` this is: its path is the base as it stands, with a version or not.
+        """Target with exactly this :attr:`url`: its path is used as the base, with a version or not.
 
         Raises:
             TargetError: as :meth:`parse`.
@@ -59,7 +59,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """Host and port as the ``Host`` header has them."""
+        """Host and port as in the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -72,7 +72,7 @@ class Target:
 
 
 def _split(url: str) -> tuple[SplitResult, int | None]:
-    """The URL's parts and port. What may be a key is in no error text."""
+    """The URL's parts and port. Error texts contain nothing that may be a key."""
     if "@" in url or "?" in url or "#" in url:
         raise TargetError(
             f"host {public_url(url)!r}: leave user, query and fragment out of the URL; give keys by "
@@ -91,8 +91,8 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
 
 
 def _ascii_host(host: str) -> str:
-    """A name as DNS and the ``Host`` header have it."""
+    """Host name in the form for DNS and the ``Host`` header."""
     try:
         return host if ":" in host else host.encode("idna").decode()
     except UnicodeError as e:
-        raise TargetError(f"host {host!r} is not a name that DNS can have: {e}") from e
+        raise TargetError(f"host {host!r} is not a valid DNS name: {e}") from e

@@ -1,4 +1,4 @@
-"""The bounds of one request. A time-out on the whole alone does not cover a stream."""
+"""Time limits of one request. A timeout on the whole alone does not cover a stream."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from llm_locust.client.http.errors import RequestTimeoutError
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Bounds of one request, seconds.
+    """Time limits of one request, in seconds.
 
-    ``first_s`` bounds the wait for the first event of a stream, however early the headers come (of an
-    answer that is no stream: for its first byte); ``gap_s`` the silence after each event (after each
-    read); ``total_s`` the whole.
+    ``first_s`` limits the wait for the first event of a stream, however early the headers arrive (without a
+    stream: for the first byte). ``gap_s`` limits the silence after each event (after each read), ``total_s``
+    the whole request.
     """
 
     first_s: float = 60.0
@@ -19,27 +19,27 @@ class Timeouts:
     total_s: float = 600.0
 
     def within(self, bound_s: float | None) -> "Timeouts":
-        """These, with no silence longer than ``bound_s``."""
+        """These limits, with no silence longer than ``bound_s``."""
         if bound_s is None:
             return self
         return Timeouts(min(self.first_s, bound_s), min(self.gap_s, bound_s), self.total_s)
 
     def slack_s(self, waited_s: float, silent_s: float | None, *, heard: bool) -> float:
-        """How long it takes at least until a bound can be passed, whatever comes meanwhile.
+        """Time until a limit can be exceeded at the earliest, whatever arrives meanwhile.
 
         Args:
             waited_s: time since the request was sent.
             silent_s: time since the last event, None before the first.
-            heard: any byte has come.
+            heard: whether any byte has arrived.
 
         Raises:
-            RequestTimeoutError: a bound is passed.
+            RequestTimeoutError: a limit is exceeded.
         """
         if waited_s >= self.total_s:
             raise RequestTimeoutError(f"not complete within {self.total_s:g} s (total)")
         slack_s = self.first_s - waited_s if silent_s is None else self.gap_s - silent_s
         if slack_s > 0:
-            return min(slack_s, self.gap_s, self.total_s - waited_s)  # an event may come now: a gap follows
+            return min(slack_s, self.gap_s, self.total_s - waited_s)  # an event may arrive now: a gap follows
         if silent_s is not None:
             raise RequestTimeoutError(f"no event for {self.gap_s:g} s (gap)")
         raise RequestTimeoutError(f"no {'event' if heard else 'byte'} within {self.first_s:g} s (first)")

@@ -1,4 +1,4 @@
-"""TLS over memory buffers: the bytes themselves travel through a socket of ours, stamps and all."""
+"""TLS over memory buffers: this package's socket carries the bytes, with their stamps."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from llm_locust.client.http.target import TargetError
 _READ_SIZE = 65_536
 _RECORD_HEAD = 5
 
-#: ``verify_code`` of a certificate whose authority is not known: itself, or at the end of its chain.
+#: ``verify_code`` of a certificate whose authority is unknown: itself, or at the end of its chain.
 _UNKNOWN_AUTHORITY = frozenset({18, 19, 20, 21})
 
 _ADVICE = {
@@ -22,11 +22,11 @@ _ADVICE = {
 
 
 def tls_context(ca_cert: Path | None = None, client_cert: Path | None = None) -> ssl.SSLContext:
-    """Verify against the system's CAs, or against ``ca_cert`` alone; ``client_cert`` holds certificate
-    and key in one PEM file.
+    """Verify against the system's CAs, or against ``ca_cert`` alone; ``client_cert`` holds certificate and
+    key in one PEM file.
 
     Raises:
-        TargetError: a file that cannot be read as PEM.
+        TargetError: a file cannot be read as PEM.
     """
     try:
         context = ssl.create_default_context(cafile=None if ca_cert is None else str(ca_cert))
@@ -43,7 +43,7 @@ def tls_context(ca_cert: Path | None = None, client_cert: Path | None = None) ->
 
 
 def tls_reason(error: ssl.SSLError) -> str:
-    """What TLS did not like, in words, with what to do where that is known."""
+    """Reason of a TLS error in words, with advice if there is any."""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"certificate not accepted: {error.verify_message}"
         unknown = error.verify_code in _UNKNOWN_AUTHORITY
@@ -55,28 +55,28 @@ def tls_reason(error: ssl.SSLError) -> str:
 
 @dataclass(slots=True)
 class Tls:
-    """One session. Bytes in and out; it never touches a socket."""
+    """One session. Bytes in and out; it never uses a socket."""
 
     session: ssl.SSLObject
     incoming: ssl.MemoryBIO = field(repr=False)
     outgoing: ssl.MemoryBIO = field(repr=False)
     _broken: ssl.SSLError | None = field(default=None, init=False, repr=False)
-    _begun: bytes = field(default=b"", init=False, repr=False)  # of a record's head
-    _owed: int = field(default=0, init=False)  # bytes of a record that are still to come
+    _begun: bytes = field(default=b"", init=False, repr=False)  # of a record's header
+    _owed: int = field(default=0, init=False)  # bytes of a record that are still missing
 
     @property
     def whole(self) -> bool:
-        """What came off the wire so far ends where a record ends."""
+        """Whether the bytes received so far end at the end of a record."""
         return not self._owed and not self._begun
 
     @classmethod
     def to(cls, host: str, context: ssl.SSLContext) -> "Tls":
-        """A client's session with ``host``, not yet shaken hands."""
+        """Create a client's session with ``host``, before the handshake."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         return cls(context.wrap_bio(incoming, outgoing, server_hostname=host), incoming, outgoing)
 
     def receive(self, data: bytes) -> None:
-        """Bytes off the wire; none at its end."""
+        """Process bytes from the network; none at its end."""
         if data:
             self._walk(data)
             self.incoming.write(data)
@@ -84,21 +84,21 @@ class Tls:
             self.incoming.write_eof()
 
     def _walk(self, data: bytes) -> None:
-        """From record to record: five bytes of head, the last two of them the length of what follows."""
+        """Go through the records: five bytes of header, the last two of them the length of what follows."""
         data, at = self._begun + data, self._owed
         while at + _RECORD_HEAD <= len(data):
             at += _RECORD_HEAD + int.from_bytes(data[at + 3 : at + _RECORD_HEAD])
         self._owed, self._begun = max(0, at - len(data)), data[at:]
 
     def encrypt(self, data: bytes) -> bytes:
-        """The wire's form of these bytes and of all that the session itself had to say (raises SSLError)."""
+        """Encrypt these bytes, after what the session itself has to send (raises SSLError)."""
         self.session.write(data)
         return self.outgoing.read()
 
     def decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """The plain bytes that a read off the wire completed, and whether the peer has ended the stream.
+        """Return the plain bytes that a read completed, and whether the peer has ended the stream.
 
-        An end without close_notify is an end: many servers do so, and HTTP tells whether all came.
+        An end without close_notify is accepted: many servers do so, and HTTP detects a truncated response.
 
         Raises:
             ssl.SSLError: an alert, or bytes that are not TLS.
@@ -118,6 +118,6 @@ class Tls:
             ended = True
         except ssl.SSLError as e:
             self._broken = e
-            if not parts:  # else they go first, and the next read, if only of the end, meets the error
+            if not parts:  # otherwise the next read, even of the end, raises the error
                 raise
         return b"".join(parts), ended

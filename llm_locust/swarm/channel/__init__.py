@@ -1,1 +1,1 @@
-"""Messages between workers and master: their types, their checks, and the proof of who sent them."""
+"""Messages between workers and master: their types, their checks, and the proof of their sender."""

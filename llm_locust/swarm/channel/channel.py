@@ -1,9 +1,9 @@
-"""Locust's channel between workers and master, made safe against what comes from strangers.
+"""Locust's channel between workers and master, guarded against strangers.
 
-The master's end drops what is no message, names another sender than its connection, or would end
-Locust's listener. With a secret both ends take only what was sealed with it (:mod:`.proof`), Locust's
-own messages included: options, with the values of headers in them, go to workers that have proved it
-and to nobody else. The seal is a second part of the ZeroMQ message.
+The master's end drops a message that is malformed, that names a sender other than its connection, or that
+would end Locust's listener. With a secret, both ends accept only messages sealed with it (:mod:`.proof`),
+Locust's own included. So options, and the header values in them, reach only workers that have proved the
+secret. The seal is a second part of the ZeroMQ message.
 """
 
 import logging
@@ -27,20 +27,20 @@ from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
-#: ZeroMQ closes a connection that sends a larger message, before it is in memory.
+#: Largest message in bytes. ZeroMQ closes a connection that sends more, before the message is in memory.
 MOST_BYTES = MOST_FRAME_BYTES + (1 << 20)
 
-#: Workers that have said hello and nothing else yet.
+#: Most workers kept that have sent a hello and nothing else yet.
 _MOST_WELCOMED = 10_000
 
-#: Messages of a worker that wait for the master's welcome, and how often it says hello until then.
+#: Most messages that a worker queues until the master's welcome, and the interval of its hellos until then.
 _MOST_WAITING = 100
 _HELLO_INTERVAL_S = 1.0
 
-#: A worker that was not welcomed by then says so.
+#: A worker that has no welcome after this time logs a warning.
 _SAY_AFTER_S = 10.0
 
-#: What a message is counted as whose own kind is not known, or not believed.
+#: Kinds under which messages are counted whose own kind is unknown or untrusted.
 UNREADABLE = "unreadable"
 UNPROVEN = "unproven"
 UNKNOWN = "unknown"
@@ -48,10 +48,10 @@ UNKNOWN = "unknown"
 
 @dataclass(slots=True)
 class Guard:
-    """What the master's end of the channel shares with the rest of the process.
+    """State that the master's end of the channel shares with the rest of the process.
 
     Attributes:
-        custom: kinds of messages beside Locust's own that somebody listens to.
+        custom: kinds of messages, in addition to Locust's own, that have a listener.
     """
 
     secret: bytes | None = None
@@ -60,13 +60,13 @@ class Guard:
 
 
 class GuardedServer(zmqrpc.Server):
-    """The master's end. What is dropped is counted by the guard."""
+    """Master's end of the channel. The guard counts what is dropped."""
 
     def __init__(self, host: str, port: int, guard: Guard) -> None:
         self._guard = guard
         self._sessions: dict[str, ProofSession] = {}
         self._welcomed: OrderedDict[str, ProofSession] = OrderedDict()
-        # As Locust's own, but for the bound, which has to be set before the socket is bound.
+        # As in Locust, except for the size limit, which must be set before the socket is bound.
         zmqrpc.BaseSocket.__init__(self, zmq.ROUTER, self.ipv4_only(host, port))
         self.socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         try:
@@ -79,7 +79,7 @@ class GuardedServer(zmqrpc.Server):
             raise RPCError(f"Socket bind failure: {e}") from e
 
     def recv_from_client(self) -> tuple[str, Message]:
-        """The next message that Locust can take, and its sender (raises RPCError)."""
+        """Return the next valid message and its sender (raises RPCError)."""
         while True:
             try:
                 parts = self.socket.recv_multipart()
@@ -100,10 +100,10 @@ class GuardedServer(zmqrpc.Server):
                 self._guard.dropped.note(sender, kind, str(e))
             else:
                 return sender, message
-            gevent.sleep(0)  # a flood of them must not keep others from their turn
+            gevent.sleep(0)  # a flood of messages must not starve other greenlets
 
     def send_to_client(self, msg: Message) -> None:
-        """As Locust's; with a secret, to nobody who has not proved it."""
+        """Send a message as Locust does; with a secret, only to a worker that has proved it."""
         if self._guard.secret is None:
             super().send_to_client(msg)
             return
@@ -116,14 +116,14 @@ class GuardedServer(zmqrpc.Server):
 
     def _check(self, sender: str, message: Message, kind: str) -> None:
         if message.node_id != sender:
-            raise MessageError(f"it says to come from {printable(message.node_id)}")
+            raise MessageError(f"it claims to come from {printable(message.node_id)}")
         if kind == UNKNOWN:
-            raise MessageError(f"nobody listens to {printable(message.type)!r}")
+            raise MessageError(f"there is no listener for {printable(message.type)!r}")
         if kind in KINDS:
             check(message)
 
     def _prove(self, sender: str, parts: list[bytes]) -> bool:
-        """Whether there is a message to take; False after a hello (raises ProofError)."""
+        """Whether there is a message to handle; False after a hello (raises ProofError)."""
         secret = self._guard.secret
         if secret is None:
             if len(parts) > 2:
@@ -143,11 +143,11 @@ class GuardedServer(zmqrpc.Server):
             except ProofError:
                 if sender not in self._sessions:
                     raise
-            else:  # the worker has heard the welcome: its new session replaces the one before
+            else:  # the worker has received the welcome: its new session replaces the old one
                 self._sessions[sender] = self._welcomed.pop(sender)
                 return True
         if sender not in self._sessions:
-            raise ProofError("it has not said hello to this master")
+            raise ProofError("it has not sent a hello to this master")
         self._sessions[sender].check(payload, seal)
         return True
 
@@ -159,7 +159,7 @@ class GuardedServer(zmqrpc.Server):
 
 
 class GuardedClient(zmqrpc.Client):
-    """A worker's end, with a secret."""
+    """Worker's end of the channel, with a secret."""
 
     def __init__(
         self, host: str, port: int, identity: str, secret: bytes, clock: Callable[[], float] = time.monotonic
@@ -176,7 +176,7 @@ class GuardedClient(zmqrpc.Client):
         super().__init__(host, port, identity)  # type: ignore[no-untyped-call]
 
     def send(self, msg: Message) -> None:
-        """As Locust's; until the master has proved that it knows the secret, messages wait."""
+        """Send a message as Locust does; queue it until the master has proved that it knows the secret."""
         payload: bytes = msg.serialize()
         if self._session is None:
             self._waiting.append(payload)
@@ -185,7 +185,7 @@ class GuardedClient(zmqrpc.Client):
             self._send(payload, self._session.seal(payload))
 
     def recv(self) -> Message:
-        """The next message of a master that knows the secret (raises RPCError)."""
+        """Return the next message of a master that knows the secret (raises RPCError)."""
         while True:
             try:
                 payload, *rest = self.socket.recv_multipart()
@@ -202,11 +202,11 @@ class GuardedClient(zmqrpc.Client):
                     return unpacked(payload)
             except (ProofError, MessageError) as e:
                 if self._may_say():
-                    logger.warning("a message of the master was dropped: %s", e)
+                    logger.warning("a message from the master was dropped: %s", e)
                 gevent.sleep(0)
 
     def _on_welcome(self, welcome: bytes) -> None:
-        if self._session is not None:  # of a hello that was said twice
+        if self._session is not None:  # answer to a hello that was sent twice
             return
         self._session = welcomed(self._secret, self._name, self._nonce, welcome)
         while self._waiting:

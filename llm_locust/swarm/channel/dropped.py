@@ -1,4 +1,4 @@
-"""Messages that were not taken: counted, and named in a log that they cannot fill."""
+"""Dropped messages: counted, and logged at a bounded rate."""
 
 import logging
 
@@ -6,11 +6,11 @@ from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
-#: Senders that are told apart; those beyond are counted as :data:`OTHERS`.
+#: Most senders that are counted separately; the others are counted as :data:`OTHERS`.
 MOST_SENDERS = 100
 OTHERS = "others"
 
-#: Pairs of sender and kind whose first message is logged at once; after that all wait for the throttle.
+#: Most pairs of sender and kind whose first message is logged at once; later ones wait for the throttle.
 MOST_NAMED = 20
 
 _LONGEST_NAME = 100
@@ -28,14 +28,14 @@ class Dropped:
         self.by_sender: dict[str, dict[str, int]] = {}
 
     def begin(self) -> None:
-        """A new run: all counts start at 0."""
+        """Start a new run: reset all counts to 0."""
         self.by_sender = {}
 
     def note(self, sender: str, kind: str, why: str) -> None:
         """Count one message.
 
         Args:
-            kind: a name from a fixed set, never text of the sender's own.
+            kind: a name from a fixed set, never text from the sender.
         """
         name = printable(sender)
         if name not in self.by_sender and len(self.by_sender) >= MOST_SENDERS:
@@ -44,7 +44,7 @@ class Dropped:
         kinds[kind] = kinds.get(kind, 0) + 1
         pairs = sum(map(len, self.by_sender.values()))
         if (kinds[kind] == 1 and pairs <= MOST_NAMED) or self._may_say():
-            logger.warning("a message of %s was dropped (%s, %d so far): %s", name, kind, self.total, why)
+            logger.warning("a message from %s was dropped (%s, %d so far): %s", name, kind, self.total, why)
 
     @property
     def total(self) -> int:
@@ -52,6 +52,6 @@ class Dropped:
 
 
 def printable(text: str, longest: int = _LONGEST_NAME) -> str:
-    """Foreign text as one bounded line."""
+    """Untrusted text as one bounded line."""
     shown = "".join(c if c.isprintable() else "?" for c in text[: longest + 1])
     return shown if len(shown) <= longest else shown[: longest - 1] + "…"

@@ -1,4 +1,4 @@
-"""Locust's own messages from workers, as its master needs them: what does not fit ends its listener."""
+"""Checks of Locust's own messages from workers: one that does not fit would end the master's listener."""
 
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ _Long = Annotated[str, Meta(max_length=1 << 20)]
 _Label = Annotated[str, Meta(max_length=4096)]
 _Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
-#: Seconds since the epoch that a date can be made of: Locust's reports show them so.
+#: Seconds since the epoch that can be formatted as a date, as Locust's reports do.
 _Time = Annotated[float, Meta(ge=0, le=2e11)]
 _Classes = Annotated[dict[Name, Count], Meta(max_length=10_000)]
 _Counted = Annotated[dict[_Number, Count], Meta(max_length=100_000)]
@@ -35,7 +35,7 @@ class _Heartbeat(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if self.state not in _STATES:
-            raise ValueError("state is none of Locust's")
+            raise ValueError("its state is unknown")
 
 
 class _Spawned(msgspec.Struct):
@@ -71,7 +71,7 @@ class _Entry(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if self.response_times and self.num_requests == 0:
-            raise ValueError("response times of no request")
+            raise ValueError("response times without a request")
 
 
 class _Error(msgspec.Struct):
@@ -100,40 +100,40 @@ _OF_KIND: dict[str, type[msgspec.Struct]] = {
     "stats": _Stats,
 }
 
-#: Kinds that say all there is by coming.
+#: Kinds without data.
 _BARE = frozenset(("client_stopped", "spawning", "quit"))
 
-#: Of all that Locust's master listens to.
+#: All kinds that Locust's master listens to.
 KINDS = frozenset((*_OF_KIND, *_BARE, "client_ready"))
 
 
 def unpacked(payload: bytes) -> Message:
-    """The bytes as one of Locust's messages, its kind and sender being text.
+    """Decode bytes as one of Locust's messages, whose kind and sender are text.
 
     Raises:
-        MessageError: they are none.
+        MessageError: they are not one.
     """
     try:
         message: Message = Message.unserialize(payload)
     except Exception as e:  # msgpack's own, ValueError, TypeError, KeyError, UnicodeDecodeError
-        raise MessageError(f"its bytes are no message ({type(e).__name__})") from e
+        raise MessageError(f"its bytes are not a message ({type(e).__name__})") from e
     if not isinstance(message.type, str) or not 1 <= len(message.type) <= 64:
-        raise MessageError("its kind is no short text")
+        raise MessageError("its kind is not a short text")
     if not isinstance(message.node_id, str):
-        raise MessageError("its sender is no text")
+        raise MessageError("its sender is not text")
     return message
 
 
 def check(message: Message) -> None:
-    """See that Locust's master can take the data of a message of its own (raises MessageError)."""
+    """Check that Locust's master can process the data of one of its own messages (raises MessageError)."""
     data: Any = message.data
     struct = _OF_KIND.get(message.type)
     if struct is not None:
         found = read(data, struct)
         if isinstance(found, _Logs) and found.worker_id != message.node_id:
-            raise MessageError("it brings the log of another worker")
+            raise MessageError("it carries the log of another worker")
     elif message.type in _BARE:
         if data is not None:
-            raise MessageError("it brings data where none belongs")
+            raise MessageError("it has data where none is allowed")
     elif message.type == "client_ready" and not (data == -1 or (isinstance(data, str) and len(data) <= 64)):
-        raise MessageError("its version is no short text")
+        raise MessageError("its version is not a short text")

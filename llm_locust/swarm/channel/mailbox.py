@@ -1,4 +1,4 @@
-"""Messages of ours over Locust's channel: typed where they go out, checked where they come in."""
+"""This package's messages over Locust's channel: typed when sent, checked when received."""
 
 import logging
 from collections.abc import Callable
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=msgspec.Struct)
 
-STRANGER = "its sender is no worker of this master"
+STRANGER = "its sender is not a worker of this master"
 
 
 class WorkerMailbox:
-    """A worker's messages to and from its master."""
+    """Messages between a worker and its master, at the worker."""
 
     def __init__(self, runner: WorkerRunner) -> None:
         self._runner = runner
@@ -31,14 +31,14 @@ class WorkerMailbox:
         self._runner.send_message(kind, plain(message))
 
     def listen(self, kind: str, struct: type[M], act: Callable[[M], None], concurrent: bool = False) -> None:
-        """Let ``act`` have each message of this kind that fits; others are dropped."""
+        """Call ``act`` with each valid message of this kind; drop the others."""
 
         def take(msg: Received[object], **_: object) -> None:
             try:
                 message = read(msg.data, struct)
             except MessageError as e:
                 if self._may_say_dropped():
-                    logger.warning("a message of the master was dropped (%s): %s", kind, e)
+                    logger.warning("a message from the master was dropped (%s): %s", kind, e)
                 return
             act(message)
 
@@ -46,11 +46,11 @@ class WorkerMailbox:
 
 
 class MasterMailbox:
-    """A master's messages to and from its workers.
+    """Messages between a master and its workers, at the master.
 
     Args:
-        is_worker: whether a sender has a part in the run, or may get one.
-        drop: called with sender, kind and reason of a worker's message that does not fit.
+        is_worker: whether a sender takes part in the run, or may be added to it.
+        drop: called with sender, kind and reason of an invalid message.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class MasterMailbox:
         self._drop = drop
 
     def send(self, kind: str, message: msgspec.Struct, worker: str) -> None:
-        """Send a message to one worker; what the channel does not take is lost."""
+        """Send a message to one worker; it is lost if the channel does not accept it."""
         try:
             self._runner.send_message(kind, plain(message), worker)
         except RPCError as e:
-            logger.warning("worker %s could not be sent %s: %s", worker, kind, e)
+            logger.warning("could not send worker %s %s: %s", worker, kind, e)
 
     def listen(self, kind: str, struct: type[M], act: Callable[[str, M], None]) -> None:
-        """Let ``act`` have each message of this kind that fits, with its sender; others are dropped."""
+        """Call ``act`` with sender and message for each valid message of this kind; drop the others."""
 
         def take(msg: Received[object], **_: object) -> None:
             message = self.read(msg.node_id, kind, msg.data, struct)
@@ -83,7 +83,7 @@ class MasterMailbox:
         self._runner.register_message(kind, take)
 
     def read(self, worker: str, kind: str, data: object, struct: type[M]) -> M | None:
-        """The message, where its sender is known and it fits."""
+        """Return the message if its sender is known and it is valid, else None."""
         if not self._is_worker(worker):
             self._dropped.note(worker, kind, STRANGER)
             return None

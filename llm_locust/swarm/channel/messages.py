@@ -1,8 +1,8 @@
-"""What workers and master say to each other, in messages of Locust's own channel.
+"""Messages between workers and master, on top of Locust's channel.
 
-Every message is a struct with bounds: :func:`read` checks what came, :func:`plain` is its inverse. A field
-that this version does not know is ignored, and one with a default may be missing: versions that differ by
-little understand each other. :data:`PROTOCOL` counts the changes that they could not.
+Every message is a struct with bounds. :func:`read` checks a message that was received, :func:`plain` is its
+inverse. Unknown fields are ignored, and a field with a default may be missing, so that versions with small
+differences work together. :data:`PROTOCOL` counts the incompatible changes.
 """
 
 from importlib.metadata import version
@@ -13,29 +13,29 @@ from msgspec import Meta
 
 from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
 
-#: Raised by one with each change after which older versions would misread a message.
+#: Protocol version: raised by one with each change after which older versions would misread a message.
 PROTOCOL = 1
 PACKAGE = version("llm-locust")
 
-HELLO = "llm_hello"  # worker to master: which version it is
+HELLO = "llm_hello"  # worker to master: its version
 BATCH = "llm_batch"  # worker to master: one closed batch
 ACK = "llm_ack"  # master to worker: the batch is in the master's file
-FLUSH = "llm_flush"  # master to worker: end your load, drain, send what you have
-CUT = "llm_cut"  # master to worker: wait no longer for the requests under way
+FLUSH = "llm_flush"  # master to worker: stop the load, drain, send all batches
+CUT = "llm_cut"  # master to worker: stop waiting for requests in flight
 DONE = "llm_done"  # worker to master: nothing more will come of this run
-REFUSED = "llm_refused"  # worker to master: this run cannot be done here
-OVER = "llm_over"  # master to worker: the run has ended, its batches are taken no more
-SPENT = "llm_spent"  # worker to master: its share of the run's requests is sent, and all of them are over
+REFUSED = "llm_refused"  # worker to master: this worker cannot take part in the run
+OVER = "llm_over"  # master to worker: the run has ended, its batches are no longer accepted
+SPENT = "llm_spent"  # worker to master: its share of the run's requests is sent, and all of them have ended
 RATE = "llm_rate"  # master to worker: an open loop's rate changes
-PING = "llm_ping"  # worker to master: what time is it on the run's clock?
-PONG = "llm_pong"  # master to worker: it is this
-LIVE = "llm_live"  # worker to master: its last live counts of a run; a key in Locust's report before
-RESET = "llm_live_reset"  # master to worker: count the live numbers anew
+PING = "llm_ping"  # worker to master: request for the run's time
+PONG = "llm_pong"  # master to worker: the run's time
+LIVE = "llm_live"  # worker to master: its last live counts of a run; a key in Locust's report before that
+RESET = "llm_live_reset"  # master to worker: reset the live counts
 
-#: No batch is larger: a worker keeps no more than this in memory.
+#: Size limit of a batch in bytes: a worker keeps no more than this in memory.
 MOST_FRAME_BYTES = 128 << 20
 
-#: A report of all live counts, each key with a sketch of every metric, takes less.
+#: Size limit of a live report in bytes: enough for all keys with a sketch of every metric.
 MOST_REPORT_BYTES = 8 << 20
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -46,11 +46,11 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class MessageError(ValueError):
-    """A message that does not fit; the text says where and why, without its content."""
+    """A message that is invalid. The text says where and why, without its content."""
 
 
 class Received(Protocol, Generic[T]):
-    """A message as Locust hands it to its listener: the data, and who sent it."""
+    """A message as Locust passes it to its listener: the data, and its sender."""
 
     @property
     def data(self) -> T: ...
@@ -60,14 +60,14 @@ class Received(Protocol, Generic[T]):
 
 
 class HelloMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Sent when a worker is there."""
+    """First message of a worker."""
 
     protocol: Count
     version: Annotated[str, Meta(max_length=64)]
 
 
 class BatchMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame with what its header says, so that the master need not read it."""
+    """A frame with the facts of its header, so that the master need not read it."""
 
     run: Name
     seq: Count
@@ -83,7 +83,7 @@ class AckMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """FLUSH, CUT and OVER."""
+    """Body of FLUSH, CUT and OVER."""
 
     run: Name
 
@@ -94,7 +94,7 @@ class PingMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PongMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers the ping of this number; times of the run's clock."""
+    """Answer to the ping of this number; times on the run's clock."""
 
     number: Count
     sent_ns: Nanoseconds  # as in the ping
@@ -103,41 +103,41 @@ class PongMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker's load goes. Those cancelled are neither ok nor failed."""
+    """Progress of a worker's load. Cancelled requests are neither ok nor failed."""
 
     ok: Count = 0
     failed: Count = 0
-    waiting: Count = 0  # held back by --max-in-flight now,
-    held_back: Count = 0  # and since the run's start
+    waiting: Count = 0  # held back by --max-in-flight now
+    held_back: Count = 0  # held back since the run's start
     longest_held_ns: Duration = 0
-    spent: bool = False  # as SPENT says
-    unsent: Count = 0  # due and not begun when the load ended, or now,
-    unsent_warmup: Count = 0  # of these before the measured phase,
+    spent: bool = False  # as in SPENT
+    unsent: Count = 0  # due and not started when the load ended, or by now
+    unsent_warmup: Count = 0  # part of ``unsent``: due before the measured phase
     unsent_by_class: Annotated[dict[Annotated[str, Meta(max_length=256)], Count], Meta(max_length=1000)] = (
         msgspec.field(default_factory=dict)
     )
-    cut: Count = 0  # under way when the drain ended
-    drained_ns: Duration | None = None  # from the load's end to the drain's
+    cut: Count = 0  # in flight when the drain ended
+    drained_ns: Duration | None = None  # from the end of the load to the end of the drain
 
 
-#: Of a worker that has no part in a run.
+#: Counts of a worker that takes no part in a run.
 NO_LOAD = LoadCounts()
 
 
 class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Rides on every report to the master, and ends a run as :data:`DONE`; sent as :data:`SPENT` too.
+    """Counts of a worker, sent with every report to the master, as :data:`SPENT`, and last as :data:`DONE`.
 
-    ``number`` grows with each one that a worker makes: Locust sends again what it could not send at once,
-    so that an older one may come behind a newer.
+    ``number`` grows with each message of a worker. Locust retries a message that it could not send, so an
+    older one may arrive after a newer one.
     """
 
     run: Name
     number: Count = 0
     finished: Count
     in_flight: Count
-    in_flight_ns: Duration | None = None  # the sum of the times that calls have been under way
-    unsent: Count = 0  # batches without an acknowledgement
-    dropped: Count = 0  # records that neither disk nor memory could hold
+    in_flight_ns: Duration | None = None  # sum of the times that calls have been in flight
+    unsent: Count = 0  # batches without acknowledgement
+    dropped: Count = 0  # records that fitted neither on disk nor in memory
     load: LoadCounts = NO_LOAD
     clock: ClockFacts | None = None
     health: NodeHealth = msgspec.field(default_factory=NodeHealth)
@@ -150,8 +150,8 @@ class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 class RateMessage(msgspec.Struct, frozen=True, kw_only=True):
     run: Name
-    at_ns: Nanoseconds  # of the run's clock
-    rate: Annotated[float, Meta(ge=0, le=1e9)]  # requests per second of all workers together
+    at_ns: Nanoseconds  # on the run's clock
+    rate: Annotated[float, Meta(ge=0, le=1e9)]  # requests per second, of all workers together
 
 
 class LiveMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,31 +166,31 @@ class ResetMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunInfo(TypedDict):
-    """What every process needs to know of a run; travels with the options when users are spawned."""
+    """Facts of a run that every process needs. They travel with the options when users are spawned."""
 
     id: str
     protocol: int
-    version: str  # of the master's package
+    version: str  # version of the master's package
     seed: int
-    host: str  # where the load goes
-    base: str  # the API's path on the host
-    targets: list[str]  # base URLs that requests go to instead; empty without --targets
+    host: str  # target of the load
+    base: str  # path of the API on the host
+    targets: list[str]  # base URLs that replace the host; empty without --targets
     model: str
-    salt: str  # makes this run's prompts differ from any other's
-    path: str  # the run directory at the master
-    manifest: str  # as it is at the beginning, JSON: goes into the spools
-    places: list[str]  # place_key of each worker, in order: its position is the worker's index
-    starters: int  # workers at the run's start, who share its schedule; late joiners have no part
-    origin_ns: int  # of the run's clock: when an open loop's schedule begins
-    rate: float  # of an open loop whose users are its rate, requests per second
+    salt: str  # text that makes this run's prompts unique
+    path: str  # run directory at the master
+    manifest: str  # first manifest, as JSON: copied into the spools
+    places: list[str]  # place_key of each worker; its position is the worker's index
+    starters: int  # workers at the start, which share the schedule; later ones get no share
+    origin_ns: int  # start of an open loop's schedule, on the run's clock
+    rate: float  # requests per second of an open loop whose rate is its number of users
     trace_scale: float | None
 
 
 def read(data: object, kind: type[M]) -> M:
-    """The message that came, as the struct that it has to be.
+    """Convert received data to a message struct.
 
     Raises:
-        MessageError: it does not fit.
+        MessageError: the data is invalid.
     """
     try:
         return msgspec.convert(data, kind)
@@ -199,22 +199,22 @@ def read(data: object, kind: type[M]) -> M:
 
 
 def plain(message: msgspec.Struct) -> dict[str, Any]:
-    """The message as Locust's channel takes it."""
+    """Convert a message to plain data for Locust's channel."""
     data: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
     return data
 
 
 def version_conflict(protocol: int, package: str, whose: str) -> str | None:
-    """Why another process cannot be worked with; None where it can.
+    """Why this process cannot work with another one; None if it can.
 
     Args:
         protocol: the :data:`PROTOCOL` of the other process.
         package: its version of this package.
-        whose: what the other process is called.
+        whose: name of the other process, for the text.
     """
     if protocol == PROTOCOL:
         return None
     return (
         f"{whose} runs llm-locust {package} (protocol {protocol}), this process {PACKAGE} (protocol "
-        f"{PROTOCOL}): they do not understand each other; install one version on all machines"
+        f"{PROTOCOL}): they are incompatible; install one version on all machines"
     )

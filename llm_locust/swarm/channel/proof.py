@@ -1,12 +1,12 @@
-"""Proof that a message comes from a process that knows the run's secret, and comes for the first time.
+"""Proof that a message comes from a process that knows the run's secret, and is not a replay.
 
-Worker and master each draw a nonce; the key of their session is made of both, of the secret and of the
-worker's name, so that nothing of an earlier session, or for another worker, can be sent again. Within a
-session each direction counts its messages, and the receiver takes ascending numbers only.
+Worker and master each draw a nonce. The session key is made of both nonces, the secret and the worker's name,
+so that nothing from an earlier session, or for another worker, can be replayed. Within a session each
+direction numbers its messages, and the receiver accepts ascending numbers only.
 
     hello     worker to master   worker's nonce | HMAC(secret, "hello", name, worker's nonce)
     welcome   master to worker   both nonces    | HMAC(session key, "welcome")
-    seal      beside a message   number         | HMAC(session key, direction, number, message)
+    seal      with each message  number         | HMAC(session key, direction, number, message)
 
 HMAC is HMAC-SHA256 (RFC 2104, FIPS 198-1). Nothing is encrypted.
 """
@@ -23,7 +23,7 @@ from llm_locust.options.settings import UsageError
 NONCE_BYTES: Final = 32
 MAC_BYTES: Final = 32
 
-#: A shorter secret could be guessed from one message that was overheard.
+#: Shortest secret in characters. A shorter one could be guessed from a single intercepted message.
 LEAST_SECRET = 16
 
 _NUMBER = struct.Struct(">Q")
@@ -38,11 +38,11 @@ _SEAL_BYTES = _NUMBER.size + MAC_BYTES
 
 
 class ProofError(ValueError):
-    """A message without proof; the text says what is wrong with it."""
+    """A message without valid proof; the text says what is wrong with it."""
 
 
 def mac(key: bytes, *parts: bytes) -> bytes:
-    """HMAC-SHA256 of the parts, each with its length before it, so that none can run into the next."""
+    """HMAC-SHA256 of the parts, each preceded by its length, which makes their boundaries unambiguous."""
     made = hmac.new(key, digestmod="sha256")
     for part in parts:
         made.update(_NUMBER.pack(len(part)))
@@ -51,10 +51,10 @@ def mac(key: bytes, *parts: bytes) -> bytes:
 
 
 class ProofSession:
-    """What two processes that know the secret have in common, as one of them sees it.
+    """Session between two processes that know the secret, as seen by one of them.
 
     Args:
-        key: of :func:`session_key`.
+        key: result of :func:`session_key`.
         sends: the direction of this process's messages.
     """
 
@@ -68,16 +68,16 @@ class ProofSession:
         self._heard = 0
 
     def seal(self, message: bytes) -> bytes:
-        """What is sent beside a message of this process."""
+        """Seal to send with a message of this process."""
         self._said += 1
         number = _NUMBER.pack(self._said)
         return number + mac(self._key, self._sends, number, message)
 
     def check(self, message: bytes, seal: bytes) -> None:
-        """Take a message of the other process.
+        """Verify a message of the other process.
 
         Raises:
-            ProofError: the seal is not of this message, or the message came before.
+            ProofError: the seal does not belong to this message, or the message is a replay.
         """
         if len(seal) != _SEAL_BYTES:
             raise ProofError("it is not signed")
@@ -86,7 +86,7 @@ class ProofSession:
             raise ProofError("its signature is wrong")
         (counted,) = _NUMBER.unpack(number)
         if counted <= self._heard:
-            raise ProofError("it was sent before")
+            raise ProofError("it is a replay of an earlier message")
         self._heard = counted
 
 
@@ -95,12 +95,12 @@ def session_key(secret: bytes, name: bytes, worker_nonce: bytes, master_nonce: b
 
 
 def hello(secret: bytes, name: bytes, nonce: bytes) -> bytes:
-    """A worker's first word."""
+    """First message of a worker."""
     return nonce + mac(secret, b"hello", name, nonce)
 
 
 def answer(secret: bytes, name: bytes, word: bytes) -> tuple[bytes, ProofSession]:
-    """The master's welcome to a worker's hello, and the session that it begins.
+    """Return the master's welcome to a worker's hello, and the new session.
 
     Raises:
         ProofError: the hello was not made with this secret.
@@ -116,7 +116,7 @@ def answer(secret: bytes, name: bytes, word: bytes) -> tuple[bytes, ProofSession
 
 
 def welcomed(secret: bytes, name: bytes, nonce: bytes, welcome: bytes) -> ProofSession:
-    """The session that a master's welcome begins, for the worker that said hello with this nonce.
+    """Return the session opened by a master's welcome, for the worker whose hello had this nonce.
 
     Raises:
         ProofError: the welcome was not made with this secret, or answers another hello.
@@ -124,24 +124,24 @@ def welcomed(secret: bytes, name: bytes, nonce: bytes, welcome: bytes) -> ProofS
     own = welcome[NONCE_BYTES : 2 * NONCE_BYTES]
     key = session_key(secret, name, nonce, own)
     if len(welcome) != _WELCOME_BYTES or welcome[:NONCE_BYTES] != nonce:
-        raise ProofError("the master's answer is none to this worker")
+        raise ProofError("the master's answer is for another worker or hello")
     if not hmac.compare_digest(welcome[2 * NONCE_BYTES :], mac(key, b"welcome")):
         raise ProofError("the master has another secret than this worker")
     return ProofSession(key, TO_MASTER)
 
 
 def secret_of(name: str, environ: Mapping[str, str] = os.environ) -> bytes:
-    """The secret in an environment variable.
+    """Return the secret in an environment variable.
 
     Raises:
-        UsageError: it is not set, or too short.
+        UsageError: the variable is not set, or too short.
     """
     value = environ.get(name, "").strip()
     if not value:
         raise UsageError(f"--swarm-secret-env: the environment variable {name!r} is not set, or empty")
     if len(value) < LEAST_SECRET:
         raise UsageError(
-            f"--swarm-secret-env: the value of {name!r} has {len(value)} characters; give it at least "
-            f"{LEAST_SECRET}, for example of `openssl rand -hex 32`"
+            f"--swarm-secret-env: the value of {name!r} has {len(value)} characters; it needs at least "
+            f"{LEAST_SECRET}, for example from `openssl rand -hex 32`"
         )
     return value.encode()

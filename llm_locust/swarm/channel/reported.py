@@ -1,8 +1,8 @@
-"""What workers report into Locust's own statistics, bounded as it comes.
+"""Bounds on what workers report into Locust's own statistics.
 
-Where there is no secret anybody can join, and Locust keeps every name, text and response time that a worker
-sends. So names beyond a number are counted as one, and long texts are cut. No count is lost: the sums of
-all entries stay true, and the run's own records know nothing of these bounds.
+Without a secret anybody can join, and Locust keeps every name, text and response time that a worker sends. So
+names beyond a limit are counted as one, and long texts are cut. No count is lost: the sums over all entries
+stay correct. The run's own records do not pass through here.
 """
 
 import logging
@@ -17,35 +17,35 @@ from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
-#: Names of requests that are told apart, as pairs of method and name. The rest is :data:`OTHERS`.
+#: Most pairs of method and name with an entry of their own. The rest is counted as :data:`OTHERS`.
 MOST_NAMES = 500
 OTHERS = "(other names)"
 
-#: Longer names, and longer texts of errors, are cut.
+#: Longest name, and longest error text; longer ones are cut.
 LONGEST_NAME = 200
 LONGEST_TEXT = 4096
 
-#: Pairs of name and response time. Beyond them new times have two digits, as Locust's own below 10 s.
+#: Most pairs of name and response time. Beyond them new times keep two digits, as Locust's do below 10 s.
 MOST_TIMES = 20_000
 
-#: Seconds whose counts an entry has. A pass over the statistics leaves 60 every 30 s.
+#: Most seconds whose counts an entry has. Each pass over the statistics, every 30 s, reduces them to 60.
 MOST_SECONDS = 1000
 
-#: 12 days, which no response takes.
+#: Longest response time counted: 12 days.
 _MOST_MS = 10**9
 
 _OTHER_EXCEPTIONS = f"other exceptions (more than {MOST_ERRORS} kinds)"
 
 
 class Reported:
-    """The bounds of one master's statistics.
+    """Bounds of one master's statistics.
 
     Attributes:
         folded: reports of names that were counted as :data:`OTHERS`.
 
     Args:
-        runner: whose statistics they are.
-        keep_seconds: the counts of all seconds are wanted (``--json``).
+        runner: owner of the statistics.
+        keep_seconds: keep the counts of all seconds (for ``--json``).
     """
 
     def __init__(self, runner: MasterRunner, *, keep_seconds: bool = False) -> None:
@@ -55,7 +55,7 @@ class Reported:
         self._may_say = Throttle()
 
     def bound_stats(self, data: dict[str, Any]) -> None:
-        """Make a worker's checked ``stats`` fit, in place, before Locust adds it."""
+        """Bound a worker's checked ``stats`` in place, before Locust adds them."""
         stats = self._runner.stats
         new: set[tuple[str, str]] = set()
         for entry in data["stats"]:
@@ -67,7 +67,7 @@ class Reported:
             error["error"] = _cut(error["error"], LONGEST_TEXT)
 
     def bound_exception(self, data: dict[str, Any]) -> None:
-        """The same for an exception of a user's."""
+        """Bound an exception of a user in place."""
         data["msg"] = _cut(data["msg"], LONGEST_TEXT)
         data["traceback"] = _cut(data["traceback"], 4 * LONGEST_TEXT)
         known = self._runner.exceptions
@@ -97,7 +97,7 @@ class Reported:
                 if self._may_say():
                     logger.warning(
                         "more than %d names of requests: Locust's own statistics count the rest as %r (%d "
-                        "reports so far); give requests fewer names",
+                        "reports so far); use fewer names",
                         MOST_NAMES,
                         OTHERS,
                         self.folded,
@@ -112,14 +112,14 @@ def _times(stats: RequestStats) -> int:
 
 
 def _bound_times(entries: Sequence[dict[str, Any]], known: int) -> None:
-    """Make response times coarse where with the ``known`` ones they may be more than :data:`MOST_TIMES`."""
+    """Round response times if, with ``known`` ones, they may exceed :data:`MOST_TIMES`."""
     if known + sum(len(entry.get("response_times", ())) for entry in entries) > MOST_TIMES:
         for entry in entries:
             entry["response_times"] = coarse(entry.get("response_times", {}))
 
 
 def coarse(times: Mapping[float, int]) -> dict[int, int]:
-    """Response times in ms at two digits, 0 .. 12 days: at most 731 of them."""
+    """Response times in ms rounded to two digits, 0 .. 12 days: at most 731 different values."""
     found: dict[int, int] = {}
     for time_ms, count in times.items():
         whole = round(min(time_ms, _MOST_MS)) if time_ms > 0 else 0  # NaN too

@@ -1,4 +1,4 @@
-"""The channel between workers and master, guarded before Locust opens it; and the children of one master."""
+"""Guard of the channel between workers and master, and end of the child processes of a master."""
 
 import logging
 import os
@@ -23,10 +23,10 @@ from llm_locust.swarm.process.loops import spawn_loop
 
 logger = logging.getLogger(__name__)
 
-#: Where an environment keeps its guard. Locust's environments are the only state that outlives a call.
+#: Attribute of an environment that holds its guard. Only Locust's environments outlive a call.
 _ATTRIBUTE = "llm_locust_guard"
 
-#: Processes that ``--processes`` forks have this module as it was in their parent.
+#: Set at import: processes forked by ``--processes`` inherit the parent's value.
 _PARENT = os.getpid()
 _FAMILY_SECRET = secrets.token_bytes(32)
 
@@ -35,9 +35,9 @@ _LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
 
 def guard_channels() -> None:
-    """Have the channel of every runner guarded that Locust makes from here on.
+    """Guard the channel of every runner that Locust creates from now on.
 
-    Before a runner is there: it opens its channel, and listens, as it is made.
+    Must run before the runner exists: a runner opens its channel, and listens, when it is created.
     """
     create: Callable[..., Any] = Environment._create_runner
 
@@ -54,19 +54,19 @@ def guard_channels() -> None:
 
 
 def guard_of(environment: Environment) -> Guard:
-    """The guard of an environment's channel; a new one where there is no channel."""
+    """Return the guard of an environment's channel; a new one if there is no channel."""
     guard: Guard = vars(environment).setdefault(_ATTRIBUTE, Guard())
     return guard
 
 
 def channel_secret(options: Any) -> bytes | None:
-    """The secret that this process shares with the others of its run; None for none.
+    """Return the secret that this process shares with the others of its run; None without one.
 
-    It is that of ``--swarm-secret-env``. Without one, a master and the workers that it forked by
-    ``--processes`` share one that nobody else has.
+    It is that of ``--swarm-secret-env``. Without that option, a master and the workers that it forked by
+    ``--processes`` share a random one.
 
     Raises:
-        UsageError: the environment variable has none.
+        UsageError: the environment variable holds no usable secret.
     """
     name = getattr(options, "swarm_secret_env", None)
     if name:
@@ -84,18 +84,18 @@ def forked() -> bool:
 
 
 def end_with_parent() -> None:
-    """Let a forked worker end when its parent has ended, and not join another master in its place."""
+    """End a forked worker when its parent has ended, so that it does not join another master."""
     if forked():
         spawn_loop(_follow_parent, "the watch on the parent process")
 
 
 def warn_of_strangers(environment: Environment, guard: Guard) -> None:
-    """Say so where anyone who reaches the master's port can take part in the run."""
+    """Warn if anyone who can reach the master's port can join the run."""
     host = getattr(environment.parsed_options, "master_bind_host", None) or "*"
     if guard.secret is None and not host.startswith(_LOOPBACK):
         logger.warning(
-            "the master listens on %s without a secret: whoever reaches its port can join the run and is "
-            "sent its options; give master and workers --swarm-secret-env, or the master "
+            "the master listens on %s without a secret: anyone who can reach its port can join the run and "
+            "receives its options; give master and workers --swarm-secret-env, or the master "
             "--master-bind-host 127.0.0.1",
             "all interfaces" if _is_any(host) else host,
         )
@@ -117,7 +117,7 @@ def _open(environment: Environment, secret: bytes | None) -> None:
 
 
 def _is_worker_by_command() -> bool:
-    """Whether ``--worker`` was given: a forked process has the option in any case."""
+    """Whether ``--worker`` was given on the command line: a forked process has the option in any case."""
     parser = argument_parser.get_empty_argument_parser()
     argument_parser.setup_parser_arguments(parser)
     options, _ = parser.parse_known_args()
@@ -127,7 +127,7 @@ def _is_worker_by_command() -> bool:
 def _follow_parent() -> None:
     while os.getppid() == _PARENT:
         gevent.sleep(_LOOK_INTERVAL_S)
-    logger.warning("the process that started this worker has ended: it ends too")
+    logger.warning("the process that started this worker has ended, so this worker ends too")
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,11 +1,11 @@
-"""A worker's last word as the facts that a spool keeps of it."""
+"""Final counts of a worker as the facts stored in its spool."""
 
 from llm_locust.core.manifest import WorkerFacts
 from llm_locust.swarm.channel.messages import CountsMessage
 
 
 def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
-    """What a worker says of itself when its part of a run is over."""
+    """Facts of a worker whose part in a run is over."""
     return WorkerFacts(
         id=worker,
         index=index,

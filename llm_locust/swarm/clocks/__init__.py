@@ -1,1 +1,1 @@
-"""The run's time, and each worker's clock against it."""
+"""The run's clock, and the offset of each worker's clock to it."""

@@ -1,14 +1,14 @@
-"""The run's time, a wall clock that nobody sets anew, and what an exchange of times tells of another clock.
+"""The run's clock, which no clock step moves, and the offset of another clock measured by pings.
 
-An exchange is a ping and its pong, with four times: sent (t0) and heard (t3) by the worker's realtime,
-received (t1) and answered (t2) on the run's clock. With the ways there and back taken for equally long,
+A ping and its pong have four times: sent (t0) and received (t3) on the worker's realtime clock, received (t1)
+and answered (t2) on the run's clock. If both ways take equally long,
 
     offset     = ((t1 - t0) + (t2 - t3)) / 2
     round trip = (t3 - t0) - (t2 - t1)
     error      = round trip / 2
 
-However the round trip was shared between there and back, the true offset lies within offset ± error.
-So of several exchanges the one with the shortest round trip counts.
+However the round trip is split between the two ways, the true offset lies within offset ± error. So the
+exchange with the shortest round trip is used.
 """
 
 import logging
@@ -25,23 +25,23 @@ from llm_locust.swarm.channel.messages import PingMessage, PongMessage
 
 logger = logging.getLogger(__name__)
 
-#: How often a process looks whether its clock was set anew.
+#: Interval at which a process checks its clock for a step.
 LOOK_INTERVAL_S = 0.5
 
-#: How fast two clocks may drift apart, in parts per million: quartz keeps within it, as does the kernel
-#: under NTP but while it makes up for a large difference.
+#: Assumed drift between two clocks, in parts per million. Quartz stays within it, and so does the kernel
+#: under NTP unless it corrects a large difference.
 DRIFT_PPM = 100
 
-#: A round whose error is larger than the known one's by more than this was made on a busy channel.
+#: A round whose error exceeds the known one's by more than this factor was measured on a busy channel.
 BUSY_FACTOR = 4
 
 ReadClocks = Callable[[], ClockPair]
 
 
 class StepDetector:
-    """Tells whether realtime was stepped against monotonic between two looks at them.
+    """Detector of steps of the realtime clock against the monotonic clock between two readings.
 
-    A clock that NTP slews moves both alike: that is no step. ``last`` is what the last look saw.
+    NTP slewing moves both clocks alike and is not a step. ``last`` is the last reading.
     """
 
     __slots__ = ("_read", "last")
@@ -51,20 +51,20 @@ class StepDetector:
         self.last = read()
 
     def look(self) -> int | None:
-        """How far realtime was stepped since the last look, ns; None where it was not."""
+        """Return the step of the realtime clock since the last call, ns; None if there was none."""
         before, self.last = self.last, self._read()
         return clock_step_ns(before, self.last)
 
 
 class RunClock:
-    """The run's time at the process that has the run directory.
+    """The run's clock, in the process that owns the run directory.
 
-    It is this process's realtime as it was when the clock was made, carried on by ``CLOCK_MONOTONIC``:
-    it goes on without a step, whatever is done to the clock of the machine.
+    It starts at this process's realtime and is carried on by ``CLOCK_MONOTONIC``, so that changes to the
+    machine's clock do not move it.
 
     Args:
-        on_step: called when a step was noticed, while ``offset_ns`` is still that of the time before it;
-            it must not wait.
+        on_step: called when a step was detected, while ``offset_ns`` is still the one before the step; it
+            must not block.
         read, monotonic_ns: the clocks.
     """
 
@@ -78,39 +78,39 @@ class RunClock:
         self._on_step = on_step
         self._monotonic_ns = monotonic_ns
         self._detector = StepDetector(read)
-        self._ahead_ns = self._detector.last.offset_ns  # of monotonic
+        self._ahead_ns = self._detector.last.offset_ns  # of the monotonic clock
         self._offset_ns = 0
         self.begin()
 
     def begin(self) -> None:
-        """A new run: steps are counted anew. The clock goes on as it is."""
+        """Start a new run: reset the count of steps. The clock goes on."""
         self._steps = self._step_ns = 0
         self._least_ns = self._most_ns = self._offset_ns
 
     def now_ns(self) -> int:
-        """The run's time now, nanoseconds since the epoch; differences are those of monotonic."""
+        """The run's time, nanoseconds since the epoch; differences are those of the monotonic clock."""
         return self._ahead_ns + self._monotonic_ns()
 
     @property
     def offset_ns(self) -> int:
-        """What to add to this process's realtime to get the run's time, as of the last look.
+        """Offset to add to this process's realtime to get the run's time, as of the last look.
 
-        0 until the two have come apart by more than two readings of the same clocks differ.
+        0 until the difference exceeds the error of two readings of the clocks.
         """
         return self._offset_ns
 
     @property
     def error_ns(self) -> int:
-        """How far ``offset_ns`` may be off: less than this is not taken for a difference."""
+        """Error bound of ``offset_ns``: a smaller difference counts as none."""
         return STEP_THRESHOLD_NS
 
     @property
     def steps(self) -> int:
-        """How often realtime was stepped in this run."""
+        """Number of realtime steps in this run."""
         return self._steps
 
     def look(self) -> int | None:
-        """Look at the clocks; how far realtime was stepped since the last look, None where it was not."""
+        """Read the clocks; return the step of the realtime clock since the last call, ns, or None."""
         step_ns = self._detector.look()
         if step_ns is not None:
             logger.warning(
@@ -128,13 +128,13 @@ class RunClock:
         return step_ns
 
     def watch(self, interval_s: float = LOOK_INTERVAL_S) -> NoReturn:
-        """:meth:`look` again and again: a greenlet's life."""
+        """Call :meth:`look` forever."""
         while True:
             gevent.sleep(interval_s)
             self.look()
 
     def facts(self) -> ClockFacts:
-        """The clock of a process that is all in one, which needs no exchange to know the run's clock."""
+        """Clock facts of a process that is master and worker in one: no exchange is needed."""
         return ClockFacts(
             offset_ns=self._offset_ns,
             error_ns=self.error_ns,
@@ -147,7 +147,7 @@ class RunClock:
 
 
 def pong(ping: PingMessage, clock: RunClock, received_ns: int) -> PongMessage:
-    """The answer to a ping that came at ``received_ns`` of the run's clock; to be sent at once."""
+    """Answer to a ping that was received at ``received_ns`` of the run's clock; to be sent at once."""
     return PongMessage(
         number=ping.number,
         sent_ns=ping.sent_ns,
@@ -158,27 +158,27 @@ def pong(ping: PingMessage, clock: RunClock, received_ns: int) -> PongMessage:
 
 @dataclass(frozen=True, slots=True)
 class OffsetEstimate:
-    """What to add to a worker's realtime to get the run's time, and how far that may be off."""
+    """Offset to add to a worker's realtime to get the run's time, with its error bound."""
 
     offset_ns: int
     error_ns: int
 
     def aged(self, elapsed_ns: int) -> "OffsetEstimate":
-        """The same, unchecked for so long: the error has grown by what clocks may drift in that time."""
+        """The estimate after ``elapsed_ns`` without a measurement: its error grows by the possible drift."""
         return replace(self, error_ns=self.error_ns + drift_ns(elapsed_ns))
 
     def stepped(self, step_ns: int) -> "OffsetEstimate":
-        """The same after the worker's realtime was stepped."""
+        """The estimate after a step of the worker's realtime."""
         return replace(self, offset_ns=self.offset_ns - step_ns)
 
     def contradicts(self, other: "OffsetEstimate") -> bool:
-        """No true offset would be within the errors of both."""
+        """Whether no true offset lies within both error bounds."""
         return abs(self.offset_ns - other.offset_ns) > self.error_ns + other.error_ns
 
 
 @dataclass(frozen=True, slots=True)
 class PingExchange:
-    """A ping and its pong: when the worker sent and heard them, and the run's clock' times between."""
+    """A ping and its pong: send and receive times of the worker, and the run clock's times between."""
 
     sent: ClockPair
     received_ns: int
@@ -187,9 +187,9 @@ class PingExchange:
 
     @property
     def round_trip_ns(self) -> int:
-        """Time on the way. By monotonic, which no step lengthens or shortens.
+        """Time in transit. Measured by the monotonic clock, which no step changes.
 
-        Or by realtime where that is longer by the little that two readings of a pair differ: an error made
+        Realtime is used instead if it is longer, by the small difference between two readings: an error made
         of the shorter one would not bound an offset made of realtime.
         """
         by_monotonic = self.heard.monotonic_ns - self.sent.monotonic_ns
@@ -198,7 +198,7 @@ class PingExchange:
 
     @property
     def usable(self) -> bool:
-        """Realtime was not stepped meanwhile, and the answer did not take longer than the whole."""
+        """Whether realtime was not stepped, and the answer took no longer than the whole exchange."""
         return clock_step_ns(self.sent, self.heard) is None and self.round_trip_ns >= 0
 
     @property
@@ -209,25 +209,25 @@ class PingExchange:
 
 
 def drift_ns(elapsed_ns: int) -> int:
-    """How far two clocks may drift apart in this time."""
+    """Possible drift between two clocks in this time."""
     return -(-elapsed_ns * DRIFT_PPM // 1_000_000)
 
 
 def best_of(exchanges: Iterable[PingExchange]) -> OffsetEstimate | None:
-    """What the usable exchange of the shortest round trip says; None where there is none."""
+    """Estimate from the usable exchange with the shortest round trip; None if there is none."""
     usable = (exchange for exchange in exchanges if exchange.usable)
     best = min(usable, key=lambda exchange: exchange.round_trip_ns, default=None)
     return None if best is None else best.estimate
 
 
 def update(old: OffsetEstimate | None, new: OffsetEstimate | None, elapsed_ns: int) -> OffsetEstimate | None:
-    """What is known after a round: its result ``new``, or the ``old`` one, ``elapsed_ns`` older.
+    """Estimate after a round: its result ``new``, or the ``old`` one, ``elapsed_ns`` older.
 
-    The new one is taken, unless its error is more than four times the old one's and the drift allowance
-    beyond: on a channel that was busy with batches the clocks have hardly moved, and the measurement has
-    become much worse. Then, and after a round that brought nothing, the old one stays, its error grown by
-    the drift allowance, which in time lets any new one in. An old one that contradicts the new is wrong,
-    for a new one's error is certain: something has moved a clock unnoticed.
+    The new one is used unless its error is more than four times the old one's plus the drift allowance: on a
+    channel that is busy with batches the clocks have hardly moved, but the measurement is much worse. Then,
+    and after a round without a result, the old one is kept with its error grown by the drift allowance, so
+    that eventually any new one is accepted. An old one that contradicts the new one is wrong, because the new
+    one's error is a bound: the clock has moved without being noticed.
     """
     if old is None or new is None:
         return new if old is None else old.aged(elapsed_ns)

@@ -1,4 +1,4 @@
-"""A worker's clock against the run's time, measured over Locust's channel."""
+"""Offset of a worker's clock to the run's time, measured over Locust's channel."""
 
 import logging
 from collections.abc import Callable
@@ -23,18 +23,16 @@ from llm_locust.swarm.clocks.run_clock import (
 
 logger = logging.getLogger(__name__)
 
-#: Exchanges of one round, one after the other.
+#: Exchanges of one round, in sequence.
 ROUND_EXCHANGES = 8
 
-#: A pong that takes longer is waited for no more.
+#: Timeout of a pong.
 PONG_TIMEOUT_NS = 2_000_000_000
 
-#: Hundreds of workers begin a run at once: their first pings are spread over this time, so that the
-#: master's event loop is not held by all of them together.
+#: Span of the first pings of a run's workers, so that hundreds of them do not block the master.
 FIRST_WITHIN_NS = 500_000_000
 
-#: From the end of a round to the next: the first is soon checked by a second, and one that brought nothing
-#: is soon made up for.
+#: Pauses between rounds: the second round soon checks the first, and a failed round is soon repeated.
 SOON_NS = 5_000_000_000
 LATER_NS = 30_000_000_000
 
@@ -49,7 +47,7 @@ class _Ping:
 
 @dataclass(slots=True)
 class _Round:
-    """A round under way."""
+    """A round in progress."""
 
     pings_left: int = ROUND_EXCHANGES
     open: _Ping | None = None  # not answered yet
@@ -57,16 +55,16 @@ class _Round:
 
 
 class WorkerClock:
-    """Measures this process's clock against the run's clock, and notices when it is stepped.
+    """Measures this process's clock against the run's clock, and detects steps.
 
-    A round of exchanges is made soon after a run's beginning and at once after a step, the next one 5 s
-    later, then one every 30 s; :func:`~llm_locust.swarm.clocks.run_clock.update` says what its result
-    changes.
+    A round of exchanges starts soon after the start of a run and at once after a step, the next one 5 s
+    later, then one every 30 s. :func:`~llm_locust.swarm.clocks.run_clock.update` defines how a result is
+    used.
 
     Args:
-        send: sends a ping; it may raise, the exchange is lost then.
-        on_step: called when a step was noticed, while ``offset_ns`` is still that of the time before it:
-            records of that time are to leave with it. It must not wait.
+        send: sends a ping. It may raise; that exchange is lost.
+        on_step: called when a step was detected, while ``offset_ns`` is still the one before the step, so
+            that records from before the step can be sent with it. It must not block.
         read: the clocks of this process.
         draw: uniform in [0, 1). Not Python's own generator, which the run has seeded for its users.
     """
@@ -85,40 +83,41 @@ class WorkerClock:
         self._draw = draw
         self._detector = StepDetector(read)
         self._wake = Event()
-        self._number = 0  # of the last ping; never anew, so that a pong of an earlier run matches none
+        self._number = 0  # of the last ping; never reset, so that a pong of an earlier run matches none
         self._round: _Round | None = None
-        self._due_ns: int | None = None  # the next round, monotonic
-        self._settled = False  # since the beginning or a step a round has brought something
+        self._due_ns: int | None = None  # monotonic time of the next round
+        self._settled = False  # a round has succeeded since the start or the last step
         self._estimate: OffsetEstimate | None = None
         self._updated_ns = 0  # monotonic
-        self._bounds_ns: tuple[int, int] | None = None  # least and most offset of this run
+        self._bounds_ns: tuple[int, int] | None = None  # smallest and largest offset of this run
         self._doubt_ns = 0
         self._reset_counters()
 
     @property
     def offset_ns(self) -> int | None:
-        """What to add to this process's realtime to get the run's time; None before it was measured."""
+        """Offset to add to this process's realtime to get the run's time; None if not measured yet."""
         return None if self._estimate is None else self._estimate.offset_ns
 
     @property
     def error_ns(self) -> int | None:
-        """How far ``offset_ns`` may be off, as of the last round."""
+        """Error bound of ``offset_ns``, as of the last round."""
         return None if self._estimate is None else self._estimate.error_ns
 
     @property
     def measuring(self) -> bool:
-        """A round is under way."""
+        """Whether a round is in progress."""
         return self._round is not None
 
     def begin(self) -> None:
-        """A new run: counters anew, and a first round soon. What is known of the clock is kept."""
+        """Start a new run: reset the counters and soon start a first round. The known offset is kept."""
         self._reset_counters()
         self._start_over(round(FIRST_WITHIN_NS * self._draw()))
 
     def facts(self) -> ClockFacts | None:
-        """Of this run so far; None while nothing is known. Bounds are of all offsets that held in it.
+        """Clock facts of this run so far; None before the first result. Bounds cover all offsets used in it.
 
-        The error is no less than the offset of any round that was dropped was off: it may have been right.
+        The error is at least the difference to any round that was discarded, because that one may have been
+        right.
         """
         if self._estimate is None or self._bounds_ns is None:
             return None
@@ -134,7 +133,7 @@ class WorkerClock:
         )
 
     def on_pong(self, pong: PongMessage) -> None:
-        """An answer came, to be told at once; one that nobody waits for (any more) changes nothing."""
+        """Handle a pong. It must be called at once; an unexpected pong changes nothing."""
         heard = self._read()
         round_ = self._round
         if round_ is None or round_.open is None or round_.open.number != pong.number:
@@ -146,9 +145,9 @@ class WorkerClock:
         self._wake.set()
 
     def look(self) -> int | None:
-        """Look at the clocks; how far realtime was stepped since the last look, None where it was not.
+        """Read the clocks; return the step of the realtime clock since the last call, ns, or None.
 
-        A step corrects the offset, and makes void what was exchanged before it.
+        A step corrects the offset and voids the exchanges before it.
         """
         step_ns = self._detector.look()
         if step_ns is None:
@@ -166,14 +165,14 @@ class WorkerClock:
         return step_ns
 
     def run(self) -> NoReturn:
-        """:meth:`step` whenever something is due: a greenlet's life."""
+        """Call :meth:`step` whenever something is due, forever."""
         while True:
             self._wake.wait(self.step())
 
     def step(self) -> float:
-        """Look at the clocks, then do the next thing that is due; not for two greenlets at once.
+        """Read the clocks, then do the next thing that is due. Only one greenlet may call it at a time.
 
-        Gives the seconds after which to come again, if no pong comes before.
+        Returns the seconds until the next call, if no pong arrives earlier.
         """
         self._wake.clear()
         self.look()
@@ -195,7 +194,7 @@ class WorkerClock:
         try:
             self._send(PingMessage(number=ping.number, sent_ns=ping.sent.realtime_ns))
         except Exception as e:  # Locust's channel raises its own and zmq's
-            logger.debug("ping %d could not be sent: %s", ping.number, e)
+            logger.debug("could not send ping %d: %s", ping.number, e)
             if round_.open is ping:
                 round_.open = None
 
@@ -213,7 +212,7 @@ class WorkerClock:
         self._settled = new is not None
 
     def _rest_s(self) -> float:
-        """Until the next ping, the pong's time-out, the next round or the next look."""
+        """Time until the next ping, the pong's timeout, the next round or the next look."""
         round_, due_ns = self._round, self._due_ns
         if round_ is not None:
             due_ns = 0 if round_.open is None else _time_out_ns(round_.open)
@@ -222,7 +221,7 @@ class WorkerClock:
         return min(LOOK_INTERVAL_S, max(0, due_ns - self._read().monotonic_ns) * 1e-9)
 
     def _start_over(self, after_ns: int) -> None:
-        """Begin a round then; one that is under way is given up."""
+        """Start a round after this time, and abandon one that is in progress."""
         self._round = None
         self._settled = False
         self._due_ns = self._read().monotonic_ns + after_ns
@@ -236,7 +235,7 @@ class WorkerClock:
     def _reset_counters(self) -> None:
         self._exchanges = self._steps = self._step_ns = 0
         self._bounds_ns = None
-        self._doubt_ns = 0  # how far rounds that were dropped were off
+        self._doubt_ns = 0  # largest difference of discarded rounds
         if self._estimate is not None:
             self._take(self._estimate)
 

@@ -1,1 +1,1 @@
-"""Delivery of batches from workers to the master: each exactly once."""
+"""Exactly-once delivery of batches from workers to the master."""

@@ -1,4 +1,4 @@
-"""The master's inbox: batches into one file, unread, each once, acknowledged when they are in it."""
+"""The master's inbox: writes each batch once to one file, without reading it, then acknowledges it."""
 
 import logging
 from collections import defaultdict, deque
@@ -17,20 +17,20 @@ logger = logging.getLogger(__name__)
 
 Acknowledge = Callable[[str, int], None]
 
-#: What may wait to be written. Beyond it batches are not taken: their senders have them on disk.
+#: Size limit of the queue in bytes. Beyond it batches are refused: their senders have them on disk.
 QUEUE_BYTES = 64 << 20
 
-#: A disk that takes nothing for so long at the end is not waited for: what is queued stays with its senders.
+#: Longest wait at the end for a disk that writes nothing. What is queued stays with its senders.
 SETTLE_WITHIN_S = 60.0
 
-#: What is written at once: small enough that acknowledgements come as the disk goes.
+#: Limits of one write: small, so that acknowledgements follow the disk's pace.
 WRITE_BYTES = 8 << 20
-WRITE_BATCHES = 64  # acknowledged behind each other they hold the event loop for some 3 ms
+WRITE_BATCHES = 64  # that many acknowledgements in a row hold the event loop for some 3 ms
 
 
 @dataclass(slots=True)
 class Inbox:
-    """What came from one worker, and is in the file; and its newest counts, of batches that are not too."""
+    """State of one worker: what is in the file, and its newest counts, even from a batch that is not."""
 
     seqs: Seqs = field(default_factory=Seqs)
     rows: int = 0
@@ -39,7 +39,7 @@ class Inbox:
     in_flight: int | None = None
 
     def note(self, finished: int | None, in_flight: int | None) -> None:
-        """Counts came with a batch; those of the most finished requests are the newest."""
+        """Keep counts that came with a batch; those with the most finished requests are the newest."""
         if finished is not None and finished >= (self.finished or 0):
             self.finished, self.in_flight = finished, in_flight
 
@@ -52,15 +52,15 @@ class _Batch(NamedTuple):
 
 
 class Collector:
-    """Appends frames to the run's log of them, which it owns.
+    """Appends frames to the run's frame log, which it owns.
 
-    Writing is done by gevent's thread pool, so that a slow disk does not hold the hub; an
-    acknowledgement follows the write. What could not be written, or found no room in the queue, is
-    forgotten: its sender keeps it and sends it again.
+    gevent's thread pool does the writing, so that a slow disk does not hold the hub. A batch is acknowledged
+    after it was written. A batch that could not be written, or found the queue full, is forgotten: its sender
+    keeps it and sends it again.
 
     Args:
-        acknowledge: called with (worker, seq) when a batch is in the file, also for one that was
-            there before. It must not raise.
+        acknowledge: called with (worker, seq) when a batch is in the file, also if it was there before. It
+            must not raise.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class Collector:
         finished: int | None = None,
         in_flight: int | None = None,
     ) -> None:
-        """Take a batch; it is written and acknowledged soon. After :meth:`close` it is refused.
+        """Queue a batch; it is written and acknowledged soon. After :meth:`close` it is refused.
 
         Args:
             finished: requests that the worker had finished when it closed the batch.
-            in_flight: those it had under way then.
+            in_flight: requests that it had in flight then.
         """
         inbox = self.inboxes[worker]
         inbox.note(finished, in_flight)
@@ -110,12 +110,12 @@ class Collector:
             inbox.resent += 1
         elif self._closed:
             logger.error(
-                "batch %d of worker %s (%d records) came too late: not in the run", seq, worker, rows
+                "batch %d of worker %s (%d records) arrived too late: it is not in the run", seq, worker, rows
             )
         elif self._waiting and self._waiting_bytes + len(frame) > self._queue_bytes:
             if self._may_say_full():
                 logger.warning(
-                    "%s: the disk is slower than the batches come; workers keep theirs and send them again",
+                    "%s: the disk is slower than the batches arrive; workers keep theirs and send them again",
                     self._log.path,
                 )
         else:
@@ -126,21 +126,21 @@ class Collector:
             self._work.set()
 
     def settle(self) -> bool:
-        """Wait until what was taken is in the file, or could not be written; False where it takes longer."""
+        """Wait until all queued batches are written or have failed; return False on timeout."""
         return bool(self._idle.wait(self._settle_within_s))
 
     def close(self) -> None:
         """Write what is queued and close the file.
 
         Raises:
-            OSError: the bytes of a failed write could not be cut off, the file not be closed, or the disk
-                takes nothing.
+            OSError: the bytes of a failed write could not be cut off, the file could not be closed, or the
+                disk writes nothing.
         """
         if self._closed:
             return
         self._closed = True
         if not self.settle():
-            raise OSError(f"the disk has taken nothing for {self._settle_within_s:g} s")
+            raise OSError(f"the disk has written nothing for {self._settle_within_s:g} s")
         self._writer.kill()
         self._log.close()
 
@@ -165,7 +165,7 @@ class Collector:
     def _write(self, batches: list[_Batch]) -> None:
         try:
             off_the_hub(self._log.append, *(batch.frame for batch in batches))
-        except Exception as e:  # of the disk; or bytes that are none, which must not hold up the rest
+        except Exception as e:  # from the disk, or invalid bytes, which must not block the rest
             if self._may_say_failed():
                 logger.error("%s: a write failed, its batches will be sent again: %s", self._log.path, e)
             self._leave_queue(batches)
@@ -175,7 +175,7 @@ class Collector:
             inbox.seqs.add(batch.seq)
             inbox.rows += batch.rows
         self._leave_queue(batches)
-        # Only now: an acknowledgement may switch to a greenlet that brings one of these batches again.
+        # Only now: an acknowledgement may switch to a greenlet that delivers one of these batches again.
         for batch in batches:
             self._acknowledge(batch.worker, batch.seq)
 

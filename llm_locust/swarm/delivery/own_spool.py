@@ -1,4 +1,4 @@
-"""Where a worker keeps the batches of a run that the master does not have yet."""
+"""Location of a worker's batches that the master does not have yet."""
 
 import logging
 from pathlib import Path
@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 
 
 def own_spool(options: Any, worker: str, run: RunInfo) -> Spool | None:
-    """The spool of one worker in one run; None where batches are kept in memory."""
-    # The master's options replace this process's own; its disk is its own.
+    """Return the spool of one worker in one run; None if batches are kept in memory."""
+    # The master's options replace this process's options, but not its disk.
     chosen = getattr(options, OWN_SPOOL, None) or getattr(options, "spool", None)
     if chosen == "off":
         return None

@@ -1,4 +1,4 @@
-"""Finished requests into numbered batches, in the process that made them."""
+"""Numbered batches of finished requests, in the process that made them."""
 
 from collections.abc import Callable
 
@@ -6,27 +6,27 @@ from llm_locust.core.batch import RecordBatch
 from llm_locust.core.record import RequestRecord, moved
 from llm_locust.store import FrameHeader, encode_frame
 
-#: A batch is closed at this size even before its time: building one then costs about 2 ms.
+#: A batch is closed at this number of rows even before its time: building one then takes about 2 ms.
 BATCH_ROWS = 256
 
-#: And before it has more token arrivals than this: 256 answers of 1,000 tokens in one batch would hold the
-#: event loop for 17 ms, and 256 of the longest would pass the bound of a message. A longer answer has a
-#: batch of its own.
+#: Limit of token arrivals in a batch. 256 answers of 1,000 tokens in one batch would hold the event loop for
+#: 17 ms, and 256 of the longest would exceed the size limit of a message. A longer answer gets a batch of its
+#: own.
 BATCH_ARRIVALS = 1 << 15
 
 Deliver = Callable[[FrameHeader, bytes], None]
 
-#: What has to be added to this process's clock to get the run's time, and its error, in ns; None: not known.
+#: Offset to add to this process's clock to get the run's time, and its error, in ns; None if unknown.
 Offset = tuple[int, int] | None
 
 
 class Recorder:
-    """Collects one run's records on one worker and hands each closed batch over, once.
+    """Collects one run's records on one worker and delivers each closed batch once.
 
     Args:
-        deliver: takes a batch's header and frame; it is then answerable for it.
-        in_flight: gives the number of requests under way.
-        clock: looks at the clock and gives its present offset; a step that it finds closes the batch first.
+        deliver: called with a batch's header and frame; it is responsible for them from then on.
+        in_flight: returns the number of requests in flight.
+        clock: reads the clock and returns its offset; if it detects a step, it closes the batch first.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Recorder:
     def add(self, record: RequestRecord) -> None:
         self.finished += 1
         if record.clock_step_ns is not None:
-            # Its times are of the clock before the step: a batch of those may just have been closed.
+            # Its times are on the clock before the step: a batch of those may just have been closed.
             self._clock()
             record = moved(record, record.clock_step_ns)
         arrivals = len(record.arrivals_ns)
@@ -74,12 +74,12 @@ class Recorder:
             self.close_batch()
 
     def close_batch(self) -> None:
-        """Deliver what has come since the last batch; nothing where nothing has."""
+        """Deliver the records since the last batch; do nothing if there are none."""
         if not self._open:
             return
         offset_ns, error_ns = self._clock() or (None, None)
         records, self._open, self._open_arrivals = self._open, [], 0
-        if not records:  # the look at the clock found a step, and closed the batch of before
+        if not records:  # reading the clock has detected a step and closed the batch
             return
         header = FrameHeader(
             self.run,
@@ -96,5 +96,5 @@ class Recorder:
 
     @property
     def batches(self) -> int:
-        """Batches closed so far."""
+        """Number of batches closed."""
         return self._seq

@@ -1,4 +1,4 @@
-"""Batches on their way to the run's directory: kept until acknowledged, sent again when that takes long."""
+"""Delivery of batches to the run's directory: kept until acknowledged, sent again after a timeout."""
 
 import logging
 import time
@@ -18,20 +18,20 @@ from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
-#: Frames in memory, of all runs: those that the disk has not taken. What comes beyond it is dropped.
+#: Bytes of frames in memory, over all runs: those that the disk has not taken. Beyond it batches are dropped.
 MEMORY_BYTES = 128 << 20
 
 
 class Shipper:
-    """The outbox of a process that has users.
+    """Outbox of a process that has users.
 
-    One greenlet, :meth:`ship_forever`, writes each batch to the run's spool, then sends it; what is sent
-    without an acknowledgement is bounded by a window. Everything else returns at once, but for
-    :meth:`flush` and :meth:`finish`.
+    One greenlet, :meth:`ship_forever`, writes each batch to the run's spool, then sends it. A window bounds
+    what is sent without acknowledgement. All other methods return at once, except :meth:`flush` and
+    :meth:`finish`.
 
     Args:
-        send: hands a message over; it may raise while the other side cannot be reached.
-        clock: seconds that only grow.
+        send: sends a message; it may raise while the other side cannot be reached.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Shipper:
         self._may_say_disk = Throttle(clock=clock)
 
     def begin(self, run: str, spool: Spool | None, manifest: str = "") -> None:
-        """Take batches of this run from now on. One that has begun goes on as it was.
+        """Accept batches of this run from now on. A run that has started already goes on unchanged.
 
         Args:
-            spool: where its batches wait; None: in memory.
+            spool: where its batches wait; None keeps them in memory.
             manifest: the run's facts as JSON, written into the spool with the first batch.
         """
         self._hears = True
@@ -68,7 +68,7 @@ class Shipper:
             self._backlogs[run] = UnackedBatches(run, spool, manifest, self._may_say_disk, memory_mib)
 
     def deliver(self, header: FrameHeader, frame: bytes) -> None:
-        """Take a batch; it is written and sent soon. Where there is no room for it, it is dropped."""
+        """Accept a batch; it is written and sent soon. It is dropped if there is no room."""
         if header.run not in self._backlogs:
             self.begin(header.run, None)
         backlog = self._backlogs[header.run]
@@ -89,7 +89,7 @@ class Shipper:
         self._wake.set()
 
     def acknowledged(self, run: str, seq: int) -> None:
-        """The batch is in the run's file: forget it. An acknowledgement that comes twice does no harm."""
+        """Forget a batch that is in the run's file. A repeated acknowledgement is harmless."""
         if run not in self._backlogs:
             return
         self._backlogs[run].forget(seq)
@@ -99,20 +99,20 @@ class Shipper:
         self._see_flushed()
 
     def over(self, run: str) -> None:
-        """The master takes no more of this run: what it has not acknowledged stays where it is."""
+        """Stop sending a run's batches: the master no longer accepts them, and they stay where they are."""
         if run in self._backlogs:
             self._backlogs[run].over = True
             self._recall(run)
 
     def flush(self, timeout_s: float, *, hears: bool = True) -> bool:
-        """Wait until everything is acknowledged, but for runs that are over; gives whether all is.
+        """Wait until everything is acknowledged, except for runs that are over; return whether all is.
 
         Args:
-            hears: acknowledgements can be received. If not, everything is sent once, as fast as it
-                goes, and the wait is for that alone.
+            hears: whether acknowledgements can be received. If not, everything is sent once, as fast as
+                possible, and only that is waited for.
         """
         self._hears = hears
-        self._window.heard(self._clock())  # it may be the master's word to flush that has ended a silence
+        self._window.heard(self._clock())  # the master's request to flush may have ended a silence
         self._flushed.clear()
         self._see_flushed()
         self._wake.set()
@@ -120,16 +120,16 @@ class Shipper:
         return self.unsent == 0
 
     def foretell(self, run: str, facts: WorkerFacts) -> None:
-        """Leave the worker's last word where a merge finds it, should :meth:`finish` never come."""
+        """Write the worker's final facts where a merge finds them, in case :meth:`finish` is never called."""
         if run in self._backlogs:
             with self._disk:
                 self._backlogs[run].foretell(facts)
 
     def finish(self, run: str, facts: WorkerFacts | None = None) -> int:
-        """The run has ended here: its spool goes, or what is not acknowledged stays there for a merge.
+        """End a run: remove its spool, or leave what is not acknowledged there for a merge.
 
         Args:
-            facts: the worker's last word, written beside what stays.
+            facts: the worker's final facts, written next to what stays.
 
         Returns:
             The number of records that were not acknowledged.
@@ -138,38 +138,38 @@ class Shipper:
         if backlog is None:
             return 0
         self._recall(run)
-        with self._disk:  # it may be in the hands of the shipping greenlet
+        with self._disk:  # the shipping greenlet may be working on it
             return backlog.close(facts)
 
     @property
     def unsent(self) -> int:
-        """Batches without an acknowledgement."""
+        """Batches without acknowledgement."""
         return sum(len(b.batches) for b in self._backlogs.values())
 
     @property
     def dropped(self) -> int:
-        """Records of the runs that are not finished that neither disk nor memory could hold."""
+        """Records of unfinished runs that fitted neither on disk nor in memory."""
         return sum(b.dropped for b in self._backlogs.values())
 
     @property
     def spooled_bytes(self) -> int:
-        """What is on disk and not acknowledged."""
+        """Bytes on disk that are not acknowledged."""
         return sum(b.spooled_bytes for b in self._backlogs.values())
 
     @property
     def memory_bytes(self) -> int:
-        """Frames in memory."""
+        """Bytes of frames in memory."""
         return sum(b.memory_bytes for b in self._backlogs.values())
 
     def ship_forever(self) -> NoReturn:
-        """:meth:`step` whenever something is due: a greenlet's life."""
+        """Call :meth:`step` whenever something is due, forever."""
         while True:
             self._wake.wait(self.step())
 
     def step(self) -> float | None:
-        """Write, send, send again and remove what is due; not for two greenlets at once.
+        """Write, send, send again and remove what is due. Only one greenlet may call it at a time.
 
-        Gives the seconds after which something is due again by itself; None where nothing will be.
+        Returns the seconds until something is due without a new event; None if nothing will be.
         """
         self._wake.clear()
         for batch in self._window.overdue(self._clock()):
@@ -179,7 +179,7 @@ class Shipper:
         while busy:
             stored = self._store_next()
             busy = self._send_next() or stored is not None
-            if stored is not None:  # its bytes are in memory that long, so that they need not be read back
+            if stored is not None:  # keeps its bytes in memory until then, so that they need not be read back
                 backlog, batch = stored
                 backlog.unload(batch)
         for backlog in list(self._backlogs.values()):
@@ -197,7 +197,7 @@ class Shipper:
         return None
 
     def _send_next(self) -> bool:
-        """Send the next batch where the window has room for it; gives whether it did."""
+        """Send the next batch if the window has room for it; return whether it was sent."""
         while self._to_send and self._to_send[0].done:
             self._to_send.popleft()
         if not self._to_send:
@@ -211,7 +211,7 @@ class Shipper:
         return True
 
     def _send(self, batch: UnackedBatch) -> None:
-        """Send a batch, which counts as sent where that fails: it is sent again in its time."""
+        """Send a batch. It counts as sent even if that fails: it is sent again later."""
         self._window.put(batch, self._clock())
         try:
             frame = self._load(batch)
@@ -228,12 +228,12 @@ class Shipper:
                 self._send_message(message)
         except Exception as e:  # Locust's channel raises its own and zmq's
             if self._may_say_unsent():
-                logger.warning("batch %d could not be sent, will be sent again: %s", batch.header.seq, e)
-        if batch in self._window:  # Locust tries for up to 9 s before it gives up
+                logger.warning("could not send batch %d, will send it again: %s", batch.header.seq, e)
+        if batch in self._window:  # Locust retries for up to 9 s before it gives up
             self._window.put(batch, self._clock())
 
     def _load(self, batch: UnackedBatch) -> bytes | None:
-        """The batch's bytes; None where it need not be sent, or cannot be any more."""
+        """Return the batch's bytes; None if it need not be sent, or is lost."""
         with self._disk:
             backlog = self._backlogs.get(batch.header.run)
             frame = None if backlog is None else backlog.load(batch)
@@ -245,7 +245,7 @@ class Shipper:
         return self._backlogs.get(backlog.run) is backlog
 
     def _recall(self, run: str) -> None:
-        """Send no more of this run."""
+        """Stop sending batches of this run."""
         self._to_send = deque(b for b in self._to_send if b.header.run != run)
         self._window.recall(run)
         self._see_flushed()

@@ -1,4 +1,4 @@
-"""One run's batches that the master has not acknowledged: on disk where that works, else in memory."""
+"""One run's batches without acknowledgement: on disk if possible, else in memory."""
 
 import logging
 from collections import deque
@@ -17,15 +17,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class UnackedBatch:
-    """A batch without an acknowledgement. ``frame`` is None while its bytes are on disk alone."""
+    """A batch without acknowledgement. ``frame`` is None while its bytes are only on disk."""
 
     header: FrameHeader
     size: int
     frame: bytes | None
-    tried: bool = False  # the disk was asked to take it
-    stored: bool = False  # it did
-    done: bool = False  # acknowledged, or gone: it is waited for no more
-    sent_at_s: float = 0.0  # the last time
+    tried: bool = False  # a write to disk was attempted
+    stored: bool = False  # the write succeeded
+    done: bool = False  # acknowledged or lost: nothing waits for it any more
+    sent_at_s: float = 0.0  # time of the last send
 
     @property
     def key(self) -> tuple[str, int]:
@@ -35,13 +35,14 @@ class UnackedBatch:
 class UnackedBatches:
     """Keeps batches until they are acknowledged. Disk work is done off the hub.
 
-    Not for two greenlets at once where it says "in a thread"; the rest may be called at any time.
+    Methods whose docstring says "in a thread" must not be called by two greenlets at once; the others may be
+    called at any time.
 
     Args:
-        spool: where batches go; None keeps them in memory.
-        manifest: the run's facts as JSON, written beside the first batch; empty for none.
-        may_say: whether the next complaint about the disk may be said.
-        memory_mib: what is said of the bound of memory.
+        spool: where batches are written; None keeps them in memory.
+        manifest: the run's facts as JSON, written next to the first batch; empty for none.
+        may_say: whether the next warning about the disk may be logged.
+        memory_mib: the memory limit, for warnings.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class UnackedBatches:
     ) -> None:
         self.run = run
         self.batches: dict[int, UnackedBatch] = {}
-        self.over = False  # the master takes no more of this run
-        self.dropped = 0  # records that there was no room for
+        self.over = False  # the master no longer accepts batches of this run
+        self.dropped = 0  # records that did not fit
         self.memory_bytes = 0
         self.spooled_bytes = 0
         self._spool = spool
@@ -58,12 +59,12 @@ class UnackedBatches:
         self._may_say = may_say
         self._memory_mib = memory_mib
         self._to_store: deque[UnackedBatch] = deque()
-        self._refused: dict[int, UnackedBatch] = {}  # the disk did not take them
+        self._refused: dict[int, UnackedBatch] = {}  # batches that the disk did not take
         self._said_refused = False
         self._to_remove: list[int] = []  # acknowledged, still on disk
 
     def add(self, header: FrameHeader, frame: bytes) -> UnackedBatch:
-        """Keep a batch; it is in memory until :meth:`store_next` has come to it."""
+        """Keep a batch; it is in memory until :meth:`store_next` has written it."""
         batch = UnackedBatch(header, len(frame), frame)
         self.batches[header.seq] = batch
         self.memory_bytes += batch.size
@@ -71,12 +72,12 @@ class UnackedBatches:
         return batch
 
     def ask_disk(self) -> None:
-        """Let the disk be asked again by :meth:`store_next`, with no new batch."""
+        """Let :meth:`store_next` try the disk again without a new batch."""
         if self._refused and not self._to_store:
             self._to_store.append(self._refused.pop(next(iter(self._refused))))
 
     def forget(self, seq: int) -> None:
-        """The master has the batch, or nobody has."""
+        """Forget a batch that the master has, or that is lost."""
         batch = self.batches.pop(seq, None)
         if batch is None:
             return
@@ -88,14 +89,14 @@ class UnackedBatches:
             self._to_remove.append(seq)
 
     def unload(self, batch: UnackedBatch) -> None:
-        """What is on disk need not be in memory."""
+        """Free the memory of a batch that is on disk."""
         if batch.stored:
             self._release(batch)
 
     def store_next(self) -> UnackedBatch | None:
-        """Write, in a thread, the next batch that the disk was not asked to take, or may take now.
+        """Write, in a thread, the next batch that was not tried on disk yet, or may be tried again.
 
-        Gives the batch, whether or not it could be written, and None where there is none.
+        Returns the batch, whether or not it could be written; None if there is none.
         """
         while self._to_store:
             batch = self._to_store.popleft()
@@ -107,10 +108,10 @@ class UnackedBatches:
         return None
 
     def load(self, batch: UnackedBatch) -> bytes | None:
-        """The batch's bytes, read in a thread where they are not in memory.
+        """Return the batch's bytes, read in a thread if they are not in memory.
 
-        None where they are not needed any more, or are gone, for somebody removed or cut the file: the
-        batch is dropped then, for the master must not put it among whole ones.
+        None if they are no longer needed, or are gone because the file was removed or cut. The batch is
+        dropped then: the master must not mix it with complete ones.
 
         Raises:
             OSError: they cannot be read now.
@@ -133,25 +134,24 @@ class UnackedBatches:
         return None
 
     def remove_acknowledged(self) -> None:
-        """Remove from disk, in a thread, what need not be there any more."""
+        """Remove from disk, in a thread, what is no longer needed."""
         if self._spool is None or not self._to_remove:
             return
         seqs, self._to_remove = self._to_remove, []
         self._to_remove += off_the_hub(_remove, self._spool, seqs)
 
     def foretell(self, facts: WorkerFacts) -> None:
-        """Write the worker's last word, in a thread, as it is before the last acknowledgements: a process
-        that is killed while it waits for them can say no more. A disk that does not take it has been
-        spoken of."""
+        """Write the worker's final facts, in a thread, before the last acknowledgements: a process that is
+        killed while it waits for them can write nothing more. A failure of the disk was logged before."""
         if self._spool is not None and self.batches:
             with suppress(OSError):
                 off_the_hub(self._spool.write_facts, WORKER_FILE, replace(facts, dropped=self.dropped))
 
     def close(self, facts: WorkerFacts | None) -> int:
-        """The run has ended: leave on disk, in a thread, what is not acknowledged; else nothing.
+        """End the run: leave on disk, in a thread, only what is not acknowledged.
 
         Args:
-            facts: the worker's last word, written beside what stays, with the count of what was dropped.
+            facts: the worker's final facts, written next to what stays, with the count of what was dropped.
 
         Returns:
             The number of records that are not acknowledged.
@@ -178,7 +178,7 @@ class UnackedBatches:
                 self._refused[batch.header.seq] = batch
             self._say_refused(spool, e)
             return
-        if batch.done:  # acknowledged while it was written
+        if batch.done:  # acknowledged while it was being written
             self._to_remove.append(batch.header.seq)
             return
         batch.stored = True
@@ -238,7 +238,7 @@ class UnackedBatches:
 
 
 def _remove(spool: Spool, seqs: list[int]) -> list[int]:
-    """Remove these; gives those that could not be."""
+    """Remove these batches; return those that could not be removed."""
     failed = []
     for seq in seqs:
         try:

@@ -13,17 +13,17 @@ from llm_locust.swarm.process.hooks import events
 
 
 class RequestCounter:
-    """Counts the requests of this process's present run."""
+    """Counts the requests of this process's current run."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self.counts: LiveCounts | None = None
         environment.events.test_start.add_listener(lambda **_: self._begin())
         events.llm_request.add_listener(self._on_request)
-        self._begin()  # a worker may have joined in the middle of a run
+        self._begin()  # a worker may join in the middle of a run
 
     def report(self) -> bytes | None:
-        """What came since the last report; None before the first run."""
+        """Return the counts since the last report; None before the first run."""
         return None if self.counts is None else self.counts.report()
 
     def _begin(self) -> None:
@@ -36,4 +36,4 @@ class RequestCounter:
         if self.counts is not None:
             self.counts.add(record)
             if len(record.arrivals_ns) > PASS_ARRIVALS:
-                gevent.spawn(TURN.take, self.counts.count)  # as with the record's batch
+                gevent.spawn(TURN.take, self.counts.count)  # as for the record's batch

@@ -1,4 +1,4 @@
-"""The live numbers of a process that is all in one: it reports to itself."""
+"""Live numbers of a process that is master and worker in one: it reports to itself."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,10 @@ from llm_locust.swarm.live.counting import RequestCounter
 from llm_locust.swarm.live.watch import Watch
 from llm_locust.swarm.process.loops import every
 
-#: A process that is all in one counts as often.
+#: Interval at which the counts are merged.
 COUNT_INTERVAL_S = 1.0
 
-#: How long after a request's end it is in the store.
+#: Longest time after a request's end until it is in the store.
 LOCAL_SETTLE_S = 1.5
 
 
@@ -22,7 +22,7 @@ class LocalLive:
     """Counts this process's requests, and merges the counts.
 
     Args:
-        worker: gives this process as it is now.
+        worker: returns the current state of this process.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The master's live numbers: the counts come from the workers."""
+"""The master's live numbers, received from the workers."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,12 @@ from llm_locust.swarm.channel.messages import LIVE, RESET, CountsMessage, LiveMe
 from llm_locust.swarm.channel.securing import guard_of
 from llm_locust.swarm.live.watch import Watch
 
-#: How long after a request's end its report has come: Locust's interval of 3 s, and a message's way.
+#: Longest time after a request's end until its report has arrived: Locust's interval is 3 s.
 MASTER_SETTLE_S = 4.0
 
 
 class LiveReceiver:
-    """Merges the workers' live counts."""
+    """Merges the live counts of the workers."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class LiveReceiver:
         self._runner = runner
         self._mail = mail
         self._watch = Watch(environment, MASTER_SETTLE_S, self._workers, self._tell_all, stopped_ago_s)
-        self._known: dict[str, CountsMessage] = {}  # by each worker that is listed
+        self._known: dict[str, CountsMessage] = {}  # by worker, for those that are listed
         self._dropped = guard_of(environment).dropped
         mail.listen(LIVE, LiveMessage, self.take)
 
@@ -39,13 +39,13 @@ class LiveReceiver:
         return self._watch.store
 
     def note(self, worker: str, counts: CountsMessage) -> None:
-        """Keep how far a worker is, to be shown of it."""
+        """Keep a worker's counts for display."""
         if counts.run == self.store.run.id:
             self._known[worker] = counts
 
     def take(self, worker: str, message: LiveMessage) -> None:
-        """Merge a worker's report; one that does not fit is dropped."""
-        if worker not in self._runner.clients:  # one that is gone, whose records say it all
+        """Merge a worker's report; drop an invalid one."""
+        if worker not in self._runner.clients:  # it has left, and its records are complete without this
             self._dropped.note(worker, LIVE, STRANGER)
             return
         try:
@@ -61,8 +61,8 @@ class LiveReceiver:
             self._tell(client.id)
 
     def _tell(self, worker: str) -> None:
-        """A worker that misses it counts on, and is told again when it reports."""
-        if not self.store.run.id:  # no run yet: there is nothing to count anew
+        """Send the reset to a worker; sent again if the worker reports the old epoch."""
+        if not self.store.run.id:  # no run yet: there is nothing to reset
             return
         self._mail.send(RESET, ResetMessage(run=self.store.run.id, epoch=self.store.epoch), worker)
 

@@ -1,7 +1,7 @@
-"""A worker's live counts on their way to the master.
+"""A worker's live counts, sent to the master.
 
-They ride on Locust's own report, every 3 s. When a test stops Locust sends no report: the last counts come
-in a message of their own, before the worker's last word on the run.
+They are added to Locust's own report, every 3 s. When a test stops, Locust sends no report: the last counts
+are sent in a message of their own, before the worker's final counts of the run.
 """
 
 import logging
@@ -26,7 +26,7 @@ class LiveSender:
         environment.events.test_stop.add_listener(lambda **_: self._send_last())
 
     def add_to(self, data: dict[str, object]) -> None:
-        """Put the counts since the last report into Locust's own."""
+        """Add the counts since the last report to Locust's report."""
         report = self._counter.report()
         if report is not None:
             data[LIVE] = report
@@ -38,7 +38,7 @@ class LiveSender:
         try:
             self._mail.send(LIVE, LiveMessage(report=report))
         except RPCError as e:
-            logger.warning("the last live numbers could not be sent; the records are not concerned: %s", e)
+            logger.warning("could not send the last live numbers; the records are not affected: %s", e)
 
     def _on_reset(self, reset: ResetMessage) -> None:
         counts = self._counter.counts

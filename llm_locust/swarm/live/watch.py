@@ -1,4 +1,4 @@
-"""The side of the live numbers that has the store: begins it with each run, and looks at the load."""
+"""Owner of the live store: resets it with each run, and samples the load."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,16 +16,16 @@ from llm_locust.options.scenario import scenario_of
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.loops import every
 
-#: How often the load is looked at.
+#: Interval at which the load is sampled.
 LOOK_INTERVAL_S = 1.0
 
-#: Workers that left and are still listed.
+#: Most workers that have left and are still listed.
 MOST_GONE = 50
 
-#: Where a run's options have the number of its resets: a worker that joins after one knows of it.
+#: Option of a run with the number of its resets: a worker that joins later learns of them by it.
 EPOCH_OPTION = "llm_live_epoch"
 
-#: Where an environment keeps its store. Locust's environments are the only state that outlives a call.
+#: Attribute of an environment that holds its store. Only Locust's environments outlive a call.
 _ATTRIBUTE = "llm_locust_live"
 
 _ENDING = (STATE_STOPPING, STATE_CLEANUP, STATE_STOPPED)
@@ -35,11 +35,11 @@ class Watch:
     """Keeps a store in step with Locust's runs.
 
     Args:
-        settle_s: how long after a request's end its report may come.
-        workers: gives the workers as they are now, by name.
-        on_reset: called when all is counted anew.
-        stopped_ago_s: the time since the load has ended; None before. Rates are of the time until then,
-            though requests under way are still waited for.
+        settle_s: longest time after a request's end until its report arrives.
+        workers: returns the current workers by name.
+        on_reset: called when all counts are reset.
+        stopped_ago_s: time since the end of the load; None before. Rates cover the time until then, although
+            requests in flight are still waited for.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Watch:
         every(LOOK_INTERVAL_S, self._look, "the live numbers' look at the load")
 
     def reset(self) -> None:
-        """Count anew, within the run."""
+        """Reset all counts within the run."""
         if self.store.run.id:
             self.store.reset()
             self._tell_epoch()
@@ -94,7 +94,7 @@ class Watch:
         runner: Any = self._environment.runner
         if not self.store.run.id or self.store.content.stopped_s is not None:
             return
-        # The state is said before the listeners of test_stopping are all through: one of them drains.
+        # The state changes before all listeners of test_stopping have returned: one of them drains.
         if runner.state in _ENDING and self._stopped_ago_s() is None:
             self.store.stop()
         else:
@@ -114,7 +114,7 @@ class Watch:
         )
 
     def _rate(self, users: int) -> float | None:
-        """What an open loop's schedule asks for now; a trace does not tell it."""
+        """Rate that an open loop's schedule asks for now; None for a trace."""
         info = run_info(self._environment)
         if not self.store.run.open_loop or info is None:
             return None
@@ -126,19 +126,19 @@ class Watch:
 
 
 def store_of(environment: Environment) -> LiveStore | None:
-    """The live numbers of a process that has them: not on a worker, nor before its role is there."""
+    """Live store of a process; None on a worker, and before the process has its role."""
     found: LiveStore | None = vars(environment).get(_ATTRIBUTE)
     return found
 
 
 def run_info(environment: Environment) -> RunInfo | None:
-    """What this process knows of the present run; None before the first."""
+    """Facts of the current run in this process; None before the first."""
     info: RunInfo | None = getattr(environment.parsed_options, "llm_run", None)
     return info
 
 
 def live_run(environment: Environment) -> LiveRun | None:
-    """The present run as the live numbers need to know it, in any process; None before the first."""
+    """The current run as the live numbers need it, in any process; None before the first."""
     info = run_info(environment)
     if info is None:
         return None
@@ -157,12 +157,12 @@ def _load(environment: Environment) -> LoadSettings:
 
 
 def _left(worker: WorkerState) -> WorkerState:
-    """One that Locust does not list any more. It stays missing if it was: it did not say that it ends."""
+    """State of a worker that Locust no longer lists; a missing one stays missing."""
     state = worker.state if worker.state == MISSING else GONE
     return WorkerState(id=worker.id, state=state)
 
 
 def _wall_clock() -> Callable[[], float]:
-    """Seconds since the Unix epoch by the wall clock as it is now, carried on without steps."""
+    """Clock of seconds since the Unix epoch, starting at the wall clock and free of steps."""
     offset_s = time.time() - time.monotonic()
     return lambda: time.monotonic() + offset_s

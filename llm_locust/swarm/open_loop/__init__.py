@@ -1,1 +1,1 @@
-"""Open-loop load: arrivals dispatched on time, whatever the servers do."""
+"""Open-loop load: requests are sent at their times, whatever the servers do."""

@@ -1,7 +1,7 @@
-"""A timer of the event loop that rings to a tenth of a millisecond.
+"""Event loop timer with a precision of a tenth of a millisecond.
 
-The loop's own timers are as fine as the time-out of ``epoll_wait``: whole milliseconds, always late. A
-Linux timer file descriptor is one more thing that ``epoll`` waits for, and becomes readable in time.
+The loop's own timers are as coarse as the timeout of ``epoll_wait``: whole milliseconds, always late. A Linux
+timer file descriptor is one more descriptor that ``epoll`` waits for, and becomes readable on time.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from typing import Any
 import gevent
 
 _CLOCK_MONOTONIC = 1
-_READ = 1  # of libev
+_READ = 1  # libev's EV_READ
 
 
 class _Timespec(ctypes.Structure):
@@ -27,8 +27,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class Alarm:
-    """Calls ``on_ring`` in the event loop, once for each :meth:`ring_in`. Elsewhere than on Linux it is the
-    loop's own timer."""
+    """Calls ``on_ring`` in the event loop after each :meth:`ring_in`; without Linux, by the loop's timer."""
 
     def __init__(self, on_ring: Callable[[], None]) -> None:
         self._on_ring = on_ring
@@ -42,11 +41,11 @@ class Alarm:
             self._watcher.start(self._on_readable)
 
     def ring_in(self, seconds: float) -> None:
-        """Ring after so long, instead of when it was to ring before."""
+        """Ring after this time, instead of at the time set before."""
         if self._fd is None:
             self.quiet()
             self._timer = self._loop.timer(max(0.0, seconds))
-            # Counted from now, not from when the loop last looked at its clock: that would ring too early.
+            # Counted from now, not from the loop's cached time: that would ring too early.
             self._timer.start(self._on_ring, update=True)
             return
         whole = math.floor(max(seconds, 1e-9))
@@ -54,7 +53,7 @@ class Alarm:
         self._libc.timerfd_settime(self._fd, 0, ctypes.byref(self._spec), None)
 
     def quiet(self) -> None:
-        """Do not ring."""
+        """Cancel the alarm."""
         if self._timer is not None:
             self._timer.close()
             self._timer = None
@@ -63,7 +62,7 @@ class Alarm:
             self._libc.timerfd_settime(self._fd, 0, ctypes.byref(self._spec), None)
 
     def close(self) -> None:
-        """Ring no more, ever."""
+        """Cancel the alarm for good."""
         self.quiet()
         if self._fd is not None:
             self._watcher.close()
@@ -78,7 +77,7 @@ class Alarm:
 
 
 def _timerfd() -> int | None:
-    """A new timer; None where the system has none."""
+    """Create a timer descriptor; None if the system has none."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)

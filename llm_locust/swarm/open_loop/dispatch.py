@@ -1,7 +1,7 @@
-"""Starts requests when a schedule wants them, whatever becomes of those before.
+"""Dispatch of requests at the times of a schedule, whatever happens to earlier ones.
 
-Times are seconds of the schedule, which begins at an instant of this process's monotonic clock. A
-request that is late is started at once, none is dropped.
+Times are seconds of the schedule, which starts at a point of this process's monotonic clock. A late request
+is started at once; none is dropped.
 """
 
 import logging
@@ -22,19 +22,18 @@ from llm_locust.workload.traces import TraceEntry, TraceError
 
 logger = logging.getLogger(__name__)
 
-#: The timetable is asked so far ahead. A change of the rate is to be known earlier than this.
+#: How far ahead the timetable is read. A change of the rate must be announced earlier than this.
 HORIZON_S = 0.25
 
-#: Requests are made ready so long before they are due, and so many of them.
+#: How far ahead requests are prepared, and how many of them.
 AHEAD_S = 0.1
 MOST_READY = 256
 
-#: It rests at least so long, and for longer where so many are due at a time: waking costs as much as
-#: starting a dozen requests does.
+#: Shortest rest, longer if this many are due at a time: a wake-up takes as long as starting a dozen requests.
 LEAST_REST_S = 0.0001
 MANY_AT_A_TIME, LONGER_REST_S = 8, 0.0015
 
-#: After so long the other greenlets have their turn, however much is to be made ready.
+#: Longest time for preparing before other greenlets get their turn.
 TURN_S = 0.001
 
 
@@ -44,42 +43,42 @@ P = TypeVar("P")
 
 
 class Sender(Protocol[T_contra, P]):
-    """What is done at an arrival."""
+    """Action taken at an arrival."""
 
     def prepare(self, arrival: T_contra) -> P:
-        """Make all that can be made before the request is due; it must not wait."""
+        """Prepare all that can be prepared before the request is due; must not block."""
         ...
 
     def send(self, arrival: T_contra, prepared: P, due_s: float) -> None:
-        """Send the request and wait for its end; in a greenlet of its own."""
+        """Send the request and wait for its end, in a greenlet of its own."""
         ...
 
     def slo_class(self, arrival: T_contra) -> str:
-        """The class of the arrival's request, before it is prepared."""
+        """SLO class of the arrival's request, before it is prepared."""
         ...
 
 
 class _Slot(NamedTuple, Generic[T]):
-    """An arrival whose request has not begun. Ordered by when it is due; no two have the same k."""
+    """An arrival whose request has not started. Ordered by due time; ``k`` is unique."""
 
     due_s: float
     k: int
     arrival: T
-    prepared: Any = None  # a P, once it was made
+    prepared: Any = None  # a P, once prepared
 
 
 class Dispatcher(Generic[T, P]):
-    """One worker's requests of a schedule.
+    """Dispatcher of one worker's part of a schedule.
 
     Attributes:
-        in_flight: requests begun and not over.
-        held_back: requests that had to wait because ``max_in_flight`` others were under way.
+        in_flight: requests started and not ended.
+        held_back: requests that had to wait because ``max_in_flight`` others were in flight.
 
     Args:
         now_s: the schedule's time.
-        max_in_flight: at most so many at once; those beyond it wait, in order.
-        turns: where arrivals may depend on each other.
-        on_error: told what :class:`Sender` raises; the request is then over.
+        max_in_flight: most requests at once; the others wait, in order.
+        turns: set if arrivals may depend on each other.
+        on_error: called with what :class:`Sender` raises; that request has ended.
     """
 
     def __init__(
@@ -100,26 +99,26 @@ class Dispatcher(Generic[T, P]):
         self._max_in_flight = max_in_flight
         self._turns = turns
         self._on_error = on_error
-        self._coming: list[_Slot[T]] = []  # heaps: not made ready yet,
-        self._ready: list[_Slot[T]] = []  # and made ready
-        self._waiting: deque[_Slot[T]] = deque()  # held back, in the order of their times
+        self._coming: list[_Slot[T]] = []  # heaps: not prepared yet
+        self._ready: list[_Slot[T]] = []  # and prepared
+        self._waiting: deque[_Slot[T]] = deque()  # held back, in order of due time
         self._longest_wait_s = 0.0
         self._asked_until_s = float("-inf")
         self._stopped_s: float | None = None
-        self._missed: list[_Slot[T]] = []  # could not be made ready, or the load ended just then
+        self._missed: list[_Slot[T]] = []  # could not be prepared, or the load ended meanwhile
         self._wake = Event()
         self._greenlets = Greenlets(self._perform)
 
     @property
     def waiting(self) -> int:
-        """Requests that are held back now."""
+        """Number of requests held back now."""
         return len(self._waiting)
 
     @property
     def unsent(self) -> list[T]:
-        """What was due when the load ended, or is now, and was not begun.
+        """Arrivals that were due when the load ended, or are due now, and were not started.
 
-        A turn of a conversation or trace that waits for the one before it is not due.
+        A turn of a conversation or trace that waits for an earlier one is not due.
         """
         slots = [*self._missed, *self._waiting]
         if self._stopped_s is not None:
@@ -128,7 +127,7 @@ class Dispatcher(Generic[T, P]):
 
     @property
     def longest_wait_s(self) -> float:
-        """The longest that one was held back, those that still are, or were at the end, among them."""
+        """Longest time that a request was held back, including those that still are, or were at the end."""
         if not self._waiting:
             return self._longest_wait_s
         until_s = self._now_s() if self._stopped_s is None else self._stopped_s
@@ -136,7 +135,7 @@ class Dispatcher(Generic[T, P]):
 
     @property
     def spent(self) -> bool:
-        """The timetable has ended, and so have all its requests."""
+        """Whether the timetable has ended, and all its requests too."""
         return self._exhausted and not (self._waiting or self.in_flight or self._turns)
 
     @property
@@ -144,7 +143,7 @@ class Dispatcher(Generic[T, P]):
         return self._timetable.ended and not (self._coming or self._ready)
 
     def run(self) -> None:
-        """Start every request at its time, until all are over or :meth:`stop`: a greenlet's life."""
+        """Start every request at its time, until all have ended or :meth:`stop` is called."""
         alarm = Alarm(self._wake.set)
         try:
             while not (self._stopped or self.spent):
@@ -153,12 +152,12 @@ class Dispatcher(Generic[T, P]):
             alarm.close()
 
     def _turn(self, alarm: Alarm) -> None:
-        """Start and prepare what is to be by now, then rest."""
+        """Start and prepare what is due, then rest."""
         now_s = self._now_s()
         self._ask(now_s)
         started = self._start_due(now_s)
         if started:
-            gevent.sleep(0)  # what was started sends before anything else is made ready
+            gevent.sleep(0)  # started requests send before anything else is prepared
         self._make_ready(self._now_s())
         rest_s = self._rest_s()
         if rest_s is not None:
@@ -171,25 +170,25 @@ class Dispatcher(Generic[T, P]):
         return self._stopped_s is not None
 
     def stop(self) -> None:
-        """The load ends: start nothing more. What is under way goes on."""
+        """End the load: start nothing more. Requests in flight go on."""
         if self._stopped_s is None:
             now_s = self._now_s()
-            with suppress(TraceError):  # then the rest of the trace is not known
+            with suppress(TraceError):  # then the rest of the trace is unknown
                 self._ask(now_s)
             self._stopped_s = now_s
         self._wake.set()
 
     def wake(self) -> None:
-        """The timetable has changed."""
+        """Note that the timetable has changed."""
         self._wake.set()
 
     def kill(self) -> None:
-        """End what is under way, where it stands."""
+        """Kill the requests in flight."""
         self.stop()
         self._greenlets.close()
 
     def _ask(self, now_s: float) -> None:
-        """Take from the timetable what comes soon."""
+        """Read the near future from the timetable."""
         if now_s + HORIZON_S / 2 < self._asked_until_s or self._timetable.ended:
             return
         self._asked_until_s = now_s + HORIZON_S
@@ -203,7 +202,7 @@ class Dispatcher(Generic[T, P]):
             heappush(self._coming, _Slot(due_s, arrival.k, arrival))
 
     def _start_due(self, now_s: float) -> int:
-        """Start what is due; gives how many that were."""
+        """Start what is due; return how many were started."""
         started = 0
         for heap in (self._ready, self._coming):
             while heap and heap[0].due_s <= now_s:
@@ -249,16 +248,16 @@ class Dispatcher(Generic[T, P]):
             heappush(self._ready, _Slot(slot.due_s, slot.k, slot.arrival, prepared))
 
     def _rest_s(self) -> float | None:
-        """Until something is to be done; None: until somebody says so."""
+        """Time until something is due; None until :meth:`wake` is called."""
         due_s = [heap[0].due_s - early_s for heap, early_s in self._heaps() if heap]
         if not self._timetable.ended:
             due_s.append(self._asked_until_s - HORIZON_S / 2)
         return max(0.0, min(due_s) - self._now_s()) if due_s else None
 
     def _heaps(self) -> list[tuple[list[_Slot[T]], float]]:
-        """Each with how long before it is due its first one wants something."""
+        """Each heap with how long before its due time its first entry needs work."""
         makes_ready = len(self._ready) < MOST_READY and not self._waiting
-        # Half the time, so that what wakes it for a start mostly makes the next ones ready as well.
+        # Half the time, so that a wake-up for a start mostly prepares the next ones as well.
         return [(self._ready, 0.0), (self._coming, AHEAD_S / 2 if makes_ready else 0.0)]
 
     def _perform(self, slot: _Slot[T]) -> None:

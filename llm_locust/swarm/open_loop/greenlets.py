@@ -1,4 +1,4 @@
-"""Greenlets that are used again: waking one costs a twentieth of making one."""
+"""Reusable greenlets: waking one costs a twentieth of creating one."""
 
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class Greenlets(Generic[T]):
-    """Does each piece of work in a greenlet of its own, soon; as many as there is work at once.
+    """Runs each piece of work soon in its own greenlet; creates as many as there is work at once.
 
     Args:
-        work: may wait; what it raises is its own loss.
+        work: may block; an exception ends only that piece.
     """
 
     def __init__(self, work: Callable[[T], None]) -> None:
@@ -24,13 +24,13 @@ class Greenlets(Generic[T]):
         self._closed = False
 
     def start(self, item: T) -> None:
-        """Begin the work on an item when the event loop has its next turn."""
+        """Start the work on an item in the event loop's next turn."""
         worker = self._idle.pop() if self._idle else greenlet(self._live, self._hub)
         self._busy.add(worker)
         self._hub.loop.run_callback(worker.switch, item)
 
     def close(self) -> None:
-        """End all, wherever their work stands."""
+        """Kill all greenlets, wherever their work stands."""
         self._closed = True
         for worker in [*self._busy, *self._idle]:
             gevent.kill(worker)

@@ -1,4 +1,4 @@
-"""One worker's part of an open loop: its share of the schedule, from the run's beginning to its end."""
+"""One worker's share of an open loop's schedule, from the start of the run to its end."""
 
 import logging
 import time
@@ -33,23 +33,23 @@ from llm_locust.workload.traces import TraceEntry, TraceError
 
 logger = logging.getLogger(__name__)
 
-#: The schedule begins so long after the run, when every worker has heard of it and knows its clock.
+#: Time from the run's start to the schedule's, by when every worker has its message and knows its clock.
 ORIGIN_DELAY_S = 2.0
 
-#: A worker that does not know its clock's offset by then takes its own clock for the run's.
+#: After this time, a worker without a clock offset uses its own clock as the run's.
 OFFSET_PATIENCE_S = 5.0
 
-#: After each error of the same kind so many more are only counted.
+#: Most errors that are logged; further ones are not.
 _SAID_ERRORS = 20
 
 Item = Arrival | ClassArrival | TraceEntry
 
-#: Makes what sends: called once a run, in the load's own greenlet, with the schedule's clock.
+#: Factory of what sends, called once a run, in the load's own greenlet, with the schedule's clock.
 MakeSender = Callable[[ScheduleClock], Sender[Any, Any]]
 
 
 def open_loop_class(user_classes: Iterable[Any], settings: Any) -> Any | None:
-    """The user class whose requests follow a schedule; None in a closed loop."""
+    """Return the user class whose requests follow a schedule; None in a closed loop."""
 
     def follows(cls: Any) -> bool:
         return hasattr(cls, "follows_schedule") and cls.follows_schedule(settings)
@@ -58,7 +58,7 @@ def open_loop_class(user_classes: Iterable[Any], settings: Any) -> Any | None:
 
 
 def timetable(load: LoadSettings, run: RunInfo, index: int) -> Timetable[Any]:
-    """Worker ``index``'s part of the run's schedule; of one that joined late nothing.
+    """Worker ``index``'s part of the run's schedule; empty for one that joined late.
 
     Raises:
         TraceError: the trace cannot be read here.
@@ -91,14 +91,14 @@ def timetable(load: LoadSettings, run: RunInfo, index: int) -> Timetable[Any]:
 
 
 class OpenLoad:
-    """The requests of a schedule in one process.
+    """Requests of a schedule in one process.
 
     Args:
-        index: this worker's place in the run.
-        make_sender: what sends them.
-        clock: this process's clock against the run's time; None while it is not known.
-        refuse: told why the schedule cannot be followed to its end.
-        warmup_s: what is due so soon after the run's start is left out of the measured window.
+        index: this worker's index in the run.
+        make_sender: factory of what sends them.
+        clock: returns this process's clock against the run's time; None while it is unknown.
+        refuse: called with the reason why the schedule cannot be followed to its end.
+        warmup_s: arrivals within this time after the run's start are outside the measured window.
 
     Raises:
         TraceError: the trace cannot be read here.
@@ -133,11 +133,11 @@ class OpenLoad:
 
     @property
     def spent(self) -> bool:
-        """The schedule has ended, and so have all requests of it."""
+        """Whether the schedule has ended, and all its requests too."""
         return self._dispatcher is not None and self._dispatcher.spent
 
     def change_rate(self, at_ns: int, rate: float) -> None:
-        """From ``at_ns`` of the run's clock on the rate is another one; a trace keeps its own."""
+        """Change the rate from ``at_ns`` of the run's clock on; a trace keeps its own."""
         if isinstance(self._timetable, Schedule):
             self._timetable.change_rate((at_ns - self._run_info["origin_ns"]) * 1e-9, rate)
             if self._dispatcher is not None:
@@ -151,7 +151,7 @@ class OpenLoad:
             self._dispatcher.stop()
 
     def drain(self, patience_s: float) -> None:
-        """Wait for the greenlets of requests, as long as that is from :meth:`stop`; then end them."""
+        """Wait for the greenlets of requests, at most ``patience_s`` after :meth:`stop`; then kill them."""
         self.stop()
         dispatcher = self._dispatcher
         if dispatcher is None:
@@ -162,7 +162,7 @@ class OpenLoad:
         dispatcher.kill()
 
     def counts(self) -> LoadCounts:
-        """The load so far; how its requests ended is not known here."""
+        """Counts of the load so far, without the outcomes of its requests."""
         found = self._dispatcher
         if found is None:
             return NO_LOAD
@@ -178,7 +178,7 @@ class OpenLoad:
         )
 
     def _unsent_parts(self, unsent: Sequence[Item]) -> tuple[int, dict[str, int]]:
-        """How many were due before the measured phase, and how many of each class in it; once it is known."""
+        """How many were due before the measured phase, and after it how many of each class; once known."""
         if not unsent or self._stopped_s is None or self._sender is None:
             return 0, {}
         measured = [item for item in unsent if item.at_s >= self._measured_from_s]
@@ -186,13 +186,13 @@ class OpenLoad:
 
     @cached_property
     def _measured_from_s(self) -> float:
-        """When the measured window begins, in the schedule's time."""
+        """Start of the measured window, in the schedule's time."""
         started_ns = msgspec.json.decode(self._run_info["manifest"].encode(), type=Manifest).started_ns
         return self._warmup_s - (self._run_info["origin_ns"] - started_ns) * 1e-9
 
     def _run(self) -> None:
         if not wait_until(lambda: self._clock() is not None, OFFSET_PATIENCE_S, poll_s=0.01):
-            logger.warning("this worker's clock is not measured yet: its own is taken for the run's time")
+            logger.warning("this worker's clock is not measured yet: its own clock is used as the run's time")
         offset_ns, _ = self._clock() or (0, 0)
         clock = ScheduleClock.beginning_at(self._run_info["origin_ns"] - offset_ns)
         if self._stopped_s is not None:
@@ -211,7 +211,7 @@ class OpenLoad:
             dispatcher.run()
         except TraceError as e:
             self._refuse(str(e))
-        except Exception as e:  # without a word of it the run would go on with no load
+        except Exception as e:  # without a report the run would go on with no load
             logger.exception("the schedule cannot be followed")
             self._refuse(f"the schedule cannot be followed: {type(e).__name__}: {e}")
 

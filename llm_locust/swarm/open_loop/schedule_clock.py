@@ -1,4 +1,4 @@
-"""The time of an open loop's schedule."""
+"""Time of an open loop's schedule."""
 
 import time
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from llm_locust.client.http.clock import ClockPair, read_clocks
 
 
 class ScheduleClock:
-    """The schedule's time in this process.
+    """Conversion between the schedule's time and this process's clocks.
 
     Args:
-        origin: the schedule's beginning.
+        origin: start of the schedule.
         read: the clocks.
     """
 
@@ -20,12 +20,12 @@ class ScheduleClock:
 
     @classmethod
     def beginning_at(cls, realtime_ns: int, read: Callable[[], ClockPair] = read_clocks) -> "ScheduleClock":
-        """The schedule that begins when this process's realtime, as it is set now, shows ``realtime_ns``."""
+        """Clock of a schedule that starts when this process's realtime reads ``realtime_ns``."""
         return cls(ClockPair(realtime_ns, realtime_ns - read().offset_ns), read)
 
     def now_s(self) -> float:
         return (time.monotonic_ns() - self._origin_ns) * 1e-9
 
     def realtime_ns(self, at_s: float) -> int:
-        """An instant of the schedule on this process's realtime, as that is set now."""
+        """Convert a time of the schedule to this process's realtime, as set now."""
         return self._read().offset_ns + self._origin_ns + round(at_s * 1e9)

@@ -1,11 +1,11 @@
-"""Turns of a replayed session that wait for the ones they depend on."""
+"""Turns of a replayed session that wait for turns they depend on."""
 
 from collections import OrderedDict, defaultdict
 from typing import NamedTuple
 
 from llm_locust.workload.traces import TraceEntry
 
-#: Turns that are over and remembered: twice as many as a trace may refer back, for some end out of order.
+#: Most ended turns remembered: twice as many as a trace may refer back, because some end out of order.
 MEMORY = 200_000
 
 
@@ -17,19 +17,21 @@ class Freed(NamedTuple):
 
 
 class TurnOrder:
-    """Which turns of one worker's sessions may start, and when. Times are seconds of the schedule."""
+    """Order of the turns of one worker's sessions. Times are seconds of the schedule."""
 
     def __init__(self) -> None:
         self._ended_s: OrderedDict[str, float] = OrderedDict()
         self._followers: defaultdict[str, list[TraceEntry]] = defaultdict(list)
-        self._missing: dict[int, int] = {}  # k of a turn that waits: how many are not over yet
+        self._missing: dict[
+            int, int
+        ] = {}  # k of a waiting turn: how many of those it waits for have not ended
 
     def __len__(self) -> int:
-        """Turns that wait for others."""
+        """Number of turns that wait for others."""
         return len(self._missing)
 
     def due_s(self, entry: TraceEntry) -> float | None:
-        """When the turn may start; None while others have to end first: :meth:`over` gives it then."""
+        """Time at which the turn may start; None if others must end first, see :meth:`over`."""
         missing = [id_ for id_ in entry.after if id_ not in self._ended_s]
         if not missing:
             return self._due_s(entry)
@@ -39,7 +41,7 @@ class TurnOrder:
         return None
 
     def over(self, entry: TraceEntry, ended_s: float) -> list[Freed]:
-        """The turn is over; gives those that waited for it last."""
+        """Note the end of a turn; return the turns that waited for nothing else."""
         if entry.id is None:
             return []
         self._ended_s[entry.id] = ended_s

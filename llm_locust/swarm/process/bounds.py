@@ -1,7 +1,7 @@
-"""Locust's own statistics kept from growing with the length of a run.
+"""Bounds on the growth of Locust's own statistics during a run.
 
-What Locust shows stays true: the counts of a second go when nothing reads them any more, rows of the
-history are left out where they are old, and errors beyond a number of kinds are counted as one.
+What Locust shows stays correct: counts of a second are deleted when nothing reads them any more, old rows of
+the history are thinned, and errors beyond a number of kinds are counted as one.
 """
 
 from datetime import datetime
@@ -16,34 +16,34 @@ from llm_locust.swarm.process.loops import every
 
 PASS_INTERVAL_S = 30.0
 
-#: Locust's current rates are those of the seconds 12 to 3 before the last request. The rest is for
-#: clocks that differ and are set.
+#: Locust's current rates cover the seconds 12 to 3 before the last request. The rest is a margin for clocks
+#: that differ or are changed.
 SECONDS_KEPT = 60
 
-#: A history with more rows, which are 5 s apart, keeps the recent ones and at most so many older ones:
-#: the last 42 minutes whole, and of the days before a row every 11 minutes or less after a week.
+#: Most rows of a history, which are 5 s apart; then the number of recent rows and of older rows that are
+#: kept: the last 42 minutes in full, and of earlier days a row every 11 minutes or less after a week.
 MOST_ROWS, RECENT_ROWS, OLDER_ROWS = 2000, 500, 1000
 _ROW_INTERVAL_S = 5.0
 
-#: As many as Locust's page lists. The last one stands for those beyond.
+#: Most kinds of errors: as many as Locust's page lists. The last one stands for the rest.
 MOST_ERRORS = 500
 
-#: Workers that have gone and whose last log, of up to 500 lines, is kept.
+#: Most workers that have left and whose last log, of up to 500 lines, is kept.
 MOST_GONE_LOGS = 100
 
 History = list[dict[str, Any]]
 
 
 def keep_bounded(environment: Environment) -> "Greenlet[[], None]":
-    """Bound the environment's statistics every :data:`PASS_INTERVAL_S`, until the greenlet is killed."""
+    """Start a greenlet that bounds the environment's statistics every :data:`PASS_INTERVAL_S`."""
     return every(PASS_INTERVAL_S, lambda: bound_statistics(environment), "the bounding of statistics")
 
 
 def bound_statistics(environment: Environment) -> None:
-    """One pass over what Locust holds now."""
+    """Bound what Locust holds now."""
     stats = environment.stats
     options = environment.parsed_options
-    # Locust's --json prints every second's counts: who asks for them gets them, and pays for them.
+    # Locust's --json prints every second's counts, so that with it they must all be kept.
     if not (getattr(options, "json", False) or getattr(options, "json_file", None)):
         forget_seconds(stats)
     stats.history = thinned(stats.history)
@@ -55,7 +55,7 @@ def bound_statistics(environment: Environment) -> None:
 
 
 def forget_seconds(stats: RequestStats) -> None:
-    """Delete the counts of those seconds that no current rate is made of any more."""
+    """Delete the counts of seconds that no current rate uses any more."""
     last = stats.last_request_timestamp
     if last is None:
         return
@@ -67,11 +67,11 @@ def forget_seconds(stats: RequestStats) -> None:
 
 
 def thinned(history: History) -> History:
-    """The history itself, or with more than :data:`MOST_ROWS` one that has fewer of the older rows.
+    """The history itself, or if it has more than :data:`MOST_ROWS` rows, a copy with fewer of the older ones.
 
-    Of the older rows the first in each interval stays, the interval being doubled until no more than
-    :data:`OLDER_ROWS` are left. What was thinned before counts with what was left of it: so the rows
-    are the wider apart the older they are, and cover the whole run. The first row always stays.
+    The first of the older rows in each interval is kept. The interval is doubled until at most
+    :data:`OLDER_ROWS` are left. Rows thinned before are thinned again, so that rows are further apart the
+    older they are, and cover the whole run. The first row is always kept.
     """
     if len(history) <= MOST_ROWS:
         return history
@@ -79,7 +79,7 @@ def thinned(history: History) -> History:
     begin, *_ = times = [datetime.fromisoformat(row["time"]).timestamp() for row in older]
     interval_s = _ROW_INTERVAL_S
     while len(older) > OLDER_ROWS:
-        # int() and not floor: where the clock was set back, one interval holds both sides of the first row.
+        # int() and not floor: if the clock was set back, one interval holds both sides of the first row.
         intervals = [int((at - begin) / interval_s) for at in times]
         kept = [i for i, interval in enumerate(intervals) if i == 0 or interval != intervals[i - 1]]
         older, times = [older[i] for i in kept], [times[i] for i in kept]
@@ -88,9 +88,10 @@ def thinned(history: History) -> History:
 
 
 def capped(errors: dict[str, StatsError]) -> dict[str, StatsError]:
-    """The errors themselves, or of more than :data:`MOST_ERRORS` the most frequent and one for the rest.
+    """The errors themselves, or if there are more than :data:`MOST_ERRORS`, the most frequent and one for the
+    rest.
 
-    A kind that went into the rest begins anew when it occurs again; the sum of all stays true.
+    A kind that was counted with the rest starts at 0 when it occurs again; the sum of all stays correct.
     """
     if len(errors) <= MOST_ERRORS:
         return errors

@@ -1,4 +1,4 @@
-"""Commands of this package in processes of their own: neither their work nor their memory is the caller's."""
+"""Commands of this package in child processes, which use neither the time nor the memory of the caller."""
 
 import os
 import sys
@@ -17,31 +17,30 @@ from gevent.os import fork_and_watch, waitpid
 
 from llm_locust.swarm.process.offload import off_the_hub
 
-#: The package is looked for in this place last, so that neither the directory that this process was
-#: started in nor the package's neighbours can hide a module of the standard library.
+#: Search path of the package, appended last, so that neither the working directory nor the package's
+#: neighbours can shadow a module of the standard library.
 _PLACE = Path(__file__).parents[3]
 _COMMAND = "import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; sys.exit(main())"
 
-#: What Python, its libraries and the C library read. Nothing else goes along: it may be a secret.
+#: Variables that Python, its libraries and the C library read. No other is passed on: it may be a secret.
 _PASSED_ON = {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "VIRTUAL_ENV"}
 _PASSED_ON_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON", "MALLOC_", "ARROW_", "OMP_", "OPENBLAS_")
 
 STDOUT, STDERR = 1, 2
 
-#: More than a process takes to be gone that was killed. Without a bound gevent takes a wait for a child alone
-#: for one that nothing can end.
+#: Longer than a killed process takes to exit. Without a bound, gevent reports the wait as a deadlock.
 _KILLED_S = 60.0
 
-#: How long the last lines of a process that has ended are waited for.
+#: Longest wait for the last lines of a process that has ended.
 _LAST_WORDS_S = 2.0
 
 
 class LateError(ValueError):
-    """A process that took too long; the text says how long it had."""
+    """A process that exceeded its time limit; the text says which limit."""
 
 
 def passed_on(environ: Mapping[str, str], prefixes: Sequence[str] = ()) -> dict[str, str]:
-    """The part of an environment that a child gets; ``prefixes`` name more variables that it needs."""
+    """Environment for a child process; ``prefixes`` name more variables that it needs."""
     wanted = (*_PASSED_ON_PREFIXES, *prefixes)
     return {k: v for k, v in environ.items() if k in _PASSED_ON or k.startswith(wanted)}
 
@@ -54,18 +53,18 @@ def run_elsewhere(
     prefixes: Sequence[str] = (),
     within_s: float | None = None,
 ) -> tuple[int, bytes]:
-    """Run ``main()`` of a module of this package with ``words``; other greenlets run on.
+    """Run ``main()`` of a module of this package with ``words`` while other greenlets run.
 
-    A Ctrl-C in the terminal does not reach that process, and it goes on when this one is killed. To be
-    called in the main thread, whose event loop is the one that hears of processes that end.
+    A Ctrl-C in the terminal does not reach the process, and it goes on if this one is killed. Call it in the
+    main thread, whose event loop receives the signal that a child has ended.
 
     Args:
-        heard: what it writes there is given back; standard output is lost where it is not heard.
-        prefixes: of variables of the environment that it needs beside the usual ones.
-        within_s: it is killed where it takes longer.
+        heard: descriptors whose output is returned; standard output is lost if it is not among them.
+        prefixes: of further environment variables that it needs.
+        within_s: time limit, after which it is killed.
 
     Returns:
-        The exit code, below 0 the signal that ended it, and what it said.
+        The exit code, or minus the number of the signal that ended it, and the output.
 
     Raises:
         OSError: it could not be started.
@@ -92,16 +91,16 @@ def run_elsewhere(
 
 
 class Child:
-    """A process of this package that goes on beside this one until it is ended.
+    """A process of this package that runs until it is ended.
 
-    What it writes is read line by line as it comes, in greenlets. A Ctrl-C in the terminal does not reach
-    it. To be made in the main thread, as for :func:`run_elsewhere`.
+    Greenlets read its output line by line. A Ctrl-C in the terminal does not reach it. Create it in the main
+    thread, as for :func:`run_elsewhere`.
 
     Args:
-        on_line: hears each line of its standard output, without the line's end.
-        on_error_line: of its standard error.
-        on_end: hears of its end: its exit code, below 0 the signal that ended it.
-        variables: of the environment that it needs beside the usual ones.
+        on_line: called with each line of its standard output, without the line end.
+        on_error_line: called with each line of its standard error.
+        on_end: called with its exit code, or minus the number of the signal that ended it.
+        variables: further environment variables that it needs.
 
     Raises:
         OSError: it could not be started.
@@ -127,19 +126,19 @@ class Child:
         self._readers = [gevent.spawn(_read_lines, pipe, hear[fd]) for fd, pipe in ours.items()]
 
     def wait(self, within_s: float | None = None) -> int | None:
-        """Its exit code, below 0 the signal that ended it, once all that it said was heard.
+        """Wait for the process and its output; return its exit code, or minus the number of the signal.
 
-        None where it still runs after so many seconds.
+        None if it still runs after ``within_s``.
         """
         try:
             code = self._ended.get(timeout=within_s)
         except gevent.Timeout:
             return None
-        gevent.joinall(self._readers, timeout=_LAST_WORDS_S)  # a child of its own may hold the pipes
+        gevent.joinall(self._readers, timeout=_LAST_WORDS_S)  # a child of its own may hold the pipes open
         return code
 
     def end(self, within_s: float) -> int:
-        """Ask it to end (SIGTERM); kill it where it has not in so many seconds. Gives as :meth:`wait`."""
+        """Ask it to end (SIGTERM); kill it after ``within_s``. Returns as :meth:`wait`."""
         self._signal(SIGTERM)
         code = self.wait(within_s)
         if code is None:
@@ -151,16 +150,16 @@ class Child:
     def _on_reaped(self, watcher: Any) -> None:
         code = os.waitstatus_to_exitcode(watcher.rstatus)
         self._ended.set(code)
-        gevent.spawn(self._hear_end, code)  # this is the event loop's own greenlet, which must not wait
+        gevent.spawn(self._hear_end, code)  # this is the event loop's own greenlet, which must not block
 
     def _signal(self, number: Signals) -> None:
-        """Until its end is known its id is no other process's."""
+        """Send a signal. Until the process is reaped, its id belongs to no other process."""
         if not self._ended.ready():
             os.kill(self.pid, number)
 
 
 class _Pipes:
-    """A pipe for each of a child's descriptors; one that nobody has taken is closed with the block."""
+    """A pipe for each of a child's descriptors. Ends that nobody has taken are closed with the block."""
 
     def __init__(self, fds: Collection[int]) -> None:
         made = {fd: os.pipe() for fd in fds}
@@ -168,7 +167,7 @@ class _Pipes:
         self.theirs = {fd: ends[1] for fd, ends in made.items()}
 
     def take_ours(self) -> dict[int, int]:
-        """The ends to read from, by the child's descriptor."""
+        """Take the read ends, by the child's descriptor."""
         taken, self._ours = self._ours, {}
         return taken
 
@@ -187,10 +186,10 @@ def _spawn(
     environ: Mapping[str, str],
     on_end: Callable[[Any], None] | None = None,
 ) -> int:
-    """Start the process, its descriptors being the ends of pipes in ``theirs``; gives its id.
+    """Start the process with the pipe ends in ``theirs`` as its descriptors; return its id.
 
-    By ``posix_spawn``: it starts a program without copying this process, which would hold the event
-    loop the longer the more memory there is, and run Python where threads have been cut off midway.
+    Uses ``posix_spawn``, which starts a program without copying this process. A fork would hold the event
+    loop longer the more memory there is, and would run Python with threads cut off midway.
     """
     actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     if STDOUT not in theirs:
@@ -203,12 +202,12 @@ def _spawn(
         file_actions=[*actions, *((os.POSIX_SPAWN_DUP2, end, fd) for fd, end in sorted(theirs.items()))],
         setsid=True,
     )
-    get_hub().loop.install_sigchld()  # a child that ended before it would never be heard of
+    get_hub().loop.install_sigchld()  # otherwise the end of a child that exits before that would be missed
     return int(fork_and_watch(on_end, fork=spawn))
 
 
 def _kill(pid: int) -> bool:
-    """Kill a process that :func:`_spawn` made, and those that it made; gives whether it was there."""
+    """Kill a process that :func:`_spawn` started, and its children; return whether it existed."""
     try:
         os.killpg(pid, SIGKILL)
     except ProcessLookupError:

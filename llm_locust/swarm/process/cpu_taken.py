@@ -1,8 +1,8 @@
-"""CPU time that this process was to have and did not get: stolen by the hypervisor, or throttled by a limit.
+"""CPU time that this process did not get: stolen by the hypervisor, or throttled by a limit.
 
 Both are counters of the kernel. ``steal`` in ``/proc/stat`` is the time in which this machine had work and
 its hypervisor ran another one. ``nr_throttled`` in a cgroup's ``cpu.stat`` (versions 1 and 2) counts the
-periods, of ``nr_periods``, in which the group had used up its CPU limit and stood still.
+periods, out of ``nr_periods``, in which the group had used up its CPU limit and was stopped.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ _IDLE, _STEAL = (3, 4), 7
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Counters at one moment; None where the system has none.
+    """Counters at one point in time; None if the system has none.
 
-    ``wanted`` is the time that the machine's CPUs worked or were to work, ``stolen`` of it was not given,
-    both in ticks. ``limits`` are the CPU limits, one above the other: the periods of each so far, and those
-    of them that it cut short.
+    ``wanted`` is the time in which the machine's CPUs worked or had work, and ``stolen`` the part of it that
+    was not granted, both in ticks. ``limits`` are the CPU limits, from the inner group to the outer ones: for
+    each, its periods so far and the throttled ones.
     """
 
     wanted: int | None = None
@@ -28,13 +28,13 @@ class Taken:
     limits: tuple[tuple[int, int], ...] | None = None
 
     def steal_percent(self, before: "Taken") -> float | None:
-        """Of the CPU time that was wanted since ``before``; 0 where none was."""
+        """Share of the CPU time wanted since ``before`` that was stolen; 0 if none was wanted."""
         if self.stolen is None or before.stolen is None or self.wanted is None or before.wanted is None:
             return None
         return _percent(self.stolen - before.stolen, self.wanted - before.wanted)
 
     def throttled_percent(self, before: "Taken") -> float | None:
-        """Of the tightest limit's periods since ``before``; 0 where there was no limit."""
+        """Share of throttled periods since ``before``, of the tightest limit; 0 without a limit."""
         if self.limits is None or before.limits is None:
             return None
         pairs = zip(self.limits, before.limits, strict=True)
@@ -46,10 +46,10 @@ def _percent(part: int, whole: int) -> float:
 
 
 class CpuTaken:
-    """Reads both counters; some 50 µs.
+    """Reader of both counters; a read takes some 50 µs.
 
     Args:
-        proc, cgroups: where the system shows them.
+        proc, cgroups: paths of /proc and of the cgroup file systems.
     """
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
@@ -57,7 +57,7 @@ class CpuTaken:
         self._limits = _limit_files(proc / "self" / "cgroup", cgroups)
 
     def read(self) -> Taken:
-        """The counters now."""
+        """Read the counters."""
         limits = [_throttled(file) for file in self._limits]
         whole = None if None in limits or not limits else tuple(each for each in limits if each is not None)
         return Taken(*_steal(self._stat), whole)
@@ -83,7 +83,7 @@ def _throttled(file: Path) -> tuple[int, int] | None:
 
 
 def _limit_files(own: Path, cgroups: Path) -> list[Path]:
-    """The ``cpu.stat`` of this process's group and of those above it, as far as they are seen from here."""
+    """``cpu.stat`` files of this process's group and of its parents, as far as they are visible from here."""
     try:
         lines = own.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a run costs a process of Locust, and how late its event loop is."""
+"""Load of a Locust process: CPU, memory, and the lag of its event loop."""
 
 import time
 
@@ -11,17 +11,17 @@ from llm_locust.metrics.stats.histogram import Histogram, count_durations, merge
 from llm_locust.metrics.stats.percentiles import percentile
 from llm_locust.swarm.process.cpu_taken import CpuTaken, Taken
 
-#: How often the event loop is asked for a timer; each one tells the loop's lag once.
+#: Interval of the timer; each one measures the loop's lag once.
 LAG_INTERVAL_S = 0.05
 
-#: CPU is a mean over so long at least; memory is looked at as often.
+#: Shortest span of a CPU mean; memory is sampled as often.
 COST_INTERVAL_S = 3.0
 
-#: Memory is kept this often at first, and half as often each time that so many points are there.
+#: First interval of the memory series. It doubles each time the series is full.
 MEMORY_INTERVAL_S = 30.0
 MOST_MEMORY_POINTS = 64
 
-#: A cell is so long at first, and twice as long each time that so many of them are there.
+#: First length of a cell. It doubles each time the list of cells is full.
 CELL_S = 9.0
 MOST_CELLS = 32
 
@@ -32,14 +32,14 @@ _MIB = 1 << 20
 
 
 class Health:
-    """Samples this process's event loop, CPU and memory, of bounded size however long it lives.
+    """Samples this process's event loop, CPU and memory, in bounded memory for any length of run.
 
-    The loop's lag is how much later than asked a timer ran: all that holds the loop or stops the process
-    is in it, as is the pause of :class:`~llm_locust.client.http.polling.PollLimiter` (1 ms at most). A delay
-    also stands for the timers that would have been due meanwhile, each late by what was left of it: a loop
-    that is held takes no samples. The percentile is off by
-    :data:`~llm_locust.metrics.stats.histogram.RELATIVE_ERROR` at most, the maximum is exact. CPU is that of
-    all threads, in percent of one core.
+    The loop's lag is how much later than requested a timer ran. It includes everything that holds the loop or
+    stops the process, and the pause of :class:`~llm_locust.client.http.polling.PollLimiter` (1 ms at most). A
+    delay also counts for the timers that would have been due meanwhile, each with what was left of it,
+    because a held loop takes no samples. The percentile is off by at most
+    :data:`~llm_locust.metrics.stats.histogram.RELATIVE_ERROR`, the maximum is exact. CPU is that of all
+    threads, in percent of one core.
     """
 
     def __init__(self) -> None:
@@ -49,9 +49,9 @@ class Health:
         self.begin()
 
     def begin(self) -> None:
-        """A new run: what was sampled so far is forgotten."""
+        """Start a new run: forget all samples."""
         self._lag = self._cell_lag = merge([])
-        self._new_lags_ns: list[int] = []  # since the last interval, not yet in the histogram
+        self._new_lags_ns: list[int] = []  # since the last interval, not in the histogram yet
         self._cpu_percent_max: float | None = None
         self._cell_cpu_percent: float | None = None
         self._rss_mib_max = 0.0
@@ -66,12 +66,12 @@ class Health:
         self._ask()
 
     def close(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         self._timer.stop()
         self._timer.close()
 
     def snapshot(self) -> NodeHealth:
-        """The figures since :meth:`begin`; the CPU until the first interval is over is the mean so far."""
+        """Figures since :meth:`begin`. Before the end of the first interval, CPU is the mean so far."""
         self._count_lags()
         self._sample_memory()
         cpu_percent = self._cpu_percent() if self._cpu_percent_max is None else self._cpu_percent_max
@@ -89,11 +89,11 @@ class Health:
 
     def _ask(self) -> None:
         self._due_ns = time.monotonic_ns() + round(LAG_INTERVAL_S * 1e9)
-        # From now on, and not from when it was due, nor from when the loop last looked at its clock.
+        # From now on: not from when it was due, nor from the loop's cached time.
         self._timer.again(self._on_timer, update=True)
 
     def _on_timer(self) -> None:
-        # A loop's timer may run a little early: it counts in its own clock.
+        # A loop's timer may run a little early, because it uses its own clock.
         self._new_lags_ns.append(max(0, time.monotonic_ns() - self._due_ns))
         if time.monotonic() - self._interval_began_s >= COST_INTERVAL_S:
             self._cpu_percent_max = max(self._cpu_percent_max or 0.0, self._cpu_percent())
@@ -109,7 +109,7 @@ class Health:
         self._interval_began_s, self._cpu_before_s = time.monotonic(), time.process_time()
 
     def _cpu_percent(self) -> float:
-        """The CPU of this interval so far."""
+        """CPU of this interval so far."""
         elapsed_s = max(time.monotonic() - self._interval_began_s, 1e-6)
         return 100 * (time.process_time() - self._cpu_before_s) / elapsed_s
 
@@ -129,7 +129,7 @@ class Health:
         self._cell_lag = merge([self._cell_lag, counted])
         self._new_lags_ns.clear()
 
-    # -- the course of the run ------------------------------------------------------------
+    # -- course of the run -----------------------------------------------------------------
 
     def _begin_cell(self) -> None:
         self._cell_began_s = time.monotonic()
@@ -138,7 +138,7 @@ class Health:
         self._cell_taken: Taken = self._taken.read()
 
     def _cell(self, taken: Taken) -> HealthCell:
-        """The cell under way."""
+        """The current cell."""
         cpu_percent = self._cpu_percent() if self._cell_cpu_percent is None else self._cell_cpu_percent
         return HealthCell(
             at_s=round(time.time(), 3),
@@ -159,7 +159,7 @@ class Health:
 
 
 def _joined(first: HealthCell, second: HealthCell) -> HealthCell:
-    """Two cells, one after the other, as one."""
+    """Merge two consecutive cells."""
     seconds = first.seconds + second.seconds
 
     def mean(a: float | None, b: float | None) -> float | None:

@@ -1,10 +1,10 @@
-"""The harness's own events, beside Locust's."""
+"""Events of this package, in addition to Locust's."""
 
 from locust.event import EventHook
 
 
 class LlmEvents:
-    """Events that this package fires.
+    """Events fired by this package.
 
     Attributes:
         llm_request: fired on the worker with ``record=RequestRecord`` for every request that ended,

@@ -1,9 +1,10 @@
-"""What others say, made fit for this process's log and Locust's table of exceptions: without keys that they
-echo, and without control characters, which could write anything to a terminal. What gevent prints of a
-greenlet that failed goes to the log in the same way.
+"""Filter for this process's log and for Locust's table of exceptions. It removes echoed keys, and control
+characters that could manipulate a terminal. What gevent prints about a failed greenlet goes to the log in the
+same way.
 
-What a server says goes through the record, which has none. But a library of the user's, such as the openai
-SDK, may quote a server's answer in an exception, and Locust logs and shows exceptions as they are.
+Text from a server reaches the log through the record, which has been cleaned. But a library of the user, such
+as the openai SDK, may quote a server's answer in an exception, and Locust logs and shows exceptions as they
+are.
 """
 
 import logging
@@ -20,23 +21,23 @@ from llm_locust.wire.secrecy import blanked
 
 logger = logging.getLogger(__name__)
 
-#: Where an environment keeps its filter. Locust's environments are the only state that outlives a call.
+#: Attribute of an environment that holds its filter. Only Locust's environments outlive a call.
 _ATTRIBUTE = "llm_locust_hush"
 
-#: Those that Locust gives handlers of their own.
+#: Loggers that Locust gives handlers of their own.
 _LOGGERS = ("", "locust", "locust.stats_logger")
 
-#: Characters of what says which greenlet failed: its arguments are among them.
+#: Most characters of a failed greenlet's description, which includes its arguments.
 _MOST_CONTEXT = 500
 
 _FORMATTER = logging.Formatter()
 
-#: Control characters but tab and line feed, and those that turn the direction of the text around them.
+#: Control characters except tab and line feed, and characters that change the direction of text.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class Hush(logging.Filter):
-    """A filter of log handlers that blanks secrets and control characters; it lets every line through."""
+    """Filter of log handlers that blanks secrets and control characters; no line is suppressed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Hush(logging.Filter):
         self._secrets = tuple(dict.fromkeys((*self._secrets, *secrets)))
 
     def blank(self, text: str) -> str:
-        """The text without secrets, U+FFFD for each control character."""
+        """Replace secrets, and each control character by U+FFFD."""
         return _CONTROL.sub("\ufffd", blanked(text, self._secrets))
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -64,15 +65,15 @@ class Hush(logging.Filter):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Log an exception that ended a greenlet; in place of gevent's ``Hub.print_exception``."""
+        """Log an exception that ended a greenlet; replaces gevent's ``Hub.print_exception``."""
         lines = traceback.format_exception(kind, error, trace)
-        # Blanked here too: without a handler logging itself writes the line to standard error.
+        # Blanked here too: without a handler, logging itself writes the line to standard error.
         logger.error("%s", self.blank(f"{str(context)[:_MOST_CONTEXT]} failed\n{''.join(lines)}".rstrip()))
 
 
 def attach_hush(environment: Environment) -> None:
-    """Keep secrets out of the log, the table of exceptions and what is said of greenlets that failed, from
-    when :func:`hush` names them."""
+    """Install the filter for the log, the table of exceptions and reports of failed greenlets. It removes the
+    secrets that :func:`hush` names later."""
     found = Hush()
     vars(environment)[_ATTRIBUTE] = found
     for name in _LOGGERS:
@@ -84,7 +85,7 @@ def attach_hush(environment: Environment) -> None:
 
 
 def hush(environment: Environment, secrets: Iterable[str]) -> None:
-    """Texts that must stand in no log from here on."""
+    """Add texts that must not appear in any log from now on."""
     found: Hush | None = vars(environment).get(_ATTRIBUTE)
     if found is not None:
         found.add(secrets)

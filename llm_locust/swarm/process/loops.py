@@ -1,4 +1,4 @@
-"""Greenlets that live as long as their process: an exception ends none of them."""
+"""Greenlets that live as long as their process and survive exceptions."""
 
 import logging
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from llm_locust.swarm.process.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
-#: A loop that failed begins again after this time.
+#: Pause before a failed loop starts again.
 PAUSE_S = 1.0
 
 
 class Supervised:
     """A function that is called again after each exception, until it returns.
 
-    A failure is logged with its traceback the first time that one of its kind occurs, and then, with
-    the number of all failures so far, at most every 30 s.
+    A failure is logged with its traceback the first time its kind occurs, and then, with the number of all
+    failures so far, at most every 30 s.
 
     Attributes:
-        failures: how many times the function has failed.
+        failures: number of times the function has failed.
     """
 
     def __init__(self, work: Callable[[], object], name: str, pause_s: float = PAUSE_S) -> None:
@@ -32,7 +32,7 @@ class Supervised:
         self._may_say = Throttle()
 
     def __call__(self) -> None:
-        """Call the function until it returns. What kills a greenlet ends it here too."""
+        """Call the function until it returns. GreenletExit and the like end it."""
         while True:
             try:
                 self._work()
@@ -61,7 +61,7 @@ def spawn_loop(
 
 
 def every(interval_s: float, work: Callable[[], object], name: str) -> "gevent.Greenlet[[], None]":
-    """Call a function again and again, the first time after the interval, as :func:`spawn_loop`."""
+    """Call a function repeatedly in a greenlet, first after the interval, as :func:`spawn_loop`."""
 
     def loop() -> None:
         while True:

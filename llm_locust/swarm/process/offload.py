@@ -1,4 +1,4 @@
-"""Heavy work off the event loop."""
+"""Blocking work off the event loop."""
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 def off_the_hub(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do the work in a thread while other greenlets have their turn; gives or raises what it does."""
+    """Run ``work`` in a thread while other greenlets run; return or raise its result."""
 
     def attempt() -> tuple[T | None, Exception | None]:
-        # gevent prints the traceback of whatever leaves a task of its pool.
+        # gevent prints the traceback of any exception that leaves a task of its pool.
         try:
             return work(*args, **kwargs), None
         except Exception as e:

@@ -1,8 +1,8 @@
-"""Whose Python code a master may name to a worker: that of the worker's own locustfile.
+"""Restriction of the Python code that a master may name to a worker: that of the worker's own locustfile.
 
-A master that has not proved to know the run's secret may be anybody's. It names validators
-(``module:function``), and to import a module runs it. So a module has to lie beside the locustfile, and the
-function has to be written there: a locustfile that imports ``os.system`` does not lend it to the master.
+A master that has not proved that it knows the run's secret may be anybody. It names validators
+(``module:function``), and importing a module runs it. So a module must lie next to the locustfile, and the
+function must be written there: a locustfile that imports ``os.system`` does not expose it to the master.
 """
 
 import importlib
@@ -20,7 +20,7 @@ _WHAT_TO_DO = "; or give master and workers the same --swarm-secret-env"
 
 
 def own_folders(locustfiles: Sequence[str], working_folder: str) -> tuple[str, ...]:
-    """The folders of the locustfiles, and the working directory where one of them lies in it or below."""
+    """Folders of the locustfiles, and the working directory if one of them lies in or below it."""
     folders = [os.path.realpath(os.path.dirname(os.path.abspath(path))) for path in locustfiles]
     working = os.path.realpath(working_folder)
     if any(os.path.commonpath((working, folder)) == working for folder in folders):
@@ -29,7 +29,7 @@ def own_folders(locustfiles: Sequence[str], working_folder: str) -> tuple[str, .
 
 
 def check_named_functions(kinds: Iterable[RequestKind], folders: Sequence[str]) -> None:
-    """See that each validator function that ``kinds`` name is code of the ``folders``.
+    """Check that each validator function that ``kinds`` name is code of the ``folders``.
 
     No other module is imported for that.
 
@@ -46,13 +46,13 @@ def _check(named: str, folders: Sequence[str]) -> None:
     module, _, name = named.partition(":")
     if not _is_own(module, folders):
         raise UsageError(
-            f"validator {named!r} of the master's scenario is not imported: {module!r} is no module in "
+            f"validator {named!r} of the master's scenario is not imported: {module!r} is not a module in "
             f"{' or '.join(folders)}, and the master has not proved that it knows the run's secret; put the "
-            f"module beside the locustfile{_WHAT_TO_DO}"
+            f"module next to the locustfile{_WHAT_TO_DO}"
         )
     try:
         own = getattr(importlib.import_module(module), name, None)
-    except Exception as e:  # a module of the user's own may raise anything
+    except Exception as e:  # a module of the user may raise anything
         raise UsageError(f"validator {named!r}: importing {module!r} failed: {e!r}") from e
     home = getattr(own, "__module__", None)
     if callable(own) and not (isinstance(home, str) and _is_own(home, folders)):
@@ -63,7 +63,7 @@ def _check(named: str, folders: Sequence[str]) -> None:
 
 
 def _is_own(module: str, folders: Sequence[str]) -> bool:
-    """Whether an import of ``module`` takes a file of the folders, or of a package in them."""
+    """Whether importing ``module`` reads a file of the folders, or of a package in them."""
     top, *rest = module.split(".")
     spec = _found(top)
     folder = _folder(spec)
@@ -80,15 +80,15 @@ def _is_own(module: str, folders: Sequence[str]) -> bool:
 
 
 def _found(top: str) -> ModuleSpec | None:
-    """What an import of a module outside packages takes; nothing is imported."""
+    """Return the spec of a top-level module without importing it."""
     try:
         return importlib.util.find_spec(top)
-    except (ImportError, ValueError):  # one that has no spec, such as __main__
+    except (ImportError, ValueError):  # a module without a spec, such as __main__
         return None
 
 
 def _submodule(name: str, package: ModuleSpec) -> ModuleSpec | None:
-    """The same inside a package, which :func:`importlib.util.find_spec` would import."""
+    """Spec of a submodule, which :func:`importlib.util.find_spec` finds only by importing its package."""
     loaded = sys.modules.get(name)
     if loaded is not None:
         return loaded.__spec__
@@ -96,9 +96,9 @@ def _submodule(name: str, package: ModuleSpec) -> ModuleSpec | None:
 
 
 def _folder(spec: ModuleSpec | None) -> str | None:
-    """Where the module's file lies, or its package's folder; None without a file, as of a namespace.
+    """Folder of the module's file, or of its package; None without a file, as for a namespace.
 
-    A link counts where it lies: files of a ConfigMap are links into another folder.
+    A link counts where it lies, not where it points: files of a ConfigMap are links into another folder.
     """
     if spec is None or not spec.has_location or spec.origin is None:
         return None

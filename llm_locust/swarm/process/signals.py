@@ -1,4 +1,4 @@
-"""How a Locust process is interrupted and leaves, made safe for the last words of a run."""
+"""Interrupts and shutdown of a Locust process, safe for the final messages of a run."""
 
 import inspect
 import signal
@@ -10,14 +10,14 @@ from locust.env import Environment
 
 
 class Interrupts:
-    """Takes Ctrl-C and raises it where Locust expects it, in the main greenlet.
+    """Handler of Ctrl-C that raises it where Locust expects it, in the main greenlet.
 
-    Python's own handler raises in whatever greenlet is running: the one that stops the load, for one,
-    which then never ends it. A handler that the user has installed stays.
+    Python's own handler raises in whichever greenlet is running, possibly the one that stops the load, which
+    then never finishes. A handler that the user has installed is kept.
 
     Attributes:
-        take: called with the number of interrupts so far, this one included; gives whether that was all to
-            be done. Else KeyboardInterrupt is raised.
+        take: called with the number of interrupts so far, including this one; returns whether it was handled.
+            Otherwise KeyboardInterrupt is raised.
     """
 
     def __init__(self) -> None:
@@ -33,17 +33,17 @@ class Interrupts:
 
 
 def leave_once(environment: Environment) -> None:
-    """Let one greenlet at a time shut the process down. To be called after all other listeners are added.
+    """Let one greenlet at a time shut the process down. Call it after all other listeners were added.
 
-    On SIGTERM Locust shuts down in a greenlet of its own, and, as that ends the runner, once more in
-    the main one: the one would exit under the other's feet.
+    On SIGTERM Locust shuts down in a separate greenlet and, because that ends the runner, again in the main
+    one. One of them would exit while the other still works.
     """
     leaving: list[greenlet] = []
 
     def wait_for_the_first(**_: object) -> None:
         leaving.append(gevent.getcurrent())
         first = leaving[0]
-        # Its SystemExit is thrown into the main greenlet, out of this wait.
+        # Its SystemExit is raised in the main greenlet, inside this wait.
         while first is not gevent.getcurrent() and not first.dead:
             gevent.sleep(0.05)
 
@@ -51,9 +51,9 @@ def leave_once(environment: Environment) -> None:
 
 
 def look_at_the_stack() -> None:
-    """Let Python find out once which file each module is of.
+    """Let Python resolve once which file each module comes from.
 
-    Locust's ``stop`` looks at its callers for the sake of a debug message, and the first such look
-    reads the paths of some 2,000 modules: 100 ms, in which the streams that end then would wait.
+    Locust's ``stop`` inspects its callers for a debug message. The first such inspection reads the paths of
+    some 2,000 modules and takes 100 ms, which would delay the streams that end then.
     """
     inspect.stack()

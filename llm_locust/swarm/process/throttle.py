@@ -1,11 +1,11 @@
-"""Messages that would otherwise come by the second, for hours."""
+"""Rate limit for log messages that could otherwise repeat every second for hours."""
 
 import time
 from collections.abc import Callable
 
 
 class Throttle:
-    """Says yes at once, and then at most every ``interval_s`` seconds."""
+    """Returns True at once, and then at most every ``interval_s`` seconds."""
 
     __slots__ = ("_clock", "_interval_s", "_next_s")
 

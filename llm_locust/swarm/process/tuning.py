@@ -1,4 +1,4 @@
-"""What keeps the event loop of a process with users free of long pauses."""
+"""Settings that keep the event loop of a process with users free of long pauses."""
 
 import functools
 import gc
@@ -7,10 +7,10 @@ from locust import argument_parser
 
 
 def keep_collections_short() -> None:
-    """Put all that lives now out of the garbage collector's sight, and let it look less often.
+    """Exclude all objects that live now from garbage collection, and collect less often.
 
-    A full collection takes 75 ms with all that is imported, 0.1 ms without; with thousands of users it
-    would hold the loop again. A request leaves no cycles, so that there is next to nothing to find.
+    A full collection takes 75 ms with all imported modules, 0.1 ms without; with thousands of users it would
+    hold the loop again. A request leaves no cycles, so that there is almost nothing to find.
     """
     gc.collect()
     gc.freeze()
@@ -18,10 +18,10 @@ def keep_collections_short() -> None:
 
 
 def remember_default_arguments() -> None:
-    """Let Locust work out the names of its own arguments once.
+    """Cache the names of Locust's own arguments.
 
-    A worker asks for them for every option of every spawn message, and each time Locust builds its
-    whole parser: 60 ms in the event loop, every second of a ramp. The answer never changes.
+    A worker looks them up for every option of every spawn message, and each time Locust builds its whole
+    parser: 60 ms in the event loop, every second of a ramp. The answer never changes.
     """
     if not hasattr(argument_parser.default_args_dict, "cache_info"):
         argument_parser.default_args_dict = functools.cache(argument_parser.default_args_dict)

@@ -1,4 +1,4 @@
-"""Waiting for what other greenlets do."""
+"""Waiting for other greenlets."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import gevent
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = 0.05) -> bool:
-    """Give other greenlets their turn until the condition holds; gives whether it came to."""
+    """Let other greenlets run until the condition holds; return whether it did."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

@@ -1,1 +1,1 @@
-"""What a process is in a run: master, worker, or both in one; each made of the same few parts."""
+"""Roles of a process in a run: master, worker, or both in one, each built from the same few parts."""

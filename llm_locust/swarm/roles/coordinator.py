@@ -1,4 +1,4 @@
-"""Run lifecycle shared by the master and the process that is all in one."""
+"""Run lifecycle shared by the master and the single-process mode."""
 
 import logging
 import sys
@@ -27,20 +27,20 @@ from llm_locust.swarm.run.run import ActiveRun
 
 logger = logging.getLogger(__name__)
 
-#: Said where a drain begins that a person at this process's terminal can end.
+#: Appended to the message of a drain that can be cut short at this process's terminal.
 CUT_HINT = "; Ctrl-C cuts them"
 
 
 class RunCoordinator:
-    """Begins runs, ends them, sets the exit code.
+    """Starts runs, ends them, and sets the exit code.
 
     Args:
         acknowledge: called with (run, worker, seq) when a batch is in the run's file.
         tell_rate: called with a change of an open loop's rate, for all workers.
-        look: called before a run's counts are looked at, where they do not come by themselves.
-        present: whether a worker is there.
+        look: called before a run's counts are read, if they are not sent to this process.
+        present: whether a worker is connected.
         on_clock_step: called when this machine's clock was stepped.
-        dropped: counts the messages that were not taken.
+        dropped: counts the dropped messages.
     """
 
     def __init__(
@@ -62,16 +62,15 @@ class RunCoordinator:
         self._tell_rate = tell_rate
         self._look = look
         self._present = present
-        self._refused = False  # the last run that was asked for could not be done
+        self._refused = False  # the last requested run could not be started
         self._finishing: gevent.Greenlet[[ActiveRun], None] | None = None
         self._printed: ActiveRun | None = None
-        self._kept: ActiveRun | None = None  # whose report a Ctrl-C did not end
+        self._kept: ActiveRun | None = None  # run whose report survived one Ctrl-C
         assert environment.parsed_options is not None
         self._options = environment.parsed_options
-        # Every worker looks for it in the options that it gets: its absence would say that the
-        # master does not load this package.
+        # Every worker looks for it in its options: if it were absent, the master would not load this package.
         self._options.llm_run = None
-        vars(self._options).pop(OWN_SPOOL, None)  # what a worker has of its own stands
+        vars(self._options).pop(OWN_SPOOL, None)  # a worker's own setting must not be overwritten
         spawn_loop(self.clock.watch, "the watch on the clock")
 
     @property
@@ -79,25 +78,25 @@ class RunCoordinator:
         return bool(self._options.headless)
 
     def check(self) -> None:
-        """As :meth:`RunPreparation.check`: what cannot work ends the process, with one line."""
+        """As :meth:`RunPreparation.check`: bad settings end the process with a one-line error."""
         self._preparation.check(at_once=self.headless or self._options.autostart)
 
     def begin(self, workers: Collection[str], expected: int = 1) -> ActiveRun:
         """Begin a run.
 
         Args:
-            workers: the names of those that are ready.
-            expected: how many there have to be at least.
+            workers: names of the workers that are ready.
+            expected: least number of workers.
 
         Raises:
-            gevent.GreenletExit: it cannot be done. The reason is said; the greenlet that was about to
-                start users ends, so that no worker hears of it.
+            gevent.GreenletExit: the run cannot be started. The reason is logged. The greenlet that was about
+                to spawn users ends, so that no worker starts.
         """
         self._join_finishing()
         self.run, self._refused, self._options.llm_run = None, False, None
         try:
             self.run = self._preparation.new_run(workers, expected)
-            # Travels to every worker with the first spawn message, and to those that join later.
+            # Sent to every worker with the first spawn message, and to workers that join later.
             self._options.llm_run = self.run.info
         except (UsageError, OSError) as e:
             self.refuse(str(e))
@@ -122,13 +121,13 @@ class RunCoordinator:
         spawn_loop(watch.watch, "the watch on the load")
 
     def _end_load(self) -> None:
-        """Stop the load; a process without a web UI ends. In a greenlet of its own: stopping takes time."""
+        """Stop the load; without a web UI the process ends. In its own greenlet: stopping takes time."""
         runner = self.environment.runner
         assert runner is not None
         gevent.spawn(runner.quit if self.headless else runner.stop)
 
     def refuse(self, reason: str) -> None:
-        """The run cannot be done: say why, once; stop the load; a process without a web UI ends."""
+        """Refuse a run: log why, once; stop the load; without a web UI the process ends."""
         if self._refused:
             return
         self._refused = True
@@ -144,7 +143,7 @@ class RunCoordinator:
         raise gevent.GreenletExit
 
     def finish(self) -> None:
-        """All records are in, or waited for in vain: make the report in the background, once."""
+        """Make the report in the background, once: all records are in, or given up."""
         run = self.run
         if run is not None and not run.finishing:
             run.stopped()
@@ -153,20 +152,20 @@ class RunCoordinator:
 
     @property
     def stopped_ago_s(self) -> float | None:
-        """The time since the present run's load has ended; None before."""
+        """Time since the end of the current run's load; None before."""
         return None if self.run is None else self.run.stopped_ago_s
 
     def keeps_report(self) -> bool:
-        """Ctrl-C while a report is being made: say so, once, and give True; the next one ends the process."""
+        """Handle Ctrl-C while a report is being made: return True once; the next one ends the process."""
         run = self.run
         if run is None or run.stopped_ns is None or run.report is not None or run is self._kept:
             return False
         self._kept = run
-        logger.info("the report is being made; Ctrl-C again leaves without it")
+        logger.info("the report is being made; Ctrl-C again exits without it")
         return True
 
     def on_quitting(self, stop_load: Callable[[], None]) -> None:
-        """The process ends: stop what still runs, wait for the report, set the exit code.
+        """End what still runs when the process quits: stop the load, wait for the report, set the exit code.
 
         Args:
             stop_load: ends the load and returns when all its records are in.
@@ -174,7 +173,7 @@ class RunCoordinator:
         run = self.run
         if run is not None and run.stopped_ns is None:
             stop_load()
-        elif run is not None:  # another greenlet is stopping it: to drain takes time
+        elif run is not None:  # another greenlet is stopping it: a drain takes time
             wait_until(lambda: run.finishing, self.end_patience_s(run))
         self.finish()
         self._join_finishing()
@@ -182,11 +181,11 @@ class RunCoordinator:
             self.environment.process_exit_code = self._exit_code()
 
     def end_patience_s(self, run: ActiveRun) -> float:
-        """How long a run's end may take until all its records are in."""
+        """Longest time from the end of a run until all its records are in."""
         return run.settings.drain_s + float(self.environment.stop_timeout or 0) + run.patience_s
 
     def print_once(self) -> None:
-        """The report on the terminal; after Locust's own tables in a headless run."""
+        """Print the report on the terminal; after Locust's own tables in a headless run."""
         run = self.run
         if run is None or run.report is None or run is self._printed:
             return
@@ -197,7 +196,7 @@ class RunCoordinator:
         sys.stdout.flush()
 
     def _exit_code(self) -> int | None:
-        """Of the last run that was asked for; None leaves it to Locust."""
+        """Exit code of the last requested run; None leaves it to Locust."""
         if self._refused:
             return EXIT_USAGE
         if self.run is None:

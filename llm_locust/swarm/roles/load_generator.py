@@ -1,4 +1,4 @@
-"""The users of one process, whether the run directory is here or at a master."""
+"""Users of one process, whether the run directory is here or at a master."""
 
 import logging
 import random
@@ -23,30 +23,30 @@ from llm_locust.swarm.users.session import LoadSession, WorkerPlace
 
 logger = logging.getLogger(__name__)
 
-#: A batch is closed at least this often, so that a worker that dies loses no more than this.
+#: Longest time until a batch is closed: a worker that dies loses no more than this.
 BATCH_INTERVAL_S = 3.0
 
 
 class GeneratorHost(Protocol):
-    """What a load generator needs of the role that it is a part of."""
+    """What a load generator needs of its role."""
 
-    #: Said with the first word of the drain.
+    #: appended to the first message of a drain
     drain_hint: str
 
     def place(self, run: RunInfo) -> tuple[int, int]:
-        """This process's index in the run, and how many processes with users there are."""
+        """This process's index in the run, and the number of processes with users."""
 
     def vet(self, settings: Settings) -> None:
-        """Look at a run's settings before they are used (raises UsageError)."""
+        """Check a run's settings before they are used (raises UsageError)."""
 
     def offset(self) -> Offset:
-        """This process's clock against the run's time."""
+        """Offset of this process's clock to the run's time."""
 
     def clock_facts(self) -> ClockFacts | None:
-        """What is known of this process's clock."""
+        """Facts about this process's clock so far."""
 
     def refuse(self, reason: str) -> None:
-        """The run that is under way cannot be done here."""
+        """Refuse the current run: it cannot be done here."""
 
 
 class LoadGenerator:
@@ -54,8 +54,8 @@ class LoadGenerator:
 
     Args:
         worker: this process's name in the records.
-        deliver: takes the batches of records.
-        host: the role of this process.
+        deliver: receives the batches of records.
+        host: role of this process.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class LoadGenerator:
         every(BATCH_INTERVAL_S, self.close_batch, "the closing of batches")
 
     def begin(self, run: RunInfo) -> None:
-        """Make the session of a new run.
+        """Create the session of a new run.
 
         Raises:
             UsageError: its settings cannot be used in this process.
@@ -84,7 +84,7 @@ class LoadGenerator:
         self.close()
         self._health.begin()
         index, workers = self._host.place(run)
-        # Forked processes begin with one state of Python's own generator, which wait times draw from.
+        # Forked processes start with the same state of Python's generator, which wait times are drawn from.
         random.seed(f"{run['seed']}/{index}")
         options = self.environment.parsed_options
         assert options is not None
@@ -112,7 +112,7 @@ class LoadGenerator:
             self.session.load.start()
 
     def _open_load(self, session: LoadSession) -> OpenLoad | None:
-        """This process's part of an open loop (raises TraceError); None in a closed one."""
+        """Create this process's part of an open loop (raises TraceError); None in a closed one."""
         user_class = open_loop_class(self.environment.user_classes, session.settings)
         if user_class is None:
             return None
@@ -132,7 +132,7 @@ class LoadGenerator:
             session.load.change_rate(change.at_ns, change.rate)
 
     def counts(self, unsent: int = 0, dropped: int = 0) -> CountsMessage | None:
-        """What this process has done in its run so far; None before its first."""
+        """Counts of this process in its run so far; None before its first."""
         session = self.session
         if session is None:
             return None
@@ -151,14 +151,14 @@ class LoadGenerator:
         )
 
     def admit_no_more(self) -> None:
-        """The load has ended: no request begins, and a user that is spawned from here on does nothing."""
+        """Stop admitting: no request starts, and users spawned from now on do nothing."""
         if self.session is not None:
             self.session.stop()
             if self.session.load is not None:
                 self.session.load.stop()
 
     def drain(self) -> None:
-        """The load has ended: wait for the requests under way, at most ``--drain``, then cut them."""
+        """Wait for the requests in flight after the end of the load, at most ``--drain``, then cut them."""
         self.admit_no_more()
         session = self.session
         if session is None or session.closed:
@@ -168,10 +168,10 @@ class LoadGenerator:
             logger.info("draining %d requests, at most %g s%s", under_way, bound_s, self._host.drain_hint)
         session.drain()
         if session.cut:
-            logger.info("%d requests were cut: they were under way when the drain ended", session.cut)
+            logger.info("%d requests were cut: they were in flight when the drain ended", session.cut)
 
     def cut_short(self) -> bool:
-        """End the drain that is under way; gives whether there was one."""
+        """End the current drain; return whether there was one."""
         session = self.session
         if session is None or not session.draining:
             return False
@@ -186,6 +186,6 @@ class LoadGenerator:
             self.session.close()
 
     def close_batch(self) -> None:
-        """Deliver the records that have come since the last batch."""
+        """Deliver the records since the last batch."""
         if self.session is not None and not self.session.closed:
             self.session.recorder.close_batch()

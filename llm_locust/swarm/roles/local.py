@@ -1,4 +1,4 @@
-"""A process that is all in one: users, records and run directory."""
+"""Single-process mode: users, records and run directory in one process."""
 
 from locust.env import Environment
 from locust.runners import LocalRunner
@@ -18,9 +18,9 @@ from llm_locust.swarm.users.session import LoadSession
 
 
 class LocalRole:
-    """A run coordinator and a load generator in one process, a batch handed over as between two.
+    """A run coordinator and a load generator in one process, with batches delivered as between two.
 
-    So a batch that the disk did not take is kept and tried again here too; without a spool, which
+    So a batch that the disk did not take is kept and tried again here too. There is no spool, because it
     would be on the same disk.
     """
 
@@ -53,7 +53,7 @@ class LocalRole:
     def session(self) -> LoadSession | None:
         return self._users.session
 
-    # -- what the load generator asks ----------------------------------------------------------
+    # -- GeneratorHost -------------------------------------------------------------------------
 
     drain_hint = CUT_HINT
 
@@ -62,18 +62,18 @@ class LocalRole:
         return 0, 1
 
     def vet(self, settings: Settings) -> None:
-        """Whatever is named here was named by who started this process."""
+        """Accept any code: whoever started this process named it."""
 
     def refuse(self, reason: str) -> None:
-        """Refuse the present run."""
+        """Refuse the current run."""
         self._runs.refuse(reason)
 
     def clock_facts(self) -> ClockFacts:
-        """The clock of this process, which is the run's."""
+        """Facts about this process's clock, which is the run's."""
         return self._runs.clock.facts()
 
     def offset(self) -> Offset:
-        """This process's realtime against the run's time."""
+        """Offset of this process's realtime to the run's time."""
         clock = self._runs.clock
         clock.look()
         return clock.offset_ns, clock.error_ns
@@ -124,7 +124,7 @@ class LocalRole:
             run.drained()
 
     def on_interrupt(self, _: int) -> bool:
-        """Ctrl-C; gives whether all is done that is to be done."""
+        """Handle Ctrl-C; return whether nothing more must be done."""
         return self._users.cut_short() or self._runs.keeps_report()
 
     def _on_test_stop(self, **_: object) -> None:

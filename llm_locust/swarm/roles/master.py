@@ -1,4 +1,4 @@
-"""Locust's master: users elsewhere, the run directory here."""
+"""Role of Locust's master: users elsewhere, the run directory here."""
 
 import logging
 import time
@@ -34,10 +34,10 @@ from llm_locust.swarm.run.run import ActiveRun
 
 logger = logging.getLogger(__name__)
 
-#: What counts that ride on Locust's own report are called where one was dropped.
+#: Kind under which dropped counts of Locust's own report are listed.
 REPORT = "llm_report"
 
-#: A worker that has not said its last word is asked for it again after this time: the first word may be lost.
+#: Interval at which a worker without final counts is asked for them again: the first request may be lost.
 FLUSH_AGAIN_S = 2.0
 
 
@@ -62,7 +62,7 @@ class MasterRole:
             environment, self._acknowledge, self._tell_rate, present=self._present, dropped=guard.dropped
         )
         self._mail = mail = MasterMailbox(runner, guard.dropped, self._is_worker, self._drop)
-        self._conflicts: dict[str, str] = {}  # why a worker that is connected cannot be worked with
+        self._conflicts: dict[str, str] = {}  # why a connected worker cannot take part
         mail.listen(messages.HELLO, HelloMessage, self._on_hello)
         mail.listen(messages.BATCH, BatchMessage, self._on_batch)
         mail.listen(messages.DONE, CountsMessage, self._on_done)
@@ -90,7 +90,7 @@ class MasterRole:
         self._runs.begin(ready, getattr(options, "expect_workers", 1))
 
     def _handle_message(self, client_id: str, msg: Message) -> None:
-        """Locust's own handling; an exception of it would end its listener, and the run with it."""
+        """Handle a message as Locust does; an exception must not end its listener, and the run with it."""
         try:
             if msg.type == "stats":
                 if not self._is_worker(client_id):
@@ -103,7 +103,9 @@ class MasterRole:
             if msg.type == "stats":
                 self._reported.after()
         except Exception as e:
-            self._runs.dropped.note(client_id, msg.type, f"Locust could not take it: {type(e).__name__}: {e}")
+            self._runs.dropped.note(
+                client_id, msg.type, f"Locust could not process it: {type(e).__name__}: {e}"
+            )
 
     def _is_worker(self, worker: str) -> bool:
         run = self._runs.run
@@ -120,7 +122,7 @@ class MasterRole:
         return run if run is not None and run.info["id"] == run_id else None
 
     def _on_worker_connect(self, client_id: str, **_: object) -> None:
-        """Before Locust tells the worker to spawn: its place in the run travels with that message."""
+        """Add the worker before Locust sends it the spawn message, which carries its place in the run."""
         run = self._runs.run
         if run is not None and run.stopped_ns is None:
             run.roster.heard(client_id)
@@ -158,15 +160,15 @@ class MasterRole:
         claimed = [batch.run, worker, batch.seq, batch.rows]
         header = frame_header(batch.frame)
         if header is None:
-            self._drop(worker, messages.BATCH, f"batch {batch.seq} is no whole frame")
+            self._drop(worker, messages.BATCH, f"batch {batch.seq} is not a whole frame")
         elif [header.run, header.worker, header.seq, header.rows] != claimed:
-            self._drop(worker, messages.BATCH, f"batch {batch.seq} is not what its own header says")
+            self._drop(worker, messages.BATCH, f"batch {batch.seq} does not match its own header")
         else:
             run.roster.heard(worker)
             run.collector.accept(worker, batch.seq, batch.rows, batch.frame, batch.finished, batch.in_flight)
 
     def _acknowledge(self, run: str, worker: str, seq: int) -> None:
-        # One that gets lost does no harm: the worker sends the batch again, and is answered then.
+        # A lost acknowledgement is harmless: the worker sends the batch again and gets another one.
         self._mail.send(messages.ACK, AckMessage(run=run, seq=seq), worker)
 
     def _tell_rate(self, change: RateMessage) -> None:
@@ -194,7 +196,7 @@ class MasterRole:
     def _on_test_stopping(self, **_: object) -> None:
         """End the load on all workers and wait for their last records.
 
-        Here, because after it Locust either tells its workers to quit, or lets them sleep
+        Done in this event because afterwards Locust either tells its workers to quit, or lets them sleep
         through --stop-timeout without reading messages.
         """
         run = self._runs.run
@@ -202,11 +204,11 @@ class MasterRole:
             return
         run.stopped()
         self._tell_desertion(run)
-        # No ramp or shape may spawn users from here on; Locust sets the same state right after.
+        # No ramp or shape may spawn users from now on. Locust sets the same state right after this.
         self._runner.update_state(STATE_STOPPING)
         if run.settings.drain_s:
-            # The workers' last reports may be seconds old: only they know how many it is.
-            logger.info("draining the requests under way, at most %g s%s", run.settings.drain_s, CUT_HINT)
+            # The workers' last reports may be seconds old: only they know the number of requests.
+            logger.info("draining the requests in flight, at most %g s%s", run.settings.drain_s, CUT_HINT)
         self._cutting = False
         for client in self._runner.clients.all:
             self._flush(run, client.id)
@@ -219,7 +221,7 @@ class MasterRole:
         while not wait_until(lambda: not self._awaited(run), min(FLUSH_AGAIN_S, deadline - time.monotonic())):
             awaited = self._awaited(run)
             if time.monotonic() >= deadline:
-                logger.error("no last word within %g s from: %s", patience_s, ", ".join(awaited))
+                logger.error("no final counts within %g s from: %s", patience_s, ", ".join(awaited))
                 return
             for worker in awaited:
                 self._flush(run, worker)
@@ -227,7 +229,7 @@ class MasterRole:
                     self._cut(run, worker)
 
     def on_interrupt(self, _: int) -> bool:
-        """Ctrl-C; gives whether all is done that is to be done."""
+        """Handle Ctrl-C; return whether nothing more must be done."""
         run = self._runs.run
         if run is None or run.stopped_ns is None or run.drained_ns is not None or self._cutting:
             return self._runs.keeps_report()
@@ -237,7 +239,7 @@ class MasterRole:
         return True
 
     def _tell_desertion(self, run: ActiveRun) -> None:
-        """Locust ends a run whose last worker is gone, as if somebody had asked for it."""
+        """Log why Locust ends a run whose last worker is gone, as if a user had stopped it."""
         if self._runner.worker_count or run.stop_reason:
             return
         missing = sum(client.state == STATE_MISSING for client in self._runner.clients.all)
@@ -256,7 +258,7 @@ class MasterRole:
         self._mail.send(messages.CUT, RunMessage(run=run.info["id"]), worker)
 
     def _awaited(self, run: ActiveRun) -> list[str]:
-        """Workers whose last word on the run is still to come."""
+        """Workers whose final counts of the run are still to come."""
         return run.roster.awaited(self._present)
 
     def _present(self, worker: str) -> bool:

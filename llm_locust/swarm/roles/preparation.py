@@ -1,4 +1,4 @@
-"""From options to a run that may begin: settings, checks before any load, the run and its directory."""
+"""Steps from options to a run that may start: settings, checks before any load, the run and its directory."""
 
 import logging
 import secrets
@@ -47,10 +47,10 @@ logger = logging.getLogger(__name__)
 
 
 class RunPreparation:
-    """Checks what a run needs, and makes it.
+    """Checks the requirements of a run, and creates it.
 
     Args:
-        clock, health, dropped: of this process, for the runs that are made.
+        clock, health, dropped: of this process, for the runs created.
         acknowledge: called with (run, worker, seq) when a batch is in the run's file.
     """
 
@@ -69,15 +69,15 @@ class RunPreparation:
         self._health = health
         self._dropped = dropped
         self._acknowledge = acknowledge
-        self._ready: Replicas | None = None  # of the first run, whose time does not run while it waits
+        self._ready: Replicas | None = None  # of the first run, whose run time does not count while it waits
         self._runs = 0
 
     def check(self, *, at_once: bool) -> None:
-        """Before any load: what cannot work ends the process, with one line.
+        """Check settings and servers before any load; a failure ends the process with a one-line error.
 
         Args:
-            at_once: the load begins without a word of a person. Else a server that does not answer is
-                only said, for the host can still be changed in the web UI.
+            at_once: whether the load starts without a user's action. If not, a server that does not answer is
+                only logged, because the host can still be changed in the web UI.
         """
         try:
             check_hosts(self._environment)
@@ -101,7 +101,7 @@ class RunPreparation:
             leave(UsageError("interrupted before the load began"))
 
     def _wait_for_replicas(self, settings: Settings, within_s: float | None = None) -> Replicas:
-        """Those of the deployment, all of them ready (raises UsageError)."""
+        """Wait until all replicas of the deployment are ready (raises UsageError)."""
         host = host_of(self._environment, settings)
         endpoint = probed_endpoint(settings, self._environment.user_classes)
         return wait_for_replicas(host, settings, endpoint, within_s=within_s)
@@ -119,16 +119,16 @@ class RunPreparation:
         return settings
 
     def new_run(self, workers: Collection[str], expected: int) -> ActiveRun:
-        """Make a run and its directory (raises UsageError, OSError); nothing stays where that fails.
+        """Create a run and its directory (raises UsageError, OSError); remove everything if that fails.
 
         Args:
-            workers: the names of those that are ready.
-            expected: how many there have to be at least.
+            workers: names of the workers that are ready.
+            expected: least number of workers.
         """
         settings = self._settings()
         check_shares(settings.load, len(workers))
         trace = off_the_hub(checked_trace, settings.load)
-        # In the web UI a run's time is running already: who is missing is said soon.
+        # In the web UI a run's time is running already, so that missing replicas are reported soon.
         replicas, self._ready = self._ready or self._wait_for_replicas(settings, CHECK_TIMEOUT_S), None
         started = datetime.now()
         name = Path((self._environment.parsed_locustfiles or ["locust"])[0]).stem
@@ -162,7 +162,7 @@ class RunPreparation:
         return run
 
     def _info(self, settings: Settings, replicas: Replicas, starters: int, started: datetime) -> RunInfo:
-        """What every process is to know of the run; its path, manifest and places are still to come."""
+        """Facts for every process; path, manifest and places are added later."""
         host = host_of(self._environment, settings)
         found = self._check_target(settings)
         runner = self._environment.runner
@@ -202,7 +202,7 @@ class RunPreparation:
             raise UsageError(f"--profile-server: {e}") from e
 
     def _note(self, text: str) -> None:
-        """Mark it in the live view, where there is one."""
+        """Mark it in the live view, if there is one."""
         store = store_of(self._environment)
         if store is not None:
             store.note(text)

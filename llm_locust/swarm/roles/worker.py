@@ -1,4 +1,4 @@
-"""The worker: users here, the run directory at the master."""
+"""Worker role: users here, the run directory at the master."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ from llm_locust.swarm.users.session import LoadSession
 
 logger = logging.getLogger(__name__)
 
-#: How often a worker looks whether its share of the run is done.
+#: Interval at which a worker checks whether its share of the run is done.
 SPENT_INTERVAL_S = 0.1
 
 
@@ -57,9 +57,9 @@ class WorkerRole:
         self._shipper = Shipper(lambda m: mail.send(messages.BATCH, m))
         self._clock = WorkerClock(lambda m: mail.send(messages.PING, m), self._on_clock_step)
         self._users = LoadGenerator(environment, runner.client_id, self._shipper.deliver, Health(), self)
-        self._over: set[str] = set()  # runs that must not begin here (again)
-        self._last_word: CountsMessage | None = None  # of the run that was flushed last
-        self._ending: str | None = None  # the run whose end is under way here
+        self._over: set[str] = set()  # runs that must not start here (again)
+        self._last_word: CountsMessage | None = None  # final counts of the run that was flushed last
+        self._ending: str | None = None  # the run that is ending here
         self._told_spent: str | None = None
         mail.listen(messages.ACK, AckMessage, self._on_ack)
         mail.listen(messages.PONG, PongMessage, self._clock.on_pong)
@@ -80,26 +80,26 @@ class WorkerRole:
         hello = HelloMessage(protocol=messages.PROTOCOL, version=messages.PACKAGE)
         self._mail.send(messages.HELLO, hello)
         if runner.worker_state != STATE_INIT:
-            # It joined in the middle of a run, and was told to spawn before anybody listened.
+            # It joined in the middle of a run, and received the spawn message before the listener was there.
             self._on_test_start()
 
     @property
     def session(self) -> LoadSession | None:
         return self._users.session
 
-    # -- what the load generator asks ----------------------------------------------------------
+    # -- GeneratorHost -------------------------------------------------------------------------
 
     drain_hint = ""
 
     def clock_facts(self) -> ClockFacts | None:
-        """What is known of this worker's clock in the present run."""
+        """Facts about this worker's clock in the current run so far."""
         return self._clock.facts()
 
     def place(self, run: RunInfo) -> tuple[int, int]:
-        """This worker's index in the run, and how many workers there are as far as is known."""
+        """This worker's index in the run, and the number of workers as far as it is known."""
         options = self._environment.parsed_options
         key, places = place_key(self._runner.client_id), run["places"]
-        # A master that has not heard of this worker yet will give it a place behind all others.
+        # A master that does not list this worker yet will place it after all others.
         index = places.index(key) if key in places else max(self._runner.worker_index, len(places))
         return index, max(int(getattr(options, "expect_workers", 1) or 1), len(places))
 
@@ -129,8 +129,8 @@ class WorkerRole:
             self.refuse(str(e))
 
     def vet(self, settings: Settings) -> None:
-        """See that the master names no code but that beside the locustfile, unless it knows the run's secret
-        or has sent the locustfile itself (raises UsageError)."""
+        """Check that the master names only code next to the locustfile, unless it knows the run's secret or
+        has sent the locustfile itself (raises UsageError)."""
         environment = self._environment
         sent = getattr(environment.parsed_options, "locustfile", None) == "-"
         if not sent and guard_of(environment).secret is None:
@@ -138,13 +138,13 @@ class WorkerRole:
             check_named_functions(settings.kinds, folders)
 
     def refuse(self, reason: str) -> None:
-        """The run cannot be done here: the master is told."""
+        """Refuse the run at the master: it cannot be done here."""
         run: RunInfo = self._environment.parsed_options.llm_run  # type: ignore[union-attr]
         refusal = RefusedMessage(run=run["id"], reason=f"worker {os.uname().nodename}: {reason}")
         self._mail.send(messages.REFUSED, refusal)
 
     def _tell_when_spent(self) -> None:
-        """Say once that this worker's share of a run is done. Each report says it again."""
+        """Report once that this worker's share of a run is done. Each later report repeats it."""
         session = self.session
         if session is None or session.closed or session.run["id"] == self._told_spent or not session.spent:
             return
@@ -162,11 +162,11 @@ class WorkerRole:
         return None if offset_ns is None or error_ns is None else (offset_ns, error_ns)
 
     def _on_clock_step(self) -> None:
-        """No batch holds records of before and after: each is placed by one offset."""
+        """Close the batch: one offset applies to it, so that it must not span a step."""
         self._users.close_batch()
 
     def _on_over(self, over: RunMessage) -> None:
-        """The run ended while this worker could not be reached: nobody takes its records any more."""
+        """End a run that ended while this worker could not be reached: its records are no longer accepted."""
         run = over.run
         self._shipper.over(run)
         session = self.session
@@ -175,7 +175,7 @@ class WorkerRole:
             self._end(session)
 
     def _on_cut(self, cut: RunMessage) -> None:
-        """The master waits no longer for requests under way."""
+        """Cut the drain short: the master no longer waits for requests in flight."""
         session = self.session
         if session is not None and session.run["id"] == cut.run:
             session.cut_short()
@@ -184,30 +184,30 @@ class WorkerRole:
         run = flush.run
         session, last = self.session, self._last_word
         if self._ending == run:
-            return  # its last word will come
+            return  # its final counts will follow
         if last is not None and last.run == run:
-            self._mail.send(messages.DONE, last)  # said before, and lost on its way
+            self._mail.send(messages.DONE, last)  # sent before, and lost
         elif session is not None and session.run["id"] == run:
             self._end(session)
-        else:  # this worker had no part in it
+        else:  # this worker took no part in it
             self._over.add(run)
             self._mail.send(messages.DONE, CountsMessage(run=run, finished=0, in_flight=0))
 
     def _end(self, session: LoadSession) -> None:
-        """End this worker's part of the run: drain, stop the users, send what there is."""
+        """End this worker's part of the run: drain, stop the users, send everything."""
         self._ending = run = session.run["id"]
         self._over.add(run)
-        self._runner.stop()  # drains, then the users end as --stop-timeout says
+        self._runner.stop()  # drains, then the users end as --stop-timeout defines
         self._flush(session)
 
     def _flush(self, session: LoadSession) -> None:
-        """Send all of the run and say that it was all; the master waits for this word."""
+        """Send all batches of the run and then the final counts, which the master waits for."""
         run = session.run["id"]
         self._users.close()
         counts = self._counts()
         assert counts is not None
         self._shipper.foretell(run, self._facts(counts))
-        # Once Locust has ended the greenlet that receives, no acknowledgement can come: do not wait for one.
+        # After Locust has ended the receiving greenlet no acknowledgement can arrive.
         receives = len(self._runner.greenlet) > 0
         timeout_s = session.settings.flush_timeout_s
         if not self._shipper.flush(timeout_s, hears=receives) and receives:
@@ -222,7 +222,7 @@ class WorkerRole:
         return self._users.counts(self._shipper.unsent, self._shipper.dropped)
 
     def _facts(self, counts: CountsMessage) -> WorkerFacts:
-        """The last word as a spool keeps it, for a master that does not hear it."""
+        """Final counts as stored in a spool, for a master that does not receive them."""
         session = self.session
         assert session is not None
         return worker_facts(self._runner.client_id, session.worker_index, counts)
@@ -234,18 +234,18 @@ class WorkerRole:
         self._live.add_to(data)
 
     def on_interrupt(self, number: int) -> bool:
-        """Ctrl-C, for the ``number``-th time; gives whether all is done that is to be done.
+        """Handle the ``number``-th Ctrl-C; return whether nothing more must be done.
 
-        The first one may be that which the master has heard as well, and has told of: it cuts nothing.
+        The first one may be the one that the master has received as well and has reported: it cuts nothing.
         """
         if number == 1 or self._ending is None:
             return False
         return self._users.cut_short() or number == 2
 
     def _on_quitting(self, **_: object) -> None:
-        """This worker is told to end (SIGTERM, Ctrl-C, the master's word): no record stays behind.
+        """Deliver all records before this worker quits (SIGTERM, Ctrl-C, the master's message).
 
-        Runs before Locust's own listener, while messages still come and go.
+        Runs before Locust's own listener, while messages can still be sent and received.
         """
         session = self.session
         if session is None:

@@ -1,1 +1,1 @@
-"""One run at the process that has its directory: its preparation, its workers, its end."""
+"""One run in the process that owns its directory: its preparation, its workers, its end."""

@@ -1,4 +1,4 @@
-"""A run's report, made by a process of its own: neither its work nor its memory is the master's."""
+"""Report of a run, made in a process of its own, which uses neither the time nor the memory of the master."""
 
 from pathlib import Path
 from signal import SIGKILL, strsignal
@@ -12,23 +12,22 @@ from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
 from llm_locust.swarm.process.children import LateError, run_elsewhere
 from llm_locust.swarm.process.offload import off_the_hub
 
-#: A report that takes longer than this, and than its records take at this pace, hangs: it is some hundred
-#: times what a slow machine needs.
+#: Time limits of a report, some hundred times what a slow machine needs: a constant, and by records.
 PATIENCE_S = 900.0
 _SLOWEST_BYTES_PER_S = 100_000
 
 
 class FinishError(ValueError):
-    """There is no report; the text says why and what to do."""
+    """A report that could not be made; the text says why and what to do."""
 
 
 def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
-    """:func:`llm_locust.report.run.finish.finish_run` in a process of its own; other greenlets run on.
+    """Run :func:`llm_locust.report.run.finish.finish_run` in its own process while other greenlets run.
 
-    To be called in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`.
+    Call it in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`.
 
     Raises:
-        FinishError: it could not be started, was killed, took longer than :func:`patience_s`, or said why
+        FinishError: it could not be started, was killed, took longer than :func:`patience_s`, or reported why
             there is no report.
     """
     words = ["--allow-incomplete"] * allow_incomplete
@@ -47,7 +46,7 @@ def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
 
 
 def patience_s(run: Path) -> float:
-    """How long the report of a run may take: by the size of its records."""
+    """Time limit of a run's report, by the size of its records."""
     files = [run / name for name in (FRAMES_FILE, REQUESTS_FILE)]
     size = sum(file.stat().st_size for file in files if file.is_file())
     return PATIENCE_S + size / _SLOWEST_BYTES_PER_S
@@ -57,11 +56,11 @@ def _read_summary(run: Path) -> Summary:
     try:
         return read_summary((run / SUMMARY_FILE).read_bytes())
     except (OSError, ValueError) as e:
-        raise FinishError(f"its {SUMMARY_FILE} was written and cannot be read: {e}") from e
+        raise FinishError(f"its {SUMMARY_FILE} was written but cannot be read: {e}") from e
 
 
 def _judge(code: int, said: bytes, run: Path) -> int | None:
-    """The report's exit code (raises FinishError where there is no report)."""
+    """Exit code of the report (raises FinishError if there is no report)."""
     try:
         answer = msgspec.json.decode(said, type=FinishAnswer)
     except ValueError:

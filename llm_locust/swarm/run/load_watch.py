@@ -1,4 +1,4 @@
-"""What the side with the run directory watches of a load: its rate in the web UI, and its end."""
+"""Watch of a load where the run directory is: its rate in the web UI, and its end."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.25
 
-#: A change of the rate is told so long before it comes into force.
+#: Notice with which a change of the rate is sent before it takes effect.
 RATE_NOTICE_S = 1.0
 
 
 def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
-    """See that the options fit the user classes (raises UsageError)."""
+    """Check that the options fit the user classes (raises UsageError)."""
     classes = list(user_classes)
     found = [cls.__name__ for cls in classes if open_loop_class([cls], settings) is not None]
     flag = settings.load.open_loop_option
@@ -40,7 +40,7 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
 
 
 def checked_trace(load: LoadSettings) -> Trace | None:
-    """The trace of the options, if they have one, opened (raises UsageError)."""
+    """Open the trace of the options, if there is one (raises UsageError)."""
     if load.trace is None:
         return None
     try:
@@ -50,7 +50,7 @@ def checked_trace(load: LoadSettings) -> Trace | None:
 
 
 def check_shares(load: LoadSettings, workers: int) -> None:
-    """See that every worker may send (raises UsageError)."""
+    """Check that every worker may send at least one request at a time (raises UsageError)."""
     if load.max_in_flight is not None and load.max_in_flight < workers:
         raise UsageError(
             f"--max-in-flight: {load.max_in_flight} requests cannot be shared by {workers} workers; "
@@ -59,10 +59,10 @@ def check_shares(load: LoadSettings, workers: int) -> None:
 
 
 def describe(load: LoadSettings, users: int) -> str:
-    """What is said of an open loop when it starts."""
+    """Log text for the start of an open loop."""
     if load.users_are_rate:
         return f"open loop: users mean requests per second, {users} now; changing their number changes it"
-    return "open loop: the schedule says when requests are sent; the number of users is ignored"
+    return "open loop: the schedule sets when requests are sent; the number of users is ignored"
 
 
 class LoadWatch:
@@ -70,8 +70,8 @@ class LoadWatch:
 
     Args:
         runner: Locust's, which knows the number of users.
-        look: brings the roster's counts up to date, where nobody sends them.
-        present: whether a worker is there.
+        look: updates the roster's counts, if no messages do.
+        present: whether a worker is connected.
         tell: sends a change of the rate to all workers.
         end: stops the load.
     """
@@ -96,7 +96,7 @@ class LoadWatch:
         self._rules = StopWatch(run.settings.load.stop_rules)
 
     def watch(self) -> None:
-        """A greenlet's life: until a rule ends the run, or something else does."""
+        """Watch the load until a rule ends the run, or something else does."""
         run = self._run
         while run.stopped_ns is None:
             gevent.sleep(WATCH_INTERVAL_S)
@@ -129,7 +129,7 @@ class LoadWatch:
         return self._rules.look(self._run.clock.now_ns() * 1e-9, totals(participants.values()))
 
     def _all_spent(self, participants: dict[str, Participant]) -> bool:
-        """Every worker of the run's start that is still there has done its share, and one at least has."""
+        """Whether every connected worker of the run's start has done its share, and at least one has."""
         starters = {worker: p for worker, p in participants.items() if not p.late}
         spent = [p.counts is not None and p.counts.load.spent for p in starters.values()]
         gone = [p.done or not self._present(worker) for worker, p in starters.items()]
@@ -137,7 +137,7 @@ class LoadWatch:
 
 
 def totals(participants: Iterable[Participant]) -> Totals:
-    """What the workers last said, summed up."""
+    """Sum of the workers' newest counts."""
     counts = [p.counts for p in participants if p.counts is not None]
     return Totals(
         ok=sum(c.load.ok for c in counts),

@@ -1,4 +1,4 @@
-"""What is checked before any load: the host answers, the model is there, the results have a place."""
+"""Checks before any load: the host answers, the model exists, the run directory can be written."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from locust import User
     from locust.env import Environment
 
-#: Every check together answers within this, or the server counts as unreachable.
+#: Time limit of all checks together, after which the server counts as unreachable.
 CHECK_TIMEOUT_S = 10.0
 
 _SHOWN_MODELS = 20
 
 
 class RefusedError(UsageError):
-    """The server is there and refuses access."""
+    """The server answers but refuses access."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedServer:
-    """The server as it answered: the API's base path and the model to ask for."""
+    """Result of the check: the API's base path and the model to request."""
 
     base: str
     model: str
@@ -57,11 +57,11 @@ class _Models(msgspec.Struct):
 
 
 def host_of(environment: "Environment", settings: Settings) -> str:
-    """Where the load goes: the first of ``--targets``, ``-H`` or the web UI's form, else what the user
-    classes say.
+    """Host of the load: the first of ``--targets``, ``-H`` or the web UI's form, else that of the user
+    classes.
 
     Raises:
-        UsageError: nobody says, or the classes do not agree.
+        UsageError: none is given, or the classes do not agree.
     """
     if settings.deployment.targets:
         return settings.deployment.targets[0].removeprefix(DNS)
@@ -76,7 +76,7 @@ def host_of(environment: "Environment", settings: Settings) -> str:
 
 
 def check_hosts(environment: "Environment") -> None:
-    """See that no host has a key in it: the web UI and Locust's reports show them (raises UsageError)."""
+    """Check that no host contains a key: the web UI and Locust's reports show hosts (raises UsageError)."""
     named = {"-H": environment.host, **{f"{c.__name__}.host": c.host for c in environment.user_classes}}
     for where, host in named.items():
         if host and (found := url_secret(host)):
@@ -87,8 +87,8 @@ def check_hosts(environment: "Environment") -> None:
 
 
 def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> None:
-    """See that the workload fits the endpoint of every user class that sends it, and that its
-    headers and validators can be used (raises UsageError)."""
+    """Check that the workload fits the endpoint of every user class that sends it, and that its headers and
+    validators can be used (raises UsageError)."""
     user_classes = list(user_classes)
     _check_scenario(settings, user_classes)
     for endpoint in own_endpoints(user_classes):
@@ -108,7 +108,7 @@ def check_workload(settings: Settings, user_classes: "Iterable[type[User]]") -> 
 
 
 def own_endpoints(user_classes: "Iterable[type[User]]") -> list[Dialect]:
-    """What user classes have as their ``endpoint`` (raises UsageError)."""
+    """Dialects of the user classes (raises UsageError)."""
     found: dict[Dialect, None] = {}
     for cls in user_classes:
         if (endpoint := getattr(cls, "endpoint", None)) is not None:
@@ -120,7 +120,7 @@ def own_endpoints(user_classes: "Iterable[type[User]]") -> list[Dialect]:
 
 
 def probed_endpoint(settings: Settings, user_classes: "Iterable[type[User]]") -> Dialect:
-    """The endpoint that requests of the load are for; the first where there are several."""
+    """Endpoint of the load's requests; the first if there are several."""
     for cls in user_classes:
         if getattr(cls, "sends_scenario", False):
             return settings.kinds[0].endpoint
@@ -130,7 +130,7 @@ def probed_endpoint(settings: Settings, user_classes: "Iterable[type[User]]") ->
 
 
 def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> None:
-    """See that what the scenario says beside options has a user class that does it."""
+    """Check that a user class sends what the scenario defines in addition to options."""
     scenario = settings.scenario
     sends = any(getattr(cls, "sends_scenario", False) for cls in user_classes)
     if scenario is not None and not sends and scenario.classes != sole_class({}):
@@ -167,10 +167,10 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
 
 
 def _list_models(target: Target, settings: Settings, own: Sequence[Dialect]) -> tuple[str, list[str] | None]:
-    """The base under which ``/models`` answers, and the models; None where the server has no list.
+    """Return the base under which ``/models`` answers, and the models; None if the server has no list.
 
-    A prefix that is not followed by ``/v1`` on this server answers 404 there: then the path is tried
-    as it was given.
+    If the server has no ``/v1`` below a prefix, that path answers 404: then the path is tried as it was
+    given.
     """
     headers = request_headers(settings, *DIALECTS.values(), *own)
     pool = make_pool(target, settings)
@@ -214,10 +214,10 @@ def _choose(asked: str | None, models: list[str] | None, host: str) -> str:
 
 
 def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: bool) -> Path:
-    """Make this run's directory: ``--out``, or ``runs/<time>-<name>``.
+    """Create this run's directory: ``--out``, or ``runs/<time>-<name>``.
 
     Args:
-        again: an earlier run of this process has used ``--out``; this one gets a number behind it.
+        again: an earlier run of this process has used ``--out``; this one gets a number appended.
 
     Raises:
         UsageError: it cannot be written, or holds another run.
@@ -234,7 +234,7 @@ def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: b
 
 
 def check_run_dir(settings: Settings) -> None:
-    """See that ``--out`` can be used, before there is a run (raises UsageError)."""
+    """Check that ``--out`` can be used, before there is a run (raises UsageError)."""
     if settings.out is None:
         _probe(Path("runs"))
     elif holds_a_run(settings.out):
@@ -246,20 +246,20 @@ def check_run_dir(settings: Settings) -> None:
 
 
 def check_upload(settings: Settings) -> None:
-    """See that ``--upload`` names a place that there can be (raises UsageError)."""
+    """Check that ``--upload`` is a valid destination (raises UsageError)."""
     if settings.upload is None:
         return
     try:
         check_address(settings.upload)
         if not settings.upload.startswith(("s3://", "gs://")):
             open_destination(settings.upload)
-        # An object store's client starts threads: it is opened in the process that uploads.
+        # An object store's client starts threads, so it is opened in the process that uploads.
     except UploadError as e:
         raise UsageError(f"--upload: {e}") from e
 
 
 def check_metrics(settings: Settings) -> None:
-    """See that ``--metrics-url`` can be scraped as its options say (raises UsageError)."""
+    """Check that ``--metrics-url`` can be scraped with its options (raises UsageError)."""
     if not settings.deployment.metrics.urls:
         return
     try:

@@ -1,4 +1,4 @@
-"""How a headless run shows that it goes on: a panel on a terminal, a line now and then in a log."""
+"""Progress of a headless run: a panel on a terminal, an occasional line in a log."""
 
 import atexit
 import logging
@@ -23,11 +23,11 @@ LINE_INTERVAL_S = 10.0
 
 
 def show_progress(environment: Environment, store: LiveStore | None, mode: ProgressMode) -> None:
-    """Show how a headless run goes, instead of Locust's table. To be called while the process starts.
+    """Show the progress of a headless run instead of Locust's table. Call it while the process starts.
 
     Args:
         store: None on a worker, which shows nothing.
-        mode: ``auto`` gives way to Locust's ``--print-stats``, which asks for its table.
+        mode: ``auto`` yields to Locust's ``--print-stats``, which asks for its table.
     """
     options = environment.parsed_options
     assert options is not None
@@ -35,7 +35,7 @@ def show_progress(environment: Environment, store: LiveStore | None, mode: Progr
         return
     if mode == "locust" or (mode == "auto" and getattr(options, "print_stats", False)):
         return
-    # Locust starts its printer after this, unless only the last table is asked for, which still comes.
+    # Locust starts its printer after this, unless only the last table is requested, which is still printed.
     options.only_summary = True
     if mode == "rich" or (mode == "auto" and _can_draw()):
         panel = _Panel(store)
@@ -64,7 +64,7 @@ def _say(store: LiveStore) -> None:
 
 
 class _Panel:
-    """A panel below the log on stderr, drawn in the event loop; it goes when the process ends."""
+    """Panel below the log on stderr, drawn in the event loop; it disappears when the process ends."""
 
     def __init__(self, store: LiveStore) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class _Panel:
         self._handlers: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
 
     def show(self) -> None:
-        """Draw it anew, while a run goes on."""
+        """Draw it again while a run goes on."""
         if not _going_on(self._store):
             return
         panel = ProgressPanel(_progress(self._store))
@@ -83,7 +83,7 @@ class _Panel:
             self._live.update(panel, refresh=True)
 
     def close(self) -> None:
-        """Take it away: what follows is printed from its place on."""
+        """Remove it: later output starts at its position."""
         if self._live is not None:
             for handler, stream in self._handlers:
                 handler.setStream(stream)
@@ -92,18 +92,18 @@ class _Panel:
 
     def _open(self, panel: ProgressPanel) -> None:
         stderr = sys.stderr
-        # Without rich's own thread: it would draw from outside the event loop.
+        # Without rich's own thread, which would draw from outside the event loop.
         self._live = Live(panel, console=self._console, auto_refresh=False, transient=True)
         self._live.start(refresh=True)
-        atexit.register(self.close)  # an end that no event tells of would leave the cursor hidden
-        # The log goes above the panel, through rich's stand-in for stderr.
+        atexit.register(self.close)  # an exit without an event would leave the cursor hidden
+        # The log appears above the panel, through rich's replacement of stderr.
         self._handlers = [(handler, stderr) for handler in _stream_handlers() if handler.stream is stderr]
         for handler, _ in self._handlers:
             handler.setStream(sys.stderr)
 
 
 def _stream_handlers() -> list["logging.StreamHandler[TextIO]"]:
-    """Of all loggers: Locust's have handlers of their own."""
+    """Handlers of all loggers: Locust's have handlers of their own."""
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     handlers = dict.fromkeys(h for each in loggers if isinstance(each, logging.Logger) for h in each.handlers)
     return [handler for handler in handlers if isinstance(handler, logging.StreamHandler)]

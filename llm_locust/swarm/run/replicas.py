@@ -1,6 +1,6 @@
-"""The replicas before the load: found by name or address, waited for, and asked for what a run needs of them.
+"""Replicas before the load: found by name or address, waited for, and checked for what a run needs.
 
-A run that starts with five of eight replicas measures another deployment.
+A run that starts with five of eight replicas would measure another deployment.
 """
 
 import logging
@@ -38,10 +38,10 @@ from llm_locust.workload.text.prompts import Prompt
 
 logger = logging.getLogger(__name__)
 
-#: Replicas that are asked at once.
+#: Most replicas queried at once.
 _AT_ONCE = 64
 
-#: Fields of --body that would keep an answer from being one token of a plain answer.
+#: Fields of --body that would keep the answer from being one plain token.
 _NOT_ASKED = ("stream", "stream_options", "ignore_eos", "min_tokens", *LIMIT_FIELDS)
 
 _CLOCK = Clock(sleep=gevent.sleep)
@@ -57,13 +57,13 @@ def wait_for_replicas(
     """Find the replicas and wait until all of them serve.
 
     Args:
-        host: where the load goes, where there are no targets.
-        endpoint: the one that requests of the load are for.
-        within_s: less patience than the settings have.
+        host: target of the load, if there are no targets.
+        endpoint: endpoint of the load's requests.
+        within_s: time limit below that of the settings.
 
     Raises:
-        UsageError: some are missing within the time (who, and why), a name that has no address, or
-            access that is refused.
+        UsageError: some are missing after the time limit (which, and why), a name has no address, or access
+            is refused.
     """
     deployment = settings.deployment
     bound_s = patience_s(deployment)
@@ -100,7 +100,7 @@ def _tell(ready: Ready, waited_s: float) -> None:
 
 
 class _Probe:
-    """Asks replicas; ``bases`` is what was found of those that serve."""
+    """Queries replicas; ``bases`` is the API base found for those that serve."""
 
     def __init__(self, settings: Settings, endpoint: Dialect, timeout_s: float) -> None:
         self.bases: dict[str, str] = {}
@@ -115,14 +115,14 @@ class _Probe:
         self.check = look(self._health, self._complete)
 
     def together(self, check: Check, urls: Sequence[str]) -> list[str | None]:
-        """What ``check`` finds of each (raises _RefusedError)."""
+        """Results of ``check`` for each URL, run concurrently (raises _RefusedError)."""
         found: list[str | None] = Greenlets(_AT_ONCE).map(check, urls)
         if self._refusal is not None:
             raise _RefusedError(self._refusal)
         return found
 
     def replica(self, url: str) -> str | None:
-        """The name that the answer to one real request has of its replica; raises as :meth:`_one_token`."""
+        """Name of the replica in its answer to one real request; raises as :meth:`_one_token`."""
         try:
             answer, _ = self._one_token(url)
         except ValueError:
@@ -139,11 +139,11 @@ class _Probe:
         return None
 
     def _one_token(self, url: str) -> tuple[Plain, str]:
-        """The answer to a request of one token, and the URL of the API that gave it.
+        """Return the answer to a request of one token, and the URL of the API that gave it.
 
         Raises:
-            ValueError: it is none; UsageError, which is one, where the model cannot be found.
-            _RefusedError: of :meth:`replica`, where access is refused.
+            ValueError: it is not a valid answer; UsageError, a subclass, if the model cannot be found.
+            _RefusedError: access is refused.
         """
         try:
             found = check_target(url, self._settings, [self._endpoint])
@@ -160,7 +160,7 @@ class _Probe:
         except DECODE_ERRORS:
             said = None
         if not isinstance(said, dict) or said.get("error"):
-            raise ValueError("a request of one token was answered by something that is no answer")
+            raise ValueError("a request of one token was answered by something that is not an answer")
         return answer, target.url
 
     def _ask(self, target: Target, method: str, path: str, body: bytes = b"") -> Plain:
@@ -180,7 +180,8 @@ def _one_token_body(settings: Settings, endpoint: Dialect, model: str) -> bytes:
 
 
 def post_to(settings: Settings, timeout_s: float) -> Callable[[str], int]:
-    """Posts nothing to a URL of a replica and gives the status; raises ValueError without an answer."""
+    """Return a function that posts an empty body to a URL of a replica and returns the status; it raises
+    ValueError without an answer."""
 
     def post(url: str) -> int:
         target = Target.parse(url)
@@ -200,19 +201,19 @@ def _path_of(url: str) -> str:
 
 
 def _beside(path: str, url: str) -> str:
-    """A path that servers have beside their API, not below its version."""
+    """Path that servers have next to their API, not below its version."""
     base = Target.parse(url).base
     return base[: base.rfind("/v1")] + path if base.endswith("/v1") else path
 
 
 def _addresses(urls: Sequence[str], within_s: float, expected: int | None) -> list[str]:
-    """The URLs, one for each address of a host that stands for all of its.
+    """Expand each host that has several addresses to one URL per address.
 
     Args:
-        expected: so many there have to be, within the time.
+        expected: number of addresses to wait for.
 
     Raises:
-        NotReadyError: fewer, or a host without an address.
+        NotReadyError: there are fewer, or a host has no address.
     """
     end_s = _CLOCK.now_s() + within_s
     while True:
@@ -225,7 +226,7 @@ def _addresses(urls: Sequence[str], within_s: float, expected: int | None) -> li
             return found
         if _CLOCK.now_s() + EVERY_S > end_s:
             raise NotReadyError(
-                f"{', '.join(urls)}: {missing} after {within_s:.0f} s; the name is to have one address a "
+                f"{', '.join(urls)}: {missing} after {within_s:.0f} s; the name must have one address per "
                 "replica, as that of a headless Service"
             )
         _CLOCK.sleep(EVERY_S)

@@ -1,4 +1,4 @@
-"""Who takes part in a run: the workers as the side with the run directory knows them."""
+"""Participants of a run: its workers, as seen by the process with the run directory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,10 +8,10 @@ from llm_locust.core.manifest import NodeHealth, WorkerFacts
 from llm_locust.swarm.channel.messages import CountsMessage
 from llm_locust.swarm.delivery.collector import Inbox
 
-#: A worker that was heard within this time may still come back: the run's end waits for it.
+#: A worker heard from within this time may still come back: the run's end waits for it.
 SILENT_S = 15.0
 
-#: Faults of one worker that the manifest names.
+#: Most faults of one worker listed in the manifest.
 MOST_FAULTS = 5
 
 
@@ -22,31 +22,31 @@ def place_key(worker: str) -> str:
 
 @dataclass(slots=True)
 class Participant:
-    """One worker. Times are of the run's clock."""
+    """One worker. Times are on the run's clock."""
 
     joined_ns: int
     late: bool
     heard_ns: int
     counts: CountsMessage | None = None
-    done: bool = False  # said that nothing more will come of it
-    left: bool = False  # said so before the run was stopped
-    most_finished: int = 0  # of all counts that came
+    done: bool = False  # it announced that nothing more will follow
+    left: bool = False  # it announced so before the run was stopped
+    most_finished: int = 0  # largest of all counts received
     faults: list[str] = field(default_factory=list)
 
     def fault(self, text: str) -> None:
-        """Note what makes its count of records doubtful; the first few, each once."""
+        """Record a reason to doubt its count of records; the first few, each once."""
         if text not in self.faults and len(self.faults) < MOST_FAULTS:
             self.faults.append(text)
 
     def take(self, counts: CountsMessage) -> None:
-        """Keep counts unless newer ones came before them. The number of finished requests never falls."""
+        """Keep the newest counts. The number of finished requests must not fall."""
         if self.counts is not None and counts.number < self.counts.number:
             return
         if counts.finished < self.most_finished:
-            self.fault(f"it said that {counts.finished} requests had finished, after {self.most_finished}")
+            self.fault(f"it reported {counts.finished} finished requests, after {self.most_finished}")
         elif self.done and counts.finished > self.most_finished:
             self.fault(
-                f"{counts.finished} requests had finished after its last word said {self.most_finished}"
+                f"it reported {counts.finished} finished requests after a final count of {self.most_finished}"
             )
             self.done = False
         self.most_finished = max(self.most_finished, counts.finished)
@@ -54,16 +54,16 @@ class Participant:
 
 
 class Roster:
-    """The workers of one run.
+    """Workers of one run.
 
-    A worker's index is its place among the names in order, so that a run with the same names has the
-    same random streams, in whatever order they connected; those that join late come behind.
+    A worker's index is the position of its name in sorted order, so that a run with the same names has the
+    same random streams, in whatever order they connected. Workers that join late are appended.
 
     Attributes:
         places: :func:`place_key` of each worker, by index; it grows with late joiners.
 
     Args:
-        run: the run's id; counts of another one are not taken.
+        run: the run's id; counts of another one are ignored.
         now_ns: the run's clock.
     """
 
@@ -85,7 +85,7 @@ class Roster:
         return self._participants[worker]
 
     def heard(self, worker: str, counts: CountsMessage | None = None) -> Participant:
-        """A worker gave a sign of life, and perhaps said how far it is; one not known yet joins late."""
+        """Note a sign of life of a worker, and its counts if given; an unknown worker joins late."""
         participant = self._participants.get(worker) or self._join(worker, late=True)
         participant.heard_ns = self._now_ns()
         if counts is not None and counts.run == self._run:
@@ -93,23 +93,23 @@ class Roster:
         return participant
 
     def fault(self, worker: str, text: str) -> None:
-        """Note what makes a worker's count of records doubtful; of one that has no part nothing is noted."""
+        """Record a reason to doubt a worker's count of records; ignored for a worker that takes no part."""
         if worker in self._participants:
             self._participants[worker].fault(text)
 
     def done(self, worker: str, counts: CountsMessage, *, stopped: bool) -> None:
-        """A worker's last word on the run, which was told to stop or not."""
+        """Note a worker's final counts of the run, which was stopped or not."""
         participant = self.heard(worker, counts)
         if counts.finished < participant.most_finished:
             participant.fault(
-                f"its last word said that {counts.finished} requests had finished, "
+                f"its final counts have {counts.finished} finished requests, "
                 f"after {participant.most_finished}"
             )
         participant.left = participant.left or not (stopped or participant.done)
         participant.done = True
 
     def awaited(self, present: Callable[[str], bool]) -> list[str]:
-        """Workers whose last word may still come: they are there, or were a moment ago."""
+        """Workers whose final counts may still arrive: they are connected, or were a moment ago."""
         recently_ns = self._now_ns() - round(SILENT_S * 1e9)
         return [
             worker
@@ -119,12 +119,12 @@ class Roster:
 
     @property
     def drained_ns(self) -> int | None:
-        """The longest time from a worker's load's end to the end of its drain; None before the first."""
+        """Longest time from the end of a worker's load to the end of its drain; None before the first."""
         told = (p.counts.load.drained_ns for p in self._participants.values() if p.counts is not None)
         return max((ns for ns in told if ns is not None), default=None)
 
     def facts(self, inboxes: Mapping[str, Inbox]) -> list[WorkerFacts]:
-        """What the manifest says of each worker, by index; without a last word it counts as lost."""
+        """Facts of each worker for the manifest, by index; without final counts it counts as lost."""
         order = {key: index for index, key in enumerate(self.places)}
         facts = [
             _facts(worker, order[place_key(worker)], participant, inboxes.get(worker) or Inbox())
@@ -147,7 +147,7 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         finished, in_flight = inbox.finished, inbox.in_flight or 0
     faults = list(p.faults)
     if p.done and inbox.rows > (finished or 0):
-        faults.append(f"{inbox.rows} records came of {finished or 0} requests that it had finished")
+        faults.append(f"{inbox.rows} records were received for {finished or 0} finished requests")
     return WorkerFacts(
         id=worker,
         index=index,

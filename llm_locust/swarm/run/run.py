@@ -1,4 +1,4 @@
-"""One run at the side that has its directory: what came, what is known of it, what it amounts to."""
+"""One run in the process that owns its directory: what it received, its facts, its result."""
 
 import logging
 import sys
@@ -41,13 +41,13 @@ logger = logging.getLogger(__name__)
 
 _VERSIONED = ("llm-locust", "locust", "gevent", "numpy", "pyarrow", "openai")
 
-#: The manifest in the run directory is never older than this: what a master that dies leaves behind.
+#: Greatest age of the manifest in the run directory, which is all that a master that dies leaves behind.
 MANIFEST_INTERVAL_S = 5.0
 
 
 @dataclass(slots=True)
 class ActiveRun:
-    """A run from the first user to the report. Times are nanoseconds of the run's clock."""
+    """A run from the first user to the report. Times are nanoseconds on the run's clock."""
 
     info: RunInfo
     name: str
@@ -66,20 +66,20 @@ class ActiveRun:
     open_loop: bool = False
     stopped_ns: int | None = None
     drained_ns: int | None = None
-    stop_reason: str = ""  # the rule, or the fault, that ended the load
+    stop_reason: str = ""  # the rule or fault that ended the load
     cut_short: bool = False  # it was a fault
     ended_ns: int | None = None
-    finishing: bool = False  # all records are in, or given up: the report is being made, or is there
+    finishing: bool = False  # all records are in, or given up: the report is being made, or exists
     report: Report | None = None
     failure: str | None = None  # why there is no report
-    uploaded: bool | None = None  # whether it is where --upload wants it; None where it says nothing
+    uploaded: bool | None = None  # whether it is at the destination of --upload; None without one
     _scraping: Scraping | None = None
     _keeper: "gevent.Greenlet[[], None] | None" = None
     _caller: "gevent.Greenlet[..., None] | None" = None
     _resting: Event = field(default_factory=Event)
 
     def begin(self) -> None:
-        """Write the first manifest, for this directory and for the workers' spools, and keep it up to date.
+        """Write the first manifest, to this directory and for the workers' spools, and keep it up to date.
 
         Raises:
             OSError: it cannot be written.
@@ -101,22 +101,22 @@ class ActiveRun:
             self._caller = gevent.spawn(
                 self.calls.watch, self.clock.now_ns(), lambda: self.stopped_ns is not None
             )
-        self.info["origin_ns"] += self.clock.now_ns() - begun_ns  # a schedule begins when all this is done
+        self.info["origin_ns"] += self.clock.now_ns() - begun_ns  # a schedule starts when all this is done
 
     def stopped(self) -> None:
-        """The load has ended: no request begins any more. The measured window ends here."""
+        """Note the end of the load: no request starts any more. The measured window ends here."""
         if self.stopped_ns is None:
             self.stopped_ns = self.clock.now_ns()
 
     def drained(self) -> None:
-        """No request is under way any more, or none is waited for."""
+        """Note the end of the drain: no request is in flight any more, or none is waited for."""
         if self.stopped_ns is not None and self.drained_ns is None:
             took_ns = self.roster.drained_ns
             self.drained_ns = self.clock.now_ns() if took_ns is None else self.stopped_ns + took_ns
 
     @property
     def stopped_ago_s(self) -> float | None:
-        """The time since the load has ended; None before."""
+        """Time since the end of the load; None before."""
         return None if self.stopped_ns is None else (self.clock.now_ns() - self.stopped_ns) * 1e-9
 
     def manifest(self) -> Manifest:
@@ -160,11 +160,11 @@ class ActiveRun:
 
     @property
     def patience_s(self) -> float:
-        """How long the last records are waited for once the users have stopped."""
+        """Longest wait for the last records once the users have stopped."""
         return self.settings.flush_timeout_s + 5.0
 
     def finish(self) -> None:
-        """Close the file, then have it compacted and the report made, in a process of its own."""
+        """Close the file, then compact it and make the report in a process of its own."""
         self._rest()
         if self._scraping is not None:
             self._scraping.end()
@@ -175,14 +175,14 @@ class ActiveRun:
             off_the_hub(write_manifest, self.path, self.manifest())
             self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.allow_incomplete)
             self._upload()
-        except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more
+        except (OSError, ValueError) as e:  # a full disk or a damaged file: a traceback would add nothing
             self._failed(e)
         except Exception as e:
             self._failed(e)
             logger.exception("this is a defect of llm-locust")
 
     def _upload(self) -> None:
-        """Copy the run to where ``--upload`` says, in a process of its own; what failed is said."""
+        """Copy the run to the destination of ``--upload`` in a process of its own; log a failure."""
         if self.settings.upload is None:
             return
         self.uploaded, told = upload_elsewhere(self.path, self.settings.upload)
@@ -192,7 +192,7 @@ class ActiveRun:
             logger.error("the run stays in %r: %s", str(self.path), told)
 
     def discard(self) -> None:
-        """Of a run that did not come about nothing stays."""
+        """Remove every file of a run that never started."""
         self._rest()
         if self._scraping is not None:
             self._scraping.discard()
@@ -207,16 +207,16 @@ class ActiveRun:
             self.live.observe_servers(servers)
 
     def _keep_live(self) -> None:
-        """The last live figures, for the report to be held against the records."""
+        """Write the last live figures, which the report compares with the records."""
         if self.live is not None and self.live.run.id == self.info["id"]:
             try:
                 off_the_hub(write_live_end, self.path, live_end(self.live))
-            except OSError as e:  # the report can do without
-                logger.warning("the last live figures cannot be kept: %s", e.strerror or e)
+            except OSError as e:  # the report does not need them
+                logger.warning("could not write the last live figures: %s", e.strerror or e)
 
     def _failed(self, error: Exception) -> None:
         self.failure = f"the report of {str(self.path)!r} could not be written: {one_line(error)}"
-        logger.error("%s; the records that came are kept there", self.failure)
+        logger.error("%s; the records received are kept there", self.failure)
 
     def _keep_manifest(self) -> None:
         failing = False
@@ -230,7 +230,7 @@ class ActiveRun:
                 failing = True
 
     def _rest(self) -> None:
-        """No more manifests in between: one that is being written would meet the last one."""
+        """Stop writing manifests: one in progress would collide with the final one."""
         self._resting.set()
         if self._keeper is not None:
             self._keeper.join(SETTLE_WITHIN_S)
@@ -244,7 +244,7 @@ def _versions() -> dict[str, str]:
 
 
 def _command(settings: Settings) -> list[str]:
-    """The command line, the values of headers and other secrets blanked out."""
+    """Command line, with the values of headers and other secrets blanked out."""
     secret = [row.flag for row in OPTIONS if row.secret]
     words: list[str] = []
     hide = False

@@ -1,6 +1,7 @@
-"""The scraper of one run's server metrics: a process beside this one, from before the first user to the end.
+"""Scraper of one run's server metrics: a process that runs from before the first user to the end.
 
-Whatever becomes of it, the load is not concerned: what was scraped stays, and the run says what is missing.
+A failure of the scraper does not affect the load: what was scraped is kept, and the run reports what is
+missing.
 """
 
 import logging
@@ -22,16 +23,16 @@ from llm_locust.swarm.process.children import Child
 
 logger = logging.getLogger(__name__)
 
-#: The first users wait so long for the counters' first values, which the increases are counted from.
+#: Longest delay of the first users for the counters' first values, which increases are counted from.
 FIRST_WORD_S = 5.0
 
-#: Its last scrape takes 2 s; then it makes one file of all that it has, half a second a million samples.
+#: Time limit of its end: a last scrape of 2 s, then a merge at half a second per million samples.
 END_S = 60.0
 
-#: Variables of the environment that say to a pod where its cluster's API server is.
+#: Environment variables that hold the address of a pod's API server.
 _CLUSTER = ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS")
 
-#: Lines of the scraper that are handed on in a minute.
+#: Most lines of the scraper that are logged in a minute.
 _LINES_A_MINUTE = 20
 
 
@@ -39,7 +40,7 @@ class Scraping:
     """Scrapes into a run directory while the run lasts.
 
     Args:
-        told: hears what the servers say now, every second; called on the event loop.
+        told: called every second with the servers' current figures, on the event loop.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Scraping:
         self.facts = ScrapeFacts()
 
     def begin(self) -> None:
-        """Start it, and wait until it has asked every server once, :data:`FIRST_WORD_S` at most."""
+        """Start it, and wait until it has queried every server once, at most :data:`FIRST_WORD_S`."""
         ahead_ns = self._clock.now_ns() - time.monotonic_ns()
         key = self._settings.api_key_env
         try:
@@ -85,7 +86,7 @@ class Scraping:
             self._failed(_why(code))
 
     def discard(self) -> None:
-        """End it, and remove what it has written."""
+        """End it, and remove its files."""
         self.end()
         for path in self._out.parent.glob(f"{self._out.stem}*"):
             path.unlink(missing_ok=True)
@@ -119,7 +120,7 @@ def _why(code: int) -> str:
 
 
 class _Bounded:
-    """Warnings, so many a minute; how many were left out is said with the next one."""
+    """Warnings at a bounded rate per minute; the next one gives the number of those left out."""
 
     def __init__(self, a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._a_minute = a_minute

@@ -1,4 +1,4 @@
-"""What a run asks of its replicas beside the load: an empty prefix cache, their profilers."""
+"""Requests of a run to its replicas besides the load: reset of the prefix cache, control of profilers."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ from llm_locust.options.deployment import DeploymentSettings
 
 logger = logging.getLogger(__name__)
 
-#: A call may be so much late, and a run that ends is noticed within it.
+#: Interval of the watch: bounds the lateness of a call, and how soon the end of the run is noticed.
 _LOOK_S = 0.05
 
 #: A profiler writes its trace before it answers.
@@ -36,7 +36,7 @@ _RESET = "reset of prefix caches"
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """``act`` is to be done ``at_s`` after the run's start; a ``last`` one also where the run ends before."""
+    """An action due ``at_s`` after the run's start; with ``last`` also done if the run ends earlier."""
 
     at_s: float
     what: str
@@ -45,17 +45,17 @@ class _Moment:
 
 
 class ServerCalls:
-    """The calls of one run.
+    """Calls of one run to its replicas.
 
     Args:
-        replicas: URLs of those that are asked.
+        replicas: their URLs.
         post: of :mod:`llm_locust.deployment.profiler`.
         now_ns: the run's clock.
-        run_s: how long the run shall be; None where nothing bounds it.
-        told: hears in words what was asked.
+        run_s: planned length of the run; None if unbounded.
+        told: called with a description of each call.
 
     Attributes:
-        made: what was asked so far, and how it was answered.
+        made: calls so far, with their answers.
 
     Raises:
         ProfileError: the run is over before the profile starts.
@@ -90,12 +90,12 @@ class ServerCalls:
             yield _Moment(call.at_s, call.path, act, call.path == STOP_PROFILE)
 
     def before_load(self) -> None:
-        """What is asked before the first user."""
+        """Make the calls due before the first user."""
         if self._resets_at_start:
             self._do(_Moment(0.0, _RESET, self._reset_one))
 
     def watch(self, started_ns: int, ended: Callable[[], bool]) -> None:
-        """A greenlet's life: each call at its time. Profilers that were started are stopped with the run."""
+        """Make each call at its time. Profilers that were started are stopped with the run."""
         started = False
         for moment in self._moments:
             while not ended() and self._now_ns() - started_ns < moment.at_s * 1e9:

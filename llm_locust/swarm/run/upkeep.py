@@ -1,4 +1,4 @@
-"""Uploads of a run directory, each in a process of its own: at the run's end, and often before it."""
+"""Uploads of a run directory, each in a process of its own: at the run's end, and repeatedly before it."""
 
 import logging
 from contextlib import suppress
@@ -9,32 +9,32 @@ from llm_locust.swarm.process.offload import off_the_hub
 
 logger = logging.getLogger(__name__)
 
-#: Variables of the environment that an object store's client reads.
+#: Environment variables that an object store's client reads.
 _CREDENTIALS = (
     *("AWS_", "GOOGLE_", "CLOUDSDK_", "GCE_", "SSL_CERT_"),
     *("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
 )
 
-#: An upload that takes longer than this, and than its files take at this pace, hangs.
+#: Time limits of an upload: a constant, and the pace of its files. A longer one hangs.
 UPLOAD_PATIENCE_S = 3600.0
 _SLOWEST_BYTES_PER_S = 100_000
 
-#: Of an upload in between: the next one makes up for it, and the run's end must not wait long for it.
+#: Attempts of an intermediate upload: few, because the next one makes up for it.
 _ATTEMPTS_IN_BETWEEN = 2
 
 
 def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[bool, str]:
-    """Copy a run directory to ``to``; other greenlets run on.
+    """Copy a run directory to ``to`` while other greenlets run.
 
-    To be called in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`. Where
-    another upload of the directory is under way, it waits for that one's end.
+    Call it in the main thread, see :func:`~llm_locust.swarm.process.children.run_elsewhere`. If another
+    upload of the directory is in progress, it waits for that one.
 
     Args:
-        attempts: how often each step is tried; None leaves it to
+        attempts: attempts of each step; None for the default of
         :class:`~llm_locust.store.upload.transfer.RetryPolicy`.
 
     Returns:
-        Whether all of it is there, and a line that says what was done, or why not.
+        Whether the copy is complete, and a line that describes the result or the failure.
     """
     words = [] if attempts is None else ["--attempts", str(attempts)]
     size = off_the_hub(_size_bytes, run)
@@ -57,14 +57,14 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
 def _size_bytes(run: Path) -> int:
     size = 0
     for file in run.rglob("*"):
-        with suppress(OSError):  # gone since
+        with suppress(OSError):  # deleted meanwhile
             size += file.stat().st_size
     return size
 
 
 def upload_so_far(run: Path, to: str) -> bool:
-    """Copy what there is of a run that goes on; the log says what was done. A failure is a warning: the
-    next upload goes on where this one ended, and the one at the run's end decides."""
+    """Copy what a running run has so far; log the result. A failure is a warning: the next upload goes on
+    where this one ended, and the one at the run's end decides."""
     done, told = upload_elsewhere(run, to, _ATTEMPTS_IN_BETWEEN)
     if done:
         logger.info("%s", told)

@@ -1,7 +1,7 @@
 """Locust's ``--otel``: whether the requests of this process are traced, and by what.
 
-Locust sets the tracer provider up before its runners are made. Nothing here imports OpenTelemetry
-where nobody else has.
+Locust sets up the tracer provider before its runners are created. Nothing here imports OpenTelemetry unless
+something else has.
 """
 
 import logging
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Where an environment keeps its part. Locust's environments are the only state that outlives a call.
+#: Attribute of an environment that holds its span writer. Only Locust's environments outlive a call.
 _ATTRIBUTE = "llm_locust_tracing"
 
 
 def attach_tracing(environment: Environment) -> None:
-    """Take part in the tracing that this process has, if any. To be called when its side is there."""
+    """Attach to the tracing of this process, if there is any. Call it when its role is set."""
     if "grpc" in sys.modules:
         _make_grpc_cooperative()
     vars(environment)[_ATTRIBUTE] = _writer(environment)
 
 
 def tracer_of(environment: Environment, run: str, worker: str) -> Trace | None:
-    """What traces the requests of a run; None where this process has no tracing."""
+    """Tracer of a run's requests; None if this process has no tracing."""
     writer: SpanWriter | None = vars(environment).get(_ATTRIBUTE)
     if writer is not None:
         return writer.tracer(run, worker)
     if getattr(environment.parsed_options, "otel", False):
         logger.info(
-            "--otel: no spans from this process, which has no exporter of traces: is llm-locust[otel] "
+            "--otel: no spans from this process, which has no trace exporter: is llm-locust[otel] "
             "installed here, and OTEL_TRACES_EXPORTER not none?"
         )
     return None
 
 
 def _writer(environment: Environment) -> "SpanWriter | None":
-    """Of the tracer provider that ``--otel`` or the user's code has set; None without one that exports."""
+    """Span writer for the tracer provider of ``--otel`` or the user; None without one that exports."""
     if "opentelemetry.sdk.trace" not in sys.modules:
-        return None  # nobody has made one; importing the SDK would cost 0.1 s
+        return None  # there is no provider; importing the SDK would take 0.1 s
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import get_tracer_provider
 
@@ -57,7 +57,7 @@ def _writer(environment: Environment) -> "SpanWriter | None":
 
 
 def _make_grpc_cooperative() -> None:
-    """Let gRPC's calls wait in a thread. Else each export holds the event loop until it is answered."""
+    """Let gRPC's calls wait in a thread. Otherwise each export blocks the event loop until it is answered."""
     from grpc.experimental.gevent import init_gevent
 
     init_gevent()

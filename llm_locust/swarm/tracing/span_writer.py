@@ -1,8 +1,8 @@
-"""Requests that are over become spans, slice by slice, behind the load's back.
+"""Conversion of finished requests to spans, in slices, in the background of the load.
 
-They wait in a queue. Every second, or as soon as there is a slice, the spans of a slice are made and
-exported before the next slice is. So the event loop is not held for longer than a slice takes, and what
-the collector does not take in time is dropped here, where it is counted: the SDK drops without a count.
+Requests wait in a queue. Every second, or as soon as a slice is full, the spans of one slice are made and
+exported, then those of the next. So the event loop is held no longer than one slice takes. What the collector
+does not accept in time is dropped here and counted: the SDK drops without a count.
 
 Needs the OpenTelemetry SDK.
 """
@@ -35,33 +35,33 @@ logger = logging.getLogger(__name__)
 #: Spans that are made, and then encoded, at once.
 SLICE = 32
 
-#: A request that is over waits no longer than this to be a span, where the collector keeps up.
+#: Longest wait of a finished request for its span, if the collector keeps up.
 INTERVAL_S = 1.0
 
-#: Requests that may wait. More are dropped.
+#: Most requests that wait. Further ones are dropped.
 QUEUE = 4096
 
-#: After an export that failed the next one waits so long.
+#: Pause after a failed export.
 RETRY_AFTER_S = 5.0
 
-#: At the end of a run, and of the process, what still waits is exported within so long.
+#: Time limit for exporting what still waits, at the end of a run and of the process.
 FLUSH_S = 5.0
 
 
 class _TimeIsOverError(BaseException):
-    """What still waits is left."""
+    """The time limit has passed; what still waits is abandoned."""
 
 
 class SpanWriter:
-    """The spans of one process."""
+    """Spans of one process."""
 
     def __init__(self, environment: "Environment", provider: TracerProvider) -> None:
         self._provider = provider
         self._exports = _count_exports(provider)
         self._queue: deque[tuple[RunSpans, Ended]] = deque()
-        self._under_way = 0  # spans that are being exported
-        self._over = 0  # requests that are over
-        self._dropped = 0  # of them, those that found the queue full
+        self._under_way = 0  # spans being exported
+        self._over = 0  # finished requests
+        self._dropped = 0  # of these, the ones that found the queue full
         self._told: str | None = None
         self._news = Event()
         self._writing = Semaphore()
@@ -71,7 +71,7 @@ class SpanWriter:
         environment.events.quit.add_listener(lambda **_: self._leave())
 
     def tracer(self, run: str, worker: str) -> Trace | None:
-        """What traces the requests of one run; None where OTEL_SDK_DISABLED says so."""
+        """Tracer of one run's requests; None if OTEL_SDK_DISABLED is set."""
         tracer = self._provider.get_tracer(SCOPE)
         if not isinstance(tracer, Tracer):
             return None
@@ -110,7 +110,7 @@ class SpanWriter:
                     gevent.sleep(RETRY_AFTER_S)
 
     def _write_slice(self) -> bool:
-        """Export the oldest that wait, after those that are being exported; False where that failed."""
+        """Export the oldest slice after those being exported; return False if that failed."""
         with self._writing:
             failed = self._failed
             waiting = [self._queue.popleft() for _ in range(min(SLICE, len(self._queue)))]
@@ -120,7 +120,7 @@ class SpanWriter:
                     spans.write([ended for of, ended in waiting if of is spans])
                 gevent.sleep(0)
                 self._provider.force_flush()
-            except Exception:  # of a processor of the user's own, or of the SDK
+            except Exception:  # from a processor of the user, or from the SDK
                 logger.exception("OpenTelemetry: %d spans could not be written", len(waiting))
                 return False
             finally:
@@ -128,26 +128,26 @@ class SpanWriter:
             return self._failed == failed
 
     def _flush(self) -> None:
-        """Export what waits, as far as that goes within the time and without a failure."""
+        """Export what waits, within the time limit and until the first failure."""
         with suppress(_TimeIsOverError), gevent.Timeout(FLUSH_S, _TimeIsOverError):
             while self._write_slice() and self._queue:
                 pass
 
-    # -- the end --------------------------------------------------------------------------
+    # -- end --------------------------------------------------------------------------------
 
     def _end(self) -> None:
         self._flush()
         self._tell()
 
     def _leave(self) -> None:
-        """The process ends: what is not exported now never will be."""
+        """Flush when the process ends: what is not exported now is lost."""
         self._flush()
         self._queue.clear()
         self._writer.kill()
         self._tell()
 
     def _tell(self) -> None:
-        """Say what became of the spans, if that is not what was said last."""
+        """Log the counts of the spans, unless they were logged before."""
         waiting, exported, failed = len(self._queue) + self._under_way, self._exported, self._failed
         lost = self._over - waiting - exported - failed if self._exports else self._dropped
         fates = ((waiting, "wait"), (failed, "refused by the collector"), (lost, "dropped"))
@@ -168,7 +168,7 @@ class SpanWriter:
 
 
 class Exports:
-    """An exporter's ``export`` that counts this package's spans by how it went."""
+    """An exporter's ``export`` that counts this package's spans by result."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self.exported = self.failed = 0
@@ -190,13 +190,13 @@ class Exports:
 
 
 def processors_of(provider: TracerProvider) -> tuple[object, ...] | None:
-    """What a provider's spans go through; None where the SDK does not let on."""
+    """Processors of a provider; None if the SDK does not expose them."""
     active = vars(provider).get("_active_span_processor")
     return getattr(active, "_span_processors", None)
 
 
 def _count_exports(provider: TracerProvider) -> list[Exports]:
-    """Have the provider's exporters counted. What cannot be reached is not: the SDK offers no other way."""
+    """Count the exports of the provider's exporters, as far as the SDK gives access to them."""
     found = []
     for processor in processors_of(provider) or ():
         exporter: Any = getattr(processor, "span_exporter", None)
@@ -207,4 +207,4 @@ def _count_exports(provider: TracerProvider) -> list[Exports]:
 
 
 def _ignore(_: Answer) -> None:
-    """A request that the sampler did not want has no span."""
+    """Do nothing: a request that was not sampled has no span."""

@@ -1,10 +1,10 @@
 """LLM requests as OpenTelemetry spans, by the semantic conventions for generative AI clients.
 
-A span is made when its request is over, of what the record says, with the record's own times. Its ids
-and the sampler's decision are of the moment before the request was sent: they are what ``traceparent``
-told the server. No text of a prompt or an answer, no error text, and no header is in a span.
+A span is made when its request is over, from the record and with the record's own times. Its ids and the
+sampler's decision date from before the request was sent: ``traceparent`` carried them to the server. A span
+has no text of a prompt or an answer, no error text, and no header.
 
-Needs the OpenTelemetry SDK. :mod:`llm_locust.swarm.tracing.setup` looks whether it is in use.
+Needs the OpenTelemetry SDK. :mod:`llm_locust.swarm.tracing.setup` checks whether it is in use.
 """
 
 import secrets
@@ -31,17 +31,17 @@ from llm_locust.metrics.catalogue import FORMULAS, shown_in
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.latency_metric import View
 
-#: The instrumentation scope of every span of this package.
+#: Instrumentation scope of every span of this package.
 SCOPE = "llm_locust"
 
-#: The event at the first token's arrival.
+#: Name of the event at the first token's arrival.
 FIRST_TOKEN = "llm_locust.first_token"
 
 _LATENCIES = {metric.key: FORMULAS[metric.key] for metric in shown_in(View.SPANS)}
 
 _W3C = TraceContextTextMapPropagator()
 
-#: The trace's ids are random throughout: a flag of ``traceparent`` that is handed on as it came.
+#: Flag of ``traceparent``: the trace id is random. A received flag is passed on.
 _RANDOM_FLAG = 0x02
 
 Attributes = dict[str, AttributeValue]
@@ -49,7 +49,7 @@ Attributes = dict[str, AttributeValue]
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """A span that is to be made once its request is over."""
+    """A span to be made once its request is over."""
 
     name: str
     parent: Context
@@ -60,7 +60,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A request that is over. ``model`` is the one that the answer names."""
+    """A finished request. ``model`` is the one that the answer names."""
 
     prospect: Prospect
     record: RequestRecord
@@ -68,7 +68,7 @@ class Ended:
 
 
 class _Settled(IdGenerator, Sampler):
-    """Has the SDK make a span with the ids and the decision that its request was sent with."""
+    """Sampler and id generator that return the decision and the ids that the request was sent with."""
 
     def __init__(self, context: SpanContext, sampling: SamplingResult) -> None:
         self._context = context
@@ -88,7 +88,7 @@ class _Settled(IdGenerator, Sampler):
 
 
 class RunSpans:
-    """The spans of one run in one process."""
+    """Spans of one run in one process."""
 
     def __init__(self, sampler: Sampler, tracer: Tracer, run: str, worker: str) -> None:
         self._sampler = sampler
@@ -97,10 +97,10 @@ class RunSpans:
         self._own: Attributes = {"llm_locust.run": run, "llm_locust.worker": worker}
 
     def begin(self, call: Call, target: Target, request: bytes) -> tuple[bytes, Prospect | None]:
-        """The request with its trace context, and the span to be; None where the sampler wants none exported.
+        """Return the request with its trace context, and the future span; None if the sampler rejects it.
 
-        A ``traceparent`` that the user has set stays as it is, and the span is a child of the one that it
-        names. Else the parent is the span in whose context the user's code asks, where there is one.
+        A ``traceparent`` that the user has set stays unchanged, and the span is a child of the one that it
+        names. Otherwise the parent is the current span of the user's code, if there is one.
         """
         own = header_value(request, b"traceparent")
         parent = contexts.get_current()
@@ -132,7 +132,7 @@ class RunSpans:
         return context, sampling
 
     def write(self, ended: Sequence[Ended]) -> None:
-        """Make the spans and hand them to the SDK's processors: 1 ms, and 50 µs for each."""
+        """Make the spans and pass them to the SDK's processors: 1 ms, and 50 µs for each."""
         records = [e.record for e in ended]
         part = Part.from_batch(RecordBatch.from_records(records, self._worker), records[0].scheduled_ns)
         columns = [latency(part).tolist() for latency in _LATENCIES.values()]
@@ -143,7 +143,7 @@ class RunSpans:
     def _write(self, ended: Ended, latencies_s: Mapping[str, float]) -> None:
         prospect, record = ended.prospect, ended.record
         if record.clock_step_ns is not None:
-            record = moved(record, record.clock_step_ns)  # as it is recorded
+            record = moved(record, record.clock_step_ns)  # as in the recorded row
         begun_ns = record.started_ns if record.sent_ns is None else record.sent_ns
         known = prospect.attributes | attributes_of(record, ended.model, latencies_s) | self._own
         sampling = SamplingResult(prospect.decision, known, prospect.context.trace_state)
@@ -157,7 +157,7 @@ class RunSpans:
 
 
 def _known(call: Call, target: Target, request: bytes) -> Attributes:
-    """What the conventions want a sampler to know."""
+    """Attributes that the conventions require for sampling."""
     known: Attributes = {"server.address": target.host, "server.port": target.port}
     if call.endpoint is not None:
         known["gen_ai.operation.name"] = call.endpoint.operation
@@ -172,7 +172,7 @@ def _known(call: Call, target: Target, request: bytes) -> Attributes:
 def attributes_of(
     record: RequestRecord, response_model: str | None, latencies_s: Mapping[str, float]
 ) -> Attributes:
-    """What a span says of its request when that is over. What is not known is left out.
+    """Attributes of a finished request's span. Unknown ones are left out.
 
     Args:
         response_model: the model that the answer names.
@@ -208,9 +208,9 @@ def attributes_of(
 
 
 def error_type(record: RequestRecord) -> str | None:
-    """The status of an answer that is an HTTP error, the outcome of any other failed request.
+    """HTTP status of an error answer, or the outcome of any other failed request.
 
-    A cancelled request is no failure of the server.
+    A cancelled request is not a failure of the server.
     """
     if record.outcome in (Outcome.OK, Outcome.CANCELLED):
         return None
@@ -220,12 +220,12 @@ def error_type(record: RequestRecord) -> str | None:
 
 
 def _random_id(bits: int) -> int:
-    """Of the system's generator: Python's own is seeded for the load, alike in two runs of one seed."""
+    """Random id from the system's generator: Python's own is seeded for the load and would repeat."""
     return secrets.randbits(bits) or _random_id(bits)
 
 
 def _trace_lines(context: SpanContext) -> bytes:
-    """The header lines of W3C Trace Context."""
+    """Header lines of W3C Trace Context."""
     parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
     state = f"tracestate: {context.trace_state.to_header()}\r\n" if context.trace_state else ""
     return f"traceparent: {parent}\r\n{state}".encode()

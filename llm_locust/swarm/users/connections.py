@@ -1,4 +1,4 @@
-"""Connections to the servers under test and the headers of every request, as the settings want them."""
+"""Connections to the servers under test and the headers of every request, from the settings."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 
 
 def request_headers(settings: Settings, *dialects: Dialect) -> dict[str, str]:
-    """The headers of every request: the API key as a bearer token, those of the dialects, the user's own."""
+    """Headers of every request: the API key as a bearer token, those of the dialects, the user's own."""
     key = None if settings.api_key is None else _literal(settings.api_key)
     ours = {} if key is None else {"Authorization": f"Bearer {key}"}
     for dialect in dialects:
@@ -19,17 +19,17 @@ def request_headers(settings: Settings, *dialects: Dialect) -> dict[str, str]:
 
 
 def _literal(value: str) -> str:
-    """A template of nothing but this text."""
+    """Template of exactly this text."""
     return value.replace("{", "{{")
 
 
 def make_pool(target: Target, settings: Settings) -> Pool:
-    """A pool with the settings' certificates and bounds (raises TargetError where they cannot be used)."""
+    """Create a pool with the settings' certificates and limits (raises TargetError for invalid ones)."""
     return make_pools([target], settings)[0]
 
 
 def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
-    """A pool for each target, as :func:`make_pool`; certificates are read once."""
+    """Create a pool for each target, as :func:`make_pool`; certificates are read once."""
     secure = any(target.scheme == "https" for target in targets)
     tls = tls_context(settings.ca_cert, settings.client_cert) if secure else None
     bound_s, most = min(10.0, settings.timeouts.first_s), settings.deployment.reuse.most

@@ -1,4 +1,4 @@
-"""A user that talks: several turns, with thought between them and the history carried on."""
+"""User with conversations: several turns, think time between them, the history carried on."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -27,19 +27,19 @@ class ConversationUser(PromptUser):
             def talk(self) -> None:
                 self.converse()
 
-    What it says first is the workload's next prompt; then come new texts of ``--input-tokens``. With
-    ``--dataset`` the messages of users in a line are its turns, one after another; where lines have one
-    question each, further turns ask those of the lines that follow.
+    The first message is the workload's next prompt; new texts of ``--input-tokens`` follow. With
+    ``--dataset`` the user messages of a line are its turns; if lines have one question each, further turns
+    use the next lines.
 
     Attributes:
-        turns: how many a conversation has, as ``--input-tokens`` is written; None: as many as the
+        turns: number per conversation, in the grammar of ``--input-tokens``; None: as many as the
             dataset's has, else 5. A conversation of a dataset never has more than its own.
         think_time: between an answer's end and the next turn: ``2s``, ``uniform:1s,5s``,
             ``exponential:3s``, ``lognormal:MEDIAN,SIGMA``; None: no pause.
-        patience: how long the user waits for a first token before they leave, drawn once a
-            conversation; written as ``think_time``. None: for ever.
-        history: what each turn sends again of those before: ``full``, ``last:N`` turns, or ``none``.
-        dialogues: conversations whose questions are asked, drawn at random with replacement, instead of
+        patience: longest wait for a first token before the user leaves, drawn once a
+            conversation; in the grammar of ``think_time``. None: unlimited.
+        history: how much of the earlier turns each turn sends again: ``full``, ``last:N`` turns, or ``none``.
+        dialogues: conversations whose questions are used, drawn at random with replacement, instead of
             the workload's prompts: ``load_conversations("sharegpt.json")``.
     """
 
@@ -62,10 +62,10 @@ class ConversationUser(PromptUser):
         self._conversations = count()
 
     def converse(self, *, name: str | None = None) -> list[Answer]:
-        """Hold one conversation to its end; the answers of its turns.
+        """Hold one conversation to its end; return the answers of its turns.
 
-        It ends with its last turn, or with the first one that is not answered ``ok``: a request that
-        failed, or a user who left.
+        It ends with its last turn, or with the first one that is not answered ``ok``: a request that failed,
+        or a user who left.
         """
         number = next(self._conversations)
         return Dialogue(self.requester, self.plan, number, self.dialogues, ask=self.ask).hold(name)

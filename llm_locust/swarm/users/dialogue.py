@@ -1,4 +1,4 @@
-"""A conversation: several requests, with thought between them and the history carried on."""
+"""A conversation: several requests, think time between them, the history carried on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice, repeat
@@ -33,7 +33,7 @@ class Dialogue:
 
     Args:
         number: of this conversation among the user's.
-        dialogues: whose questions are asked, drawn at random, instead of the workload's prompts.
+        dialogues: source of the questions, drawn at random, instead of the workload's prompts.
         warm_up: as in :meth:`Requester.workload`.
         ask: sends a turn, as :meth:`Requester.ask` does.
     """
@@ -62,7 +62,7 @@ class Dialogue:
         self._said = islice(self._sayings(), self._turns)
 
     def opening(self) -> Prepared:
-        """The first turn, ready to be sent: for :meth:`hold`."""
+        """Prepare the first turn, for :meth:`hold`."""
         requester = self._requester
         return requester.prepared(requester.bounded(with_history(next(self._said), (), self._script.lead)))
 
@@ -71,10 +71,10 @@ class Dialogue:
         name: str | None = None,
         open_with: Callable[[str, float | None], Answer] | None = None,
     ) -> list[Answer]:
-        """Hold it to its end; the answers of its turns.
+        """Hold it to its end; return the answers of its turns.
 
-        It ends with its last turn, or with the first one that is not answered ``ok``: a request that
-        failed, or a user who left.
+        It ends with its last turn, or with the first one that is not answered ``ok``: a request that failed,
+        or a user who left.
 
         Args:
             open_with: sends :meth:`opening`, given the session's id and the user's patience in seconds.
@@ -118,7 +118,7 @@ class Dialogue:
         return turn_count(self._plan, self._place, own if of_dataset else DEFAULT_TURNS)
 
     def _sayings(self) -> Iterator[Prompt]:
-        """What is new in each turn, one after another; more of it than a conversation may need."""
+        """New prompt of each turn, in order; at least as many as a conversation needs."""
         if self._workload.spec.dataset is None or self._dialogues:
             more = follow_ups(self._workload, self._place)
         else:

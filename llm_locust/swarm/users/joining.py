@@ -1,4 +1,4 @@
-"""The session that a new user joins. Here, so that user classes need not import the roles of a process."""
+"""Session that a new user joins. Separate, so that user classes need not import the roles of a process."""
 
 from typing import Protocol
 
@@ -6,12 +6,12 @@ from locust.env import Environment
 
 from llm_locust.swarm.users.session import LoadSession
 
-#: Where an environment keeps its role. Locust's environments are the only state that outlives a call.
+#: Attribute of an environment that holds its role. Only Locust's environments outlive a call.
 _ATTRIBUTE = "llm_locust"
 
 
 class HasUsers(Protocol):
-    """The role of a process whose users send requests: a worker, or a process that is all in one."""
+    """Role of a process whose users send requests: a worker, or the single-process mode."""
 
     @property
     def session(self) -> LoadSession | None: ...
@@ -23,7 +23,7 @@ def users_join(environment: Environment, role: HasUsers) -> None:
 
 
 def session_of(environment: Environment) -> LoadSession | None:
-    """The session that a new user joins; None on a master, before a run, and once the run is stopping."""
+    """Session that a new user joins; None on a master, before a run, and once the run is stopping."""
     role: HasUsers | None = vars(environment).get(_ATTRIBUTE)
     session = None if role is None else role.session
     return None if session is None or session.stopping else session

@@ -1,7 +1,7 @@
-"""Answers held against validators and expected answers, before anyone hears of them.
+"""Checks of answers against validators and expected answers, before the record is passed on.
 
-The client asks for this at the end of a request, through :attr:`Call.check`: the record that comes out is
-the only one. The user's code, Locust's failures, the listeners and the run's file all have it.
+The client calls them at the end of a request, through :attr:`Call.check`. The resulting record is the only
+one: the user's code, Locust's failures, the listeners and the run's file all get it.
 """
 
 import logging
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _REASON_LENGTH = 200
 
-#: Checks of one answer that take longer are said, once.
+#: Checks of one answer that take longer are logged, once.
 SLOW_S = 0.02
 
 
@@ -34,15 +34,15 @@ def judged(
     hashed: bool = False,
     failed: Callable[[Check, Exception], None] = lambda check, error: None,
 ) -> RequestRecord:
-    """The answer's record with what the checks found; of an answer that is not ``ok``, as it is.
+    """Record of an answer with the results of the checks; an answer that is not ``ok`` keeps its record.
 
-    The first validator that says no makes it ``rejected``. Whether the answer is the expected one is
-    told in any case: else validators would make the accuracy look better.
+    The first validator that fails makes it ``rejected``. The comparison with the expected answer is made in
+    any case: otherwise validators would raise the accuracy.
 
     Args:
-        prompt: what validators of the user's own get beside the answer.
-        hashed: tell equal answers by ``answer_hash``; 2 µs for an answer of 2 kB, 70 µs for 100 kB.
-        failed: hears of each exception of a user's function. It counts as its rejection.
+        prompt: passed to the user's own validators with the answer.
+        hashed: identify equal answers by ``answer_hash``; 2 µs for an answer of 2 kB, 70 µs for 100 kB.
+        failed: called with each exception of a user's function. It counts as a rejection.
     """
     record, text = answer.record, answer.reply.text
     if record.outcome is not Outcome.OK:
@@ -71,7 +71,7 @@ def _first_refusal(
     for check in validators:
         try:
             why_not = check.why_not(text, prompt)
-        except Exception as e:  # of the user's own code
+        except Exception as e:  # from the user's own code
             failed(check, e)
             why_not = f"{type(e).__name__}: {e}"
         if why_not is not None:
@@ -88,11 +88,11 @@ def answer_hash(text: str) -> int:
 
 @dataclass(slots=True)
 class Judge:
-    """What the answers of one class of requests are held against, in one process.
+    """Checks for the answers of one class of requests, in one process.
 
     Attributes:
         match: how a plain expected answer is compared, see :mod:`llm_locust.workload.answers.expected`.
-        consistency: tell equal answers, of prompts without an id too.
+        consistency: compare answers to equal prompts, also to prompts without an id.
     """
 
     validators: tuple[Check, ...] = ()
@@ -103,11 +103,11 @@ class Judge:
     def check(
         self, prompt: Prompt | None, expected: object = None, *, hashed: bool = False
     ) -> Callable[[Answer], RequestRecord] | None:
-        """What :attr:`Call.check` is for a prompt; None where there is nothing to be held against.
+        """Value of :attr:`Call.check` for a prompt; None if there is nothing to check.
 
         Args:
-            expected: what the dataset's line says, as it stands there.
-            hashed: the prompt may come again.
+            expected: value of the dataset's line, unchanged.
+            hashed: the prompt may occur again.
         """
         right = self._ready(expected)
         hashed = hashed or self.consistency
@@ -139,7 +139,7 @@ class Judge:
         )
 
     def _mind_the_time(self, took_s: float) -> None:
-        """Our own checks are bounded; a user's function, or a machine that is too busy, is not."""
+        """Warn of slow checks. Our own are bounded; a user's function, or an overloaded machine, is not."""
         if took_s > SLOW_S:
             self._say_once(
                 "slow",
@@ -154,5 +154,5 @@ class Judge:
 
 
 def prompt_key(body: bytes) -> str:
-    """An id for a prompt that has none: equal for equal bodies."""
+    """Id for a prompt without one: equal for equal bodies."""
     return "body-" + blake2b(body, digest_size=6).hexdigest()

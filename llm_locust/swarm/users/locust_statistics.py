@@ -1,4 +1,4 @@
-"""Records in Locust's own statistics."""
+"""Requests in Locust's own statistics."""
 
 from locust.env import Environment
 
@@ -7,14 +7,14 @@ from llm_locust.metrics.sections.error_text import ErrorKinds
 
 
 class LlmRequestError(Exception):
-    """A request that failed, as Locust's failure table shows it."""
+    """A failed request, as Locust's failure table shows it."""
 
 
 class LocustStatistics:
-    """One request event a record that is judged, so that Locust's own statistics stay true.
+    """Fires one request event per judged record, so that Locust's own statistics are correct.
 
-    A cancelled request, or a first try, is neither a success nor a failure of the server: Locust has no
-    word for it, so it is in the records only.
+    A cancelled request, or a first try, is neither a success nor a failure of the server. Locust has no such
+    category, so these are only in the records.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -37,7 +37,7 @@ class LocustStatistics:
 
 
 def _elapsed_ms(record: RequestRecord) -> float:
-    """End-to-end latency; of a failure, the time until it failed."""
+    """End-to-end latency; for a failure, the time until it failed."""
     if record.outcome is Outcome.OK and len(record.arrivals_ns):
         return float(record.arrivals_ns[-1]) * 1e-6
     begin = record.started_ns if record.sent_ns is None else record.sent_ns

@@ -1,4 +1,4 @@
-"""The user whose requests come when a schedule wants them, whatever the server does."""
+"""User whose requests follow a schedule, whatever the server does."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from llm_locust.swarm.users.users import PromptUser
 from llm_locust.workload.text.prompts import Prompt
 from llm_locust.workload.traces import TraceEntry
 
-#: A user that only stands for the load waits; Locust ends one that does at once.
+#: A user that only stands for the load waits; Locust can end it at any time.
 STANDING_S = 3600.0
 
 
@@ -24,10 +24,10 @@ class OpenLoopUser(PromptUser):
         class Chat(OpenLoopUser):
             pass
 
-    One object of the class sends all requests of its process. The users that Locust spawns only stand
-    for the load: without ``--request-rate`` their number is the rate, requests per second of all
-    workers together. What is sent may be changed by :meth:`prompt_of`, and as in every user of prompts by
-    ``endpoint``, ``request_name`` and ``slo_class``.
+    One object of the class sends all requests of its process. The users that Locust spawns only stand for the
+    load: without ``--request-rate`` their number is the rate, in requests per second of all workers together.
+    To change what is sent, override :meth:`prompt_of` or, as in every user of prompts, set ``endpoint``,
+    ``request_name`` and ``slo_class``.
     """
 
     abstract = True
@@ -38,17 +38,17 @@ class OpenLoopUser(PromptUser):
 
     @task
     def stand_for_load(self) -> None:
-        """What Locust counts as a user: it sends nothing itself."""
+        """Idle: Locust counts it as a user, but it sends nothing itself."""
 
     def wait_time(self) -> float:
         return STANDING_S
 
     def prompt_of(self, arrival: Item) -> Prompt:
-        """What is sent at an arrival; called ahead of its time. It must not wait."""
+        """Prompt of an arrival; called ahead of its time. It must not block."""
         return scheduled_prompt(self.requester, arrival)
 
     def follow(self, clock: ScheduleClock) -> "ScheduledSender":
-        """What sends the requests of this process's part of the schedule."""
+        """Create what sends the requests of this process's part of the schedule."""
         return ScheduledSender(self.requester, clock, self.prompt_of)
 
 
@@ -73,9 +73,9 @@ class ScheduledSender:
 
 
 def scheduled_prompt(requester: Requester, arrival: Item) -> Prompt:
-    """The prompt of an arrival: of a trace's row what that asks for, else the workload's next."""
+    """Prompt of an arrival: as a trace's row asks for, else the workload's next."""
     if isinstance(arrival, TraceEntry):
-        # Requests that failed when the trace was recorded have no tokens: none can be sent so.
+        # Requests that failed when the trace was recorded have 0 tokens: such a prompt cannot be sent.
         return requester.traffic.workload.replayed(
             arrival.k, max(1, arrival.input_tokens), max(1, arrival.output_tokens), arrival.hash_ids
         )
@@ -97,7 +97,7 @@ def send_scheduled(
 
 
 def _blocked_ns(arrival: Item, due_s: float) -> int | None:
-    """How long the arrival waited for others that it depends on; None where it depends on none."""
+    """How long the arrival waited for others that it depends on; None if it depends on none."""
     if not isinstance(arrival, TraceEntry) or not arrival.after:
         return None
     return round((due_s - arrival.at_s) * 1e9)

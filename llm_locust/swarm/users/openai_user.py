@@ -14,23 +14,23 @@ from llm_locust.swarm.users.users import LlmUser
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import header_templates
 
-#: The SDK refuses to work without a key; a server that needs none ignores it.
+#: The SDK requires a key; a server that needs none ignores it.
 _NO_KEY = "none"
 
 
 class OpenAIUser(LlmUser):
-    """Any code written for the openai SDK, measured.
+    """User for any code written for the openai SDK.
 
-    ``self.client`` is an ``openai.OpenAI`` whose transport is ours: each request is a
-    :class:`~llm_locust.core.record.RequestRecord` by the kernel's stamps, however late the code that
-    iterates the stream is. It never retries by itself.
+    ``self.client`` is an ``openai.OpenAI`` whose transport is replaced: each request is a
+    :class:`~llm_locust.core.record.RequestRecord` with the kernel's timestamps, however late the code that
+    iterates the stream is. It never retries.
 
-    A stream that is left before its end is ``cancelled``: at once where it is closed (``with``, or
-    ``stream.close()``), when the user sends its next request where it is merely dropped, by the
-    end of the run at the latest.
+    A stream that is abandoned before its end is ``cancelled``: at once if it is closed (``with``, or
+    ``stream.close()``), with the user's next request if it is merely dropped, and at the end of the run at
+    the latest.
 
-    ``--connection-reuse`` and ``--targets`` hold for it as for every user, though the SDK itself is told
-    of the first target alone.
+    ``--connection-reuse`` and ``--targets`` apply as for every user, although the SDK itself gets only the
+    first target.
 
     ::
 
@@ -78,13 +78,13 @@ class OpenAIUser(LlmUser):
 
     def _on_request(self, _: httpx2.Request) -> None:
         if any(not answer.is_closed for answer in self._answers):
-            # The SDK's stream and its iterator hold each other: once dropped it stays open until the
-            # collector finds it. What the user still holds stays as it is.
+            # The SDK's stream and its iterator refer to each other: once dropped, it stays open until the
+            # collector finds it. A stream that the user still holds is unaffected.
             gc.collect()
 
     def _on_response(self, answer: httpx2.Response) -> None:
         self._answers.add(answer)
-        if self._session is not None:  # whether or not one more request may begin
+        if self._session is not None:  # whether or not another request may start
             self._session.answers.add(answer)
 
     def _new_call(self, request_id: str, endpoint: Dialect | None, fields: RequestFields) -> Call:

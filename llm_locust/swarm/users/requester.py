@@ -1,4 +1,4 @@
-"""From a prompt to its request, for one user and one kind of requests."""
+"""From a prompt to its request, for one user and one kind of request."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,9 +24,9 @@ class Prepared:
 
 
 class Requester:
-    """Sends one kind of requests for one user.
+    """Sends one kind of request for one user.
 
-    Every method raises StopUser where the run has no use for one more request.
+    Every method raises StopUser if the run accepts no more requests.
     """
 
     def __init__(self, session: LoadSession, kind: RequestKind, number: int) -> None:
@@ -41,10 +41,10 @@ class Requester:
         return self._session.enter()
 
     def workload(self, warm_up: bool | None = None) -> Workload:
-        """What the next prompt comes from.
+        """Workload of the next prompt.
 
         Args:
-            warm_up: whether it is sent before the measured phase; None: what the clock says.
+            warm_up: whether it is sent before the measured phase; None: according to the clock.
         """
         early = self.session.warming_up if warm_up is None else warm_up
         return self.traffic.warm_up if early else self.traffic.workload
@@ -57,7 +57,7 @@ class Requester:
         return next(self._prompts[workload])
 
     def bounded(self, prompt: Prompt) -> Prompt:
-        """A prompt of one's own with the answer's length that the workload asks for, if it has none."""
+        """Return a prompt with the workload's limit of the answer's length, unless it has one."""
         if prompt.asked_output_tokens is not None:
             return prompt
         if self._output_lengths is None:
@@ -65,7 +65,7 @@ class Requester:
         return replace(prompt, asked_output_tokens=next(self._output_lengths))
 
     def prepared(self, prompt: Prompt) -> Prepared:
-        """All of a request that can be made before its time."""
+        """Prepare all of a request that can be made before its time."""
         traffic = self.traffic
         body, judge = traffic.template.encode(prompt), traffic.judge
         prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
@@ -126,6 +126,6 @@ class Requester:
         )
         answer = session.client.post(traffic.path, ready.body, call, traffic.heads, patience_s=patience_s)
         if not turn and prompt.asked_input_tokens and answer.record.input_tokens:
-            # Later turns hold answers, whose tokens are the server's own.
+            # Later turns contain answers, whose tokens are the server's own.
             traffic.workload.learn(prompt, answer.record.input_tokens)
         return answer

@@ -1,4 +1,4 @@
-"""The user of a scenario: sends the requests of its classes, in a closed or an open loop."""
+"""User of a scenario: sends the requests of its classes, in a closed or an open loop."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -29,9 +29,9 @@ class ScenarioUser(LlmUser):
             pass
 
     Without an arrival process each user sends one request after another (``wait_time`` as in every Locust
-    user), of a class drawn anew each time by the weights. With one, requests follow the schedule as those
-    of :class:`OpenLoopUser`; an arrival of a class of conversations begins one. Without a scenario it
-    sends what the options say.
+    user), of a class drawn each time by weight. With one, requests follow the schedule as those of
+    :class:`OpenLoopUser`; an arrival of a class of conversations starts one. Without a scenario it sends what
+    the options define.
     """
 
     abstract = True
@@ -53,7 +53,7 @@ class ScenarioUser(LlmUser):
 
     @task
     def send_next(self) -> None:
-        """One request, or one conversation; nothing where a schedule says when."""
+        """Send one request, or one conversation; nothing if a schedule sets the times."""
         if self.session.load is None:
             self.classes.send_next()
 
@@ -61,12 +61,12 @@ class ScenarioUser(LlmUser):
         return 0.0 if self.session.load is None else STANDING_S
 
     def follow(self, clock: ScheduleClock) -> "MixedSender":
-        """What sends the requests of this process's part of the schedule."""
+        """Create what sends the requests of this process's part of the schedule."""
         return MixedSender(self.classes, clock)
 
 
 class Classes:
-    """The classes of the run's scenario, for one user."""
+    """Classes of the run's scenario, for one user."""
 
     def __init__(self, user: ScenarioUser) -> None:
         session, number = user.session, user.number
@@ -82,7 +82,7 @@ class Classes:
         self._dialogues = count()
 
     def send_next(self) -> None:
-        """Send of the next class, in a closed loop."""
+        """Send a request of the next class, in a closed loop."""
         requester = self.requesters[next(self._drawn).slo_class]
         plan = requester.traffic.kind.plan
         if plan is None:
@@ -91,7 +91,7 @@ class Classes:
             self.dialogue(requester).hold()
 
     def of_arrival(self, arrival: Item) -> Requester:
-        """What sends at an arrival: whose schedule it is of, else drawn, the same on whichever worker."""
+        """Requester of an arrival: of its schedule's class, else drawn, the same on any worker."""
         if isinstance(arrival, ClassArrival):
             return self.requesters[arrival.of]
         assert self._mix is not None

@@ -1,4 +1,4 @@
-"""What the users of one process share during one run: connections, prompts, the recorder."""
+"""State shared by the users of one process during one run: connections, prompts, the recorder."""
 
 import gc
 import logging
@@ -49,7 +49,7 @@ class Closable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """A worker among those of a run: its name in the records, its index from 0, and how many there are."""
+    """A worker's position in a run: its name in the records, its index from 0, and the number of workers."""
 
     worker: str
     index: int
@@ -60,21 +60,21 @@ class LoadSession:
     """One run in one process.
 
     Attributes:
-        stopping: the load has ended: no request begins, those under way go on.
-        cut: requests that were under way when the drain ended; None before.
-        drained_s: how long it took from the load's end to the drain's; None before.
+        stopping: the load has ended: no request starts, those in flight go on.
+        cut: requests that were in flight when the drain ended; None before.
+        drained_s: time from the end of the load to the end of the drain; None before.
         closed: the last record is in.
-        event_gap_s: the usual time between two reads of one call; NaN before the first.
+        event_gap_s: usual time between two reads of one call; NaN before the first.
         load: the schedule that requests follow; None in a closed loop.
-        ok, failed: requests that ended so.
-        kinds: what the requests of each kind share.
+        ok, failed: numbers of requests by result.
+        kinds: state shared by the requests of each kind.
         answers: those that users may have left open; closed, and so recorded, at the end.
 
     Args:
-        run: what the master decided for all workers.
-        place: this process among the run's workers.
-        deliver: takes the recorder's batches.
-        clock: gives this process's clock against the run's time.
+        run: facts from the master, the same for all workers.
+        place: position of this process among the run's workers.
+        deliver: receives the recorder's batches.
+        clock: returns this process's clock against the run's time.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LoadSession:
         self.kinds = TrafficTable(environment, run, settings, self.client, places)
 
     def _routes(self) -> Routes:
-        """The way to the host, or to each of ``--targets`` (raises TargetError)."""
+        """Route to the host, or to each of ``--targets`` (raises TargetError)."""
         run, settings = self.run, self.settings
         targets = [Target.at(url) for url in run.get("targets") or ()]
         if not targets:
@@ -137,9 +137,9 @@ class LoadSession:
         return Routes(make_pools(targets, settings), chooser, self._together)
 
     def _together(self, call: Call) -> str | None:
-        """What sticky requests have in common: their conversation, else their user.
+        """Key of sticky requests: their conversation, else their user.
 
-        Those of a schedule are each another person's, whichever user object sends them.
+        Each request of a schedule has a key of its own, whichever user object sends it.
         """
         if call.session is not None or self.load is not None:
             return call.session
@@ -150,13 +150,13 @@ class LoadSession:
         return next(self._users)
 
     def enter(self) -> "LoadSession":
-        """This session, where one more request may begin.
+        """Return this session if another request may start.
 
         Raises:
-            StopUser: this worker's share of ``--num-requests`` is begun.
-            gevent.GreenletExit: the load has ended, and this is no user that takes leave. No ``except
-                Exception`` of a user's, or the SDK's, goes on after it: a user that tried again and again
-                would hold the event loop.
+            StopUser: this worker's share of ``--num-requests`` is used up.
+            gevent.GreenletExit: the load has ended, and this is not a user's ``on_stop``. It passes every
+                ``except Exception`` of the user or the SDK: a user that retried forever would hold the event
+                loop.
         """
         if self._over:
             raise gevent.GreenletExit
@@ -166,7 +166,7 @@ class LoadSession:
 
     @contextmanager
     def taking_leave(self) -> Iterator[None]:
-        """The ``on_stop`` of a user, whose greenlet this is: its requests are sent after the load's end."""
+        """Let this greenlet, which runs a user's ``on_stop``, send requests after the end of the load."""
         me = getcurrent()
         self._leaving.add(me)
         try:
@@ -176,36 +176,36 @@ class LoadSession:
 
     @property
     def _over(self) -> bool:
-        """No request may begin here any more."""
+        """Whether no request may start here any more."""
         return self.stopping and (self.closed or getcurrent() not in self._leaving)
 
     @property
     def warming_up(self) -> bool:
-        """The measured phase has not begun: in a closed loop, where the clock says so."""
+        """Whether the measured phase has not started; for a closed loop, where the clock decides."""
         return time.monotonic() - self._began_s < self.settings.warmup_s
 
     def is_warm_up(self, at_s: float) -> bool:
-        """What is due ``at_s`` after the schedule's beginning is due before the measured phase."""
+        """Whether a request due ``at_s`` after the schedule's start is due before the measured phase."""
         return at_s < self.settings.warmup_s
 
     @property
     def in_flight(self) -> int:
-        """Requests under way."""
+        """Number of requests in flight."""
         return self.client.in_flight
 
     @property
     def exhausted(self) -> bool:
-        """This worker's share of --num-requests is begun. In an open loop the schedule ends by itself."""
+        """Whether this worker's share of --num-requests is used up; a schedule ends by itself."""
         return self.load is None and self._quota is not None and self._quota.spent
 
     @property
     def spent(self) -> bool:
-        """This worker has sent all that it has to, and all of it is over. Never, where nothing bounds it."""
+        """Whether this worker's whole share was sent and has ended. Always False without a bound."""
         finished = self.exhausted if self.load is None else self.load.spent
         return finished and not self.in_flight
 
     def counts(self) -> LoadCounts:
-        """How the load goes."""
+        """Counts of the load."""
         return msgspec.structs.replace(
             NO_LOAD if self.load is None else self.load.counts(),
             ok=self.ok,
@@ -217,15 +217,15 @@ class LoadSession:
 
     @property
     def poll_pause_s(self) -> float:
-        """How long the event loop may wait before it looks for bytes again.
+        """Longest pause of the event loop before it looks for bytes again.
 
-        Not at all while a connection is being made: that time is told by the program, not by the kernel.
+        0 while a connection is being opened: the program measures that time, not the kernel.
         """
         client = self.client
         return 0.0 if client.routes.dialling else pause_s(client.in_flight, self.event_gap_s)
 
     def stop(self) -> None:
-        """No request begins from here on."""
+        """Stop admitting requests."""
         if not self.stopping:
             self.stopping = True
             self._stopped_s = time.monotonic()
@@ -233,9 +233,9 @@ class LoadSession:
             gc.collect()
 
     def drain(self) -> None:
-        """Wait for the requests under way, at most ``--drain`` after :meth:`stop`; then cut them.
+        """Wait for the requests in flight, at most ``--drain`` after :meth:`stop`; then cut them.
 
-        Another call while one waits, from another greenlet, waits as well.
+        A concurrent call from another greenlet waits as well.
         """
         self.stop()
         left_s = self._stopped_s + self.settings.drain_s - time.monotonic()
@@ -246,15 +246,15 @@ class LoadSession:
 
     @property
     def draining(self) -> bool:
-        """The load has ended, and requests under way are waited for."""
+        """Whether the load has ended and requests in flight are waited for."""
         return self.stopping and self.drained_s is None and not self._cutting
 
     def cut_short(self) -> None:
-        """End the drain now, and any that is still to begin."""
+        """End the drain now, and any later one."""
         self._cutting = True
 
     def close(self) -> None:
-        """The end: what is still under way is recorded as cancelled, the open batch is delivered."""
+        """End the session: record what is still in flight as cancelled, deliver the open batch."""
         self.stop()
         for answer in list(self.answers):
             answer.close()
@@ -267,13 +267,12 @@ class LoadSession:
         record = answer.record
         self._note_gap(record)
         if self.closed:
-            # Of a greenlet that its user left behind. The worker has said its last word on the run,
-            # which counted this request as in flight.
+            # From a greenlet that its user left behind, after the final counts, which list it as in flight.
             logger.warning("request %s ended after its run: not recorded", record.request_id)
             return
         self.recorder.add(record)
         if len(record.arrivals_ns) > BATCH_ARRIVALS:
-            gevent.spawn(TURN.take, self.recorder.close_batch)  # some 10 ms, for which no answer waits
+            gevent.spawn(TURN.take, self.recorder.close_batch)  # some 10 ms, which no answer should wait for
         self.ok += record.outcome is Outcome.OK
         if record.outcome not in UNJUDGED:
             self.failed += record.outcome is not Outcome.OK
@@ -281,14 +280,14 @@ class LoadSession:
         events.llm_request.fire(record=record)
 
     def _admit(self) -> None:
-        """One more request begins; raises as :meth:`enter`."""
+        """Count one more request; raises as :meth:`enter`."""
         if self._over:
             raise gevent.GreenletExit
         if self.load is None and self._quota is not None and not self._quota.take():
             raise StopUser
 
     def _note_gap(self, record: RequestRecord) -> None:
-        """Keep the usual time between two reads of one call: a mean that forgets over some 20 calls."""
+        """Update the usual time between two reads of one call: an exponential mean over some 20 calls."""
         if record.sent_ns is not None and record.reads > 1:
             gap_s = (record.ended_ns - record.sent_ns) * 1e-9 / record.reads
             known = not math.isnan(self.event_gap_s)

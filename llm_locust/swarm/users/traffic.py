@@ -1,4 +1,4 @@
-"""Kinds of requests as one process sends them during one run."""
+"""Kinds of requests, as one process sends them during one run."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ from llm_locust.workload.plan import Workload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """What all requests of a kind share here.
+    """State shared by all requests of one kind.
 
     Attributes:
         workload: this worker's part of what is sent.
-        warm_up: what is sent before the measured phase; the same object where that has no prompts of its own.
-        seed: of the kind's draws.
+        warm_up: what is sent before the measured phase; the same object if it has no prompts of its own.
+        seed: for the draws of this kind.
     """
 
     kind: RequestKind
@@ -51,11 +51,11 @@ class Traffic:
 
 
 class TrafficTable:
-    """Kinds of requests of one session, each made at its first request and kept for its others.
+    """Kinds of requests of one session, each created at its first request.
 
     Args:
-        client: sends the requests; it is told which secrets a kind's own headers hold.
-        place: this worker's index, and among how many.
+        client: sends the requests; it is given the secrets in a kind's own headers.
+        place: this worker's index and the number of workers.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class TrafficTable:
         self._workloads: dict[Hashable, Workload] = {}
         self._judges: dict[Hashable, Judge] = {}
         self._traffic: dict[Hashable, Traffic] = {}
-        self._writers: ThreadPoolExecutor | None = None  # of prompts that a tokenizer has to count
+        self._writers: ThreadPoolExecutor | None = None  # for prompts that a tokenizer has to count
 
     def traffic(self, kind: RequestKind) -> Traffic:
-        """A kind's traffic: made at its first request, and kept for its others.
+        """Traffic of a kind: created at its first request, then reused.
 
         Raises:
-            HeaderError: a header of its own that cannot be sent.
-            ValidatorError: a validator that cannot be used.
+            HeaderError: one of its own headers cannot be sent.
+            ValidatorError: a validator cannot be used.
         """
         if kind.key not in self._traffic:
             own = self._settings.warmup_s > 0 and not self._settings.shared_warm_up
@@ -100,7 +100,7 @@ class TrafficTable:
         return self._traffic[kind.key]
 
     def _workload(self, kind: RequestKind, *, warm_up: bool = False) -> Workload:
-        """This worker's part of what kinds of one source send."""
+        """This worker's part of the workload, shared by kinds with the same source."""
         key = kind.source, warm_up
         if key not in self._workloads:
             seed = replace(kind, stream=f"warm-up/{kind.stream}") if warm_up else kind
@@ -125,10 +125,10 @@ class TrafficTable:
         *,
         consistency: bool = False,
     ) -> Judge:
-        """What answers are held against: made at an owner's first call, and kept for its others.
+        """Checks of answers: created at an owner's first call, then reused.
 
         Raises:
-            ValidatorError: a validator that cannot be used.
+            ValidatorError: a validator cannot be used.
         """
         if owner not in self._judges:
             self._judges[owner] = Judge(checks_of(validators), match, consistency)

@@ -1,4 +1,4 @@
-"""Locust users that speak to a language model."""
+"""Locust users for language models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -29,17 +29,17 @@ from llm_locust.workload.text.prompts import Prompt
 
 
 class LlmUser(User):
-    """What all users of this package have in common: the run's session and a number of their own.
+    """Base of all users of this package: the run's session, and a number per user.
 
     Attributes:
         request_name: the name of this user's requests in every table; default: the endpoint's.
         slo_class: the class that its requests are counted in.
-        validators: what an answer must hold, lest it be ``rejected``: :class:`Validator` values, and
-            functions of one's own, called with (answer's text, prompt or None). They run in the event
-            loop: they must neither wait nor compute for long.
-        expected: how the answers that a dataset expects are compared: ``exact`` (where nothing is said),
-            ``choice``, ``number`` or ``regex``.
-        consistency: tell equal answers to equal prompts, also where the prompts have no id.
+        validators: what an answer must contain, otherwise it is ``rejected``: :class:`Validator` values, and
+            functions of your own, called with (answer's text, prompt or None). They run in the event loop:
+            they must neither block nor compute for long.
+        expected: how the answers that a dataset expects are compared: ``exact`` (default), ``choice``,
+            ``number`` or ``regex``.
+        consistency: compare answers to equal prompts, also if the prompts have no id.
         sends_scenario: it sends the classes of ``--scenario``.
     """
 
@@ -63,9 +63,9 @@ class LlmUser(User):
 
     @property
     def session(self) -> LoadSession:
-        """The run that this user takes part in; a user without one, or whose run is over, stops.
+        """The run that this user takes part in. A user without one, or whose run is over, stops.
 
-        So does one whose worker has begun its share of ``--num-requests``.
+        So does one whose worker has used up its share of ``--num-requests``.
         """
         if self._session is None:
             raise StopUser
@@ -73,18 +73,18 @@ class LlmUser(User):
 
     @classmethod
     def follows_schedule(cls, settings: Settings) -> bool:
-        """The users of this class only stand for the load: requests come when a schedule wants them."""
+        """Whether the users of this class only stand for the load: requests follow a schedule."""
         return False
 
     @property
     def judge(self) -> Judge:
-        """What this user's answers are held against."""
+        """Checks of this user's answers."""
         kind = type(self)
         return self.session.kinds.judge(kind, kind.validators, kind.expected, consistency=kind.consistency)
 
 
 def _taking_leave(on_stop: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A user's ``on_stop``, whose requests are sent though the load has ended."""
+    """Wrap a user's ``on_stop`` so that its requests are sent although the load has ended."""
 
     @wraps(on_stop)
     def leave(user: LlmUser) -> None:
@@ -98,8 +98,8 @@ class PromptUser(LlmUser):
     """A user that sends prompts of the workload to one endpoint.
 
     Attributes:
-        endpoint: a name of :data:`~llm_locust.wire.dialects.table.DIALECTS`, or a dialect of one's own.
-        headers: of its requests, over the run's of the same name. Values may be templates, such as
+        endpoint: a name of :data:`~llm_locust.wire.dialects.table.DIALECTS`, or a dialect of your own.
+        headers: of its requests; they override the run's of the same name. Values may be templates, such as
             ``{session}``; see :mod:`llm_locust.wire.headers`.
     """
 
@@ -113,7 +113,7 @@ class PromptUser(LlmUser):
 
     @property
     def kind(self) -> RequestKind:
-        """What this user's class says of its requests."""
+        """Kind of request that this user's class defines."""
         cls, endpoint = type(self), dialect_of(self.endpoint)
         return RequestKind(
             key=cls,
@@ -129,7 +129,7 @@ class PromptUser(LlmUser):
 
     @property
     def requester(self) -> Requester:
-        """What sends this user's requests."""
+        """Sender of this user's requests."""
         if self._requester is None:
             self._requester = Requester(self.session, self.kind, self.number)
         return self._requester
@@ -149,11 +149,11 @@ class PromptUser(LlmUser):
     ) -> Answer:
         """Send one prompt (default: the workload's next), wait for the whole answer, record it.
 
-        A prompt without a bound of its answer's length gets one from ``--output-tokens``.
-        A request that fails is told by ``answer.record.outcome``; nothing is raised.
+        A prompt without a limit of its answer's length gets one from ``--output-tokens``. Nothing is raised
+        for a request that fails: see ``answer.record.outcome``.
 
         Args:
-            session_id, turn: the conversation that it belongs to, and its place in it, from 0.
+            session_id, turn: the conversation that it belongs to, and its position in it, from 0.
             patience_s: see :meth:`~llm_locust.client.stream.LlmClient.post`.
         """
         return self.requester.ask(prompt, name=name, session_id=session_id, turn=turn, patience_s=patience_s)
@@ -175,7 +175,7 @@ class ChatUser(PromptUser):
     def chat(
         self, messages: Sequence[Mapping[str, Any]] | str | None = None, *, name: str | None = None
     ) -> Answer:
-        """One chat completion: of the given messages or text, else of the workload's next prompt."""
+        """Send one chat completion: the given messages or text, else the workload's next prompt."""
         return self.ask(None if messages is None else _prompt(messages), name=name)
 
 
@@ -186,12 +186,12 @@ class CompletionUser(PromptUser):
     endpoint = COMPLETIONS
 
     def complete(self, text: str | None = None, *, name: str | None = None) -> Answer:
-        """One completion: of the given text, else of the workload's next prompt."""
+        """Send one completion: the given text, else the workload's next prompt."""
         return self.ask(None if text is None else Prompt(text=text), name=name)
 
 
 class ResponsesUser(PromptUser):
-    """Sends to the responses API. Messages are in the chat API's form, and translated."""
+    """Sends to the responses API. Messages are in the chat API's form, and converted."""
 
     abstract = True
     endpoint = RESPONSES
@@ -199,14 +199,14 @@ class ResponsesUser(PromptUser):
     def respond(
         self, messages: Sequence[Mapping[str, Any]] | str | None = None, *, name: str | None = None
     ) -> Answer:
-        """One response: to the given messages or text, else to the workload's next prompt."""
+        """Send one responses request: the given messages or text, else the workload's next prompt."""
         return self.ask(None if messages is None else _prompt(messages), name=name)
 
 
 class MessagesUser(PromptUser):
-    """Sends to the Anthropic-style messages API. Messages are in the chat API's form, and translated.
+    """Sends to the Anthropic-style messages API. Messages are in the chat API's form, and converted.
 
-    The API key (``--api-key-env``) goes out as ``x-api-key`` too.
+    The API key (``--api-key-env``) is sent as ``x-api-key`` too.
     """
 
     abstract = True
@@ -215,7 +215,7 @@ class MessagesUser(PromptUser):
     def message(
         self, messages: Sequence[Mapping[str, Any]] | str | None = None, *, name: str | None = None
     ) -> Answer:
-        """One message in answer to the given ones or a text, else to the workload's next prompt."""
+        """Send one messages request: the given messages or text, else the workload's next prompt."""
         return self.ask(None if messages is None else _prompt(messages), name=name)
 
 

@@ -1,4 +1,4 @@
-"""The pages' own scripts and styles, and plotly's: out of the packages, each address for one content."""
+"""Scripts and styles of the pages, and plotly's, from the packages; one address for each content."""
 
 import gzip
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """``tag`` stands for the content: a browser may keep what an address with it gave for ever."""
+    """``tag`` identifies the content: a browser may cache the answer of an address with it forever."""
 
     content_type: str
-    packed: bytes  # by gzip
+    packed: bytes  # gzip
     tag: str
 
     @property
@@ -33,7 +33,7 @@ class Asset:
 
 @cache
 def asset(name: str) -> Asset | None:
-    """One of the files by its name; None where there is none. plotly's takes a third of a second once."""
+    """Return a file by its name; None if there is none. plotly's takes a third of a second once."""
     if name not in _TYPES:
         return None
     content = _content(name)
@@ -44,7 +44,7 @@ def asset(name: str) -> Asset | None:
 def _content(name: str) -> bytes:
     if name == "plotly.js":
         return str(get_plotlyjs()).encode()
-    if name == "house.css":  # the reports' own: pages look of one house
+    if name == "house.css":  # the reports' own: all pages look alike
         return (resources.files("llm_locust.report.html") / "templates" / "style.css").read_bytes()
     return (resources.files(_PACKAGE) / "templates" / name).read_bytes()
 

@@ -1,9 +1,9 @@
-"""Does a soak get slower, or worse, with the hours? A line in the log and on the page when it does.
+"""Detection of drift in a soak, with a line in the log and on the page.
 
-The rules are those of :mod:`llm_locust.metrics.sections.drift`, on the cells of the live store: bins of a
-minute or more, of 100 requests or more, at most 60; a line through them; a slope beyond noise that also
-amounts to something, found at several looks in a row. Only the time since the number of users was last
-changed counts.
+The rules are those of :mod:`llm_locust.metrics.sections.drift`, applied to the cells of the live store: bins
+of a minute or more, of 100 requests or more, at most 60; a line through them; a slope beyond noise that is
+also large enough, found in several looks in a row. Only the time since the number of users last changed
+counts.
 """
 
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 60.0
 
-#: So many looks in a row have to find a drift: it is looked for many times in a soak.
+#: Number of looks in a row that must find a drift, because a soak is checked many times.
 LOOKS = 3
 
 _NAMED_FROM = 0.998
@@ -40,8 +40,8 @@ _MEMORY_CELLS = 360
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
-    """``sign`` is 1 where more is worse, -1 where less is. ``least`` is the change over the whole span that
-    is worth a word, as a share of the level where ``relative``."""
+    """A measure that may drift. ``sign`` is 1 if more is worse, -1 if less is. ``least`` is the smallest
+    change over the whole span that is reported, as a share of the level if ``relative``."""
 
     name: str
     unit: str
@@ -60,10 +60,10 @@ Points = tuple[Floats, Floats]  # times in hours, and values
 
 
 class DriftWatch:
-    """Looks at a store once a minute; ``alarms`` are the drifts that are there now, in words.
+    """Checks a store once a minute; ``alarms`` are the current drifts, in words.
 
     Args:
-        memory_mib: the resident memory of the largest process that makes load, now; None: not known.
+        memory_mib: resident memory of the largest process that makes load, now; None if unknown.
     """
 
     def __init__(self, store: LiveStore, memory_mib: Callable[[], float | None]) -> None:
@@ -79,7 +79,7 @@ class DriftWatch:
             self.look()
 
     def look(self) -> None:
-        """Sample the memory, and see what has drifted."""
+        """Sample the memory, and update the drifts."""
         store = self._store
         if (store.run.id, store.epoch) != self._of:
             self._begin()
@@ -105,15 +105,15 @@ class DriftWatch:
             if name not in before:
                 logger.warning("drift: %s", found[name])
         for name in sorted(before - set(named)):
-            logger.info("drift: that of %s is not beyond noise any more", name)
+            logger.info("drift: that of %s is no longer beyond noise", name)
         self.alarms = tuple(found[name] for name in named)
 
 
 def drifts(store: LiveStore, memory_mib: Sequence[tuple[float, float]]) -> dict[str, str]:
-    """What has got worse beyond noise: name of the measure -> words.
+    """Measures that got worse beyond noise: name of the measure -> description.
 
     Args:
-        store: at rest.
+        store: a copy that does not change.
         memory_mib: times and values of the memory.
     """
     cells = _steady_cells(store)
@@ -135,7 +135,7 @@ def drifts(store: LiveStore, memory_mib: Sequence[tuple[float, float]]) -> dict[
 
 
 def _steady_cells(store: LiveStore) -> list[tuple[float, Cell]]:
-    """The last cells of the run, whole ones, since the number of users was another."""
+    """The last complete cells of the run since the number of users changed."""
     cells = list(store.content.run.cells(store.content.started_s, store.settled_s))
     users = cells[-1][1].gauges.users_mean if cells else None
     changed = [i for i, (_, cell) in enumerate(cells) if cell.gauges.users_mean != users]
@@ -143,7 +143,7 @@ def _steady_cells(store: LiveStore) -> list[tuple[float, Cell]]:
 
 
 def _binned(store: LiveStore, cells: Sequence[tuple[float, Cell]]) -> tuple[Floats, list[Figures]]:
-    """The middles of bins in hours since the first cell, and the figures of each."""
+    """Midpoints of bins in hours since the first cell, and the figures of each."""
     width_s = store.content.run.width_s
     ended = sum(cell.counts.ended for _, cell in cells)
     most = max(1, min(MOST_BINS, ended // BIN_REQUESTS))
@@ -162,7 +162,7 @@ def _values(values: Sequence[float | None]) -> Floats:
 
 
 def _drift(measure: _Measure, at_h: Floats, values: Floats) -> str | None:
-    """In words, where the measure got worse beyond noise and by enough."""
+    """Description of a drift, if the measure got worse beyond noise and by enough."""
     trend = fit_trend(at_h, values)
     if trend is None or not trend.is_beyond_noise(_NAMED_FROM) or trend.slope * measure.sign <= 0:
         return None

@@ -1,4 +1,4 @@
-"""What Locust's web UI shows of a load test of a model, and what monitoring gets of it: added here."""
+"""Extensions of Locust's web UI and of monitoring for a load test of a model."""
 
 import logging
 from pathlib import Path
@@ -28,14 +28,14 @@ _MIB = 1 << 20
 
 
 def extend(environment: Environment, store: LiveStore | None) -> None:
-    """Add pages to the web UI, where there is one; watch for drifts; serve ``--metrics-port``; write the
-    summaries of ``--rolling-summary``. To be called while the process starts, once.
+    """Add pages to the web UI, if there is one; watch for drifts; serve ``--metrics-port``; write the
+    summaries of ``--rolling-summary``. Call it once, while the process starts.
 
     Args:
         store: None on a worker, which has nothing to show.
 
     Raises:
-        SystemExit: the port cannot be listened on; one line said so.
+        SystemExit: the port cannot be listened on; one line was printed.
     """
     if store is None:
         return
@@ -64,13 +64,13 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
 
 
 def _protect(environment: Environment, web_ui: WebUI) -> None:
-    """Let nobody but its own pages, and programs, ask the web UI; let forms set only what is meant for it."""
+    """Let only its own pages, and programs, use the web UI; let forms set only the allowed fields."""
     Forms(web_ui, environment)
     app = web_ui.app
     assert app is not None
     names = getattr(environment.parsed_options, "web_name", None) or ()
     local = is_loopback(web_ui.host)
-    # Behind a login a page under a foreign name has no session, whatever address its name becomes.
+    # Behind a login, a page under a foreign name has no session, whatever address its name resolves to.
     guard = OwnOrigin(
         app.wsgi_app,
         names,
@@ -82,7 +82,7 @@ def _protect(environment: Environment, web_ui: WebUI) -> None:
         app.config["SESSION_COOKIE_SAMESITE"] = "Lax"
     if not local and not web_ui.web_login:
         logger.warning(
-            "the web UI listens on %s without --web-login: whoever reaches it can start load and read the "
+            "the web UI listens on %s without --web-login: anyone who reaches it can start load and read the "
             "results; give --web-host 127.0.0.1 or --web-login",
             web_ui.host or "all interfaces",
         )

@@ -1,4 +1,4 @@
-"""Series for charts in small answers: what has changed since the page asked last."""
+"""Chart series in small answers: only what has changed since the page's last request."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -18,7 +18,7 @@ _Values = tuple[float | None, ...]
 
 @dataclass(slots=True)
 class _SentSpan:
-    """A span as it was told last: each point with the number of the change that it came with."""
+    """A span as it was last sent: each point with the number of the change that it belongs to."""
 
     identity: tuple[object, ...] = ()
     generation: int = 0
@@ -31,30 +31,30 @@ class _SentSpan:
 
 
 class Feed:
-    """The series of one store, told piece by piece.
+    """Incremental answers with the series of one store.
 
-    An answer has a ``token``; a page that sends the last one it got is told the points that are new or have
-    changed since (``full`` is False). One that has none, or that of another run, reset or width of cells,
-    is told everything. The series are looked at every ``keep_s`` at most.
+    An answer has a ``token``. A page that sends its last one gets the points that are new or have changed
+    since (``full`` is False). Without a token, or with that of another run, reset or cell width, it gets
+    everything. The series are computed every ``keep_s`` at most.
     """
 
     def __init__(self, store: LiveStore, keep_s: float = KEEP_S) -> None:
         self._store = store
         self._still = at_rest(store)
         self._charts = Charts(self._still)
-        self._lock = BoundedSemaphore(1)  # the charts are worked out by one thread at a time
+        self._lock = BoundedSemaphore(1)  # one thread at a time computes the charts
         self._told = {span: _SentSpan() for span in SPANS}
         self._fresh = {span: Fresh(partial(self._bring_up, span), keep_s) for span in SPANS}
 
     def series(self, span: Span) -> LiveSeries:
-        """All of a span."""
+        """All series of a span."""
         with self._lock:
-            # The charts keep the cells that they know of the one store that they were given.
+            # The charts cache the cells of the store object that they were given.
             vars(self._still).update(vars(at_rest(self._store)))
             return off_the_hub(self._charts.series, span)
 
     def answer(self, span: Span, token: str = "") -> dict[str, Any]:
-        """What a page lacks that got ``token`` with its last answer."""
+        """Changes since the answer that had ``token``."""
         told = self._fresh[span]()
         known = _revision(token, told.generation)
         points = [(at, values) for at, (changed, values) in told.points.items() if changed > known]
@@ -93,6 +93,6 @@ def _point(told: _SentSpan, at: float, values: _Values, changed: Iterable[float]
 
 
 def _revision(token: str, generation: int) -> int:
-    """The revision of a token of this generation; -1 of any other text."""
+    """Revision of a token of this generation; -1 for any other text."""
     of, _, revision = token.partition("-")
     return int(revision) if of == str(generation) and revision.isascii() and revision.isdigit() else -1

@@ -1,8 +1,9 @@
-"""What the web UI's forms may set. Locust's own views set any option, and any attribute of a user class.
+"""Limits on what the web UI's forms may set. Locust's own views set any option, and any attribute of a user
+class.
 
-So a form is checked before Locust sees it: a field that is not meant for it is refused, and nothing of the
-form is set. The values that a form may bring are those that the options' own parsers take, within bounds;
-files and hosts are those that the process was started with.
+So a form is checked before Locust sees it: an unexpected field is refused, and nothing of the form is set.
+Values are checked by the options' own parsers, within bounds. Files and hosts must be those that the process
+was started with.
 """
 
 import argparse
@@ -31,7 +32,7 @@ MOST_USERS = 1_000_000
 MOST_RUN_TIME_S = 366 * 86_400
 LONGEST_VALUE = 4096
 
-#: No request to the web UI is longer.
+#: Longest request to the web UI, in bytes.
 LONGEST_BODY = 1 << 20
 
 #: A value that names a file, as in ``file:lengths.csv`` and ``trace:arrivals.csv``.
@@ -46,10 +47,10 @@ class FormError(ValueError):
 
 
 class Forms:
-    """Stands before Locust's views that set something: ``/swarm`` and ``/user``.
+    """Filter in front of Locust's views that set something: ``/swarm`` and ``/user``.
 
-    What the process was started with is looked at when the first form comes: no request has changed anything
-    by then, and every locustfile has said what it has to say.
+    The settings that the process was started with are read when the first form arrives: no request has
+    changed anything by then, and every locustfile has been loaded.
     """
 
     def __init__(self, web_ui: WebUI, environment: Environment) -> None:
@@ -80,12 +81,12 @@ class Forms:
         return checked_view
 
     def _refused(self, reason: str) -> Response:
-        """As Locust's page expects it: that shows the message to whoever sent the form."""
-        logger.error("refused what the web UI was sent: %s", reason)
+        """Refusal as Locust's page expects it: it shows the message to whoever sent the form."""
+        logger.error("refused a request to the web UI: %s", reason)
         return jsonify({"success": False, "message": reason, "host": self._environment.host})
 
     def _look(self) -> None:
-        """Remember what the process was started with, once."""
+        """Remember the settings that the process was started with, once."""
         if self._start is not None:
             return
         options = vars(self._environment.parsed_options)
@@ -144,7 +145,7 @@ class Forms:
         if not self._places.intersection(places_of([host])) or "<" in host or ">" in host:
             raise FormError(
                 f"host {_shown(public_url(host))} is not one that this process was started with; "
-                "load and keys go to no other: start it with --allow-host URL"
+                "load and keys are sent to no other: start it with --allow-host URL"
             )
 
     def _check_option(self, name: str, value: str) -> None:
@@ -200,7 +201,7 @@ class Forms:
 
 
 def places_of(hosts: Iterable[str | None]) -> Iterable[Place]:
-    """Where requests to these hosts go; nothing for one that is not a URL."""
+    """Destinations of requests to these hosts; nothing for one that is not a URL."""
     for host in hosts:
         try:
             target = Target.parse((host or "").removeprefix(DNS))
@@ -210,7 +211,7 @@ def places_of(hosts: Iterable[str | None]) -> Iterable[Place]:
 
 
 def _check_number(name: str, value: str, least: float, most: float) -> None:
-    """Locust says itself what is not a number at all."""
+    """Check a number's range. Locust itself reports what is not a number."""
     try:
         number = float(value)
     except ValueError:
@@ -223,7 +224,7 @@ def _check_run_time(value: str) -> None:
     try:
         seconds = parse_timespan(value) if value else 0
     except ValueError:
-        return  # Locust says it itself
+        return  # Locust reports it itself
     if seconds > MOST_RUN_TIME_S:
         raise FormError(f"run_time must be at most 366 days, got {_shown(value)}")
 

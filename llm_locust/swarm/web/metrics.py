@@ -1,4 +1,4 @@
-"""``/metrics``: the live numbers for Prometheus, on the web UI's port or on one of their own."""
+"""``/metrics``: live numbers for Prometheus, on the web UI's port or on a separate one."""
 
 import logging
 import socket
@@ -25,18 +25,20 @@ StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
 def fresh_text(store: LiveStore) -> Fresh[bytes]:
-    """The exposition, made off the event loop: with many keys it takes some hundredths of a second."""
+    """Exposition text, made off the event loop: with many keys it takes some hundredths of a second."""
     return Fresh(lambda: off_the_hub(lambda still: generate_latest(registry(still)), at_rest(store)))
 
 
 def serve_metrics(store: LiveStore, host: str, port: int) -> WSGIServer:
-    """Serve ``/metrics`` and nothing else; 0 is a free port, :attr:`WSGIServer.server_port` tells it.
+    """Serve only ``/metrics``; port 0 chooses a free port, see :attr:`WSGIServer.server_port`.
 
     Raises:
         UsageError: the address cannot be listened on.
     """
     if not 0 <= port <= 65535:
-        raise UsageError(f"--metrics-port: {port} is no port; write one from 1 to 65535, or 0 for a free one")
+        raise UsageError(
+            f"--metrics-port: {port} is not a port; write one from 1 to 65535, or 0 for a free one"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family)

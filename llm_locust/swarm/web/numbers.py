@@ -1,4 +1,4 @@
-"""The live numbers as pages ask for them: worked out off the event loop, once a second at most."""
+"""Live numbers for the pages: computed off the event loop, at most once a second."""
 
 import copy
 import time
@@ -17,7 +17,7 @@ from llm_locust.swarm.process.offload import off_the_hub
 
 T = TypeVar("T")
 
-#: The recent span of tables and tiles.
+#: Length of the recent span of tables and tiles.
 RECENT_S = 30.0
 
 KEEP_S = 1.0
@@ -25,8 +25,8 @@ KEEP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A run at a moment: its numbers since the start, and those of the last :data:`RECENT_S`; ``silent`` are
-    the servers that gave no page of metrics when last asked."""
+    """A run at one time: its numbers since the start, and those of the last :data:`RECENT_S`. ``silent`` are
+    the servers that had no page of metrics at the last scrape."""
 
     run: LiveRun
     whole: Snapshot
@@ -37,7 +37,7 @@ class Look:
 
 
 class Fresh(Generic[T]):
-    """A value that is made when it is asked for, by one greenlet at a time, and kept for a while."""
+    """A value that is computed on request, by one greenlet at a time, and cached for a while."""
 
     def __init__(self, make: Callable[[], T], keep_s: float = KEEP_S) -> None:
         self._make = make
@@ -55,9 +55,9 @@ class Fresh(Generic[T]):
 
 
 def at_rest(store: LiveStore) -> LiveStore:
-    """The store as it is now, for a thread to read while the event loop goes on filling it.
+    """Snapshot of the store for a thread to read while the event loop goes on filling it.
 
-    What is counted is shared: counts, cells and keys are values that nobody changes.
+    Counts, cells and keys are shared: they are immutable values.
     """
     still, content, now_s = copy.copy(store), store.content, store.clock_s()
     still.clock_s = lambda: now_s
@@ -75,7 +75,7 @@ def at_rest(store: LiveStore) -> LiveStore:
 
 
 def look_at(store: LiveStore) -> Look:
-    """Snapshots of a store that is at rest; with many keys they take some hundredths of a second."""
+    """Compute the snapshots of a store that does not change; with many keys it takes tens of milliseconds."""
     running = bool(store.run.id) and store.content.stopped_s is None
     silent = tuple(sorted(name for name, up in store.content.servers.items() if not up))
     return Look(store.run, snapshot(store), snapshot(store, RECENT_S), tuple(store.marks), running, silent)

@@ -1,7 +1,7 @@
-"""Who may ask a server of this process: no page of another origin.
+"""Requests to a server of this process: none from pages of another origin.
 
-A browser names the page that asks in ``Sec-Fetch-Site`` or ``Origin``, which no page can forge. A program
-such as ``curl`` sends neither, and is let through: it is not a browser that another page could misuse.
+A browser names the origin of the page in ``Sec-Fetch-Site`` or ``Origin``, which no page can forge. A program
+such as ``curl`` sends neither, and is allowed: it is not a browser that another page could misuse.
 """
 
 import functools
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 StartResponse = Callable[..., Any]
 Application = Callable[[dict[str, Any], StartResponse], Iterable[bytes]]
 
-#: Sent with every answer that does not say otherwise.
+#: Headers of every answer that does not set them.
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "SAMEORIGIN",
@@ -31,8 +31,8 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 
-#: Nobody can register a name that ends so in public DNS (RFC 6761, RFC 6762, RFC 8375; ICANN reserved
-#: ``internal`` in 2024; ``svc`` is no top-level domain, and Kubernetes' short form).
+#: Suffixes that cannot be registered in public DNS (RFC 6761, RFC 6762, RFC 8375; ICANN reserved ``internal``
+#: in 2024; ``svc`` is not a top-level domain, and is Kubernetes' short form).
 _PRIVATE_ENDS = (".local", ".internal", ".home.arpa", ".svc", ".test")
 _SINGLE_LABEL = re.compile(r"(?!0x)[a-z0-9_-]*[a-z][a-z0-9_-]*")
 
@@ -40,17 +40,17 @@ _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class OwnOrigin:
-    """A WSGI application that answers its own pages, and programs; 403 for all else.
+    """WSGI application that answers only its own pages, and programs; everything else gets 403.
 
     No answer has a CORS header, and none can be shown in a frame of another origin.
 
     Args:
-        application: what answers the requests that are let through.
-        names: host names under which this server is reached, beside addresses and ``localhost``.
-        check_names: refuse every other host name, as a page has that was served from a name which then became
-            this server's address (DNS rebinding).
-        private_names: names are this server's own too that no stranger's page can have: that of this machine,
-            and those that cannot be registered in public DNS.
+        application: answers the allowed requests.
+        names: host names under which this server is reached, in addition to addresses and ``localhost``.
+        check_names: refuse every other host name. A page has one if it was served from a name that then
+            became this server's address (DNS rebinding).
+        private_names: also allow names that no stranger's page can have: that of this machine, and those that
+            cannot be registered in public DNS.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class OwnOrigin:
         return [body]
 
     def refusal(self, environ: Mapping[str, Any]) -> str | None:
-        """Why a request is refused; None where it is not."""
+        """Why a request is refused; None if it is allowed."""
         host = str(environ.get("HTTP_HOST", "")).lower()
         if self._check_names and host and not self._is_own_name(_name(host)):
             if self._may_say():
@@ -109,7 +109,7 @@ class OwnOrigin:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens on ``host`` is reached from this machine only."""
+    """Whether a server that listens on ``host`` can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -119,7 +119,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _follows_a_link(environ: Mapping[str, Any]) -> bool:
-    """The browser opens a page of this server in a tab: the other page sees nothing of it."""
+    """Whether the browser opens a page of this server in a tab: the other page cannot read it."""
     return (
         environ.get("REQUEST_METHOD") in _SAFE_METHODS
         and environ.get("HTTP_SEC_FETCH_MODE") == "navigate"
@@ -128,7 +128,7 @@ def _follows_a_link(environ: Mapping[str, Any]) -> bool:
 
 
 def _authority(origin: str) -> str | None:
-    """Host and port of an ``Origin``; None of one that is opaque (``null``) or malformed."""
+    """Host and port of an ``Origin``; None if it is opaque (``null``) or malformed."""
     try:
         parts = urlsplit(origin)
         return parts.netloc.lower() if parts.scheme in ("http", "https") and parts.hostname else None
@@ -137,14 +137,14 @@ def _authority(origin: str) -> str | None:
 
 
 def _name(authority: str) -> str:
-    """The host without its port, brackets and trailing dot."""
+    """Host without its port, brackets and trailing dot."""
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0].rstrip(".")
 
 
 def _is_private(name: str) -> bool:
-    """No page of a stranger's can have this name: not registered in public DNS, or this machine's own."""
+    """Whether no stranger's page can have this name: not registered in public DNS, or this machine's own."""
     if name.endswith(_PRIVATE_ENDS) or _SINGLE_LABEL.fullmatch(name):
         return True
     return name in _names_of_machine()
@@ -152,7 +152,7 @@ def _is_private(name: str) -> bool:
 
 @functools.cache
 def _names_of_machine() -> frozenset[str]:
-    """Asked for once, and only for a name that nothing else explains: it may ask DNS."""
+    """Names of this machine. Looked up once, and only if nothing else matches: it may query DNS."""
     return frozenset(name.lower().rstrip(".") for name in (socket.gethostname(), socket.getfqdn()))
 
 

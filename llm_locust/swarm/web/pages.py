@@ -1,4 +1,4 @@
-"""The pages and endpoints that Locust's web UI gets beside its own, and what its own page gets."""
+"""Pages and endpoints added to Locust's web UI, and extensions of its own page."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ from llm_locust.swarm.web.tables import NAMES, REPLICAS, LiveTable, by_name, by_
 
 _TABLES = {"names": (NAMES, by_name), "replicas": (REPLICAS, by_replica)}
 
-#: Tabs that lead to a page of ours, with its address from Locust's page.
+#: Tabs that link to a page of this package, with its address relative to Locust's page.
 _LINKS = (("Live charts", "llm-charts", "./llm/charts"), ("Reports", "llm-reports", "./llm/reports"))
 
 _DOWNLOADS = (
@@ -32,7 +32,7 @@ _DOWNLOADS = (
     ("./llm/reports", "Reports of the runs"),
 )
 
-#: Nothing of another origin, and no script but the files.
+#: Nothing of another origin, and no inline script.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -40,7 +40,7 @@ _POLICY = (
 
 
 class Pages:
-    """Adds itself to a web UI that does not serve yet. With ``--web-login`` all of it asks for the login."""
+    """Extension of a web UI that does not serve yet. With ``--web-login`` all of it requires the login."""
 
     def __init__(self, web_ui: WebUI, store: LiveStore, reports: Reports, drift: DriftWatch) -> None:
         self._store = store
@@ -128,12 +128,12 @@ class Pages:
         return Response(found.packed, content_type=found.content_type, headers=headers)
 
     def _extend(self, response: Response) -> Response:
-        """Locust's own answers: its page gets a script for tabs that are links, its numbers our tables."""
+        """Extend Locust's own answers: its page by a script for link tabs, its numbers by tables."""
         if response.status_code != 200:
             return response
         if request.endpoint == "locust.index" and response.mimetype == "text/html":
             response.set_data(response.get_data().replace(b"</body>", _script("tabs.js") + b"</body>", 1))
-        # Locust keeps this answer and gives it again: it needs to be extended once.
+        # Locust caches this answer: it needs to be extended once.
         elif request.endpoint == "locust.request_stats" and response is not self._extended:
             told: dict[str, Any] = msgspec.json.decode(response.get_data())
             look = self._look()
@@ -147,7 +147,7 @@ class Pages:
 
 
 def _extend_template(args: dict[str, Any]) -> None:
-    """What Locust's page is made with; a locustfile may have put its own tabs there."""
+    """Arguments of Locust's page; a locustfile may have added its own tabs."""
     tables: list[LiveTable] = [NAMES, REPLICAS]
     tabs = [{"title": t.title, "key": t.key} for t in tables] + [{"title": t, "key": k} for t, k, _ in _LINKS]
     additions = {
@@ -171,7 +171,7 @@ def _page(template: str, **values: object) -> Response:
 
 
 def _address(name: str) -> str:
-    """Of an asset, from a page below ``llm/``."""
+    """Address of an asset, relative to a page below ``llm/``."""
     found = off_the_hub(asset, name)
     assert found is not None
     return f"./assets/{name}?{found.tag}"

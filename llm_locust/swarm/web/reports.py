@@ -1,4 +1,4 @@
-"""The reports of this process's runs, for the web UI: by the run's id, of files with known names only."""
+"""Reports of this process's runs, for the web UI: by the run's id, and only files with known names."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from llm_locust.report.run.so_far import SO_FAR_DIR
 from llm_locust.store import REPORT_HTML_FILE, REPORT_MD_FILE, SUMMARY_FILE, TIMESERIES_FILE
 
-#: What is handed out of a run directory, with its type.
+#: Files of a run directory that are served, with their types.
 SERVED = {
     REPORT_HTML_FILE: "text/html; charset=utf-8",
     REPORT_MD_FILE: "text/plain; charset=utf-8",
@@ -28,12 +28,12 @@ class KnownRun:
 
     @property
     def is_reported_so_far(self) -> bool:
-        """There is a rolling summary, and nothing better yet."""
+        """Whether there is a rolling summary and no report yet."""
         return not self.is_reported and (self.path / SO_FAR_DIR / REPORT_HTML_FILE).exists()
 
 
 class Reports:
-    """The runs that this process made, the newest first. Nothing else on the disk can be asked for."""
+    """Runs of this process, the newest first. Nothing else on the disk can be requested."""
 
     def __init__(self) -> None:
         self._runs: dict[str, KnownRun] = {}
@@ -46,7 +46,7 @@ class Reports:
         return list(reversed(self._runs.values()))
 
     def file(self, run: str, name: str, *, so_far: bool = False) -> Path | None:
-        """The file of a run that has this name; None where there is none."""
+        """Path of a run's file; None if there is none."""
         known = self._runs.get(run)
         if known is None or name not in SERVED:
             return None

@@ -1,6 +1,6 @@
-"""Rolling summaries of a soak: every few minutes a process of its own reports on the run so far.
+"""Rolling summaries of a soak: every few minutes a separate process reports on the run so far.
 
-Another one copies the run to where ``--upload`` says, so that what there is outlives the machine.
+Another one copies the run to the destination of ``--upload``, so that the data outlives the machine.
 """
 
 import logging
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 def summarise_forever(
     interval_s: float, run: Callable[[], Path | None], upload: str | None = None
 ) -> NoReturn:
-    """Write a summary of the present run every ``interval_s``; one that takes longer delays the next.
+    """Write a summary of the current run every ``interval_s``; one that takes longer delays the next.
 
     Args:
-        run: gives the directory of the run that goes on, None where none does.
-        upload: where the run is copied to after each summary.
+        run: returns the directory of the current run, None without one.
+        upload: destination of a copy after each summary.
     """
     while True:
         gevent.sleep(interval_s)
@@ -33,12 +33,12 @@ def summarise_forever(
         if path is None:
             continue
         summarise_elsewhere(path)
-        if upload is not None and run() == path:  # else its own upload, the last one, is due
+        if upload is not None and run() == path:  # otherwise the run has ended, and its final upload is due
             upload_so_far(path, upload)
 
 
 def summarise_elsewhere(run: Path) -> bool:
-    """Write ``so-far/`` of a run in a process of its own; the log says why where that did not succeed."""
+    """Write ``so-far/`` of a run in a process of its own; log why if that failed."""
     try:
         code, said = run_elsewhere(
             "llm_locust.report.run.so_far", ["--", str(run)], heard=(STDERR,), within_s=patience_s(run)

@@ -1,4 +1,4 @@
-"""A run at this moment, for the head of the page of charts: tiles, workers, the client's verdict."""
+"""State of a run for the head of the page of charts: tiles, workers, the client's verdict."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -10,12 +10,12 @@ from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.report.text import clean
 from llm_locust.swarm.web.numbers import RECENT_S, Look
 
-#: More are not listed: those that are lost or gone come first, then the busiest.
+#: Most workers listed: those that are lost or gone come first, then the busiest.
 MOST_WORKERS = 100
 
 
 def status(look: Look, alarms: Iterable[str]) -> dict[str, Any]:
-    """What the page needs beside the series. None is what is not defined."""
+    """Data of the page besides the series. Undefined values are None."""
     whole, recent = look.whole, look.recent
     seen = recent.observation
     workers = sorted(seen.workers, key=_concern)
@@ -51,7 +51,7 @@ def _concern(worker: WorkerState) -> tuple[bool, bool, float, str]:
 
 
 def _limits_ms(limits: Limits) -> dict[str, float]:
-    """The limits that hold for every class."""
+    """Limits that hold for every class."""
     return {metric: round(limit_s * 1e3, 6) for metric, limit_s in limits.slo.limits.items()}
 
 

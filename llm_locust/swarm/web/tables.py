@@ -1,4 +1,4 @@
-"""The tables of Locust's page and of their CSV files: by name and class, and by replica."""
+"""Tables of Locust's page and of their CSV files: by name and class, and by replica."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class _TableColumn:
-    """``key`` names the column in JSON, ``title`` for a person."""
+    """``key`` names the column in JSON, ``title`` in the table."""
 
     key: str
     title: str
@@ -68,7 +68,7 @@ class LiveTable:
 
     @property
     def structure(self) -> dict[str, Any]:
-        """As Locust's page takes it in ``extended_tables``."""
+        """Structure for ``extended_tables`` of Locust's page."""
         return {
             "key": self.key,
             "structure": [{"key": key, "title": title} for key, title in self.columns],
@@ -80,9 +80,9 @@ REPLICAS = LiveTable("llm-replicas", "Replicas", (("replica", "Replica"),))
 
 
 def by_name(look: Look) -> list[dict[str, Cell]]:
-    """Two rows, of the whole and of the recent past, for each name and class, and for all together.
+    """Two rows, for the whole run and the recent past, for each name and class, and for all together.
 
-    ``name`` is what Locust's page puts the rows in order by, as texts.
+    ``name`` is the key by which Locust's page sorts the rows, as text.
     """
     label = {
         row.key: {"request": clean(row.key.name), "slo_class": clean(row.key.slo_class)}
@@ -94,7 +94,7 @@ def by_name(look: Look) -> list[dict[str, Cell]]:
 
 
 def by_replica(look: Look) -> list[dict[str, Cell]]:
-    """As :func:`by_name`, of each replica that is known."""
+    """As :func:`by_name`, for each known replica."""
     return _rows(
         ({"replica": clean(row.key.replica)}, row.figures, recent)
         for row, recent in _pairs(look, lambda s: s.replicas)
@@ -128,7 +128,7 @@ def table_csv(table: LiveTable, rows: Iterable[Mapping[str, Cell]]) -> str:
 
 
 def series_csv(series: LiveSeries) -> str:
-    """A row for each cell, its begin in seconds since the Unix epoch first."""
+    """A row for each cell, starting with the cell's start in seconds since the Unix epoch."""
     rows = zip(series.at_s, *series.columns.values(), strict=True)
     return _csv(["at_s", *series.columns], rows)
 
@@ -142,6 +142,6 @@ def _csv(head: Sequence[str], rows: Iterable[Iterable[Cell]]) -> str:
 
 
 def _plain(cell: Cell) -> Cell:
-    """Text that a spreadsheet would run as a formula stays text."""
+    """Escape text that a spreadsheet would run as a formula."""
     cell = cell.replace(_NO_BREAK, " ") if isinstance(cell, str) else cell
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -126,8 +126,8 @@ def test_a_targets_url_says_its_base_whole(base: str) -> None:
         ("http://[::1", "Invalid IPv6 URL"),
         ("http://h/a b", "holds a space"),
         ("http://h\r\nX: y", "control character"),
-        ("http://a..b", "host 'a..b' is not a name that DNS can have"),
-        ("http://" + "a" * 64, "not a name that DNS can have"),
+        ("http://a..b", "host 'a..b' is not a valid DNS name"),
+        ("http://" + "a" * 64, "not a valid DNS name"),
     ],
 )
 def test_what_is_no_url_is_said_with_its_value(url: str, text: str) -> None:

@@ -229,7 +229,7 @@ def test_a_batch_after_the_end_is_refused_without_an_acknowledgement_and_said(
     swarm.collector.accept("w0", 1, 7, frame(1))
     swarm.collector.settle()
     assert swarm.acks == [("w0", 0)]
-    assert "batch 1 of worker w0 (7 records) came too late" in caplog.text
+    assert "batch 1 of worker w0 (7 records) arrived too late" in caplog.text
     swarm.collector.accept("w0", 0, 1, frame(0))
     assert swarm.acks == [("w0", 0), ("w0", 0)], "it is in the file: its worker may forget it"
 
@@ -260,7 +260,7 @@ def test_what_finds_no_room_in_the_queue_is_not_taken_and_comes_again(
         collector.accept("w0", seq, 1, frame(seq))
     collector.settle()
     assert acked == [0, 1]
-    assert caplog.text.count("slower than the batches come") == 1
+    assert caplog.text.count("slower than the batches arrive") == 1
     for seq in (2, 3):
         collector.accept("w0", seq, 1, frame(seq))
     collector.close()

@@ -456,7 +456,7 @@ def test_a_port_that_is_taken_is_said_in_a_line() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"--metrics-port: 127.0.0.1:{port} cannot be listened on"):
             serve_metrics(LiveStore(lambda: 0.0), "127.0.0.1", port)
-    with pytest.raises(UsageError, match="65536 is no port"):
+    with pytest.raises(UsageError, match="65536 is not a port"):
         serve_metrics(LiveStore(lambda: 0.0), "127.0.0.1", 65536)
 
 
