@@ -6,11 +6,11 @@ a server or a user is cleaned here and escaped by the format that prints it.
 """
 
 import math
-import numbers
 import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TypeGuard
 
 UNDEFINED = "–"
 SEPARATOR = " · "
@@ -22,14 +22,14 @@ _CONTROLS = {"Cc", "Cf", "Cs", "Co", "Cn"}
 _JOINERS = {"\u200c", "\u200d"}
 
 
-def is_defined(value: object) -> bool:
-    """Whether a value of a summary is a number. None and NaN are not; +∞ is one."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and not math.isnan(value)
+def is_defined(value: float | None) -> TypeGuard[float]:
+    """Whether a figure is a number. None and NaN are not; +∞ is one."""
+    return value is not None and not math.isnan(value)
 
 
 def number(value: float | None) -> str:
     """Three significant digits, or all digits of the integer part: ``0.0123``, ``12.3``, ``1,235``."""
-    if value is None or not is_defined(value):
+    if not is_defined(value):
         return UNDEFINED
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
@@ -44,12 +44,12 @@ def number(value: float | None) -> str:
 
 def count(value: float | None) -> str:
     """A whole number with separators of thousands."""
-    return f"{value:,.0f}" if value is not None and is_defined(value) else UNDEFINED
+    return f"{value:,.0f}" if is_defined(value) else UNDEFINED
 
 
 def percent(ratio: float | None) -> str:
     """A share as per cent: ``100 %`` only for all of them, ``0 %`` only for none."""
-    if ratio is None or not is_defined(ratio):
+    if not is_defined(ratio):
         return UNDEFINED
     value = 100 * ratio
     if value in (0, 100):
@@ -63,7 +63,7 @@ def percent(ratio: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """A span of the run: ``58.2 s``, ``12 min 5 s``, ``26 h 3 min``."""
-    if value is None or not is_defined(value) or math.isinf(value):
+    if not is_defined(value) or math.isinf(value):
         return UNDEFINED
     if value < 120:
         return f"{number(value)} s"
@@ -101,24 +101,12 @@ def sentence(parts: Sequence[str], separator: str = SEPARATOR) -> str:
     return separator.join(p for p in parts if p)
 
 
-def moment(iso: str | None) -> str:
+def moment(iso: str) -> str:
     """An ISO 8601 time as ``2026-11-21 09:30:02 UTC``."""
-    at = _parsed(iso)
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at else UNDEFINED
+    return datetime.fromisoformat(iso).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def after(iso: str | None, origin_iso: str | None) -> str:
+def after(iso: str, origin_iso: str) -> str:
     """How long after ``origin_iso`` a time is: ``+3.10 s``."""
-    at, origin = _parsed(iso), _parsed(origin_iso)
-    if at is None or origin is None:
-        return UNDEFINED
-    passed = (at - origin).total_seconds()
+    passed = (datetime.fromisoformat(iso) - datetime.fromisoformat(origin_iso)).total_seconds()
     return f"{'-' if passed < 0 else '+'}{seconds(abs(passed))}"
-
-
-def _parsed(iso: str | None) -> datetime | None:
-    try:
-        at = datetime.fromisoformat(iso) if iso else None
-    except ValueError:
-        return None
-    return at.replace(tzinfo=UTC) if at and at.tzinfo is None else at

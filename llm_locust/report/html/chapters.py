@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.servers import ServerCurves
-from llm_locust.metrics.summary_types.summary import Summary, as_json
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.html import (
     distributions,
     limits,
@@ -56,19 +56,18 @@ def chapters(
     Args:
         curves: what the servers said of themselves, where they were asked.
     """
-    found_ = as_json(summary)
     slo_ms = {} if summary.goodput.slo_by_class else summary.goodput.slo
     placed = _placed(contents.sections(summary))
     course = [*over_time.latencies(run, slo_ms), *over_time.rates(run), *over_time.failures(run)]
     load = [*distributions.relations(run), *over_time.gaps(run)]
-    by_group = [*placed["groups"], tables.workers(run, found_)]
+    by_group = [*placed["groups"], tables.workers(run, summary)]
     found = [
         _chapter("verdict", "Verdict", parts=placed["verdict"]),
         _chapter("over-time", "Over the run", course, lead=_OVER_TIME_LEAD),
         _chapter("latency", "Latency", distributions.distributions(run, slo_ms), placed["latency"]),
         _chapter("load", "Length, load, pace", load, placed["load"]),
         _chapter("limits", "Goodput at any limit", limits.limits(run), lead=_LIMITS_LEAD),
-        _chapter("groups", "By group", replicas.in_flight(run, found_), by_group),
+        _chapter("groups", "By group", replicas.in_flight(run, summary), by_group),
         _chapter("servers", "Servers", servers.servers(run, curves), placed["servers"], lead=_SERVERS_LEAD),
         _chapter("slowest", "Slowest requests", slowest.timeline(run), [slowest.table(run)]),
         _chapter("errors", "Errors", parts=[groups.errors(summary, examples=True)]),

@@ -1,14 +1,13 @@
 """The chart of replicas: what each had under way along the window."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.charts import RunCharts
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.html.chart import Axis, Chart, Data, Mark, Series, figures, labels
 from llm_locust.report.html.over_time import time_unit
 from llm_locust.report.text import clean, count, seconds, short
-
-Part = Mapping[str, Any]
 
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 _NAME_LENGTH = 48
@@ -18,21 +17,21 @@ MOST_SHOWN = 8
 MOST_MARKED = 4
 
 
-def in_flight(run: RunCharts, summary: Part) -> list[Chart]:
+def in_flight(run: RunCharts, summary: Summary) -> list[Chart]:
     """Requests in flight by replica, with the times at which one stopped or came back; none for fewer than
     two replicas."""
-    replicas, window_s = _shown(summary), (summary.get("window") or {}).get("seconds") or 0.0
-    parts = min((len(replica.get("in_flight") or ()) for replica in replicas), default=0)
+    replicas = _shown(summary)
+    parts = min((len(replica.in_flight) for replica in replicas), default=0)
     if len(replicas) < 2 or not parts:
         return []
     unit, length_s = time_unit(run)
-    head, step_s = f"time of the window ({unit})", window_s / parts
-    names = labels([short(clean(replica.get("name")), _NAME_LENGTH) for replica in replicas])
+    head, step_s = f"time of the window ({unit})", summary.window.seconds / parts
+    names = labels([short(clean(replica.name), _NAME_LENGTH) for replica in replicas])
     columns = {head: figures(((part + 0.5) * step_s for part in range(parts)), 1 / length_s)} | {
-        f"{name} (requests)": figures(replica["in_flight"][:parts])
+        f"{name} (requests)": figures(replica.in_flight[:parts])
         for name, replica in zip(names, replicas, strict=True)
     }
-    left_out = len(summary["replicas"]) - len(replicas)
+    left_out = len(summary.replicas) - len(replicas)
     more = f" {count(left_out)} more are in summary.json." if left_out else ""
     chart = Chart(
         id="replicas-in-flight",
@@ -52,17 +51,17 @@ def in_flight(run: RunCharts, summary: Part) -> list[Chart]:
     return [chart]
 
 
-def _shown(summary: Part) -> Sequence[Part]:
+def _shown(summary: Summary) -> Sequence[ReplicaFigures]:
     """All, or those that a cause names and then the first ones."""
-    replicas = summary.get("replicas") or ()
-    blamed = {cause.get("replica") for cause in (summary.get("fairness") or {}).get("causes") or ()}
-    chosen = sorted(range(len(replicas)), key=lambda i: (replicas[i].get("name") not in blamed, i))
+    replicas = summary.replicas
+    blamed = {cause.replica for cause in summary.fairness.causes}
+    chosen = sorted(range(len(replicas)), key=lambda i: (replicas[i].name not in blamed, i))
     return [replicas[i] for i in sorted(chosen[:MOST_SHOWN])]
 
 
-def _marks(replicas: Sequence[Part], names: Sequence[str], length_s: float) -> Iterator[Mark]:
+def _marks(replicas: Sequence[ReplicaFigures], names: Sequence[str], length_s: float) -> Iterator[Mark]:
     for name, replica in zip(names, replicas, strict=True):
-        for outage in replica.get("outages") or ():
-            for at_s, what in ((outage.get("from_s"), "out"), (outage.get("to_s"), "back")):
+        for outage in replica.outages:
+            for at_s, what in ((outage.from_s, "out"), (outage.to_s, "back")):
                 if at_s is not None:
                     yield Mark("x", at_s / length_s, f"{name} {what}")

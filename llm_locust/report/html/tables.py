@@ -8,18 +8,18 @@ import msgspec
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
+from llm_locust.metrics.summary_types.completeness import WorkerCompleteness
+from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.report.text import clean, count, number, percent
 
-Part = Mapping[str, Any]
-
 _MOST_ROWS = 100
 
 
-def workers(run: RunCharts, summary: Part) -> Section | None:
+def workers(run: RunCharts, summary: Summary) -> Section | None:
     """What each worker measured, beside what it cost; None where there was one."""
-    known = {w.get("id"): w for w in (summary.get("completeness") or {}).get("workers") or ()}
+    known = {w.id: w for w in summary.completeness.workers}
     if max(len(run.workers), len(known)) < 2:
         return None
     columns = (
@@ -33,7 +33,7 @@ def workers(run: RunCharts, summary: Part) -> Section | None:
         Column("p99 ms", over="hub lag"),
         Column("%", over="CPU"),
     )
-    rows = [_worker_row(found, known.get(found["name"]) or {}) for found in run.workers]
+    rows = [_worker_row(found, known.get(found["name"])) for found in run.workers]
     return Section(
         "By worker",
         table=Table(columns, tuple(rows[:_MOST_ROWS])).without_empty(),
@@ -47,7 +47,7 @@ def workers(run: RunCharts, summary: Part) -> Section | None:
     )
 
 
-def _worker_row(found: Part, known: Part) -> Row:
+def _worker_row(found: Mapping[str, Any], known: WorkerCompleteness | None) -> Row:
     return Row(
         (
             clean(found["name"]),
@@ -59,8 +59,8 @@ def _worker_row(found: Part, known: Part) -> Row:
             number(found["tpot_p50_ms"]),
             number(found["output_tokens_per_s"]),
             percent(found["goodput_ratio"]),
-            number(known["hub_lag_ms_p99"]) if known.get("hub_lag_ms_p99") is not None else "",
-            number(known["cpu_percent_max"]) if known.get("cpu_percent_max") is not None else "",
+            number(known.hub_lag_ms_p99) if known and known.hub_lag_ms_p99 is not None else "",
+            number(known.cpu_percent_max) if known and known.cpu_percent_max is not None else "",
         )
     )
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from metrics_cases import batch, request
+from msgspec.structs import replace
 from replica_cases import NAMES, at_random, in_turn, served
 from report_cases import manifest
 
@@ -12,6 +13,7 @@ from llm_locust.metrics.charts import run_charts
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.html.chart import Chart
 from llm_locust.report.html.replicas import MOST_SHOWN, in_flight
 
@@ -21,7 +23,8 @@ SECONDS = 80
 def charts(made: list[RequestRecord], **changes: Any) -> list[Chart]:
     rows = batch(*made)
     known = manifest(len(rows), stopped_ns=manifest(0).started_ns + SECONDS * 1_000_000_000)
-    summary = summarise(rows, known) | changes
+    summary = typed(summarise(rows, known))
+    summary = replace(summary, replicas=[replace(each, **changes) for each in summary.replicas])
     run = run_charts(rows, known, measure(rows, known, Question(warmup_s=0.0)))
     return in_flight(run, summary)
 
@@ -63,4 +66,4 @@ def test_of_many_replicas_those_that_a_cause_names_are_shown_first() -> None:
 def test_one_replica_or_none_has_no_such_chart() -> None:
     assert charts(served(lambda _: "a")) == []
     assert charts(served(lambda _: None)) == []
-    assert charts(served(at_random()), replicas=[{"name": "a"}, {"name": "b"}]) == []
+    assert charts(served(at_random()), in_flight=[]) == []  # the window is empty
