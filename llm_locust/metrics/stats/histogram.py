@@ -1,7 +1,7 @@
 """Durations too many to be kept: counted in bins whose width grows with them.
 
-A bin is the exponent and the first bits of the mantissa of a duration in nanoseconds as a float32:
-1024 bins between each power of two and the next. A percentile is told by its bin's middle, which is
+A bin is one of 1024 :mod:`~llm_locust.metrics.stats.buckets` between each power of two nanoseconds and the
+next. A percentile is told by its bin's middle, which is
 off by :data:`RELATIVE_ERROR` at most. Count, sum, sum of squares, least and greatest are exact
 integers, so that histograms of parts add up to that of the whole, whatever the parts.
 """
@@ -13,11 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-_MANTISSA_BITS, _KEPT_BITS = 23, 10
-_DROPPED_BITS = _MANTISSA_BITS - _KEPT_BITS
+from llm_locust.metrics.stats.buckets import Buckets
 
-#: Bin 0 is for 0 ns alone; 1 ns is at the beginning of the second block.
-_FIRST = (127 - 1) << _KEPT_BITS
+#: Bin 0 is for 0 ns alone; 1 ns is at the beginning of the second octave.
+_BINS: Final = Buckets(10, -1, 64)
 
 #: Of any sample that is told, against the true one: half a bin's width, 2 ** -11, and the rounding
 #: to a float32.
@@ -71,7 +70,7 @@ def count_durations(durations_ns: _Integers) -> Histogram:
         return _histogram(np.empty(0, np.int64))
     pieces = [durations_ns[i : i + _SLICE] for i in range(0, len(durations_ns), _SLICE)]
     return _histogram(
-        _added([np.bincount(_bins(piece)) for piece in pieces]),
+        _added([np.bincount(_BINS.of(piece)) for piece in pieces]),
         total_ns=sum(int(piece.sum()) for piece in pieces),
         squares=sum(map(_sum_of_squares, pieces)),
         least_ns=int(durations_ns.min()),
@@ -95,18 +94,8 @@ def _histogram(counts: _Integers, **figures: int) -> Histogram:
     return Histogram(counts, np.cumsum(counts), **figures)
 
 
-def _bins(durations_ns: _Integers) -> NDArray[np.uint32]:
-    bits: NDArray[np.uint32] = durations_ns.astype(np.float32).view(np.uint32) >> np.uint32(_DROPPED_BITS)
-    np.maximum(bits, np.uint32(_FIRST), out=bits)
-    bits -= np.uint32(_FIRST)
-    return bits
-
-
 def _middle_ns(bin_: int) -> float:
-    if bin_ == 0:
-        return 0.0
-    edges = np.array([bin_ + _FIRST, bin_ + _FIRST + 1], np.uint32) << _DROPPED_BITS
-    return float(edges.view(np.float32).astype(np.float64).mean())
+    return float(_BINS.edges(bin_, bin_ + 1).mean()) if bin_ else 0.0
 
 
 def _added(counts: list[_Integers]) -> _Integers:

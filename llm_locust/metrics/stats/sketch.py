@@ -1,10 +1,9 @@
 """Durations counted in few buckets, whose width grows with them: small enough to be sent while they come.
 
-A bucket is the exponent and the first bits of the mantissa of a duration in seconds as a float32: 64
-buckets between each power of two and the next. Only those that hold something are kept. Counts and the
-sum are exact integers, so that sketches of parts add up to that of the whole, whatever the parts and
-their order. :mod:`llm_locust.metrics.stats.histogram` has bins 16 times as narrow, for what stays in a
-process.
+There are 64 :mod:`~llm_locust.metrics.stats.buckets` between each power of two seconds and the next. Only
+those that hold something are kept. Counts and the sum are exact integers, so that sketches of parts add up
+to that of the whole, whatever the parts and their order. :mod:`llm_locust.metrics.stats.histogram` has bins
+16 times as narrow, for what stays in a process.
 """
 
 import math
@@ -16,17 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.stats.buckets import Buckets
 from llm_locust.metrics.stats.percentiles import percentile
 
-_MANTISSA_BITS, _KEPT_BITS = 23, 6
-_DROPPED_BITS = _MANTISSA_BITS - _KEPT_BITS
-_EXPONENT_BIAS = 127
-_FIRST_EXPONENT, _LAST_EXPONENT = -30, 19  # from 0.93 ns up to 12 days
+#: From 0.93 ns up to 12 days. Bucket 0 is for what is shorter, and is told as 0.
+_BUCKETS: Final = Buckets(6, -30, 20, below=True)
 
-#: Bucket 0 is for what is shorter than the first bucket's begin, and is told as 0.
-_BEFORE_FIRST = ((_EXPONENT_BIAS + _FIRST_EXPONENT) << _KEPT_BITS) - 1
-
-BUCKETS: Final = 1 + ((_LAST_EXPONENT - _FIRST_EXPONENT + 1) << _KEPT_BITS)
+BUCKETS: Final = len(_BUCKETS)
 
 #: Of any percentile against the exact one of the same samples, for samples from 1 ns to 12 days: half a
 #: bucket's width against its middle, 1 / 129, and the rounding to a float32.
@@ -37,8 +32,8 @@ Integers = NDArray[np.int64]
 
 
 def _middles_s() -> Floats:
-    edges = np.arange(_BEFORE_FIRST, _BEFORE_FIRST + BUCKETS + 1, dtype=np.int32) << _DROPPED_BITS
-    low, high = (part.view(np.float32).astype(np.float64) for part in (edges[:-1], edges[1:]))
+    edges = _BUCKETS.edges(0, BUCKETS)
+    low, high = edges[:-1], edges[1:]
     middles = 2 * low * high / (low + high)
     middles[0] = 0.0
     return middles
@@ -169,9 +164,7 @@ class Sketch:
 
 def buckets_of(durations_s: Floats) -> NDArray[np.int32]:
     """The bucket of each duration, none of which is NaN."""
-    bits = np.maximum(durations_s, 0).astype(np.float32).view(np.int32) >> _DROPPED_BITS
-    bits -= np.int32(_BEFORE_FIRST)
-    return np.clip(bits, 0, BUCKETS - 1, out=bits)
+    return _BUCKETS.of(np.maximum(durations_s, 0))
 
 
 def total_ns(durations_s: Floats) -> int:

@@ -12,6 +12,7 @@ from metrics_cases import batch, failed, manifest, request, requests
 
 from llm_locust.core.record import RequestRecord
 from llm_locust.live.ending import live_end
+from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests import gaps
 from llm_locust.metrics.sections.live_check import METRICS, LiveEnd
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
@@ -40,8 +41,8 @@ def live(some: list[RequestRecord], workers: int = 3) -> LiveEnd:
     return live_end(run.store)
 
 
-def check(end: LiveEnd, some: list[RequestRecord], **more: Any) -> dict[str, Any]:
-    told: dict[str, Any] = summarise(batch(*some), manifest(stopped=20.0), live=end, **more)["live_check"]
+def check(end: LiveEnd, some: list[RequestRecord], question: Question = PLAIN) -> dict[str, Any]:
+    told: dict[str, Any] = summarise(batch(*some), manifest(stopped=20.0), question, live=end)["live_check"]
     return told
 
 
@@ -69,7 +70,7 @@ def test_whatever_requests_there_are_and_however_workers_share_them(
 
 def test_a_warm_up_is_in_both_and_so_are_its_gaps() -> None:
     some = records()
-    found = check(live(some), some, warmup_s=3.0)
+    found = check(live(some), some, Question(warmup_s=3.0))
     assert found["within"] is True
     assert found["latency_ms"]["itl"]["n"] == 400 * 29
 
@@ -77,7 +78,7 @@ def test_a_warm_up_is_in_both_and_so_are_its_gaps() -> None:
 def test_the_window_changes_nothing() -> None:
     some = records()
     whole = check(live(some), some)
-    assert check(live(some), some, window="steady") == whole
+    assert check(live(some), some, Question(window="steady")) == whole
 
 
 def test_the_error_of_gaps_that_were_counted_is_allowed_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +128,7 @@ def test_after_a_reset_nothing_is_compared() -> None:
 def test_without_live_figures_and_of_a_selection_there_is_no_check() -> None:
     some = records(10)
     assert summarise(batch(*some), manifest())["live_check"] == {}
-    assert check(live(some), some, rows_of_run=99) == {}
+    assert summarise(batch(*some), manifest(), rows_of_run=99, live=live(some))["live_check"] == {}
 
 
 def test_a_run_of_nothing_is_within() -> None:
