@@ -29,7 +29,8 @@ SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
 
-docs: $(VENV)/.test  ## the key tables of docs/metrics.md and docs/summary.schema.json, made of the summary's types
+docs: $(VENV)/.test  ## docs/options.md, docs/summary.schema.json and the key tables of docs/metrics.md
+	$(BIN)/python -m llm_locust.options.reference docs/options.md
 	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs
 
 audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of the locked packages

@@ -22,7 +22,7 @@ LEVELS: dict[str, int] = {
     "scenario": 4,
     "report": 4,
     "options": 5,
-    "k8s": 5,
+    "k8s": 6,
     "swarm": 6,
     "cli": 7,
     "__main__": 8,

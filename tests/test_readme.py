@@ -36,15 +36,6 @@ def test_every_locust_option_that_it_names_exists(locust_help: str) -> None:
     assert named <= known, f"not options of locust: {sorted(named - known)}"
 
 
-def test_every_option_of_ours_stands_in_it_and_takes_its_value_from_the_environment(locust_help: str) -> None:
-    ours = locust_help.split("LLM load:")[1].split("Usage:")[0]
-    flags = set(re.findall(r"^  (--[a-z-]+)", ours, flags=re.M))
-    assert len(flags) >= 15
-    for flag in flags:
-        assert flag in README, f"{flag} is not in the README"
-        assert f"LLM_LOCUST_{flag[2:].replace('-', '_').upper()}" in ours
-
-
 @pytest.mark.parametrize("target", ["demo", "test", "test-all", "test-e2e", "test-k8s", "audit", "mutate"])
 def test_the_make_targets_that_it_names_exist(target: str) -> None:
     assert f"make {target}" in README

@@ -60,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare and print. Gives the exit code: 0, 1 for a gate that failed, 2 for what cannot be compared."""
+    # Here and not above: the options take longer to import than the help of this command is to be read.
+    from llm_locust.options.table import NOT_LOAD
+
     paths: Sequence[Path] = [args.base, *args.new]
     try:
         outcome = compare_runs(
@@ -67,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
             Question(slo=args.slo, window=args.window, warmup_s=args.warmup),
             gates=parse_relative_gates(args.gate),
             gate_unknown=args.gate_unknown,
+            not_load=NOT_LOAD,
         )
         if args.html is not None:
             _write_page(args.html, outcome)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -9,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from llm_locust.core.durations import parse_time
 from llm_locust.k8s.scenario_files import RenderError, files_of
 from llm_locust.k8s.target import ServerTarget
+from llm_locust.options.option import Values
+from llm_locust.options.table import OPTION, OPTIONS
 from llm_locust.scenario import Scenario
 from llm_locust.wire.secrecy import is_key_name
-from llm_locust.workload.lengths.times import DEFAULT_DRAIN
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -27,7 +28,6 @@ _KEY_VARIABLE = "API_KEY"
 #: Beside --drain and --flush-timeout: --stop-timeout of the base, 5 s, and what the report may take.
 _MASTER_GRACE_S = 150
 _WORKER_GRACE_S = 60
-_FLUSH_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +147,15 @@ def _options(plan: OverlayPlan) -> list[str]:
     if plan.target is not None:
         options["LOCUST_HOST"] = plan.target
     if "out" in plan.scenario.options:  # anywhere else nothing can be written
-        options["LLM_LOCUST_OUT"] = f"/runs/{Path(plan.scenario.options['out']).name}"
+        options[OPTION["out"].variable] = f"/runs/{Path(plan.scenario.options['out']).name}"
     if plan.api_key_secret is not None:
-        options["LLM_LOCUST_API_KEY_ENV"] = _key_variable(plan)
+        options[OPTION["api_key_env"].variable] = _key_variable(plan)
     elif plan.scenario.options.get("api_key_env"):
         raise RenderError(
             "the scenario has api_key_env: say which Secret holds it by --api-key-secret NAME/KEY"
         )
     if plan.upload is not None:
-        options["LLM_LOCUST_UPLOAD"] = plan.upload
+        options[OPTION["upload"].variable] = plan.upload
     return [f"{name}={value}" for name, value in options.items()]
 
 
@@ -167,9 +167,8 @@ def _roles(plan: OverlayPlan, files: list[str]) -> list[dict[str, Any]]:
     """What changes in master and workers, as JSON patches."""
     kind = OVERLAYS[plan.overlay]
     amount = ("replicas",) if kind == "Deployment" else ("completions", "parallelism")
-    options = plan.scenario.options
-    flush_s = parse_time(str(options.get("flush_timeout", f"{_FLUSH_TIMEOUT_S}s")))
-    end_s = parse_time(str(options.get("drain", DEFAULT_DRAIN))) + flush_s
+    given = Values(OPTIONS, Namespace(**plan.scenario.options))
+    end_s = given["drain"] + given["flush_timeout"]
     both = [*_items(files), *_secret(plan)]
     patches = {
         "master": [_grace(_MASTER_GRACE_S + end_s), *both],

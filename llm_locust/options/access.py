@@ -68,7 +68,7 @@ def _fits_a_header(value: str) -> bool:
 
 
 ACCESS = (
-    Option("--api-key-env", "environment variable that holds the API key", metavar="NAME", compared=False),
+    Option("--api-key-env", "environment variable that holds the API key", metavar="NAME", is_load=False),
     Option(
         "--header", "request header (repeatable)", parse_header, "K=V", kind="list", secret=True, record=None
     ),
@@ -85,13 +85,13 @@ ACCESS = (
         "CA certificates (PEM) to trust instead of the system's",
         metavar="FILE",
         kind="path",
-        compared=False,
+        is_load=False,
     ),
     Option(
         "--client-cert",
         "client certificate and key in one PEM file",
         metavar="FILE",
         kind="path",
-        compared=False,
+        is_load=False,
     ),
 )

@@ -16,7 +16,7 @@ OWN_SPOOL = "llm_own_spool"
 
 #: Where a scenario may have an option: among the run's options, as a key that the top level gives to every
 #: class, or nowhere.
-Place = Literal["run", "classes", None]
+Scope = Literal["run", "classes", None]
 
 
 def as_given(value: Any) -> Any:
@@ -37,9 +37,10 @@ class Option:
         default: of the command line, as text.
         ui: whether the web UI's form has it.
         record: makes of the given value what the manifest keeps; None keeps nothing.
-        compared: whether runs that differ in it were asked for different things, which `compare` says.
+        is_load: whether runs that differ in it were asked for different things, which ``compare`` reports.
+            False too where ``compare`` has a sentence of its own.
         secret: its texts are ``NAME=VALUE`` with a value that may be a secret.
-        place: where a scenario may have it.
+        scope: where a scenario may have it.
         form: of its value in a scenario, where ``kind``, ``choices`` and ``parse`` do not tell.
     """
 
@@ -53,9 +54,9 @@ class Option:
     action: type[argparse.Action] | None = None
     ui: bool = False
     record: Callable[[Any], Any] | None = as_given
-    compared: bool = True
+    is_load: bool = True
     secret: bool = False
-    place: Place = "run"
+    scope: Scope = "run"
     form: Form | None = None
 
     @property
@@ -113,7 +114,10 @@ class Option:
         """
         given = getattr(options, self.name, None)
         if self.kind == "list":
-            return tuple(map(self.parsed, (given,) if isinstance(given, str) else given or ()))
+            words = (given,) if isinstance(given, str) else given or ()
+            return tuple(self.parsed(word) for word in words if word)
+        if self.kind == "truth":
+            return bool(given)
         if given in (None, ""):
             given = self.default
         return None if given is None else self.parsed(given)

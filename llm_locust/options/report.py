@@ -64,7 +64,7 @@ REPORT = (
     ),
     Option("--print-summary", "summary.json as the last line on standard output", kind="truth", record=None),
     Option(
-        "--require-valid", "exit code 3 when the client's verdict is 'invalid'", kind="truth", compared=False
+        "--require-valid", "exit code 3 when the client's verdict is 'invalid'", kind="truth", is_load=False
     ),
-    Option("--allow-incomplete", "no exit code 4 when records are missing", kind="truth", compared=False),
+    Option("--allow-incomplete", "no exit code 4 when records are missing", kind="truth", is_load=False),
 )

@@ -24,10 +24,10 @@ REQUESTS = (
         "line or the environment says wins",
         metavar="FILE",
         kind="path",
-        place=None,
-        compared=False,
+        scope=None,
+        is_load=False,
     ),
-    Option("--model", "model name; default: the only one that the server lists", ui=True, compared=False),
+    Option("--model", "model name; default: the only one that the server lists", ui=True, is_load=False),
     Option(
         "--input-tokens",
         "length of synthetic prompts in tokens: 512, uniform:100,1000, normal:512,64, "
@@ -68,14 +68,14 @@ REQUESTS = (
         'beginnings that many prompts share: "groups=10 tokens=1000 choice=uniform|zipf run_unique=yes|no"',
         parse_shared_prefix,
         "P",
-        place="classes",
+        scope="classes",
         ui=True,
     ),
     Option(
         "--unique-head",
         "on: every prompt begins with words of its own, lest a prefix cache knows it (default on)",
         choices=("on", "off"),
-        place="classes",
+        scope="classes",
     ),
     Option(
         "--calibrate",

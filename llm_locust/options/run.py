@@ -24,7 +24,7 @@ RUN = (
         "LIMITS",
         form=forms.LIMITS,
         ui=True,
-        compared=False,
+        is_load=False,
     ),
     Option(
         "--slo-from",
@@ -39,7 +39,7 @@ RUN = (
         "GATES",
         form=forms.GATES,
         ui=True,
-        compared=False,
+        is_load=False,
     ),
     Option(
         "--warmup",
@@ -49,16 +49,16 @@ RUN = (
         default="0s",
         form=forms.TIME,
         ui=True,
-        compared=False,
+        is_load=False,
     ),
-    Option("--out", "run directory (default runs/<time>-<name>)", metavar="DIR", compared=False),
+    Option("--out", "run directory (default runs/<time>-<name>)", metavar="DIR", is_load=False),
     Option(
         "--spool",
         "where a worker keeps batches of records until the master has them, or off "
         "(default: spool/ in the run directory)",
         metavar="DIR",
         action=OwnSpool,
-        compared=False,
+        is_load=False,
     ),
     Option(
         "--seed",
@@ -67,7 +67,7 @@ RUN = (
         "N",
         kind="whole",
         form=forms.WHOLE_FROM_0,
-        compared=False,
+        is_load=False,
     ),
     Option(
         "--swarm-secret-env",
@@ -75,7 +75,7 @@ RUN = (
         "who does not know it takes no part in the run, and is sent none of its options (default: none; "
         "--processes makes its own)",
         metavar="NAME",
-        place=None,  # each process's own: workers show theirs before they are sent a scenario
+        scope=None,  # each process's own: workers show theirs before they are sent a scenario
         record=None,
     ),
     Option(
@@ -92,7 +92,7 @@ RUN = (
         parse_size,
         "SIZE",
         default="64MiB",
-        compared=False,
+        is_load=False,
     ),
     Option(
         "--drain",
@@ -111,13 +111,13 @@ RUN = (
         "TIME",
         default="30s",
         form=forms.TIME,
-        compared=False,
+        is_load=False,
     ),
     Option(
         "--replica-header",
         "response header that names the replica (repeatable; common ones are known)",
         metavar="NAME",
         kind="list",
-        compared=False,
+        is_load=False,
     ),
 )

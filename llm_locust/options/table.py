@@ -35,20 +35,20 @@ class LocustOption:
         name: in the options of a process.
         form: of its value in a scenario; None: it cannot stand there.
         key: in a scenario, where it is not ``name``.
-        compared: as in :class:`Option`.
+        is_load: as in :class:`Option`.
     """
 
     name: str
     form: Form | None = None
     key: str = ""
-    compared: bool = False
+    is_load: bool = False
 
 
 LOCUST_OPTIONS = (
     LocustOption("host", forms.text_form(None)),
-    LocustOption("num_users", forms.WHOLE, key="users", compared=True),
-    LocustOption("spawn_rate", forms.SPAWN_RATE, compared=True),
-    LocustOption("run_time", forms.RUN_TIME, compared=True),
+    LocustOption("num_users", forms.WHOLE, key="users", is_load=True),
+    LocustOption("spawn_rate", forms.SPAWN_RATE, is_load=True),
+    LocustOption("run_time", forms.RUN_TIME, is_load=True),
     LocustOption("stop_timeout"),
     LocustOption("processes"),
     LocustOption("expect_workers"),
@@ -57,19 +57,19 @@ LOCUST_OPTIONS = (
 #: Key of a scenario -> the option's name.
 KEYS: Mapping[str, str] = MappingProxyType(
     {row.key or row.name: row.name for row in LOCUST_OPTIONS if row.form is not None}
-    | {row.name: row.name for row in OPTIONS if row.place == "run"}
+    | {row.name: row.name for row in OPTIONS if row.scope == "run"}
 )
 
 #: What a scenario may say of the options.
 GRAMMAR = Grammar(
     {row.key or row.name: row.form.read for row in LOCUST_OPTIONS if row.form is not None}
-    | {row.name: row.scenario_form.read for row in OPTIONS if row.place == "run"},
+    | {row.name: row.scenario_form.read for row in OPTIONS if row.scope == "run"},
     frozenset(row.name for row in OPTIONS if row.secret),
 )
 
-#: Recorded options in which runs may differ that were asked for the same.
-NOT_COMPARED = frozenset(row.name for row in OPTIONS if not row.compared).union(
-    row.name for row in LOCUST_OPTIONS if not row.compared
+#: Options in which runs may differ that are compared.
+NOT_LOAD = frozenset(row.name for row in OPTIONS if not row.is_load).union(
+    row.name for row in LOCUST_OPTIONS if not row.is_load
 )
 
 

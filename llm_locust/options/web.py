@@ -14,7 +14,7 @@ WEB = (
         Target.parse,
         "URL",
         kind="list",
-        place=None,
+        scope=None,
         record=None,
     ),
     Option(
@@ -23,7 +23,7 @@ WEB = (
         "localhost; other names are then refused (repeatable)",
         metavar="NAME",
         kind="list",
-        place=None,
+        scope=None,
         record=None,
     ),
 )

@@ -177,7 +177,7 @@ def texts_form(parse: Check | None) -> Form:
 
 
 def word_form(words: tuple[str, ...]) -> Form:
-    return Form(", ".join(f"`{word}`" for word in words), values.word(*words))
+    return Form("a name", values.word(*words))
 
 
 def bounds_form(parse: Check, *keys: str) -> Form:

@@ -10,33 +10,6 @@ from llm_locust.metrics.columns import SOURCES
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.sections.completeness import completeness
 
-#: Options that do not change what was asked of the server, or that have a sentence of their own.
-_NOT_LOAD = frozenset(
-    {
-        "out",
-        "spool",
-        "gate",
-        "slo",
-        "warmup",
-        "model",
-        "seed",
-        "host",
-        "scenario",
-        "flush_timeout",
-        "max_answer",
-        "api_key_env",
-        "ca_cert",
-        "client_cert",
-        "require_valid",
-        "allow_incomplete",
-        "replica_header",
-        "processes",
-        "expect_workers",
-        "stop_timeout",
-        "progress",
-    }
-)
-
 #: Window lengths and answer lengths may differ by this share.
 _ALIKE = 0.05
 
@@ -54,12 +27,17 @@ def doubts(run: Compared) -> list[str]:
     return found
 
 
-def unlike(base: Compared, new: Compared) -> list[str]:
-    """A sentence for each thing that may make a difference beside the server itself."""
+def unlike(base: Compared, new: Compared, not_load: frozenset[str] = frozenset()) -> list[str]:
+    """A sentence for each thing that may make a difference beside the server itself.
+
+    Args:
+        not_load: options that do not change what was asked of the server, or that have a sentence of their
+            own.
+    """
     a, b = base.manifest, new.manifest
     return [
         *_models(a, b),
-        *_load(a, b),
+        *_load(a, b, not_load),
         *_windows(base, new),
         *_answers(base, new),
         *_seeds(a, b),
@@ -79,13 +57,13 @@ def _models(a: Manifest, b: Manifest) -> Iterator[str]:
         )
 
 
-def _load(a: Manifest, b: Manifest) -> Iterator[str]:
+def _load(a: Manifest, b: Manifest, not_load: frozenset[str]) -> Iterator[str]:
     if a.open_loop != b.open_loop:
         kinds = ["open loop" if m.open_loop else "closed loop" for m in (a, b)]
         yield f"other load: {kinds[0]} against {kinds[1]}"
     if (a.scenario_document or a.scenario) != (b.scenario_document or b.scenario):
         yield f"other scenario: {_shown(a.scenario)} against {_shown(b.scenario)}"
-    for option in sorted((a.options.keys() | b.options.keys()) - _NOT_LOAD):
+    for option in sorted((a.options.keys() | b.options.keys()) - not_load):
         if a.options.get(option) != b.options.get(option):
             ours, theirs = (_shown(m.options.get(option)) for m in (a, b))
             yield f"other --{option.replace('_', '-')}: {ours} against {theirs}"

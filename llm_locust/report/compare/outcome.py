@@ -59,12 +59,14 @@ def compare_runs(
     *,
     gates: tuple[RelativeGate, ...] = (),
     gate_unknown: Unknown = "fail",
+    not_load: frozenset[str] = frozenset(),
 ) -> Outcome:
     """Read the runs one after the other and compare them.
 
     Args:
         question: the SLO that all runs are judged by, without it that of the first run that has one; the
             window and the warm-up of each. Nothing else of it can be asked here.
+        not_load: options in which the runs may differ, see :func:`unlike`.
         gate_unknown: what becomes of a gate where the runs cannot show whether it held.
 
     Raises:
@@ -90,13 +92,13 @@ def compare_runs(
         tuple(runs),
         tuple(compare_in_turn(measured)),
         tuple(evaluate_relative(gates, first, last)),
-        tuple(_warnings(runs)),
+        tuple(_warnings(runs, not_load)),
         question.slo_of(manifests[0]),
         gate_unknown,
     )
 
 
-def _warnings(runs: Sequence[Run]) -> list[str]:
+def _warnings(runs: Sequence[Run], not_load: frozenset[str]) -> list[str]:
     """What stands against single runs, then against each pair of neighbours."""
     names = ["base", "new"] if len(runs) == 2 else [run.label for run in runs]
     alone = [
@@ -105,6 +107,6 @@ def _warnings(runs: Sequence[Run]) -> list[str]:
     pairs = [
         ("" if len(runs) == 2 else f"{base.label} and {new.label}: ") + text
         for base, new in pairwise(runs)
-        for text in unlike(base.compared, new.compared)
+        for text in unlike(base.compared, new.compared, not_load)
     ]
     return [clean(text) for text in alone + pairs]

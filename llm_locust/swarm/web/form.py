@@ -23,6 +23,7 @@ from locust.web import WebUI
 
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.options.deployment import DNS
+from llm_locust.options.table import OPTIONS
 from llm_locust.report.text import clean, short
 from llm_locust.wire.secrecy import public_url
 
@@ -37,6 +38,9 @@ LONGEST_BODY = 1 << 20
 
 #: A value that names a file, as in ``file:lengths.csv`` and ``trace:arrivals.csv``.
 _NAMES_A_FILE = re.compile(r"\b(file|trace)\s*:", re.IGNORECASE)
+
+#: Options whose values are paths.
+_PATHS = frozenset(row.name for row in OPTIONS if row.kind == "path")
 
 #: (scheme, host, port)
 Place = tuple[str, str, int]
@@ -159,7 +163,7 @@ class Forms:
             raise FormError(f"{flag} cannot be changed while a run goes on: stop it first")
         if not value or value in (now, begun):
             return
-        if name == "dataset" or _NAMES_A_FILE.search(value):
+        if name in _PATHS or _NAMES_A_FILE.search(value):
             raise FormError(f"{flag}: a file is named when the process is started, not in the web UI")
         if not value.isprintable():
             raise FormError(f"{flag}: {_shown(value)} holds a control character")

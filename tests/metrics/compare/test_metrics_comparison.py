@@ -456,7 +456,7 @@ def test_another_window_rule_is_said() -> None:
         measure_for_comparison(made, known, Question(slo="", window=window, warmup_s=0.0))
         for window in ("run", "steady")
     ]
-    assert any(text.startswith("other window: ") for text in unlike(*runs))
+    assert any(text.startswith("other window: ") for text in unlike(runs[0], runs[1]))
 
 
 def test_answers_of_other_lengths_counts_and_replicas_are_said() -> None:

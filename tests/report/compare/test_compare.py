@@ -146,6 +146,18 @@ def test_what_makes_runs_unlike_stands_before_the_figures(tmp_path: Path) -> Non
     assert "† figures of tokens, which do not compare across models" in text
 
 
+def test_options_that_are_not_load_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = {
+        name: write_made_run(tmp_path / name, n, n=50, options={"out": name, "gpus": name, "gate": name})
+        for n, name in enumerate(("4", "8"))
+    }
+    assert run(*kept.values()) == 0
+    text = capsys.readouterr().out
+    assert "other --gpus: 4 against 8" in text
+    assert "--out" not in text
+    assert "--gate" not in text
+
+
 def test_limits_window_and_warmup_are_those_asked_for(runs: dict[str, Path]) -> None:
     outcome = compare_runs([runs["base"], runs["same"]], Question(slo="ttft=1s", warmup_s=20.0))
     assert outcome.slo.limits == {"ttft": 1.0}
