@@ -5,7 +5,7 @@ what the server calls an error in ``Reply.error``, and the tokens that came are 
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Draft, Reply, ToolCall
@@ -22,17 +22,21 @@ FOLD_BYTES = 256 << 10
 class ReplyReader:
     """Reads one streamed answer, in as many slices as wished. Made by :func:`reply_reader`."""
 
-    __slots__ = ("_draft", "_fold_at", "_read")
+    __slots__ = ("_dialect", "_draft", "_fold_at", "_read")
 
-    def __init__(self, read: Callable[[Draft, Sequence[SseEvent]], None]) -> None:
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
         self._draft = Draft()
         self._fold_at = FOLD_BYTES
-        self._read = read
+        self._read = dialect.read_events
 
     def feed(self, events: Sequence[SseEvent]) -> None:
         """The next events. Never raises for what they hold."""
         if events:
-            self._read(self._draft, events)
+            try:
+                self._read(self._draft, events)
+            except Exception as e:  # of a dialect of the user's own
+                _note_failure(self._draft, self._dialect, e)
             self._draft.last_event_end = end = events[-1].end
             if end >= self._fold_at:
                 self._fold_at = end + FOLD_BYTES
@@ -60,11 +64,19 @@ class ReplyReader:
 
 def reply_reader(dialect: Dialect) -> ReplyReader:
     """A reader of one streamed answer of this API."""
-    return ReplyReader(dialect.read_events)
+    return ReplyReader(dialect)
 
 
 def read_body(dialect: Dialect, body: bytes) -> Reply:
     """An answer that was not streamed. The whole body is one token event if it carries any text."""
     draft = Draft()
-    dialect.read_body(draft, body)
+    try:
+        dialect.read_body(draft, body)
+    except Exception as e:  # of a dialect of the user's own
+        _note_failure(draft, dialect, e)
     return draft.finish()
+
+
+def _note_failure(draft: Draft, dialect: Dialect, error: Exception) -> None:
+    draft.closed = False
+    draft.reject(f"the reader of dialect {dialect.name!r} raised {error!r:.300}")

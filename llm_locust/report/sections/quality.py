@@ -15,15 +15,10 @@ from llm_locust.metrics.summary_types.quality import (
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds, sentence, short
+from llm_locust.wire.dialects.table import DIALECTS
 
-#: Ends of answers that are nothing to remark on, in the words of the APIs that are spoken.
-USUAL_FINISHES = frozenset(
-    {
-        *("stop", "length", "tool_calls", "function_call", "eos", "eos_token"),  # chat, completions
-        *("completed", "max_output_tokens"),  # responses
-        *("end_turn", "max_tokens", "stop_sequence", "tool_use"),  # messages
-    }
-)
+#: Ends of answers that are nothing to remark on.
+_USUAL_FINISHES = frozenset().union(*(dialect.usual_finishes for dialect in DIALECTS.values()))
 
 _NAME_LENGTH = 60
 
@@ -36,7 +31,7 @@ def quality(summary: Summary) -> Section | None:
     part = summary.quality
     accuracy, rejected = part.accuracy, part.rejected
     repeated, finishes = part.consistency, part.finish_reasons
-    unusual = {str(reason): n for reason, n in finishes.items() if reason not in USUAL_FINISHES}
+    unusual = {str(reason): n for reason, n in finishes.items() if reason not in _USUAL_FINISHES}
     if not (accuracy.n or rejected.n or repeated.prompts or unusual):
         return None
     lines = [

@@ -137,7 +137,7 @@ def resolve(
     Raises:
         RequestError: 400 for a body that is not what the API takes, 404 for an unknown model.
     """
-    asked, tokens, max_tokens = _READERS[endpoint](body)
+    asked, tokens, max_tokens = READERS[endpoint](body)
     prompt_tokens = max(1, len(tokens))
     if asked.model is not None and asked.model not in limits.models:
         served = ", ".join(limits.models)
@@ -228,7 +228,7 @@ def _read_messages(body: bytes) -> _Read:
     return asked, _tokens(texts), asked.max_tokens
 
 
-_READERS = {
+READERS = {
     CHAT: _read_chat,
     COMPLETIONS: _read_completion,
     RESPONSES: _read_responses,

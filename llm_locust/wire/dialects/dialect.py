@@ -44,6 +44,8 @@ class Dialect:
             ``limit_field``.
         default_limit: the bound where the workload has none, of an API that takes no request without one.
         merged_fields: objects of ``body`` that a user's ``--body`` adds to, where others are replaced.
+        usual_finishes: finish reasons that a report does not remark on. A dialect that is in no table gives
+            those of chat, which are the default.
         headers: of every request.
         key_header: takes the API key, beside the bearer token that a gateway may look for.
         template_tokens: that a chat template puts around one user message; those of ChatML.
@@ -67,6 +69,7 @@ class Dialect:
     line_limits: tuple[str, ...] = ()
     default_limit: int | None = None
     merged_fields: tuple[str, ...] = ()
+    usual_finishes: tuple[str, ...] = ("stop", "length", "tool_calls", "function_call", "eos", "eos_token")
     headers: Mapping[str, str] = field(default_factory=dict)
     key_header: str | None = None
     template_tokens: int = 8

@@ -260,6 +260,7 @@ MESSAGES = Dialect(
     read_events=read_messages,
     read_body=read_messages_body,
     default_limit=1024,
+    usual_finishes=("end_turn", "max_tokens", "stop_sequence", "tool_use"),
     headers={"anthropic-version": "2023-06-01"},  # the version of the API that is read here
     key_header="x-api-key",
     provider="anthropic",

@@ -253,4 +253,5 @@ RESPONSES = Dialect(
     read_events=read_responses,
     read_body=read_responses_body,
     limit_field="max_output_tokens",
+    usual_finishes=("completed", "max_output_tokens"),
 )
