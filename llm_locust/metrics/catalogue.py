@@ -89,7 +89,7 @@ LATENCIES: Final = (
         end=End.FIRST_TOKEN,
         views=frozenset(View),
         is_limited=True,
-        live=LiveView(places=("p50", "p95", "p99"), chart=True, buckets_s=TO_FIRST_TOKEN_S),
+        live=LiveView(places=("p50", "p95", "p99"), chart=True, tile=True, buckets_s=TO_FIRST_TOKEN_S),
     ),
     LatencyMetric(
         key="ttft_started",
@@ -125,7 +125,7 @@ LATENCIES: Final = (
         views=frozenset(View),
         is_limited=True,
         is_of_tokens=True,
-        live=LiveView(places=("p50", "p95", "p99"), chart=True, buckets_s=PACE_S),
+        live=LiveView(places=("p50", "p95", "p99"), chart=True, tile=True, buckets_s=PACE_S),
     ),
     LatencyMetric(
         key="itl",

@@ -44,12 +44,14 @@ class LiveView:
 
     Attributes:
         places: its percentiles in the tables of Locust's page.
-        chart: whether it has a chart of its own.
+        chart: whether it has a chart of its own on the live page.
+        tile: whether its p50 and p99 are among the tiles above the charts.
         buckets_s: upper limits of its Prometheus histogram, in seconds; none without one.
     """
 
     places: tuple[str, ...] = ()
     chart: bool = False
+    tile: bool = False
     buckets_s: tuple[float, ...] = ()
 
 

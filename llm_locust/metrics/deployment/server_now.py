@@ -36,8 +36,17 @@ class ServerNow:
     power_w: float | None = None
 
 
-#: The values of a :class:`ServerNow`.
-FIGURES = tuple(name for name in ServerNow.__dataclass_fields__ if name not in ("name", "up"))
+#: The values of a :class:`ServerNow`, with the titles of their charts. One in per cent is a share.
+FIGURES = {
+    "running": "Running requests, by server",
+    "waiting": "Waiting requests, by server",
+    "kv_cache_usage": "KV cache in use, by server, %",
+    "prefix_hits": "Prefix cache hits, by server, %",
+    "generation_tokens_per_s": "Tokens generated per second, by server",
+    "ttft_ms": "Mean TTFT as the servers measure it, ms",
+    "gpu_utilisation": "GPU utilisation, by server, %",
+    "power_w": "GPU power, by server, W",
+}
 
 
 def spread(values: Iterable[float | None]) -> dict[str, float | None]:

@@ -16,7 +16,7 @@ from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.metrics import CONTENT_TYPE, fresh_text
 from llm_locust.swarm.web.numbers import fresh_look
 from llm_locust.swarm.web.reports import SERVED, Reports
-from llm_locust.swarm.web.status import status
+from llm_locust.swarm.web.status import catalogue, status
 from llm_locust.swarm.web.tables import NAMES, REPLICAS, LiveTable, by_name, by_replica, series_csv, table_csv
 
 _TABLES = {"names": (NAMES, by_name), "replicas": (REPLICAS, by_replica)}
@@ -75,7 +75,7 @@ class Pages:
         return Response(self._metrics(), content_type=CONTENT_TYPE)
 
     def _on_charts(self) -> Response:
-        return _page("charts.html.j2")
+        return _page("charts.html.j2", catalogue=msgspec.json.encode(catalogue()).decode())
 
     def _on_series(self) -> Response:
         span = _span()

@@ -4,8 +4,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from llm_locust.core.record import Outcome
 from llm_locust.live.figures import Figures, rounded
 from llm_locust.live.state import WorkerState
+from llm_locust.metrics.catalogue import LIVE
+from llm_locust.metrics.deployment.server_now import FIGURES
 from llm_locust.metrics.requests.goodput import Limits
 from llm_locust.report.text import clean
 from llm_locust.swarm.web.numbers import RECENT_S, Look
@@ -64,8 +67,29 @@ def _figures(told: Figures) -> dict[str, Any]:
         "output_tokens_per_s": rounded(told.output_tokens_per_s, 5),
         "goodput": rounded(told.goodput),
         "good_requests_per_s": rounded(told.good_requests_per_s),
-        "ttft_p50_ms": rounded(told.latencies["ttft"].p50_ms),
-        "ttft_p99_ms": rounded(told.latencies["ttft"].p99_ms),
-        "tpot_p50_ms": rounded(told.latencies["tpot"].p50_ms),
-        "tpot_p99_ms": rounded(told.latencies["tpot"].p99_ms),
+        **{
+            f"{metric.key}_{place}_ms": rounded(getattr(told.latencies[metric.key], f"{place}_ms"))
+            for metric in LIVE
+            if metric.live and metric.live.tile
+            for place in ("p50", "p99")
+        },
+    }
+
+
+def catalogue() -> dict[str, Any]:
+    """What the page has charts and tiles of: latencies, outcomes but ``ok``, figures of servers."""
+    return {
+        "latencies": [
+            {
+                "key": metric.key,
+                "label": metric.label,
+                "unit": metric.unit,
+                "chart": metric.live.chart,
+                "tile": metric.live.tile,
+            }
+            for metric in LIVE
+            if metric.live
+        ],
+        "outcomes": [outcome for outcome in Outcome if outcome not in (Outcome.OK, Outcome.RESENT)],
+        "servers": FIGURES,
     }

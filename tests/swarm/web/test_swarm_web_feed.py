@@ -9,13 +9,16 @@ import pytest
 from live_cases import Run, observation, worker
 from metrics_cases import failed, request
 
+from llm_locust.core.record import Outcome
 from llm_locust.live.series import Charts, LiveSeries, Span
 from llm_locust.live.state import MISSING
 from llm_locust.live.store import LiveStore
+from llm_locust.metrics.catalogue import LIVE
 from llm_locust.metrics.deployment.server_now import ServerNow
+from llm_locust.swarm.web.assets import asset
 from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.numbers import Fresh, at_rest, look_at
-from llm_locust.swarm.web.status import MOST_WORKERS, status
+from llm_locust.swarm.web.status import MOST_WORKERS, catalogue, status
 from llm_locust.swarm.web.tables import (
     NAMES,
     RECENT,
@@ -239,6 +242,28 @@ def test_servers_that_give_no_page_are_named() -> None:
     assert status(look_at(run.store), ())["servers_silent"] == ["a<b>", "b"]
     run.store.observe_servers([ServerNow(name="b", up=True)])
     assert status(look_at(run.store), ())["servers_silent"] == ["a<b>"]
+
+
+def test_the_page_has_charts_and_tiles_of_what_the_catalogue_says() -> None:
+    run = Run()
+    for _ in range(10):
+        second(run)
+    told, columns = catalogue(), Charts(run.store).series("run").columns
+    charted = [metric["key"] for metric in told["latencies"] if metric["chart"]]
+    assert charted == [metric.key for metric in LIVE if metric.live and metric.live.chart]
+    assert {f"{key}_{place}_ms" for key in charted for place in ("p50", "p95", "p99")} <= columns.keys()
+    tiled = [metric["key"] for metric in told["latencies"] if metric["tile"]]
+    figures = status(look_at(run.store), ())["whole"]
+    assert tiled
+    assert {f"{key}_{place}_ms" for key in tiled for place in ("p50", "p99")} <= figures.keys()
+    assert {"ok", "resent", *told["outcomes"]} == {outcome.value for outcome in Outcome}
+    assert ["name", "up", *told["servers"]] == list(ServerNow.__dataclass_fields__)
+    # The page's script has no list of its own beside it.
+    script = asset("live.js")
+    assert script is not None
+    assert not [
+        key for key in (*charted, *told["outcomes"], *told["servers"]) if f'"{key}"' in script.plain.decode()
+    ]
 
 
 def test_what_is_told_of_a_store_without_a_run_is_nothing_and_no_error() -> None:

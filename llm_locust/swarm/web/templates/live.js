@@ -40,11 +40,10 @@
   const OUTCOME_COLOURS = ["c2", "c4", "c5", "c6", "c3", "c1"];
   const line = (column, name, colour, more) => ({ column, name, colour, ...more });
 
+  const CATALOGUE = JSON.parse(el("charts").dataset.catalogue);
   const CHARTS = [
-    { id: "ttft", title: "TTFT, ms", limit: "ttft", lines: () => percentiles("ttft") },
-    { id: "tpot", title: "TPOT, ms", limit: "tpot", lines: () => percentiles("tpot") },
-    { id: "itl", title: "ITL, ms", lines: () => percentiles("itl") },
-    { id: "e2el", title: "E2EL, ms", limit: "e2el", lines: () => percentiles("e2el") },
+    ...CATALOGUE.latencies.filter(({ chart }) => chart)
+      .map(({ key, label, unit }) => ({ id: key, title: `${label}, ${unit}`, lines: () => percentiles(key) })),
     {
       id: "tokens", title: "Tokens per second, counted when their request ends",
       lines: () => [
@@ -77,7 +76,7 @@
       id: "outcomes", title: "Requests that ended, per second", stacked: true,
       lines: (columns) => [
         line("ok_per_s", "ok", "c3"),
-        ...columns.filter((c) => c.endsWith("_per_s") && OUTCOMES.has(c.slice(0, -6)))
+        ...columns.filter((c) => c.endsWith("_per_s") && CATALOGUE.outcomes.includes(c.slice(0, -6)))
           .map((column, i) => line(column, column.slice(0, -6).replaceAll("_", " "), OUTCOME_COLOURS[i % 6])),
       ],
     },
@@ -91,23 +90,11 @@
     },
   ];
   // What the servers say of themselves: a line for each, or of many the extremes and the middle.
-  const SERVER_CHARTS = [
-    ["running", "Running requests, by server"],
-    ["waiting", "Waiting requests, by server"],
-    ["kv_cache_usage", "KV cache in use, by server, %", 100],
-    ["prefix_hits", "Prefix cache hits, by server, %", 100],
-    ["ttft_ms", "Mean TTFT as the servers measure it, ms"],
-    ["generation_tokens_per_s", "Tokens generated per second, by server"],
-    ["gpu_utilisation", "GPU utilisation, by server, %", 100],
-    ["power_w", "GPU power, by server, W"],
-  ].map(([figure, title, scale]) => ({
-    id: `server-${figure.replaceAll("_", "-")}`, title, scale, range: scale && [0, 103], server: true,
+  const SERVER_CHARTS = Object.entries(CATALOGUE.servers).map(([figure, title]) => ({
+    id: `server-${figure.replaceAll("_", "-")}`, title, server: true, ...(title.endsWith("%") && { scale: 100, range: [0, 103] }),
     lines: (columns) => starting(columns, `server:${figure}:`).map((column, i) =>
       line(column, column.slice(`server:${figure}:`.length), ["c1", "c2", "c3", "c4", "c5", "c6", "p50", "faint"][i % 8])),
   }));
-  const OUTCOMES = new Set([
-    "http_error", "api_error", "connect_error", "timeout", "truncated", "invalid", "empty", "rejected", "cancelled",
-  ]);
   const starting = (columns, start) => columns.filter((column) => column.startsWith(start));
   const BAD = new Set(["lost", "missed", "silent"]);
 
@@ -175,7 +162,7 @@
   }
 
   function shapes(chart, marks) {
-    const limit = chart.limit && state.now.limits_ms[chart.limit];
+    const limit = state.now.limits_ms[chart.id];
     const lines = marks.map((m) => ({
       type: "line", xref: "x", yref: "paper", x0: new Date(m.at_s * 1000), x1: new Date(m.at_s * 1000), y0: 0, y1: 1,
       line: { color: colour(BAD.has(m.kind) ? "bad" : "faint"), width: 1, dash: "dot" }, layer: "below",
@@ -242,6 +229,8 @@
     );
   }
 
+  const middleAndTail = (of, key) => `${figure(of[`${key}_p50_ms`])} · ${figure(of[`${key}_p99_ms`])}`;
+
   function tiles({ whole, recent, ...now }) {
     const last = `last ${now.recent_s} s`;
     const tones = { ok: "good", suspect: "warn", invalid: "bad" };
@@ -249,10 +238,8 @@
     const failing = whole.requests ? whole.failures / whole.requests : null;
     return [
       tile("Requests/s", figure(recent.requests_per_s), [last, `${figure(whole.requests, 9)} requests since start`]),
-      tile("TTFT p50 · p99, ms", `${figure(recent.ttft_p50_ms)} · ${figure(recent.ttft_p99_ms)}`,
-        [last, `since start ${figure(whole.ttft_p50_ms)} · ${figure(whole.ttft_p99_ms)}`]),
-      tile("TPOT p50 · p99, ms", `${figure(recent.tpot_p50_ms)} · ${figure(recent.tpot_p99_ms)}`,
-        [last, `since start ${figure(whole.tpot_p50_ms)} · ${figure(whole.tpot_p99_ms)}`]),
+      ...CATALOGUE.latencies.filter((latency) => latency.tile).map(({ key, label, unit }) =>
+        tile(`${label} p50 · p99, ${unit}`, middleAndTail(recent, key), [last, `since start ${middleAndTail(whole, key)}`])),
       tile("Output tokens/s", figure(recent.output_tokens_per_s, 4), [last, `input ${figure(recent.input_tokens_per_s, 4)}`]),
       tile("Goodput", share(recent.goodput), [whole.goodput === null ? "no SLO given" : last, `since start ${share(whole.goodput)}`]),
       tile("Errors", share(failed), [last, `since start ${share(failing)}`], failed ? "bad" : ""),
