@@ -17,6 +17,7 @@ from signal import SIGKILL, SIGTERM, Signals
 from typing import Any
 
 import psutil
+from warm_process import PRELOADED, WarmProcess
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest
@@ -49,7 +50,10 @@ def free_port() -> int:
 
 
 class Process:
-    """A process in a session of its own, its stderr read line by line, its stdout in a file."""
+    """A process in a session of its own, its stderr read line by line, its stdout in a file.
+
+    A ``cold`` one imports all that it needs; otherwise it may be a fork of a process that has.
+    """
 
     def __init__(
         self,
@@ -57,22 +61,28 @@ class Process:
         folder: Path,
         environ: Mapping[str, str] | None = None,
         stdout: str = "stdout",
+        cold: bool = False,
     ) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
+        own = inherited | {"COLUMNS": "200"} | dict(environ or {})
         self.command = command
         self._stdout = folder / stdout
+        self._popen: WarmProcess | subprocess.Popen[str]
         with self._stdout.open("wb") as file:
-            self._popen = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=inherited | {"COLUMNS": "200"} | dict(environ or {}),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
+            if not cold and command[:2] == [sys.executable, "-m"] and command[2] in PRELOADED:
+                self._popen = WarmProcess(command[2], command[3:], folder, own, file)
+            else:
+                self._popen = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env=own,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                )
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._ended = False
@@ -201,6 +211,7 @@ def locust(
     stdout: str = "stdout",
     largest_file_kib: int | None = None,
     most_open_files: int | None = None,
+    cold: bool = False,
 ) -> Iterator[Process]:
     """One ``locust`` command, ended with the block. A limited size of files stands for a full disk."""
     command = [sys.executable, "-m", "locust", "-f", str(locustfile), *options]
@@ -208,7 +219,7 @@ def locust(
         command = ["bash", "-c", f'ulimit -f {largest_file_kib}; exec "$@"', "bash", *command]
     if most_open_files is not None:
         command = ["bash", "-c", f'ulimit -n {most_open_files}; exec "$@"', "bash", *command]
-    process = Process(command, folder, environ, stdout)
+    process = Process(command, folder, environ, stdout, cold)
     try:
         yield process
     finally:

@@ -58,7 +58,7 @@ def _finished(process: Process, sim: Simulation, folder: Path) -> Finished:
 def _one_process(folder: Path) -> Finished:
     with simulation(folder, "--faults", FAULTS) as sim:
         options = [*USUAL, "-H", sim.url, "--gate", "error_rate<90%"]
-        with locust(folder, *options) as process:
+        with locust(folder, *options, cold=True) as process:
             return _finished(process, sim, folder)
 
 
@@ -74,7 +74,7 @@ def _two_forked(folder: Path) -> Finished:
             "--slo",
             "e2el=9s",
         ]
-        with locust(folder, *options) as process:
+        with locust(folder, *options, cold=True) as process:
             return _finished(process, sim, folder)
 
 

@@ -1,0 +1,67 @@
+"""A warm process is what a cold one of the same command is: its session, ends, words and own secrets."""
+
+import os
+import sys
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+
+import psutil
+import pytest
+from swarm_process import Process, wait_until
+
+pytestmark = pytest.mark.run
+
+LISTED = """
+import os
+import random
+import sys
+
+from llm_locust import ChatUser
+from llm_locust.swarm.channel import securing
+
+
+class Listed(ChatUser):
+    pass
+
+
+print(sys.argv[1:], sys.path[0] == os.getcwd(), os.environ["SAID"], os.getsid(0) == os.getpid())
+print(securing.forked(), securing._FAMILY_SECRET.hex(), random.random())
+"""
+
+
+def _listed(folder: Path, cold: bool) -> list[str]:
+    folder.mkdir()
+    (folder / "listed.py").write_text(LISTED)
+    command = [sys.executable, "-m", "locust", "-f", "listed.py", "--list"]
+    process = Process(command, folder, {"SAID": "so"}, cold=cold)
+    assert process.exit_code() == 0, process.stderr
+    process.end()
+    return process.stdout.splitlines()
+
+
+def test_a_warm_locust_has_the_state_of_a_cold_one_and_shares_no_secret(tmp_path: Path) -> None:
+    cold, first, second = (_listed(tmp_path / name, name == "cold") for name in ("cold", "first", "second"))
+    assert cold[0] == first[0] == second[0]
+    drawn = [lines[1].split() for lines in (cold, first, second)]
+    assert [line[0] for line in drawn] == ["False"] * 3
+    assert len({line[1] for line in drawn}) == len({line[2] for line in drawn}) == 3
+    assert cold[2:] == first[2:] == second[2:]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_exit_codes_and_errors_are_those_of_the_command(tmp_path: Path, cold: bool) -> None:
+    process = Process([sys.executable, "-m", "llm_locust.sim", "--port", "many"], tmp_path, cold=cold)
+    assert process.exit_code() == 2
+    process.end()
+    assert "argument --port" in process.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(SIGTERM, 0), (SIGKILL, -SIGKILL)])
+def test_signals_reach_it_and_its_end_is_told(tmp_path: Path, number: Signals, code: int) -> None:
+    process = Process([sys.executable, "-m", "llm_locust.sim", "--port", "0"], tmp_path)
+    wait_until(lambda: "listening" in process.stdout, "the simulation's first word")
+    assert os.getsid(process.pid) == process.pid
+    process.signal_group(number)
+    assert process.exit_code() == code
+    assert not psutil.pid_exists(process.pid)
+    process.end()
