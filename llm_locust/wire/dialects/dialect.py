@@ -46,7 +46,7 @@ class Dialect:
         merged_fields: objects of ``body`` that a user's ``--body`` adds to, where others are replaced.
         usual_finishes: finish reasons that a report does not remark on. A dialect that is in no table gives
             those of chat, which are the default.
-        headers: of every request.
+        headers: of every request; values may be templates, and are no secrets.
         key_header: takes the API key, beside the bearer token that a gateway may look for.
         template_tokens: that a chat template puts around one user message; those of ChatML.
         operation: ``gen_ai.operation.name`` of a span.

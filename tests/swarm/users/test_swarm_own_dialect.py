@@ -2,15 +2,11 @@
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gemini
 import pytest
-from gemini import GEMINI
-from payloads import body, read
 from scripted import (
     ServedRequest,
     chunk,
@@ -22,12 +18,6 @@ from scripted import (
     write,
 )
 from swarm_process import Result, locust
-
-from llm_locust.wire.draft import Draft, Kind
-from llm_locust.wire.reply import read_body
-from llm_locust.wire.usage import Usage
-from llm_locust.workload.body import BodyError, body_template
-from llm_locust.workload.text.prompts import Prompt
 
 LOCUSTFILE = """
 from gemini import GEMINI
@@ -136,82 +126,3 @@ def test_its_answers_are_records_with_their_times_tokens_and_usage(
     assert result.summary["requests"]["ok"] == 3
     assert result.summary["tokens"]["output"]["mean"] == 5
     assert result.summary["latency_ms"]["ttft"]["min"] >= 100
-
-
-def test_an_answer_that_is_not_streamed_is_read_too() -> None:
-    whole = says("Because.", "MAX_TOKENS", tokens=3)
-    call = {"functionCall": {"name": "f", "args": {"a": 1}}}
-    whole["candidates"][0]["content"]["parts"].append(call)
-    reply = read_body(GEMINI, body(whole))
-    assert (reply.text, reply.finish_reason, reply.done) == ("Because.", "length", True)
-    assert [(made.name, made.arguments) for made in reply.tool_calls] == [("f", '{"a":1}')]
-    assert reply.usage == Usage(input_tokens=8, output_tokens=5, cached_tokens=4, reasoning_tokens=2)
-    assert GEMINI.path_to(MODEL, stream=False) == f"/models/{MODEL}:generateContent"
-
-
-@pytest.mark.parametrize(
-    ("payload", "error", "invalid", "finish"),
-    [
-        ({"error": {"code": 429, "message": "slow down"}}, "slow down", None, None),
-        ({"promptFeedback": {"blockReason": "SAFETY"}}, None, None, "SAFETY"),
-        ({"candidates": 1}, None, "candidates is not a list of objects", None),
-        ({}, None, 'no "candidates"', None),
-    ],
-)
-def test_what_is_no_answer_is_said(
-    payload: Mapping[str, Any], error: str | None, invalid: str | None, finish: str | None
-) -> None:
-    reply = read(payload, endpoint=GEMINI)
-    assert (reply.error, reply.finish_reason) == (error, finish)
-    assert (reply.invalid or "").startswith(invalid or "")
-    assert (reply.invalid is None) is (invalid is None)
-
-
-def failing(draft: Draft, _: object) -> None:
-    draft.token(1, Kind.ANSWER)
-    raise KeyError("no such field")
-
-
-def test_a_reader_that_raises_makes_the_answer_invalid_and_keeps_what_came() -> None:
-    own = replace(GEMINI, read_events=failing, read_body=failing)
-    for reply in (read(says("a"), endpoint=own), read_body(own, b"{}")):
-        assert reply.invalid == "the reader of dialect 'gemini' raised KeyError('no such field')"
-        assert list(reply.token_ends) == [1]
-        assert not reply.done
-
-
-def test_pictures_tools_and_talks_have_a_place_in_the_body() -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-    messages = (
-        {
-            "role": "user",
-            "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}],
-        },
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "c", "content": "a cat"},
-    )
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    prompt = Prompt(messages=messages, extra={"tools": [tool], "tool_choice": "required", "top_p": 0.5})
-    assert json.loads(body_template(GEMINI, MODEL).encode(prompt)) == {
-        "contents": [
-            {"role": "user", "parts": [{"inlineData": {"mimeType": "image/png", "data": "aGk="}}]},
-            {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"a": 1}}}]},
-            {"role": "user", "parts": [{"functionResponse": {"name": "c", "response": {"result": "a cat"}}}]},
-        ],
-        "generationConfig": {"topP": 0.5},
-        "tools": [{"functionDeclarations": [{"name": "f", "parameters": {"type": "object"}}]}],
-        "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
-    }
-
-
-@pytest.mark.parametrize(
-    ("extra", "said"),
-    [
-        ({"contents": []}, "'contents' is what the workload fills"),
-        ({"generationConfig": None}, "'generationConfig' is not an object"),
-        ({"generationConfig": {"maxOutputTokens": 3}}, "use --output-tokens for it"),
-    ],
-)
-def test_a_users_body_cannot_take_what_the_record_relies_on(extra: Mapping[str, Any], said: str) -> None:
-    with pytest.raises(BodyError, match=said):
-        body_template(GEMINI, MODEL, extra_body=extra)
