@@ -45,8 +45,7 @@ def seconds(made: Cut | RecordBatch, facts: Manifest = FACTS) -> pd.DataFrame:
     return pd.read_csv(io.StringIO(timeseries_csv(made, facts)))
 
 
-@pytest.mark.parametrize("exact", [0, 5, 1000])
-@pytest.mark.parametrize("window", ["run", "steady"])
+@pytest.mark.parametrize(("exact", "window"), [(0, "run"), (5, "steady"), (1000, "run")])
 def test_any_split_into_parts_gives_the_same_summary(
     exact: int, window: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
