@@ -174,6 +174,7 @@ class Simulation:
 
     url: str
     truth: Path
+    pid: int
 
     def entries(self) -> list[dict[str, Any]]:
         """The requests that are over, in the order of their ends. A line still being written is none yet."""
@@ -195,7 +196,7 @@ def simulation(folder: Path, *options: str) -> Iterator[Simulation]:
     try:
         wait_until(lambda: "listening on " in process.stdout, "the simulation's first word")
         url = process.stdout.split("listening on ")[1].split()[0]
-        yield Simulation(url.removesuffix("/v1"), truth)
+        yield Simulation(url.removesuffix("/v1"), truth, process.pid)
         process.signal(SIGTERM)
         process.exit_code()
     finally:

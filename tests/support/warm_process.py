@@ -65,7 +65,10 @@ class WarmProcess:
             theirs.close()
             os.close(write)
         self.stderr = os.fdopen(read, errors="replace")
-        self.pid = int.from_bytes(self._news.recv(_LENGTH))
+        told = self._news.recv(_LENGTH)
+        if not told:  # a process 0 would be all of the tests' own group
+            raise ChildProcessError(f"the process that has imported {module} could not start another one")
+        self.pid = int.from_bytes(told)
         self._code: int | None = None
         self._reading = threading.Lock()
 

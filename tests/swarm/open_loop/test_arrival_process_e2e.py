@@ -1,6 +1,7 @@
 """Open loops in real processes: when requests come, how many, and what ends the run."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -9,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from numpy.typing import NDArray
 from swarm_process import (
     CHAT,
     LOCUSTFILES,
     Result,
-    Simulation,
     forked,
     in_parallel,
     locust,
@@ -24,6 +23,8 @@ from swarm_process import (
 )
 
 from llm_locust.workload.arrivals import Process, Schedule, constant
+
+pytestmark = pytest.mark.alone
 
 OPEN_LOOP = LOCUSTFILES / "open_loop.py"
 REPLAY = LOCUSTFILES / "replay.py"
@@ -167,25 +168,18 @@ def test_a_closed_loop_sends_exactly_as_many_requests_as_asked(tmp_path: Path) -
             )
 
 
-def sim_process(sim: Simulation) -> psutil.Process:
-    """The simulation's process, a child of this one."""
-    children = psutil.Process().children(recursive=True)
-    return next(child for child in children if str(sim.truth) in child.cmdline())
-
-
 def test_a_server_that_stands_still_does_not_hold_the_schedule_up(tmp_path: Path) -> None:
     rate, count, stall_s = 50, 500, 5.0
     with simulation(tmp_path / "sim") as sim:
-        server = sim_process(sim)
         options = ["-u", "1", "--arrival", "constant", "--request-rate", str(rate), "--max-in-flight", "5"]
         words = ["--headless", "-H", sim.url, "--out", "run", *options, "--num-requests", str(count), *SHORT]
         with locust(tmp_path, *words, locustfile=OPEN_LOOP) as process:
             sim.wait_entries(100)
-            server.send_signal(signal.SIGSTOP)
+            os.kill(sim.pid, signal.SIGSTOP)
             try:
                 time.sleep(stall_s)
             finally:
-                server.send_signal(signal.SIGCONT)
+                os.kill(sim.pid, signal.SIGCONT)
             assert process.exit_code() == 0, process.stderr
     result = Result.read(tmp_path / "run")
     assert len(result.requests) == count
