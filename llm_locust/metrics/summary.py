@@ -6,6 +6,7 @@ Its keys are a contract. Values are plain Python; what is not defined is None.
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
@@ -116,7 +117,8 @@ def summarise(
         "roofline": _roofline(requests, m, question.roof_of(manifest), selection),
         "live_check": {} if live is None or selection else live_check(live, m, requests),
     }
-    return summary | {"gates": evaluate(gates, summary)}
+    plain: dict[str, Any] = to_builtins(summary | {"gates": evaluate(gates, summary)})
+    return plain
 
 
 def exit_code(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> int | None:

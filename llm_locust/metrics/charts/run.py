@@ -1,7 +1,6 @@
 """Everything that a report draws of one run, by one more pass over its records."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.deployment.replicas import replicas
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.measured import Measured, measured_from
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RunCharts:
     curves: tuple[LimitCurve, ...]
     surface: LimitSurface | None
     slowest: tuple[SlowRequest, ...]
-    workers: tuple[dict[str, Any], ...]
+    workers: tuple[ReplicaFigures, ...]
 
 
 def run_charts(requests: Requests, manifest: Manifest, m: Measured, missing: int = 0) -> RunCharts:
@@ -113,6 +113,6 @@ def _slow_requests(m: Measured, axis: TimeAxis, rows: Rows, tokens: TokenFacts) 
     return tuple(found)
 
 
-def _by_worker(m: Measured, worker: Labels) -> list[dict[str, Any]]:
+def _by_worker(m: Measured, worker: Labels) -> list[ReplicaFigures]:
     """What a summary tells of each replica, told of each worker."""
     return replicas(replace(m.c, replica=worker), m.credits, m.judgement, m.stuck)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from llm_locust.metrics.deployment.routing import Affinity
 from llm_locust.metrics.stats.chance import Significance
+from llm_locust.metrics.summary_types.deployment import LikelyCause, OutageSpan, ReplicaFigures
 
 #: A replica is slow from this many times the median of the others on.
 SLOW_FACTOR = 1.5
@@ -21,23 +21,13 @@ BEYOND_CHANCE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
-    """``kind`` is out, slow, sticky, least_busy, affine, round_robin or unknown; ``replica`` is that of the
-    first two."""
-
-    kind: str
-    text: str
-    replica: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """``entries`` are those of a summary's ``replicas``, ``together`` the share and median latencies of each
     while all served, ``requests`` the test against chance, ``cv`` the coefficients of variation by amount.
     ``direct``: no balancer, the run itself shared the requests out."""
 
-    entries: Sequence[Mapping[str, Any]]
-    together: Sequence[Mapping[str, Any]]
+    entries: Sequence[ReplicaFigures]
+    together: Sequence[ReplicaFigures]
     requests: Significance | None
     dispersion: float | None
     cv: Mapping[str, float | None]
@@ -52,7 +42,7 @@ class Evidence:
         return (self.cv[amount] or 0.0) > UNEVEN_CV
 
 
-def causes(e: Evidence) -> list[Cause]:
+def causes(e: Evidence) -> list[LikelyCause]:
     """The likely causes of what is uneven, the most certain first; none where nothing is."""
     if len(e.entries) < 2:
         return []
@@ -63,7 +53,7 @@ def causes(e: Evidence) -> list[Cause]:
     found += [*_affine(e), *_round_robin(e)]
     if not found and e.uneven_requests and e.is_uneven("requests") and e.requests is not None:
         found.append(
-            Cause(
+            _cause(
                 "unknown",
                 f"requests are shared out unevenly beyond chance (p {e.requests.p:.2g}) and follow neither "
                 "connection nor session nor prompt: weights of the balancer, or a replica that it left out",
@@ -72,16 +62,16 @@ def causes(e: Evidence) -> list[Cause]:
     return found
 
 
-def _out(e: Evidence) -> Iterator[Cause]:
+def _out(e: Evidence) -> Iterator[LikelyCause]:
     for entry in e.entries:
-        for outage in entry["outages"]:
-            yield Cause("out", f"{entry['name']} {_outage(outage)}", entry["name"])
+        for outage in entry.outages:
+            yield _cause("out", f"{entry.name} {_outage(outage)}", entry.name)
 
 
-def _outage(outage: Mapping[str, Any]) -> str:
+def _outage(outage: OutageSpan) -> str:
     """What a replica did, after its name."""
-    since, until, others = outage["from_s"], outage["to_s"], outage["others"]
-    meanwhile = f"while others began or ended {others} answers"
+    since, until = outage.from_s, outage.to_s
+    meanwhile = f"while others began or ended {outage.others} answers"
     if since is None and until is None:
         return f"gave no token at all, {meanwhile}"
     if since is None:
@@ -91,48 +81,53 @@ def _outage(outage: Mapping[str, Any]) -> str:
     return f"gave no token from {since:.1f} s to {until:.1f} s of the window, {meanwhile}"
 
 
-def _slow(e: Evidence) -> Iterator[Cause]:
+def _slow(e: Evidence) -> Iterator[LikelyCause]:
     """A replica that takes longer without having more to do. Those that served all the time are compared
     over all of it, one that did not with the others while all served: nobody is slow by the hour."""
-    steady = [entry for entry in e.entries if not entry["outages"]]
+    steady = [entry for entry in e.entries if not entry.outages]
     for entry, then in zip(e.entries, e.together, strict=True):
-        if len(steady) > 1 and not entry["outages"]:
+        if len(steady) > 1 and not entry.outages:
             yield from _slower(entry, steady, "")
         else:
             yield from _slower(then, e.together, ", while all served")
 
 
-def _slower(entry: Mapping[str, Any], among: Sequence[Mapping[str, Any]], when: str) -> Iterator[Cause]:
+def _slower(entry: ReplicaFigures, among: Sequence[ReplicaFigures], when: str) -> Iterator[LikelyCause]:
     """By its pace, else by its first token; beyond chance, as the 95 % intervals of the medians tell, and
     beyond what it has more to do: a step takes longer with its batch, a queue may grow without bound."""
     others = [other for other in among if other is not entry]
     for key, name in (("tpot_p50_ms", "TPOT"), ("ttft_p50_ms", "TTFT")):
-        known = [other for other in others if other[key] and other["ci95"][key] is not None]
-        if entry[key] is None or not known or entry["ci95"][key] is None:
+        value, (low, _) = entry.figure(key), entry.ci95[key] or (None, None)
+        known = [
+            (p50, ends[1], other)
+            for other in others
+            if (p50 := other.figure(key)) and (ends := other.ci95[key]) and ends[1] is not None
+        ]
+        if value is None or low is None or not known:
             continue
-        usual, busier = median(other[key] for other in known), _busier(entry, known)
+        usual, busier = median(p50 for p50, *_ in known), _busier(entry, [other for *_, other in known])
         if name == "TTFT" and busier > _BUSIER:
             continue
-        beyond = entry["ci95"][key][0] > median(other["ci95"][key][1] for other in known)
-        if entry[key] >= SLOW_FACTOR * max(1.0, busier) * usual and beyond:
-            whom = known[0]["name"] if len(known) == 1 else "the others"
-            share = f"{100 * (entry['share'] or 0):.0f} % of the requests{when}"
-            yield Cause(
+        beyond = low > median(high for _, high, _ in known)
+        if value >= SLOW_FACTOR * max(1.0, busier) * usual and beyond:
+            whom = known[0][2].name if len(known) == 1 else "the others"
+            share = f"{100 * (entry.share or 0):.0f} % of the requests{when}"
+            yield _cause(
                 "slow",
-                f"{entry['name']} is {entry[key] / usual:.1f} times slower than {whom}: {name} p50 "
-                f"{entry[key]:.3g} ms against {usual:.3g} ms, with {share}",
-                entry["name"],
+                f"{entry.name} is {value / usual:.1f} times slower than {whom}: {name} p50 "
+                f"{value:.3g} ms against {usual:.3g} ms, with {share}",
+                entry.name,
             )
             return
 
 
-def _busier(entry: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> float:
+def _busier(entry: ReplicaFigures, others: Sequence[ReplicaFigures]) -> float:
     """How many times the requests of another it had."""
-    usual: float = median(other["share"] or 0.0 for other in others)
-    return (entry["share"] or 0.0) / usual if usual else 1.0
+    usual = median(other.share or 0.0 for other in others)
+    return (entry.share or 0.0) / usual if usual else 1.0
 
 
-def _sticky(e: Evidence) -> list[Cause]:
+def _sticky(e: Evidence) -> list[LikelyCause]:
     connection = e.affinities["connection"]
     if not (connection.binds and (e.uneven_requests or e.is_uneven("in_flight"))):
         return []
@@ -141,10 +136,10 @@ def _sticky(e: Evidence) -> list[Cause]:
         "before it went; the balancer shares out connections, not requests: compare with "
         "--connection-reuse off"
     )
-    return [Cause("sticky", text)]
+    return [_cause("sticky", text)]
 
 
-def _as_they_finish(e: Evidence) -> list[Cause]:
+def _as_they_finish(e: Evidence) -> list[LikelyCause]:
     """Requests are uneven because replicas are, and what is under way at each is not."""
     requests, in_flight = e.cv["requests"] or 0.0, e.cv["in_flight"]
     if not e.uneven_requests or requests <= UNEVEN_CV or in_flight is None or in_flight > requests / 2:
@@ -154,16 +149,16 @@ def _as_they_finish(e: Evidence) -> list[Cause]:
         f"({100 * in_flight:.0f} %): each replica gets what it finishes, as by a balancer that picks the "
         "least busy one"
     )
-    return [Cause("least_busy", text)]
+    return [_cause("least_busy", text)]
 
 
-def _affine(e: Evidence) -> Iterator[Cause]:
+def _affine(e: Evidence) -> Iterator[LikelyCause]:
     """Where a connection decides already, its sessions go with it."""
     if e.affinities["connection"].binds:
         return
     for key, what in (("session", "of a session"), ("prompt", "with the same prompt")):
         if e.affinities[key].decides:
-            yield Cause(
+            yield _cause(
                 "affine",
                 f"routing follows the prefix or the session: {_share(e.affinities[key])} {what} went where "
                 "the one before it went; a cache is used, and popular prefixes load their replica",
@@ -171,17 +166,21 @@ def _affine(e: Evidence) -> Iterator[Cause]:
             return
 
 
-def _round_robin(e: Evidence) -> Iterator[Cause]:
+def _round_robin(e: Evidence) -> Iterator[LikelyCause]:
     uneven = [what for what in ("output_tokens", "in_flight") if e.is_uneven(what)]
     if e.dispersion is None or e.dispersion >= _IN_TURN or not uneven:
         return
     words = {"output_tokens": "output tokens", "in_flight": "requests in flight"}
     amounts = " and ".join(f"{words[what]} (variation {100 * (e.cv[what] or 0):.0f} %)" for what in uneven)
-    yield Cause(
+    yield _cause(
         "round_robin",
         f"requests are dealt out in turn (dispersion {e.dispersion:.2f}, chance is 1), {amounts} are not "
         "even: round robin looks at neither length nor load",
     )
+
+
+def _cause(kind: str, text: str, replica: str | None = None) -> LikelyCause:
+    return LikelyCause(kind=kind, text=text, replica=replica)
 
 
 def _share(affinity: Affinity) -> str:

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import structs
 
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Rows
@@ -23,8 +25,17 @@ from llm_locust.metrics.deployment.routing import (
 )
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.stats.chance import Significance, equal_shares, median_interval, same_distribution
+from llm_locust.metrics.summary_types.deployment import (
+    Affinities,
+    AffinityFigures,
+    ChanceTests,
+    Evenness,
+    Fairness,
+    ReplicaFigures,
+    TestOfChance,
+)
 
-Entries = Sequence[Mapping[str, Any]]
+Entries = Sequence[ReplicaFigures]
 
 #: What evenness is told of, and the key of a replica's entry that holds it.
 AMOUNTS = {
@@ -52,46 +63,48 @@ def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict
     named_by = "target" if direct and named_by == "header" else named_by
     m = replace(m, c=replace(m.c, replica=labels))
     told = course(m.c, m.window)
-    entries = [entry | told[entry["name"]] for entry in replicas(m.c, m.credits, m.judgement, m.stuck)]
+    found = replicas(m.c, m.credits, m.judgement, m.stuck)
+    entries = [structs.replace(entry, **told[entry.name]) for entry in found]
     return {"replicas": entries, "fairness": fairness(entries, m, carriers, named_by, direct=direct)}
 
 
 def fairness(
     entries: Entries, m: Measured, carriers: Carriers, named_by: str | None, *, direct: bool
-) -> dict[str, Any]:
+) -> Fairness:
     """See :func:`deployment`; the requests have their replicas' labels."""
     c, values, start_s = m.c, m.values, m.window.start_s(m.c)
     judged = m.population(np.arange(len(c))).judged
     named = judged[c.replica.codes[judged] >= 0]
     looked_at = middle(c, named)
-    requests = equal_shares([entry["requests"] for entry in entries])
+    requests = equal_shares([entry.requests for entry in entries])
     ttft = same_distribution([values["ttft"][rows] for rows in _by_replica(c, looked_at, entries)])
     affinities = {
         "connection": by_connection(c, carriers, c.replica, looked_at),
         "session": by_key(c, carriers.session, c.replica, looked_at),
         "prompt": by_key(c, carriers.prompt_id.codes.astype(np.int64) + 1, c.replica, looked_at),
     }
-    outages = [(o["from_s"], o["to_s"]) for entry in entries for o in entry["outages"]]
+    outages = [(outage.from_s, outage.to_s) for entry in entries for outage in entry.outages]
     serving = while_all_serve(c, looked_at, outages, start_s)
     spread = dispersion(c, c.replica, serving)
-    cv = {name: variation(_amounts(entries, name)) for name in AMOUNTS}
+    amounts = {name: [entry.figure(key) for entry in entries] for name, key in AMOUNTS.items()}
+    cv = {name: variation(of) for name, of in amounts.items()}
     medians = _medians(values, c, named, entries)
     together = (
         _medians(values, c, while_all_serve(c, named, outages, start_s), entries) if outages else medians
     )
-    compared = [{**entry, "ci95": of["ci95"]} for entry, of in zip(entries, medians, strict=True)]
+    compared = [structs.replace(e, ci95=of.ci95) for e, of in zip(entries, medians, strict=True)]
     evidence = Evidence(compared, together, requests, spread, cv, affinities, direct)
-    return {
-        **{name: jain(_amounts(entries, name)) for name in AMOUNTS},
-        "gini": {name: gini(_amounts(entries, name)) for name in AMOUNTS},
-        "cv": cv,
-        "chance": {"requests": _plain(requests), "ttft": _plain(ttft)},
-        "named_by": named_by,
-        "unnamed": len(judged) - len(named),
-        "dispersion": spread,
-        "affinity": {key: _told(affinity) for key, affinity in affinities.items()},
-        "causes": [asdict(cause) for cause in causes(evidence)],
-    }
+    return Fairness(
+        **{name: jain(of) for name, of in amounts.items()},
+        gini=Evenness(**{name: gini(of) for name, of in amounts.items()}),
+        cv=Evenness(**cv),
+        chance=ChanceTests(requests=_plain(requests), ttft=_plain(ttft)),
+        named_by=named_by,
+        unnamed=len(judged) - len(named),
+        dispersion=spread,
+        affinity=Affinities(**{key: _told(affinity) for key, affinity in affinities.items()}),
+        causes=causes(evidence),
+    )
 
 
 def jain(amounts: Sequence[float | None]) -> float | None:
@@ -123,33 +136,29 @@ def _evenness(amounts: Sequence[float | None], of: Callable[[Floats], float]) ->
     return of(x / x.max()) if x.any() else None  # of shares: no square overflows
 
 
-def _amounts(entries: Entries, name: str) -> list[float | None]:
-    return [entry[AMOUNTS[name]] for entry in entries]
-
-
 def _by_replica(c: Columns, rows: Rows, entries: Entries) -> list[Rows]:
     """The ok ones among ``rows``, by replica."""
     ok = rows[c.ok[rows]]
     code_of = {name: code for code, name in enumerate(c.replica.names)}
-    return [ok[c.replica.codes[ok] == code_of[entry["name"]]] for entry in entries]
+    return [ok[c.replica.codes[ok] == code_of[entry.name]] for entry in entries]
 
 
 def _medians(values: Mapping[str, Floats], c: Columns, rows: Rows, entries: Entries) -> Entries:
-    """Of ``rows`` the share, TTFT and TPOT of each replica, under the keys of its entry.
+    """The entries with the share, and the median TTFT and TPOT, of ``rows`` only.
 
     The intervals take requests as independent.
     """
     counts = np.bincount(c.replica.codes[rows], minlength=len(c.replica.names))
     of_replica = _by_replica(c, rows, entries)
     known = {f"{name}_p50_ms": [values[name][mine] * 1e3 for mine in of_replica] for name in ("ttft", "tpot")}
-    codes = [c.replica.names.index(entry["name"]) for entry in entries]
+    codes = [c.replica.names.index(entry.name) for entry in entries]
     return [
-        {
-            "name": entry["name"],
-            "share": float(counts[code]) / max(1, len(rows)),
-            "ci95": {key: median_interval(of[i]) for key, of in known.items()},
+        structs.replace(
+            entry,
+            share=float(counts[code]) / max(1, len(rows)),
+            ci95={key: median_interval(of[i]) for key, of in known.items()},
             **{key: _median(of[i]) for key, of in known.items()},
-        }
+        )
         for i, (entry, code) in enumerate(zip(entries, codes, strict=True))
     ]
 
@@ -159,9 +168,9 @@ def _median(values: Floats) -> float | None:
     return float(np.median(known)) if len(known) else None
 
 
-def _plain(tested: Significance | None) -> dict[str, float] | None:
-    return None if tested is None else {"statistic": tested.statistic, "p": tested.p}
+def _plain(tested: Significance | None) -> TestOfChance | None:
+    return None if tested is None else TestOfChance(statistic=tested.statistic, p=tested.p)
 
 
-def _told(affinity: Affinity) -> dict[str, float] | None:
-    return asdict(affinity) if affinity.pairs else None
+def _told(affinity: Affinity) -> AffinityFigures | None:
+    return msgspec.convert(affinity, AffinityFigures, from_attributes=True) if affinity.pairs else None

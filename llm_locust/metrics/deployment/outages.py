@@ -1,12 +1,12 @@
 """When a replica served, and when it did not while others did."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.concurrency import Spans
+from llm_locust.metrics.summary_types.deployment import OutageSpan
 from llm_locust.metrics.window import Window
 
 #: A time without an answer is told from here on, where answers came so often that chance does not make it:
@@ -18,26 +18,12 @@ MEAN_GAPS = 12.0
 LEAST_ANSWERS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
-    """A replica gave no token from ``from_s`` to ``to_s`` after the window's start, while others did.
-
-    ``from_s`` is None where it had not served before, ``to_s`` where it did not come back. ``others`` is how
-    often another replica began or ended an answer meanwhile.
-    """
-
-    from_s: float | None
-    to_s: float | None
-    seconds: float
-    others: int
-
-
 def signs(c: Columns, rows: Rows) -> Floats:
     """When answers to ``rows`` began and ended, ascending."""
     return np.sort(np.concatenate(_served(c, rows)))
 
 
-def outages(c: Columns, rows: Rows, every: Callable[[], Floats], window: Window) -> list[Outage]:
+def outages(c: Columns, rows: Rows, every: Callable[[], Floats], window: Window) -> list[OutageSpan]:
     """The outages of the replica that served ``rows``, ascending; ``every`` gives all replicas'
     :func:`signs`, and is asked only where this one was silent for long.
 
@@ -60,11 +46,11 @@ def outages(c: Columns, rows: Rows, every: Callable[[], Floats], window: Window)
             if _others_serve(gap, others[0], others[1], edges):
                 left, came = gap[0] > edges[0], gap[1] < edges[1]
                 found.append(
-                    Outage(
-                        gap[0] - start_s if left else None,
-                        gap[1] - start_s if came else None,
-                        gap[1] - gap[0],
-                        others[0],
+                    OutageSpan(
+                        from_s=gap[0] - start_s if left else None,
+                        to_s=gap[1] - start_s if came else None,
+                        seconds=gap[1] - gap[0],
+                        others=others[0],
                     )
                 )
     return found

@@ -1,6 +1,5 @@
 """The deployment's replicas side by side."""
 
-from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.requests.latency import latency_figures
 from llm_locust.metrics.requests.throughput import Credits, rate_per_s
 from llm_locust.metrics.sections.stuck import Stuck
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 from llm_locust.metrics.window import Population, Window
 
 #: The equal parts of the window that ``in_flight`` is told of.
@@ -27,13 +27,14 @@ _LATENCIES = tuple(metric.key for metric in shown_in(View.GROUPS))
 _PERCENTILES = {f"{metric}_{place}_ms": (metric, place) for metric in _LATENCIES for place in _PLACES}
 
 
-def replicas(c: Columns, credits: Credits, judgement: Judgement | None, stuck: Stuck) -> list[dict[str, Any]]:
+def replicas(c: Columns, credits: Credits, judgement: Judgement | None, stuck: Stuck) -> list[ReplicaFigures]:
     """One entry a replica that answered, by name.
 
     ``requests`` counts its ok and failed ones scheduled in the window; ``share`` is of all those
     whose replica is known. ``ci95`` has the interval of each percentile, ``at_least`` the lower bound of one
     that cut requests leave open. ``output_tokens_per_s`` and
-    ``concurrency_mean`` are of all its requests, whenever they were scheduled.
+    ``concurrency_mean`` are of all its requests, whenever they were scheduled. What it did over time is
+    :func:`course`'s.
     """
     window = credits.window
     scheduled = window.scheduled(c)
@@ -46,23 +47,25 @@ def replicas(c: Columns, credits: Credits, judgement: Judgement | None, stuck: S
         judged, cut = population.judged, int((~c.abandoned[population.cancelled]).sum())
         tokens, finished = credits.output_tokens[rows], credits.finished[rows]
         entries.append(
-            {
-                "name": name,
-                "requests": len(judged),
-                "share": len(judged) / known if known else None,
-                "cut_share": cut / (len(judged) + cut) if len(judged) + cut else None,
+            ReplicaFigures(
+                name=name,
+                requests=len(judged),
+                share=len(judged) / known if known else None,
+                cut_share=cut / (len(judged) + cut) if len(judged) + cut else None,
                 **{key: stats[name][place] for key, (name, place) in _PERCENTILES.items()},
-                "ci95": {key: stats[name]["ci95"][place] for key, (name, place) in _PERCENTILES.items()},
-                "at_least": {
+                ci95={key: stats[name]["ci95"][place] for key, (name, place) in _PERCENTILES.items()},
+                at_least={
                     key: stats[name]["at_least"][place]
                     for key, (name, place) in _PERCENTILES.items()
                     if place in stats[name]["at_least"]
                 },
-                "output_tokens_per_s": rate_per_s(tokens, finished, window.seconds),
-                "concurrency_mean": _concurrency(c, rows, window),
-                "error_rate": len(population.failed) / len(judged) if len(judged) else None,
-                "goodput_ratio": _goodput_ratio(judgement, population, len(stuck.among(rows))),
-            }
+                output_tokens_per_s=rate_per_s(tokens, finished, window.seconds),
+                concurrency_mean=_concurrency(c, rows, window),
+                error_rate=len(population.failed) / len(judged) if len(judged) else None,
+                goodput_ratio=_goodput_ratio(judgement, population, len(stuck.among(rows))),
+                in_flight=[],
+                outages=[],
+            )
         )
     return entries
 
@@ -71,15 +74,14 @@ def course(c: Columns, window: Window) -> dict[str, dict[str, Any]]:
     """What each replica did over time, by name.
 
     ``in_flight`` is its mean concurrency in each of :data:`COURSE_PARTS` equal parts of the window,
-    ``outages`` are the times in which it gave no token while others did, each an
-    :class:`~llm_locust.metrics.deployment.outages.Outage`.
+    ``outages`` are the times in which it gave no token while others did.
     """
     found = list(groups(c.replica))
     every = cache(lambda: signs(c, np.flatnonzero(c.replica.codes >= 0)))
     return {
         name: {
             "in_flight": in_flight(c, rows, window, COURSE_PARTS).tolist() if window.seconds > 0 else [],
-            "outages": [asdict(o) for o in outages(c, rows, every, window)],
+            "outages": outages(c, rows, every, window),
         }
         for name, rows in found
     }

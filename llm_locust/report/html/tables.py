@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.summary_types.completeness import WorkerCompleteness
+from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS
@@ -33,7 +33,7 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
         Column("p99 ms", over="hub lag"),
         Column("%", over="CPU"),
     )
-    rows = [_worker_row(found, known.get(found["name"])) for found in run.workers]
+    rows = [_worker_row(found, known.get(found.name)) for found in run.workers]
     return Section(
         "By worker",
         table=Table(columns, tuple(rows[:_MOST_ROWS])).without_empty(),
@@ -47,18 +47,18 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
     )
 
 
-def _worker_row(found: Mapping[str, Any], known: WorkerCompleteness | None) -> Row:
+def _worker_row(found: ReplicaFigures, known: WorkerCompleteness | None) -> Row:
     return Row(
         (
-            clean(found["name"]),
-            count(found["requests"]),
-            percent(found["share"]),
-            percent(found["error_rate"]),
-            number(found["ttft_p50_ms"]),
-            number(found["ttft_p99_ms"]),
-            number(found["tpot_p50_ms"]),
-            number(found["output_tokens_per_s"]),
-            percent(found["goodput_ratio"]),
+            clean(found.name),
+            count(found.requests),
+            percent(found.share),
+            percent(found.error_rate),
+            number(found.ttft_p50_ms),
+            number(found.ttft_p99_ms),
+            number(found.tpot_p50_ms),
+            number(found.output_tokens_per_s),
+            percent(found.goodput_ratio),
             number(known.hub_lag_ms_p99) if known and known.hub_lag_ms_p99 is not None else "",
             number(known.cpu_percent_max) if known and known.cpu_percent_max is not None else "",
         )

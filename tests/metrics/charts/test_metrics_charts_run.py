@@ -62,11 +62,11 @@ def test_in_what_parts_records_are_read_changes_nothing() -> None:
 
 
 def test_each_worker_is_told_by_its_own_requests() -> None:
-    workers = {w["name"]: w for w in charts(made()).workers}
-    assert workers["w1"]["requests"] == 121
-    assert workers["w1"]["error_rate"] == 1 / 121
-    assert workers["w1"]["ttft_p50_ms"] == pytest.approx(50)
-    assert workers["w2"]["ttft_p50_ms"] == pytest.approx(60)
+    workers = {w.name: w for w in charts(made()).workers}
+    assert workers["w1"].requests == 121
+    assert workers["w1"].error_rate == 1 / 121
+    assert workers["w1"].ttft_p50_ms == pytest.approx(50)
+    assert workers["w2"].ttft_p50_ms == pytest.approx(60)
 
 
 def test_only_metrics_with_samples_have_a_distribution() -> None:

@@ -5,20 +5,27 @@ from typing import Any
 
 import pytest
 
-from llm_locust.metrics.deployment.causes import Cause, Evidence, causes
+from llm_locust.metrics.deployment.causes import Evidence, causes
 from llm_locust.metrics.deployment.routing import Affinity
 from llm_locust.metrics.stats.chance import Significance
+from llm_locust.metrics.summary_types.deployment import LikelyCause, OutageSpan, ReplicaFigures
 
 NOTHING = Affinity(1000, 0.25, 0.25)
-OUT = {"from_s": 5.0, "to_s": None, "seconds": 15.0, "others": 99}
+OUT = OutageSpan(from_s=5.0, to_s=None, seconds=15.0, others=99)
+#: Which no cause is told by.
+OTHERS: dict[str, Any] = {
+    **dict.fromkeys(("requests", "cut_share", "output_tokens_per_s", "concurrency_mean"), 1),
+    **dict.fromkeys(("ttft_p99_ms", "tpot_p99_ms", "e2el_p50_ms", "e2el_p99_ms"), 0.0),
+    **dict.fromkeys(("error_rate", "goodput_ratio"), 0.0),
+}
 EVEN, UNEVEN = Significance(1.0, 0.8), Significance(99.0, 1e-9)
 
 
-def entry(name: str, **facts: Any) -> dict[str, Any]:
+def entry(name: str, **facts: Any) -> ReplicaFigures:
     known: dict[str, Any] = {"share": 0.25, "tpot_p50_ms": 20.0, "ttft_p50_ms": 100.0, "outages": []}
     known |= facts
     known.setdefault("ci95", {key: near(known[key]) for key in ("tpot_p50_ms", "ttft_p50_ms")})
-    return {"name": name, **known}
+    return ReplicaFigures(name=name, at_least={}, in_flight=[], **OTHERS, **known)
 
 
 def near(ms: float | None) -> list[float] | None:
@@ -27,27 +34,27 @@ def near(ms: float | None) -> list[float] | None:
 
 
 def found(
-    *entries: dict[str, Any],
-    together: list[dict[str, Any]] | None = None,
+    *entries: ReplicaFigures,
+    together: list[ReplicaFigures] | None = None,
     requests: Significance | None = EVEN,
     dispersion: float | None = 1.0,
     cv: dict[str, float | None] | None = None,
     **affinities: Affinity,
-) -> list[Cause]:
+) -> list[LikelyCause]:
     spread = dict.fromkeys(("requests", "output_tokens", "in_flight", "ttft"), 0.01) | (cv or {})
     known = {"connection": NOTHING, "session": NOTHING, "prompt": NOTHING} | affinities
     four = [*entries, *(entry(f"r{i}") for i in range(4 - len(entries)))]
     return causes(Evidence(four, together or four, requests, dispersion, spread, known))
 
 
-def evidence(entries: list[dict[str, Any]], together: list[dict[str, Any]] | None = None) -> Evidence:
+def evidence(entries: list[ReplicaFigures], together: list[ReplicaFigures] | None = None) -> Evidence:
     """Of replicas whose requests follow nothing but chance."""
     amounts = dict.fromkeys(("requests", "output_tokens", "in_flight", "ttft"), 0.01)
     affinities = dict.fromkeys(("connection", "session", "prompt"), NOTHING)
     return Evidence(entries, together or entries, None, None, amounts, affinities)
 
 
-def kinds(causes_: list[Cause]) -> list[str]:
+def kinds(causes_: list[LikelyCause]) -> list[str]:
     return [cause.kind for cause in causes_]
 
 
@@ -67,7 +74,7 @@ def test_where_nothing_is_uneven_there_is_no_cause() -> None:
     ],
 )
 def test_an_outage_is_told_as_what_it_was(from_s: float | None, to_s: float | None, text: str) -> None:
-    outage = {"from_s": from_s, "to_s": to_s, "seconds": 15.0, "others": 99}
+    outage = OutageSpan(from_s=from_s, to_s=to_s, seconds=15.0, others=99)
     (cause,) = found(entry("a", outages=[outage]))
     assert (cause.kind, cause.replica) == ("out", "a")
     assert cause.text == f"{text}, while others began or ended 99 answers"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import batch, manifest, request
+from msgspec import to_builtins
 from replica_cases import NAMES, at_random, in_turn, served
 
 from llm_locust.core.record import RequestRecord
@@ -21,7 +22,10 @@ AMOUNT_LISTS = st.lists(st.integers(0, 1000), min_size=2, max_size=20).filter(an
 def told(records: list[RequestRecord], seconds: float | None = None) -> dict[str, Any]:
     rows = batch(*records)
     facts = manifest(seconds or max(r.ended_ns - r.scheduled_ns for r in records) * 1e-9 + len(records) * 0.1)
-    return deployment(rows, measure(rows, facts, Question(slo="", warmup_s=0.0)))
+    found: dict[str, Any] = to_builtins(
+        deployment(rows, measure(rows, facts, Question(slo="", warmup_s=0.0)))
+    )
+    return found
 
 
 def causes(found: dict[str, Any]) -> dict[str, str]:

@@ -8,17 +8,18 @@ from replica_cases import at_random
 from llm_locust.core.batch import Labels
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.columns import Part, groups
-from llm_locust.metrics.deployment.outages import Outage, in_flight, outages, signs
+from llm_locust.metrics.deployment.outages import in_flight, outages, signs
+from llm_locust.metrics.summary_types.deployment import OutageSpan
 from llm_locust.metrics.window import Window
 
 WINDOW = Window(ns(0.0), ns(100.0), "")
 
 
-def times(outage: Outage) -> list[float | None]:
+def times(outage: OutageSpan) -> list[float | None]:
     return [outage.from_s, outage.to_s]
 
 
-def found(*records: RequestRecord, window: Window = WINDOW) -> dict[str, list[Outage]]:
+def found(*records: RequestRecord, window: Window = WINDOW) -> dict[str, list[OutageSpan]]:
     c = columns(*records)
     every = signs(c, np.flatnonzero(c.replica.codes >= 0))
     return {name: outages(c, rows, lambda: every, window) for name, rows in groups(c.replica)}
