@@ -152,7 +152,7 @@ def _gates(whole: dict[str, Any]) -> list[dict[str, Any]]:
         *(whole["throughput"]["output_tokens_per_s"], whole["latency_ms"]["connect"]["p50"]),
     ]
     failed = f"{100 * whole['requests']['error_rate']:.3g} % failed"
-    on_a_failure = f"{failed}: the p99 of all requests has no answer"
+    on_a_failure = f"{failed}: the p99 of all requests falls on a failed one"
     broken = {
         "p50_ttft<1ms": f"{of_all['p50']:.6g} ms is not < 1 ms",
         "p99_ttft<1ms": on_a_failure,

@@ -90,4 +90,4 @@ def _cpu(workers: list[WorkerState], *, kernel: bool) -> Iterator[Finding]:
 def _coalesced(counts: Counts) -> Iterator[Finding]:
     share = counts["coalesced_reads"] / counts["reads"] if counts["reads"] else 0.0
     if found := coalesced_severity(share, latency(counts, "client_lag").p99_ms):
-        yield found, f"{share:.1%} of the reads found several events: the gaps between are not known"
+        yield found, f"{share:.1%} of the reads returned several events: the gaps between those are unknown"

@@ -210,7 +210,7 @@ def _too_many_failed(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     is_limited = gate.op in ("<", "<=") and gate.metric.startswith("mean_")
     if failed is None or not is_limited or summary["requests"]["error_rate"] <= MOST_FAILED:
         return None
-    return f"cannot tell: {failed}, and a mean has no place for them; limit a percentile"
+    return f"cannot tell: {failed}, and a mean cannot include them; limit a percentile"
 
 
 def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
@@ -234,12 +234,12 @@ def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     if gate.kind is Kind.LATENCY:
         return _latency_undetermined(gate, summary)
     if not summary["requests"]["population"]:
-        return {"passed": False, "reason": f"no samples: the run has no value of {gate.metric}"}
+        return {"passed": False, "reason": f"no samples: the run has no value for {gate.metric}"}
     if gate.metric in ("goodput", "goodput_rps") and summary["goodput"]["judged"] is None:
         return {"passed": False, "reason": "no SLO was given: nothing is good or bad"}
     if not summary["window"]["seconds"] > 0:
         return {"passed": False, "reason": "the window is empty"}
-    return {"passed": False, "reason": f"the run has no value of {gate.metric}: tokens are not known"}
+    return {"passed": False, "reason": f"the run has no value for {gate.metric}: tokens are unknown"}
 
 
 def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,17 +249,17 @@ def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, A
         return {"passed": False, "reason": _on_a_failure(gate, summary)}
     bound = stats["at_least"].get(statistic)
     if bound is None:
-        return {"passed": False, "reason": f"no samples: the run has no value of {gate.metric}"}
+        return {"passed": False, "reason": f"no samples: the run has no value for {gate.metric}"}
     unsent = " or never sent" if LATENCY[latency].is_from_scheduled else ""
-    cut = f"{stats['censored']} requests were given up before their end{unsent}"
+    cut = f"{stats['censored']} requests were given up before they ended{unsent}"
     least = f"at least {_shown(gate, bound)}"
     limit = f"{gate.op} {_shown(gate, gate.limit)}"
     # The figure may be the bound itself: only what that breaks, too, is decided.
     holds = _OPERATORS[gate.op](round(bound, _DIGITS), gate.limit)
     if gate.op in (">", ">="):
-        reason = None if holds else f"undetermined: {cut}, so that it is {least}: that may be not {limit}"
+        reason = None if holds else f"undetermined: {cut}, so it is {least}: that may not be {limit}"
         return {"at_least": bound, "passed": holds, "reason": reason}
-    why = f"undetermined: {cut}, so that it is only known to be {least}"
+    why = f"undetermined: {cut}, so it is only known to be {least}"
     return {"at_least": bound, "passed": False, "reason": why if holds else f"{least} is not {limit}: {cut}"}
 
 
@@ -268,7 +268,7 @@ def _on_a_failure(gate: Gate, summary: Mapping[str, Any]) -> str:
     _, latency, statistic = _PATHS[gate.metric]
     of_others = summary["latency_ms"][latency][statistic]
     beside = "" if of_others is None else f"; of the others it is {_shown(gate, of_others)}"
-    return f"{_failed(gate, summary)}: the {statistic} of all requests has no answer{beside}"
+    return f"{_failed(gate, summary)}: the {statistic} of all requests falls on a failed one{beside}"
 
 
 def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:

@@ -70,7 +70,7 @@ class Question:
         """The warm-up in seconds (raises ValueError where it is negative)."""
         warmup_s = manifest.warmup_s if self.warmup_s is None else self.warmup_s
         if not 0 <= warmup_s < float("inf"):
-            raise ValueError(f"the warm-up is {warmup_s!r} s; it has to be 0 or more")
+            raise ValueError(f"the warm-up is {warmup_s!r} s; it must be 0 or more")
         return warmup_s
 
     def prices_of(self, manifest: Manifest) -> Prices:
@@ -102,5 +102,5 @@ def parse_window(text: str) -> str | FromTo:
     except ValueError as e:
         raise ValueError(f'window "{text}": {e}') from None
     if start_s >= end_s:
-        raise ValueError(f'window "{text}": its end has to be after its start')
+        raise ValueError(f'window "{text}": its end must be after its start')
     return start_s, end_s

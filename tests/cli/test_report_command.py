@@ -337,7 +337,7 @@ def test_a_broken_file_is_one_line_wherever_it_is_broken(
         (("--gate", "p99_tft<1s"), 'did you mean "p99_ttft"?'),
         (("--slo", "ttft=fast"), 'at character 6, "fast"'),
         (("--window", "best"), 'unknown window "best"'),
-        (("--window", "5s-2s"), "its end has to be after its start"),
+        (("--window", "5s-2s"), "its end must be after its start"),
         (("--window", "5-9s"), "a number without a unit"),
         (("--window", "30s-40s"), "the window begins at 30 s, but the run ended after 10 s"),
         (("--window", "1s-4s", "--warmup", "1s"), "give one of them"),
@@ -361,7 +361,7 @@ def test_a_gate_without_samples_fails_and_says_so(tmp_path: Path, told: Any) -> 
     run = write_run(tmp_path)
     code, summary = told(run, "--where", "name == nobody", "--gate", "p99_ttft<1s")
     assert code == 1
-    assert summary["gates"][0]["reason"] == "no samples: the run has no value of p99_ttft"
+    assert summary["gates"][0]["reason"] == "no samples: the run has no value for p99_ttft"
     assert (
         "no samples" in told(run, "--where", "name == nobody", "--gate", "p99_ttft<1s", format="console")[1]
     )

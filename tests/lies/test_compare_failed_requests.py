@@ -61,8 +61,8 @@ def test_a_percentile_breaks_where_it_falls_on_a_failed_request_of_new_alone(
     state, reason = found(gate, made(100), made(40, 60))
     assert state is State.BROKEN_BY_FAILURES
     assert reason == (
-        f"0 % failed in base, 60.0 % in new: the {statistic.replace('_', '.')} of all requests has no answer "
-        "in new"
+        f"0 % failed in base, 60.0 % in new: the {statistic.replace('_', '.')} of all requests falls on "
+        "a failed one in new"
     )
     result = judged(gate, made(100), made(40, 60))
     assert not result.passed("pass")
@@ -75,8 +75,8 @@ def test_where_both_runs_refuse_no_change_can_be_limited() -> None:
     assert state is State.FAILED_IN_BASE
     assert state.finding == "unknown"
     assert reason == (
-        "cannot tell: 60.0 % failed in base, 60.0 % in new: the p99 of all requests has no answer in base "
-        "and new"
+        "cannot tell: 60.0 % failed in base, 60.0 % in new: the p99 of all requests falls on a failed "
+        "one in base and new"
     )
 
 
@@ -88,7 +88,7 @@ def test_a_run_that_stopped_to_refuse_is_held_against_the_answers_of_the_one_tha
     state, reason = found("p95_ttft<=+5%", refusing, made(1_000, slower=5.0))
     assert state is State.FAILED_IN_BASE
     assert reason is not None
-    assert reason.endswith("the p95 of all requests has no answer in base")
+    assert reason.endswith("the p95 of all requests falls on a failed one in base")
 
 
 def test_all_of_new_failed() -> None:
@@ -130,7 +130,7 @@ def test_a_mean_has_no_place_for_more_than_one_failure_of_a_hundred(
     assert came is state
     if state is not State.HELD:
         assert reason is not None
-        assert reason.endswith("and a mean has no place for them; limit a percentile")
+        assert reason.endswith("and a mean cannot include them; limit a percentile")
 
 
 def test_a_slower_mean_stays_broken_where_both_refuse() -> None:
@@ -146,8 +146,8 @@ def test_the_command_fails_and_says_how_many_failed(
     assert run(*asked, "--gate-unknown", "pass") == 1
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        "p99_ttft<=+5% BROKEN: 0 % failed in base, 60.0 % in new: the p99 of all requests has no answer in "
-        "new (99.8 → ∞)"
+        "p99_ttft<=+5% BROKEN: 0 % failed in base, 60.0 % in new: the p99 of all requests falls on a "
+        "failed one in new (99.8 → ∞)"
     ) in said
     assert run(*asked, "--json") == 1
     (gate,) = json.loads(capsys.readouterr().out)["gates"]
@@ -175,7 +175,7 @@ def test_the_table_says_why_a_percentile_is_open_in_the_gates_words(tmp_path: Pa
     result: GateResult = judged("p99_ttft<=+5%", base, new)
     row = next(row for row in compare(base, new).rows if row.metric.name == "p99_ttft")
     assert verdict(row) == gate_reason(result)
-    assert verdict(row) == "undetermined in new: 100 requests were given up before their end"
+    assert verdict(row) == "undetermined in new: 100 requests were given up before they ended"
     paths = [write_run(tmp_path / "base", answers), write_run(tmp_path / "new", answers + hung)]
     for width in (80, 140):
         file = io.StringIO()

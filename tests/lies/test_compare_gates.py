@@ -142,5 +142,5 @@ def test_a_percentile_that_cut_requests_leave_open_is_not_without_samples() -> N
     base, new = compared(batch(*answers)), compared(batch(*answers, *hung))
     result = judged("p99_ttft<=+5%", base, new)
     assert not result.passed()
-    assert gate_reason(result) == "undetermined in new: 100 requests were given up before their end"
+    assert gate_reason(result) == "undetermined in new: 100 requests were given up before they ended"
     assert judged("p99_connect<=+5%", base, new).row.why_open is None

@@ -38,7 +38,7 @@ def test_an_upper_limit_on_a_latency_is_of_all_requests(metric: str, statistic: 
     assert (passed, value, note) == (False, None, "over all requests: 60 % failed")
     assert reason is not None
     assert reason.startswith(
-        f"60 % failed: the {statistic} of all requests has no answer; of the others it is "
+        f"60 % failed: the {statistic} of all requests falls on a failed one; of the others it is "
     )
     passed, value, reason, note = judged(gate, refusing(120, 0))
     assert (passed, value is None, reason, note) == (True, False, None, None)
@@ -63,7 +63,7 @@ def test_failures_are_samples_beyond_a_percentile() -> None:
 def test_a_mean_shows_nothing_where_many_failed() -> None:
     passed, value, reason, note = judged("mean_ttft<500ms", refusing(98, 2))
     assert (passed, value, note) == (False, pytest.approx(100.0), "of requests with an answer: 2 % failed")
-    assert reason == "cannot tell: 2 % failed, and a mean has no place for them; limit a percentile"
+    assert reason == "cannot tell: 2 % failed, and a mean cannot include them; limit a percentile"
     assert judged("mean_ttft<500ms", refusing(99, 1))[0]
 
 
@@ -78,7 +78,7 @@ def test_a_gate_that_cannot_tell_is_printed_with_its_reason_and_the_failures() -
     assert section is not None
     assert section.table is not None
     assert [row.cells[-1] for row in section.table.rows] == [
-        "1.96 % failed: the p99 of all requests has no answer; of the others it is 100 ms",
-        "cannot tell: 1.96 % failed, and a mean has no place for them; limit a percentile",
+        "1.96 % failed: the p99 of all requests falls on a failed one; of the others it is 100 ms",
+        "cannot tell: 1.96 % failed, and a mean cannot include them; limit a percentile",
         "over all requests: 1.96 % failed",
     ]

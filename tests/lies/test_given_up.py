@@ -115,7 +115,7 @@ def test_requests_that_were_never_sent_leave_open_what_is_counted_from_scheduled
     assert late["p50"] == pytest.approx(100)  # whatever they would have taken
     assert found["latency_ms"]["ttft"]["p99"] == pytest.approx(100)
     assert [gate["passed"] for gate in found["gates"]] == [False, False, True]  # all passed
-    assert "30 requests were given up before their end or never sent" in found["gates"][0]["reason"]
+    assert "30 requests were given up before they ended or never sent" in found["gates"][0]["reason"]
     assert code == 1
 
 

@@ -108,7 +108,7 @@ def test_without_users_in_the_records_the_run_is_judged_and_that_is_said() -> No
     records = [request(at, (0.1, 0.4)) for at in np.arange(0, SECONDS - 0.5, 0.1)]
     found = report(records)
     assert found["window"]["seconds"] == pytest.approx(SECONDS)
-    assert found["window"]["rule"].endswith("(no steady span: the load asked for is not known)")
+    assert found["window"]["rule"].endswith("(no steady span: the requested load is unknown)")
     assert found["window"]["left_out"]["requests"] == 0
 
 

@@ -53,7 +53,7 @@ def test_a_broken_gate_says_its_value_and_its_limit() -> None:
 def test_a_gate_without_samples_fails_and_says_so() -> None:
     failure = cases(junit([], gates="p99_ttft<100ms"))["p99_ttft<100ms"].find("failure")
     assert failure is not None
-    assert failure.get("message") == "no samples: the run has no value of p99_ttft"
+    assert failure.get("message") == "no samples: the run has no value for p99_ttft"
 
 
 def test_missing_records_and_an_invalid_client_are_failures() -> None:

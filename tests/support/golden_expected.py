@@ -266,10 +266,10 @@ def client(df: Frame) -> dict[str, Any]:
         "reasons": [
             f"{wide:.1%} of the first tokens were read late, together with later ones, and may have come "
             "earlier than their TTFT says by more than 5 % of it",
-            f"the wall clock was set during {stepped} of {len(judged)} requests: their durations are the "
-            "monotonic clock's, stamped by the program, and places on the run's axis may be off by the step",
-            "the clock of w2 was never measured against the master's: which of its requests are in the "
-            "window is uncertain",
+            f"the wall clock was set during {stepped} of {len(judged)} requests: their durations are from "
+            "the monotonic clock, read by the program, and their times in the run may be off by the step",
+            "the clock of w2 was never measured against the master's: it is uncertain "
+            "which of its requests are in the window",
         ],
         "timestamps": "kernel",
         "kernel_share": 1.0,

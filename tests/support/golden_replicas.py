@@ -95,8 +95,8 @@ def fairness(df: Frame, made: list[RequestRecord], entries: list[dict[str, Any]]
 
 
 _UNKNOWN = (
-    "requests are shared out unevenly beyond chance (p {:.2g}) and follow neither connection nor session nor "
-    "prompt: weights of the balancer, or a replica that it left out"
+    "requests are distributed unevenly, beyond chance (p {:.2g}) and follow neither connection nor "
+    "session nor prompt: the balancer has weights, or leaves a replica out"
 )
 
 

@@ -52,35 +52,35 @@ def models_differ(base: Compared, new: Compared) -> bool:
 def _models(a: Manifest, b: Manifest) -> Iterator[str]:
     if a.model != b.model:
         yield (
-            f"other model: {_shown(a.model)} against {_shown(b.model)}. Tokens of different tokenizers do "
-            "not compare: instead of the figures per token (†) take output characters/s"
+            f"different models: {_shown(a.model)} and {_shown(b.model)}. Tokens of different tokenizers are "
+            "not comparable: use output characters/s instead of the figures per token (†)"
         )
 
 
 def _load(a: Manifest, b: Manifest, not_load: frozenset[str]) -> Iterator[str]:
     if a.open_loop != b.open_loop:
         kinds = ["open loop" if m.open_loop else "closed loop" for m in (a, b)]
-        yield f"other load: {kinds[0]} against {kinds[1]}"
+        yield f"different load: {kinds[0]} and {kinds[1]}"
     if (a.scenario_document or a.scenario) != (b.scenario_document or b.scenario):
-        yield f"other scenario: {_shown(a.scenario)} against {_shown(b.scenario)}"
+        yield f"different scenarios: {_shown(a.scenario)} and {_shown(b.scenario)}"
     for option in sorted((a.options.keys() | b.options.keys()) - not_load):
         if a.options.get(option) != b.options.get(option):
             ours, theirs = (_shown(m.options.get(option)) for m in (a, b))
-            yield f"other --{option.replace('_', '-')}: {ours} against {theirs}"
+            yield f"different --{option.replace('_', '-')}: {ours} and {theirs}"
     if a.class_slos != b.class_slos:
-        yield "other limits of classes: each run's own are used"
+        yield "different limits of classes: each run's own are used"
     if a.slo != b.slo:
-        yield f"other SLO: {_shown(a.slo)} against {_shown(b.slo)}; both are judged by one, see above"
+        yield f"different SLOs: {_shown(a.slo)} and {_shown(b.slo)}; both are judged by one, see above"
 
 
 def _windows(base: Compared, new: Compared) -> Iterator[str]:
     a, b = base.window, new.window
     if base.manifest.warmup_s != new.manifest.warmup_s:
-        yield f"other warm-up: {base.manifest.warmup_s:g} s against {new.manifest.warmup_s:g} s"
+        yield f"different warm-up: {base.manifest.warmup_s:g} s and {new.manifest.warmup_s:g} s"
     if _rule(base) != _rule(new):
-        yield f'other window: "{a.rule}" against "{b.rule}"'
+        yield f'different windows: "{a.rule}" and "{b.rule}"'
     if _differ(a.seconds, b.seconds):
-        yield f"other length of the window: {a.seconds:.4g} s against {b.seconds:.4g} s"
+        yield f"different window lengths: {a.seconds:.4g} s and {b.seconds:.4g} s"
 
 
 def _rule(run: Compared) -> str:
@@ -93,20 +93,20 @@ def _answers(base: Compared, new: Compared) -> Iterator[str]:
         ours, theirs = (_mean_output(run) for run in (base, new))
         if _differ(ours, theirs):
             yield (
-                f"answers of other lengths: {ours:.4g} against {theirs:.4g} output tokens (mean); E2EL and "
-                "rates follow them"
+                f"different answer lengths: {ours:.4g} and {theirs:.4g} output tokens (mean); they change "
+                "E2EL and rates"
             )
     sources = [_main_source(run) for run in (base, new)]
     if None not in sources and sources[0] != sources[1]:
-        yield f"output tokens are counted by other means: {sources[0]} against {sources[1]}"
+        yield f"output tokens are counted differently: {sources[0]} and {sources[1]}"
     replicas = [len(set(run.c.replica.codes[run.c.replica.codes >= 0].tolist())) for run in (base, new)]
     if all(replicas) and replicas[0] != replicas[1]:
-        yield f"other number of replicas: {replicas[0]} against {replicas[1]}"
+        yield f"different numbers of replicas: {replicas[0]} and {replicas[1]}"
 
 
 def _seeds(a: Manifest, b: Manifest) -> Iterator[str]:
     if a.seed != b.seed:
-        yield f"other seed: {a.seed} against {b.seed}; lengths, prompts and schedule were drawn anew"
+        yield f"different seeds: {a.seed} and {b.seed}; lengths, prompts and schedule differ"
 
 
 def _mean_output(run: Compared) -> float:

@@ -71,7 +71,7 @@ class Compared:
             return None
         stuck = self.measured.stuck.among(np.arange(len(self.c)))
         given_up = len(self.population.given_up(self.c)) + len(stuck)
-        causes = [f"{given_up} requests were given up before their end"] if given_up else []
+        causes = [f"{given_up} requests were given up before they ended"] if given_up else []
         if self.unsent and row.is_from_scheduled:
             causes.append(f"{self.unsent} were never sent")
         return " and ".join(causes) or None

@@ -40,7 +40,7 @@ def scaling(runs: Iterable[tuple[float, float]]) -> list[Scaled]:
     rates: dict[float, list[float]] = {}
     for gpus, rate in runs:
         if not (math.isfinite(gpus) and gpus > 0 and math.isfinite(rate) and rate > 0):
-            raise ScalingError(f"a run with {gpus:g} GPUs and a rate of {rate:g}: both have to be above 0")
+            raise ScalingError(f"a run with {gpus:g} GPUs and a rate of {rate:g}: both must be above 0")
         rates.setdefault(gpus, []).append(rate)
     if len(rates) < 2:
         raise ScalingError(f"runs with {len(rates)} number of GPUs: name at least two, by --gpus of each run")

@@ -55,8 +55,8 @@ def causes(e: Evidence) -> list[LikelyCause]:
         found.append(
             _cause(
                 "unknown",
-                f"requests are shared out unevenly beyond chance (p {e.requests.p:.2g}) and follow neither "
-                "connection nor session nor prompt: weights of the balancer, or a replica that it left out",
+                f"requests are distributed unevenly, beyond chance (p {e.requests.p:.2g}) and follow neither "
+                "connection nor session nor prompt: the balancer has weights, or leaves a replica out",
             )
         )
     return found
@@ -71,14 +71,14 @@ def _out(e: Evidence) -> Iterator[LikelyCause]:
 def _outage(outage: OutageSpan) -> str:
     """What a replica did, after its name."""
     since, until = outage.from_s, outage.to_s
-    meanwhile = f"while others began or ended {outage.others} answers"
+    meanwhile = f"while others started or ended {outage.others} answers"
     if since is None and until is None:
-        return f"gave no token at all, {meanwhile}"
+        return f"produced no token at all, {meanwhile}"
     if since is None:
-        return f"gave its first token at {until:.1f} s of the window, {meanwhile}"
+        return f"produced its first token at {until:.1f} s of the window, {meanwhile}"
     if until is None:
         return f"stopped serving at {since:.1f} s of the window and did not come back, {meanwhile}"
-    return f"gave no token from {since:.1f} s to {until:.1f} s of the window, {meanwhile}"
+    return f"produced no token from {since:.1f} s to {until:.1f} s of the window, {meanwhile}"
 
 
 def _slow(e: Evidence) -> Iterator[LikelyCause]:
@@ -133,7 +133,7 @@ def _sticky(e: Evidence) -> list[LikelyCause]:
         return []
     text = (
         f"connections stick to a replica: {_share(connection)} on a reused connection went where the one "
-        "before it went; the balancer shares out connections, not requests: compare with "
+        "before it went; the balancer distributes connections, not requests: compare with "
         "--connection-reuse off"
     )
     return [_cause("sticky", text)]
@@ -146,7 +146,7 @@ def _as_they_finish(e: Evidence) -> list[LikelyCause]:
         return []
     text = (
         f"requests are uneven (variation {100 * requests:.0f} %) and those in flight are less so "
-        f"({100 * in_flight:.0f} %): each replica gets what it finishes, as by a balancer that picks the "
+        f"({100 * in_flight:.0f} %): each replica gets what it finishes, as with a balancer that picks the "
         "least busy one"
     )
     return [_cause("least_busy", text)]

@@ -142,18 +142,20 @@ def _bases(
     requests, good = count(throughput["requests_per_s"]), count(goodput["requests_per_s"])
     inputs, outputs = (count(throughput[f"{kind}_tokens_per_s"]) for kind in ("input", "output"))
     good_outputs = count(goodput["output_tokens_per_s"])
-    unknown = "output tokens are not known"
+    unknown = "output tokens are unknown"
     return {
         "per_request": _Base(requests, "the window is empty", "no request ended ok"),
         "per_good_request": _Base(good, no_slo or "the window is empty", "no request was good"),
         "per_million_input_tokens": _Base(
-            inputs, "input tokens are not known", "no prompt was read", _MILLION
+            inputs, "input tokens are unknown", "no prompt was processed", _MILLION
         ),
-        "per_million_output_tokens": _Base(outputs, unknown, "no token came", _MILLION),
+        "per_million_output_tokens": _Base(outputs, unknown, "no token arrived", _MILLION),
         "per_million_good_output_tokens": _Base(
             good_outputs, no_slo or unknown, "no request was good", _MILLION
         ),
-        "per_session": _Base(served, "no request was a turn of a session", "no session came through"),
+        "per_session": _Base(
+            served, "no request was a turn of a session", "every session failed or was abandoned"
+        ),
     }
 
 
@@ -173,7 +175,7 @@ def _api_cost(
     if prices.input_token_price is None or prices.output_token_price is None:
         return None, {"api": _not_given(lacking)}
     if inputs is None or outputs is None:
-        return None, {"api": "input or output tokens are not known"}
+        return None, {"api": "input or output tokens are unknown"}
     return (inputs * prices.input_token_price + outputs * prices.output_token_price) / _MILLION, {}
 
 

@@ -27,14 +27,14 @@ def energy(series: ServerSeries, figures: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         Nothing at all where no GPU tells energy or power; ``missing`` instead of figures where a GPU was
-        watched for less than :data:`LEAST_COVERED` of the window.
+        observed for less than :data:`LEAST_COVERED` of the window.
     """
     powers, by_counter, uncovered = _powers(series)
     if not powers and not uncovered:
         return {}
     if uncovered:
         names = ", ".join(sorted(uncovered))
-        return {"missing": f"watched for less than {LEAST_COVERED:.0%} of the window: {names}"}
+        return {"missing": f"observed for less than {LEAST_COVERED:.0%} of the window: {names}"}
     power_w, seconds = sum(powers.values()), series.seconds
     rates = {
         "output_tokens_per_s": figures["throughput"]["output_tokens_per_s"],

@@ -43,7 +43,7 @@ class Slo:
         limits = {metric: limit_s for metric, limit_s in given.items() if limit_s is not None}
         for metric, limit_s in limits.items():
             if not (math.isfinite(limit_s) and limit_s > 0):
-                raise SloError(f"the limit of {metric} is {limit_s!r} s; it has to be above 0")
+                raise SloError(f"the limit of {metric} is {limit_s!r} s; it must be above 0")
         object.__setattr__(self, "limits", limits)
 
     def __bool__(self) -> bool:
@@ -85,5 +85,5 @@ def _limit_s(term: Term) -> float:
     except ValueError as e:
         raise SloError(f"SLO: {term.value.pointed(str(e))}") from None
     if limit_s <= 0:
-        raise SloError(f"SLO: {term.value.pointed('a limit has to be above 0')}")
+        raise SloError(f"SLO: {term.value.pointed('a limit must be above 0')}")
     return limit_s

@@ -107,9 +107,9 @@ def _why_not(window: Window, bins: int, requests: int) -> str | None:
     if window.gaps:
         return "the window is that of several runs"
     if window.seconds < LONG_ENOUGH_S:
-        return f"the window has {window.seconds:.3g} s: a drift is told from {LONG_ENOUGH_S / 60:g} min on"
+        return f"the window is {window.seconds:.3g} s long: drift needs at least {LONG_ENOUGH_S / 60:g} min"
     if bins < FEWEST:
-        return f"too few requests: {requests}, and {FEWEST * BIN_REQUESTS} are needed"
+        return f"too few requests: {requests}, {FEWEST * BIN_REQUESTS} are needed"
     return None
 
 

@@ -78,10 +78,10 @@ def live_check(live: LiveEnd, m: Measured, requests: Requests) -> dict[str, Any]
 
 def _reason(live: LiveEnd, of_records: int) -> str | None:
     if live.resets:
-        return "the live figures were counted anew during the run, so they are of a part of it"
+        return "the live figures were reset during the run, so they cover only part of it"
     if live.ended != of_records:
         missing = of_records - live.ended
-        return f"the live figures are of {abs(missing)} requests {'fewer' if missing > 0 else 'more'}"
+        return f"the live figures cover {abs(missing)} {'fewer' if missing > 0 else 'more'} requests"
     return None
 
 

@@ -66,13 +66,13 @@ def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float, load: Load | 
         load: what was asked for, None where that is not known.
     """
     if not len(c) or run.seconds <= 0:
-        return untold("no request was under way")
+        return untold("no request was in flight")
     level = None if load is None else plateau(load, c, run)
     found: dict[str, Any] = {}
     if load is not None and level is not None:
         found = {"unit": load.unit, "plateau": level.level, "steady_share": level.share}
     if len(ok) < _FEWEST:
-        few = f"too few ok requests to tell a warm-up: {len(ok)}, and {_FEWEST} are needed"
+        few = f"too few ok requests to detect a warm-up: {len(ok)}, {_FEWEST} are needed"
         return untold(few) | found
     parts = PARTS_OF_MANY if len(ok) >= _MANY else PARTS_OF_FEW
     beginnings = [b for b in _beginnings(c, run, ok, parts) if b is not None and b.parts]

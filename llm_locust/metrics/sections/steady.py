@@ -142,7 +142,7 @@ def steady_window(load: Load | None, c: Times, run: Window) -> Window:
     """
     found = None if load is None else plateau(load, c, run)
     if load is None or found is None:
-        why = "the load asked for is not known" if len(c) else "nothing was sent"
+        why = "the requested load is unknown" if len(c) else "nothing was sent"
         return Window(run.start_ns, run.end_ns, f"{run.rule} (no steady span: {why})")
     if found.share < LEAST_SHARE:
         why = f"the longest at {found.level:.4g} {load.unit} is {found.share:.0%} of the run"

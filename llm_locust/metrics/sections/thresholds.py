@@ -45,41 +45,41 @@ class Threshold:
 
 
 FIRST_TOKENS_WIDE = Threshold(
-    "`first_tokens_wide`: first tokens that may have come earlier than their stamp by more than 5 % of the "
-    "TTFT that it gives, and more than 1 ms",
+    "`first_tokens_wide`: first tokens that may have arrived earlier than their timestamp by more than "
+    "5 % of the resulting TTFT, and by more than 1 ms",
     "",
     0.001,
     0.01,
-    "the client read several packets at once, late, and knows the time of the last one only",
+    "the client read several packets at once, late, and knows only the time of the last one",
 )
 GAPS_UNKNOWN = Threshold(
-    "`gaps_unknown_share`: gaps with an event that may have come earlier by more than 5 % of its request's "
-    "mean gap, and more than 1 ms. They are in no latency",
+    "`gaps_unknown_share`: gaps with an event that may have arrived earlier by more than 5 % of its "
+    "request's mean gap, and by more than 1 ms. They are in no latency",
     "",
     0.01,
     0.1,
-    "as above; ITL is that of the other gaps, which are those of a quieter client",
+    "as above; ITL covers only the other gaps, those of a less busy client",
 )
 LAG_KERNEL = Threshold(
-    "`lag_ms_p99`, all stamps the kernel's",
+    "`lag_ms_p99`, all timestamps the kernel's",
     "the median ITL",
     1.0,
     None,
-    "the time of a single packet stays true; reads take several, and what follows a read comes late",
+    "the time of a single packet stays correct; reads return several, and what is sent after a read is late",
 )
 LAG_PROGRAM = Threshold(
-    "`lag_ms_p99`, not all stamps the kernel's",
+    "`lag_ms_p99`, not all timestamps the kernel's",
     "the median ITL",
     0.1,
     1.0,
-    "lag is in every latency",
+    "lag is part of every latency",
 )
 HUB_LAG_PROGRAM = Threshold(
-    "`hub_lag_ms_p99`, not all stamps the kernel's",
+    "`hub_lag_ms_p99`, not all timestamps the kernel's",
     "the median ITL",
     0.1,
     1.0,
-    "what an event loop reads late the program stamps late",
+    "an event loop that reads late also timestamps late",
 )
 LAG_CLOSED = Threshold(
     "`lag_ms_p50`, closed loop",
@@ -87,30 +87,30 @@ LAG_CLOSED = Threshold(
     0.1,
     0.5,
     "a user sends its next request only when the client has noticed the end of the last one: the load was "
-    "lighter than that of so many users",
+    "lighter than the number of users implies",
 )
 DELAY = Threshold(
     "`schedule_delay_ms_p99`, open loop",
     "the median TTFT",
     0.1,
     0.5,
-    "the load was not the one asked for",
+    "the load was not the requested one",
 )
 CPU_KERNEL = Threshold(
-    "`cpu_percent_max`, all stamps the kernel's",
+    "`cpu_percent_max`, all timestamps the kernel's",
     "",
     90.0,
     None,
-    "a full core reads and sends late",
+    "a saturated core reads and sends late",
     "%",
     False,
 )
 CPU_PROGRAM = Threshold(
-    "`cpu_percent_max`, not all stamps the kernel's",
+    "`cpu_percent_max`, not all timestamps the kernel's",
     "",
     70.0,
     90.0,
-    "a full core reads and sends late, and stamps late",
+    "a saturated core reads, sends and timestamps late",
     "%",
     False,
 )
@@ -119,7 +119,7 @@ STEAL = Threshold(
     "",
     2.0,
     10.0,
-    "of the CPU time that a worker's machine wanted, its hypervisor gave so much to others: it stood still",
+    "the share of the CPU time that a worker's machine needed and its hypervisor gave to others",
     "%",
     False,
 )
@@ -128,23 +128,23 @@ THROTTLED = Threshold(
     "",
     1.0,
     10.0,
-    "in so many periods of its CPU limit a worker had used it up, and stood still until the next one",
+    "the share of periods in which a worker used up its CPU limit and stood still until the next one",
     "%",
     False,
 )
 COALESCED = Threshold(
-    "`coalesced_ratio`, where `lag_ms_p99` is 1 ms or more, or not known",
+    "`coalesced_ratio`, if `lag_ms_p99` is 1 ms or more, or unknown",
     "",
     0.1,
     None,
-    "several events in one read have one stamp",
+    "several events in one read have one timestamp",
 )
 CLOCK_STEPS = Threshold(
     "`clock_steps`, `worker_clock_steps`, `master_clock_steps`",
     "",
     0,
     None,
-    "a clock was set: what the window holds is uncertain, latencies are not",
+    "a clock was set: it is uncertain what is in the window; latencies are not affected",
     "",
     False,
 )
@@ -153,14 +153,14 @@ CLOCK_ERROR = Threshold(
     "the window, or 1 s",
     0.01,
     None,
-    "so much of a worker's load may be on the wrong side of the window's edges",
+    "this much of a worker's load may be on the wrong side of the window's edges",
 )
 LITTLES_LAW = Threshold(
     "`littles_law.difference`, and `littles_law.workers_difference` beyond what client lag explains",
     "",
     0.02,
     None,
-    "records are missing, doubled, or have wrong times",
+    "records are missing, duplicated, or have wrong times",
 )
 
 #: In the order of the table.

@@ -154,7 +154,7 @@ def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator
     if found := GAPS_UNKNOWN.severity(gaps):
         yield (
             found,
-            f"{gaps:.1%} of the gaps between tokens are not known, because the client read late: "
+            f"{gaps:.1%} of the gaps between tokens are unknown because the client read late: "
             "ITL is that of the others",
         )
 
@@ -198,9 +198,9 @@ def _lag(lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> It
     if found := lag_severity(lag_ms, itl_ms, kernel=kernel == 1):
         compared = f"the client read {lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms"
         meaning = (
-            ": reads took several events each, and what was to be sent after a read was sent late"
+            ": each read returned several events, and what had to be sent after a read was sent late"
             if kernel == 1
-            else ", and not all stamps are the kernel's, so lag is in the latencies"
+            else ", and not all timestamps are the kernel's, so lag is part of the latencies"
         )
         yield found, compared + meaning
 
@@ -211,8 +211,8 @@ def _lag_closed(lag_ms: float | None, e2el_ms: float | None, manifest: Manifest)
         yield (
             found,
             f"half of the requests were read {lag_ms:.3g} ms late or more, and the median E2EL is "
-            f"{e2el_ms:.3g} ms: users sent their next requests late, and the load was lighter "
-            "than that of so many users",
+            f"{e2el_ms:.3g} ms: users sent their next requests late, so the load was lighter "
+            "than the number of users implies",
         )
 
 
@@ -221,7 +221,7 @@ def _hub_lag(hub_lag_ms: float | None, itl_ms: float | None, kernel: float | Non
         yield (
             found,
             f"a worker's event loop was {hub_lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms, "
-            "and not all stamps are the kernel's, so its lag is in the latencies",
+            "and not all timestamps are the kernel's, so its lag is part of the latencies",
         )
 
 
@@ -230,7 +230,7 @@ def _delay(delay_ms: float | None, ttft_ms: float | None) -> Iterator[Finding]:
         yield (
             found,
             f"requests were sent {delay_ms:.3g} ms after their schedule (p99), "
-            f"the median TTFT is {ttft_ms:.3g} ms: the load was not the one asked for",
+            f"the median TTFT is {ttft_ms:.3g} ms: the load was not the requested one",
         )
 
 
@@ -240,7 +240,7 @@ def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
     if found := cpu_severity(cpu, kernel=kernel == 1):
         text = f"the busiest worker used {cpu:.3g} % of its core: use more workers"
         if kernel != 1:
-            text += "; the time stamps are not all the kernel's, so its delays are in the latencies"
+            text += "; not all timestamps are the kernel's, so its delays are part of the latencies"
         yield found, text
 
 
@@ -248,20 +248,20 @@ def _taken(steal: float | None, throttled: float | None) -> Iterator[Finding]:
     if found := STEAL.severity(steal):
         yield (
             found,
-            f"a worker's machine got {steal:.3g} % less CPU time than it wanted: its hypervisor ran others. "
-            "Use a machine with CPUs of its own",
+            f"a worker's machine got {steal:.3g} % less CPU time than it needed: its hypervisor gave it to "
+            "others. Use a machine with dedicated CPUs",
         )
     if found := THROTTLED.severity(throttled):
         yield (
             found,
-            f"a worker's CPU limit stopped it in {throttled:.3g} % of the limit's periods: "
-            "raise the limit of its container, or use more workers",
+            f"a worker was throttled in {throttled:.3g} % of the periods of its CPU limit: "
+            "raise its container's limit, or use more workers",
         )
 
 
 def _coalesced(ratio: float | None, lag_ms: float | None) -> Iterator[Finding]:
     if found := coalesced_severity(ratio, lag_ms):
-        yield found, f"{ratio:.1%} of the reads found several events: the gaps between those are not known"
+        yield found, f"{ratio:.1%} of the reads returned several events: the gaps between those are unknown"
 
 
 def _unmeasured(manifest: Manifest) -> Iterator[Finding]:
@@ -271,7 +271,7 @@ def _unmeasured(manifest: Manifest) -> Iterator[Finding]:
         yield (
             "suspect",
             f"the clock of {named} was never measured against the master's: "
-            "which of its requests are in the window is uncertain",
+            "it is uncertain which of its requests are in the window",
         )
 
 
@@ -287,8 +287,8 @@ def _stepped(stepped: int, n: int) -> Iterator[Finding]:
     if stepped:
         yield (
             "suspect",
-            f"the wall clock was set during {stepped} of {n} requests: their durations are the monotonic "
-            "clock's, stamped by the program, and places on the run's axis may be off by the step",
+            f"the wall clock was set during {stepped} of {n} requests: their durations are from the "
+            "monotonic clock, read by the program, and their times in the run may be off by the step",
         )
 
 
@@ -329,8 +329,8 @@ def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
     if found := share or ("suspect" if error_s > CLOCK_ERROR_S else None):
         yield (
             found,
-            f"worker {worker}'s clock is known to {error_s:.3g} s only, the window has {window_s:.6g} s: "
-            "which of its requests are inside is uncertain",
+            f"worker {worker}'s clock is known only to {error_s:.3g} s, the window is {window_s:.6g} s long: "
+            "it is uncertain which of its requests are inside",
         )
 
 

@@ -120,7 +120,7 @@ def gate_text(result: GateResult) -> str:
 def gate_reason(result: GateResult) -> str | None:
     """Why a gate broke or is unknown, or held in spite of the figure; None where it held."""
     row, metric = result.row, result.row.metric
-    lacking = f"no samples, {row.missing} has no value of {metric.name}"
+    lacking = f"no samples, {row.missing} has no value for {metric.name}"
     if row.why_open is not None:
         lacking = why_open(row)
     return {
@@ -139,10 +139,10 @@ def gate_reason(result: GateResult) -> str | None:
 def _of_failures(result: GateResult) -> str:
     """What failed requests do to the figure."""
     if result.gate.metric.statistic == "mean":
-        return f"{_failed(result)}, and a mean has no place for them; limit a percentile"
+        return f"{_failed(result)}, and a mean cannot include them; limit a percentile"
     statistic = result.gate.metric.statistic.replace("_", ".")
     runs = [name for name, value in (("base", result.row.base), ("new", result.row.new)) if value == math.inf]
-    return f"{_failed(result)}: the {statistic} of all requests has no answer in {' and '.join(runs)}"
+    return f"{_failed(result)}: the {statistic} of all requests falls on a failed one in {' and '.join(runs)}"
 
 
 def _failed(result: GateResult) -> str:

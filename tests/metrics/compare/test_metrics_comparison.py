@@ -431,17 +431,17 @@ def test_runs_that_are_alike_have_nothing_against_them() -> None:
     [
         (
             {"model": "large"},
-            "other model: tiny against large. Tokens of different tokenizers do not compare",
+            "different models: tiny and large. Tokens of different tokenizers are not comparable",
         ),
-        ({"seed": 7}, "other seed: 0 against 7"),
-        ({"open_loop": True}, "other load: closed loop against open loop"),
-        ({"scenario": "chat.yaml"}, "other scenario: none against chat.yaml"),
-        ({"warmup_s": 2.0}, "other warm-up: 0 s against 2 s"),
-        ({"slo": "ttft=1s"}, "other SLO: ttft=100ms tpot=30ms against ttft=1s"),
-        ({"options": {"input_tokens": "512"}}, "other --input-tokens: none against 512"),
-        ({"options": {"num_users": 40}}, "other --num-users: none against 40"),
-        ({"options": {"gpus": 8}}, "other --gpus: none against 8"),
-        ({"stopped_ns": ns(SECONDS / 2)}, "other length of the window"),
+        ({"seed": 7}, "different seeds: 0 and 7"),
+        ({"open_loop": True}, "different load: closed loop and open loop"),
+        ({"scenario": "chat.yaml"}, "different scenarios: none and chat.yaml"),
+        ({"warmup_s": 2.0}, "different warm-up: 0 s and 2 s"),
+        ({"slo": "ttft=1s"}, "different SLOs: ttft=100ms tpot=30ms and ttft=1s"),
+        ({"options": {"input_tokens": "512"}}, "different --input-tokens: none and 512"),
+        ({"options": {"num_users": 40}}, "different --num-users: none and 40"),
+        ({"options": {"gpus": 8}}, "different --gpus: none and 8"),
+        ({"stopped_ns": ns(SECONDS / 2)}, "different window lengths"),
     ],
 )
 def test_what_makes_a_difference_beside_the_server_is_said(known: dict[str, Any], said: str) -> None:
@@ -456,7 +456,7 @@ def test_another_window_rule_is_said() -> None:
         measure_for_comparison(made, known, Question(slo="", window=window, warmup_s=0.0))
         for window in ("run", "steady")
     ]
-    assert any(text.startswith("other window: ") for text in unlike(runs[0], runs[1]))
+    assert any(text.startswith("different windows: ") for text in unlike(runs[0], runs[1]))
 
 
 def test_answers_of_other_lengths_counts_and_replicas_are_said() -> None:
@@ -469,9 +469,9 @@ def test_answers_of_other_lengths_counts_and_replicas_are_said() -> None:
         )
     )
     text = " ".join(unlike(compared(one), compared(other)))
-    assert "answers of other lengths: 3 against 4 output tokens" in text
-    assert "counted by other means: usage against events" in text
-    assert "other number of replicas: 1 against 2" in text
+    assert "different answer lengths: 3 and 4 output tokens" in text
+    assert "counted differently: usage and events" in text
+    assert "different numbers of replicas: 1 and 2" in text
 
 
 def test_a_run_with_a_bad_client_or_missing_records_is_doubted() -> None:

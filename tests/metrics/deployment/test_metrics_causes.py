@@ -67,17 +67,17 @@ def test_where_nothing_is_uneven_there_is_no_cause() -> None:
 @pytest.mark.parametrize(
     ("from_s", "to_s", "text"),
     [
-        (None, None, "a gave no token at all"),
-        (None, 30.0, "a gave its first token at 30.0 s of the window"),
+        (None, None, "a produced no token at all"),
+        (None, 30.0, "a produced its first token at 30.0 s of the window"),
         (62.14, None, "a stopped serving at 62.1 s of the window and did not come back"),
-        (10.0, 25.0, "a gave no token from 10.0 s to 25.0 s of the window"),
+        (10.0, 25.0, "a produced no token from 10.0 s to 25.0 s of the window"),
     ],
 )
 def test_an_outage_is_told_as_what_it_was(from_s: float | None, to_s: float | None, text: str) -> None:
     outage = OutageSpan(from_s=from_s, to_s=to_s, seconds=15.0, others=99)
     (cause,) = found(entry("a", outages=[outage]))
     assert (cause.kind, cause.replica) == ("out", "a")
-    assert cause.text == f"{text}, while others began or ended 99 answers"
+    assert cause.text == f"{text}, while others started or ended 99 answers"
 
 
 def test_slow_is_by_its_pace_first_and_by_its_first_token_where_only_that_is_slow() -> None:

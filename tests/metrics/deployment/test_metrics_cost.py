@@ -92,10 +92,14 @@ def test_without_a_price_there_is_no_cost_at_all() -> None:
         (
             {"throughput": RATES | {"input_tokens_per_s": None}},
             "per_million_input_tokens",
-            "input tokens are not known",
+            "input tokens are unknown",
         ),
         ({"sessions": {}}, "per_session", "no request was a turn of a session"),
-        ({"sessions": SESSIONS | {"completed": 0, "cut": 0}}, "per_session", "no session came through"),
+        (
+            {"sessions": SESSIONS | {"completed": 0, "cut": 0}},
+            "per_session",
+            "every session failed or was abandoned",
+        ),
     ],
 )
 def test_a_figure_without_a_base_is_none_and_says_what_is_missing(
@@ -114,7 +118,7 @@ def test_a_figure_without_a_base_is_none_and_says_what_is_missing(
         (
             Prices(input_token_price=1.0, output_token_price=1.0),
             {"throughput": RATES | {"output_tokens_per_s": None}},
-            "input or output tokens are not known",
+            "input or output tokens are unknown",
         ),
     ],
 )

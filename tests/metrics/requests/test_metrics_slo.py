@@ -45,7 +45,7 @@ def test_an_unknown_metric_is_pointed_at_with_its_place_and_the_nearest_name() -
         ("ttft=fast", 'at character 6, "fast": not a duration'),
         ("ttft=-5ms", 'at character 6, "-5ms": not a duration'),
         ("ttft=nan", "not a duration"),
-        ("ttft=0ms", 'at character 6, "0ms": a limit has to be above 0'),
+        ("ttft=0ms", 'at character 6, "0ms": a limit must be above 0'),
         ("ttft=", "at character 6: no limit; write ttft=500ms"),
         ("ttft tpot=50ms", "at character 5: write a limit as ttft=500ms"),
         ("ttft<500ms", 'at character 5, "<": write a limit as ttft=500ms'),
@@ -79,5 +79,5 @@ def test_what_is_written_is_what_is_read(limits_ms: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_limit_made_in_python_has_to_be_a_number_above_0(limit: float) -> None:
-    with pytest.raises(SloError, match=r"the limit of tpot is .* s; it has to be above 0"):
+    with pytest.raises(SloError, match=r"the limit of tpot is .* s; it must be above 0"):
         Slo(tpot_s=limit)

@@ -134,8 +134,8 @@ def test_the_order_of_the_requests_changes_no_digit() -> None:
 @pytest.mark.parametrize(
     ("seconds", "every", "window", "reason"),
     [
-        (58.0, 0.1, span(58.0), "the window has 58 s: a drift is told from 20 min on"),
-        (1200.0, 1.01, span(1200.0), "too few requests: 1189, and 1200 are needed"),
+        (58.0, 0.1, span(58.0), "the window is 58 s long: drift needs at least 20 min"),
+        (1200.0, 1.01, span(1200.0), "too few requests: 1189, 1200 are needed"),
         (
             SECONDS,
             1.0,

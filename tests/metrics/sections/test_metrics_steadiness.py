@@ -112,7 +112,7 @@ def test_a_little_difference_is_no_warm_up_however_sure_it_is() -> None:
 
 def test_too_few_requests_tell_no_warm_up_but_a_plateau() -> None:
     found = told(run_of(np.linspace(0, SECONDS, 99, endpoint=False), 0.5))
-    assert found["reason"] == "too few ok requests to tell a warm-up: 99, and 100 are needed"
+    assert found["reason"] == "too few ok requests to detect a warm-up: 99, 100 are needed"
     assert found["warmup_like"] is None
     assert found["plateau"] is not None
 
@@ -126,7 +126,7 @@ def test_a_run_without_requests_has_no_plateau() -> None:
         "unit": None,
         "plateau": None,
         "steady_share": None,
-        "reason": "no request was under way",
+        "reason": "no request was in flight",
     }
 
 

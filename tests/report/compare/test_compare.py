@@ -126,7 +126,7 @@ def test_a_gate_without_samples_is_exit_code_1_and_says_so(
 ) -> None:
     run_dir = write_made_run(tmp_path / "a", 1, n=50, slo="")
     assert run(run_dir, run_dir, "--gate", "goodput>=-1%") == 1
-    assert "goodput>=-1%  BROKEN: no samples, base has no value of goodput" in capsys.readouterr().out
+    assert "goodput>=-1%  BROKEN: no samples, base has no value for goodput" in capsys.readouterr().out
 
 
 def test_what_makes_runs_unlike_stands_before_the_figures(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ def test_what_makes_runs_unlike_stands_before_the_figures(tmp_path: Path) -> Non
     place = text.index("Not alike")
     for said in (
         "new: it is incomplete: 10 requests",
-        "other model: tiny against large",
-        "other seed: 0 against 7",
+        "different models: tiny and large",
+        "different seeds: 0 and 7",
     ):
         assert place < text.index(said) < text.index("Figures")
     assert "TPOT p50 †" in text
@@ -153,7 +153,7 @@ def test_options_that_are_not_load_may_differ(tmp_path: Path, capsys: pytest.Cap
     }
     assert run(*kept.values()) == 0
     text = capsys.readouterr().out
-    assert "other --gpus: 4 against 8" in text
+    assert "different --gpus: 4 and 8" in text
     assert "--out" not in text
     assert "--gate" not in text
 

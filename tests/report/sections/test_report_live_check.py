@@ -42,8 +42,8 @@ def test_other_samples_are_a_warning() -> None:
 
 
 def test_what_could_not_be_compared_has_its_reason_and_is_no_alarm() -> None:
-    text, tone = told(within=None, reason="the live figures are of 3 requests fewer", largest=None)
-    assert text == "live percentiles not compared: the live figures are of 3 requests fewer"
+    text, tone = told(within=None, reason="the live figures cover 3 fewer requests", largest=None)
+    assert text == "live percentiles not compared: the live figures cover 3 fewer requests"
     assert tone is Tone.FAINT
 
 
