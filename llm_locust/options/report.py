@@ -6,6 +6,14 @@ from llm_locust.options.types import PROGRESS_MODES, parse_price, read_shape
 from llm_locust.roofline.gpus import gpu_named
 from llm_locust.scenario import forms
 
+
+def parse_note(text: str) -> str:
+    """One line of at most 1,000 printable characters (raises ValueError)."""
+    if len(text) > 1000 or not text.isprintable():
+        raise ValueError(f"{text[:60]!r} is not one line of at most 1,000 printable characters")
+    return text
+
+
 #: What a run costs.
 PRICES = tuple(
     Option(flag, meaning, parse_price, metavar, form=forms.NUMBER)
@@ -61,6 +69,14 @@ REPORT = (
         "copy the run directory there after the report, and after each --rolling-summary: "
         "s3://bucket/prefix, gs://bucket/prefix or a path; credentials come from the environment",
         metavar="TO",
+    ),
+    Option(
+        "--note",
+        "one line about the run, such as what was changed before it; shown in report.html",
+        parse_note,
+        "TEXT",
+        ui=True,
+        is_load=False,
     ),
     Option("--print-summary", "summary.json as the last line on standard output", kind="truth", record=None),
     Option(

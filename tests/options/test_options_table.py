@@ -42,6 +42,7 @@ TEXTS = {
     "gpus": ("4", "four"),
     "input_token_price": ("0", "inf"),
     "output_token_price": ("1", "nan"),
+    "note": ("vLLM 0.9 with chunked prefill", "x" * 1001),
     "arrival": ("gamma:2", "poison"),
     "request_rate": ("ramp:1..10,60s", "-5"),
     "max_in_flight": ("8", "0"),
