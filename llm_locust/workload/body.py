@@ -6,7 +6,7 @@ run's: a line's are left out. A field that ``--body`` sets to null is not sent a
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Never
 
@@ -86,9 +86,9 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
-def output_limit(fields: Mapping[str, Any]) -> int | None:
-    """The bound of the answer's length that body fields set, if they do."""
-    for name in LIMIT_FIELDS:
+def output_limit(fields: Mapping[str, Any], names: Iterable[str] = LIMIT_FIELDS) -> int | None:
+    """The bound of the answer's length that body fields set under one of the names, if they do."""
+    for name in names:
         value = fields.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
@@ -102,6 +102,7 @@ class BodyTemplate:
     dialect: Dialect
     streamed: bool  # what the server is asked for, --body included
     limit_field: str | None  # None where --body says it, or forbids it
+    limit_fields: tuple[str, ...]  # every name for it
     sent: Mapping[str, Any]  # the fixed fields
     replaced: frozenset[str]  # names that --body fills or leaves out
     own: frozenset[str]  # names that a dataset line cannot set
@@ -115,8 +116,8 @@ class BodyTemplate:
         dialect, extra, asked = self.dialect, prompt.extra, prompt.asked_output_tokens
         fields = {name: value for name, value in extra.items() if name not in self.own}
         if not any(name in extra for name in dialect.line_limits):
-            asked = asked or output_limit(extra) or dialect.default_limit
-            fields = {name: value for name, value in fields.items() if name not in LIMIT_FIELDS}
+            asked = asked or output_limit(extra, self.limit_fields) or dialect.default_limit
+            fields = {name: value for name, value in fields.items() if name not in self.limit_fields}
             if self.limit_field and asked:
                 fields[self.limit_field] = asked
         body = dialect.body(_messages(prompt, text_only=dialect.text_only), fields)
@@ -166,17 +167,19 @@ def body_template(
         if isinstance(value, dict) and isinstance(extra.get(name), dict):
             fixed[name] = {**value, **extra[name]}
     sent = {name: value for name, value in fixed.items() if value is not None}
-    bounded = any(name in extra for name in LIMIT_FIELDS)
+    limits = dialect.limit_fields
+    bounded = any(name in extra for name in limits)
     if dialect.default_limit and bounded and not sent.get(dialect.limit_field):
         raise BodyError(
             f"body: the {dialect.name} endpoint takes no request without {dialect.limit_field!r}; "
             "set that one"
         )
-    own = {*fixed, *_RUN_FIELDS, *content, *_CONTENT_FIELDS, *(LIMIT_FIELDS if bounded else ())}
+    own = {*fixed, *_RUN_FIELDS, *content, *_CONTENT_FIELDS, *(limits if bounded else ())}
     return BodyTemplate(
         dialect=dialect,
         streamed=bool(sent.get("stream", False)) if "stream" in run else stream,
         limit_field=None if bounded else limit_field or dialect.limit_field,
+        limit_fields=limits,
         sent=sent,
         replaced=frozenset(extra),
         own=frozenset(own.difference(dialect.merged_fields)),

@@ -15,7 +15,6 @@ from functools import partial
 
 import numpy as np
 
-from llm_locust.wire.dialects.dialect import LIMIT_FIELDS
 from llm_locust.workload.body import output_limit
 from llm_locust.workload.datasets.load import Dataset
 from llm_locust.workload.draws import LINE, OWN_OUTPUTS, REPLAY, TEXT, generator, swarm_generator
@@ -73,8 +72,8 @@ class Workload:
         self._salt = salt
         self._executor = executor if spec.tokenizer is not None else None
         # --body wins over the drawn bound of the answer's length: what is recorded is what is sent.
-        self._bounded = any(name in spec.extra_body for name in LIMIT_FIELDS)
-        self._bound = output_limit(spec.extra_body)
+        self._bounded = any(name in spec.extra_body for name in spec.endpoint.limit_fields)
+        self._bound = output_limit(spec.extra_body, spec.endpoint.limit_fields)
         self.calibration = Calibration(spec.endpoint.template_tokens, enabled=spec.calibrate)
         self._writer = self._make_writer(Corpus.of(seed))
         prefix = spec.shared_prefix
@@ -199,5 +198,6 @@ class Workload:
             if line.asked_output_tokens is not None or line.answer is None or tokenizer is None:
                 return line
             return replace(line, asked_output_tokens=max(1, tokenizer.count(line.answer)))
-        extra = {name: value for name, value in line.extra.items() if name not in LIMIT_FIELDS}
+        limits = self.spec.endpoint.limit_fields
+        extra = {name: value for name, value in line.extra.items() if name not in limits}
         return replace(line, asked_output_tokens=output, extra=extra)

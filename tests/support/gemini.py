@@ -49,7 +49,7 @@ def _body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, A
     config = {_CONFIG[name]: value for name, value in fields.items() if name in _CONFIG}
     body |= {name: value for name, value in fields.items() if name not in _CONFIG}
     if config:
-        body["generationConfig"] = {**config, **object_in(body.get("generationConfig"))}
+        body["generationConfig"] = {**object_in(body.get("generationConfig")), **config}
     if isinstance(tools := body.get("tools"), list):
         body["tools"] = [{"functionDeclarations": [function_in(t)]} if function_in(t) else t for t in tools]
     if (choice := body.pop("tool_choice", None)) is not None:

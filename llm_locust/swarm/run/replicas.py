@@ -30,7 +30,7 @@ from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.run.preflight import RefusedError, check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers
-from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.payload import DECODE_ERRORS
 from llm_locust.wire.secrecy import blanked
 from llm_locust.workload.body import body_template
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 64
 
 #: Fields of --body that would keep the answer from being one plain token.
-_NOT_ASKED = ("stream", "stream_options", "ignore_eos", "min_tokens", *LIMIT_FIELDS)
+_NOT_ASKED = ("stream", "stream_options", "ignore_eos", "min_tokens")
 
 _CLOCK = Clock(sleep=gevent.sleep)
 
@@ -174,7 +174,8 @@ class _Probe:
 
 
 def _one_token_body(settings: Settings, endpoint: Dialect, model: str) -> bytes:
-    extra = {k: v for k, v in settings.workload.extra_body.items() if k not in _NOT_ASKED}
+    left_out = (*_NOT_ASKED, *endpoint.limit_fields)
+    extra = {k: v for k, v in settings.workload.extra_body.items() if k not in left_out}
     template = body_template(endpoint, model, stream=False, extra_body=extra)
     return template.encode(Prompt(text="Are you there?", asked_output_tokens=1))
 

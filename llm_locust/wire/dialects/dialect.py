@@ -84,6 +84,11 @@ class Dialect:
             if path is not None and not path.startswith("/"):
                 raise ValueError(f"dialect {self.name!r}: a path must start with '/', got {path!r}")
 
+    @property
+    def limit_fields(self) -> tuple[str, ...]:
+        """Every name for the bound of an answer's length: those of the chat form and its own."""
+        return tuple(dict.fromkeys((*LIMIT_FIELDS, self.limit_field)))
+
     def path_to(self, model: str, *, stream: bool) -> str:
         """The path of requests to this model, below the API's base."""
         path = self.path if stream or self.whole_path is None else self.whole_path

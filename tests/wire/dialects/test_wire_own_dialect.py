@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from payloads import body, read
 from strategies import json_values, spoiled
 
+from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.draft import Draft, Kind
 from llm_locust.wire.reply import read_body
 from llm_locust.wire.usage import Usage
 from llm_locust.workload.body import BodyError, body_template
+from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.prompts import Prompt
 
 MODEL = "gemini-2.5-flash"
@@ -108,6 +112,23 @@ def test_pictures_tools_and_talks_have_a_place_in_the_body() -> None:
 def test_a_users_body_cannot_take_what_the_record_relies_on(extra: Mapping[str, Any], said: str) -> None:
     with pytest.raises(BodyError, match=said):
         body_template(GEMINI, MODEL, extra_body=extra)
+
+
+def test_a_bound_under_the_dialects_own_name_is_the_one_that_is_recorded() -> None:
+    own = replace(CHAT, name="own", limit_field="max_new", line_limits=())
+    spec = WorkloadSpec(
+        endpoint=own, output_tokens=parse_lengths("9"), extra_body={"max_new": 5}, unique_head=False
+    )
+    prompt = next(Workload(spec, 7, 0, 1, "salt").prompts(0))
+    sent = json.loads(spec.body_template(MODEL).encode(prompt))
+    assert (sent["max_new"], prompt.asked_output_tokens) == (5, 5)
+    line = Prompt(text="a", extra={"max_new": 3})
+    assert json.loads(body_template(own, MODEL).encode(line))["max_new"] == 3
+    line = Prompt(
+        text="a", asked_output_tokens=9, extra={"max_new": 3, "generationConfig": {"maxOutputTokens": 3}}
+    )
+    assert json.loads(body_template(own, MODEL).encode(line))["max_new"] == 9
+    assert json.loads(body_template(GEMINI, MODEL).encode(line))["generationConfig"] == {"maxOutputTokens": 9}
 
 
 @given(st.lists(spoiled(says("a", "STOP")) | json_values, max_size=4))
