@@ -9,7 +9,8 @@ from llm_locust.live.counts import METRICS, Counts
 from llm_locust.metrics.columns import OUTCOMES
 from llm_locust.metrics.requests.goodput import Limits
 
-_PERCENTS = (50.0, 95.0, 99.0)
+#: The percentiles of each latency.
+PLACES = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class LiveLatency:
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
+
+    def at_ms(self, place: str) -> float | None:
+        """The percentile of a place such as ``p50``."""
+        value: float | None = getattr(self, f"{place}_ms")
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +92,7 @@ def latency(counts: Counts, metric: str) -> LiveLatency:
     sketch = counts.sketch(metric)
     if not len(sketch):
         return LiveLatency(0, None, None, None)
-    p50, p95, p99 = (float(sketch.percentile(p) * 1e3) for p in _PERCENTS)
+    p50, p95, p99 = (float(sketch.percentile(p) * 1e3) for p in PLACES.values())
     return LiveLatency(len(sketch), p50, p95, p99)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_locust.core.record import Outcome
-from llm_locust.live.figures import Figures, figures, rounded
+from llm_locust.live.figures import PLACES, Figures, figures, rounded
 from llm_locust.live.rings import Ring
 from llm_locust.live.state import Gauges, LoadMark, ServerGauges
 from llm_locust.live.store import Cell, LiveStore
@@ -16,6 +16,11 @@ Span = Literal["5m", "1h", "run"]
 SPANS: tuple[Span, ...] = ("5m", "1h", "run")
 
 _OUTCOME_RATES = frozenset(f"{outcome}_per_s" for outcome in Outcome)
+
+_OF_FIGURES = (
+    *("requests_per_s", "failures_per_s", "input_tokens_per_s", "output_tokens_per_s"),
+    *("good_output_tokens_per_s", "goodput"),
+)
 
 #: Servers with a line of their own in a chart.
 MOST_LINES = 8
@@ -83,15 +88,8 @@ class Charts:
 
 def _figures(told: Figures, gauges: Gauges, seconds: float) -> Iterator[tuple[str, float | None]]:
     for name, latency in told.latencies.items():
-        yield f"{name}_p50_ms", latency.p50_ms
-        yield f"{name}_p95_ms", latency.p95_ms
-        yield f"{name}_p99_ms", latency.p99_ms
-    yield "requests_per_s", told.requests_per_s
-    yield "failures_per_s", told.failures_per_s
-    yield "input_tokens_per_s", told.input_tokens_per_s
-    yield "output_tokens_per_s", told.output_tokens_per_s
-    yield "good_output_tokens_per_s", told.good_output_tokens_per_s
-    yield "goodput", told.goodput
+        yield from ((f"{name}_{place}_ms", latency.at_ms(place)) for place in PLACES)
+    yield from ((name, getattr(told, name)) for name in _OF_FIGURES)
     for limit, share in told.attainment.items():
         yield f"attainment_{limit}", share
     for outcome, count in told.outcomes.items():

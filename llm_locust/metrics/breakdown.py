@@ -18,7 +18,7 @@ from llm_locust.metrics.requests.goodput_intervals import goodput_intervals
 from llm_locust.metrics.requests.latency import latency_figures
 from llm_locust.metrics.requests.throughput import throughput
 from llm_locust.metrics.stats.percentiles import PERCENTILES
-from llm_locust.metrics.whole import Whole
+from llm_locust.metrics.whole import read_whole
 from llm_locust.metrics.window import Population
 
 #: What requests can be told apart by: columns of their records.
@@ -88,12 +88,11 @@ class _Labelled:
 
 
 def _labels(requests: Requests, column: str) -> Labels:
-    whole = Whole(_Labelled, len(requests))
-    for batch in requests.parts([column]):
+    def labelled(batch: RecordBatch) -> _Labelled:
         texts = batch.table.column(0).cast(pa.string()).fill_null("").dictionary_encode()
-        labels = RecordBatch(batch.table.set_column(0, column, texts)).labels(column)
-        whole.add(_Labelled(labels), len(batch))
-    return whole.value().labels
+        return _Labelled(RecordBatch(batch.table.set_column(0, column, texts)).labels(column))
+
+    return read_whole(_Labelled, requests, [column], labelled).labels
 
 
 def _order(label: str) -> tuple[bool, int, str]:

@@ -31,7 +31,7 @@ from llm_locust.metrics.sections.stuck import Stuck, find_stuck
 from llm_locust.metrics.select.first_tries import FirstTries
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.cells import time_cells
-from llm_locust.metrics.whole import Whole
+from llm_locust.metrics.whole import Whole, read_whole
 from llm_locust.metrics.window import Population, Window, given_window, run_window
 
 #: Both limits that say when each token is in time.
@@ -157,10 +157,7 @@ def find_window(requests: Requests, manifest: Manifest, question: Question) -> W
         raise ValueError(f'unknown window "{window}": write one of {", ".join(WINDOWS)}')
     requests = asked(requests)
     origin_ns = _origin_ns(requests, manifest)
-    whole = Whole(Times, len(requests))
-    for batch in requests.parts(TIME_COLUMNS):
-        whole.add(Times.of(batch, origin_ns), len(batch))
-    times = whole.value()
+    times = read_whole(Times, requests, TIME_COLUMNS, lambda batch: Times.of(batch, origin_ns))
     if not isinstance(window, str):
         return given_window(run_window(times, manifest, 0.0), manifest.started_ns, *window)
     span = run_window(times, manifest, warmup_s)

@@ -1,12 +1,13 @@
 """Many parts put below each other: arrays of a part into the arrays of all rows, in place."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.core.batch import Labels
+from llm_locust.core.batch import Labels, RecordBatch, Requests
 
 T = TypeVar("T")
 
@@ -84,3 +85,13 @@ class Whole(Generic[T]):
         codes = self._texts.setdefault(column, {})
         to = [codes.setdefault(name, len(codes)) for name in labels.names]
         return np.array([*to, -1], dtype=np.int32)[labels.codes]
+
+
+def read_whole(
+    kind: type[T], requests: Requests, columns: Sequence[str], of: Callable[[RecordBatch], T]
+) -> T:
+    """What ``of`` makes of each batch with these columns, of all requests, read part by part."""
+    whole = Whole(kind, len(requests))
+    for batch in requests.parts(columns):
+        whole.add(of(batch), len(batch))
+    return whole.value()

@@ -11,7 +11,7 @@ from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Rows
 from llm_locust.metrics.stats.proportions import Proportion, difference, summarise_proportion
-from llm_locust.metrics.whole import Whole
+from llm_locust.metrics.whole import read_whole
 from llm_locust.metrics.window import Window
 
 QUALITY_COLUMNS = (
@@ -64,10 +64,7 @@ class Answers:
     @classmethod
     def of(cls, requests: Requests) -> "Answers":
         """All requests, read part by part."""
-        whole = Whole(Answers, len(requests))
-        for batch in requests.parts(QUALITY_COLUMNS):
-            whole.add(cls.from_batch(batch), len(batch))
-        return whole.value()
+        return read_whole(Answers, requests, QUALITY_COLUMNS, cls.from_batch)
 
     def right(self, rows: Rows) -> Proportion:
         """How many of ``rows`` are right, of those that were compared."""

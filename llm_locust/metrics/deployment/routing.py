@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.columns import Columns, Rows
-from llm_locust.metrics.whole import Whole
+from llm_locust.metrics.whole import read_whole
 
 CARRIER_COLUMNS = ("worker", "peer", "session", "prompt_id")
 
@@ -71,10 +71,7 @@ class Carriers:
     @classmethod
     def of(cls, requests: Requests) -> "Carriers":
         """All requests, read part by part."""
-        whole = Whole(Carriers, len(requests))
-        for batch in requests.parts(CARRIER_COLUMNS):
-            whole.add(cls.from_batch(batch), len(batch))
-        return whole.value()
+        return read_whole(Carriers, requests, CARRIER_COLUMNS, cls.from_batch)
 
 
 def replica_labels(c: Columns, carriers: Carriers) -> tuple[Labels, str | None]:

@@ -62,36 +62,22 @@ class Not:
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class Joined:
+    """Several conditions: ``every`` one has to be met, or any of them."""
+
     conditions: tuple["Condition", ...]
+    every: bool
 
     @property
     def fields(self) -> frozenset[str]:
-        return _fields(self.conditions)
+        return frozenset().union(*(condition.fields for condition in self.conditions))
 
     def mask(self, values: Mapping[str, pa.Array]) -> Mask:
         masks = [condition.mask(values) for condition in self.conditions]
-        return np.asarray(np.all(masks, axis=0), dtype=np.bool_)
+        return np.asarray((np.all if self.every else np.any)(masks, axis=0), dtype=np.bool_)
 
 
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    conditions: tuple["Condition", ...]
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return _fields(self.conditions)
-
-    def mask(self, values: Mapping[str, pa.Array]) -> Mask:
-        masks = [condition.mask(values) for condition in self.conditions]
-        return np.asarray(np.any(masks, axis=0), dtype=np.bool_)
-
-
-Condition = Comparison | Not | All | AnyOf
-
-
-def _fields(conditions: tuple[Condition, ...]) -> frozenset[str]:
-    return frozenset().union(*(condition.fields for condition in conditions))
+Condition = Comparison | Not | Joined
 
 
 def _numpy(mask: pa.Array) -> Mask:

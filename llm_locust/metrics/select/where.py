@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from llm_locust.core.durations import parse_duration
 from llm_locust.core.terms import Word, listed, nearest
-from llm_locust.metrics.select.conditions import All, AnyOf, Comparison, Condition, Not, Value
+from llm_locust.metrics.select.conditions import Comparison, Condition, Joined, Not, Value
 from llm_locust.metrics.select.request_fields import FIELDS, Kind
 
 #: Parentheses and ``not`` inside each other.
@@ -106,14 +106,14 @@ class _Parser:
         while self._next.says("or"):
             self._take()
             parts.append(self._both())
-        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts), every=False)
 
     def _both(self) -> Condition:
         parts = [self._one()]
         while self._next.says("and"):
             self._take()
             parts.append(self._one())
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
+        return parts[0] if len(parts) == 1 else Joined(tuple(parts), every=True)
 
     def _one(self) -> Condition:
         negated, opened = self._next.says("not"), self._next.kind == "open"
@@ -177,7 +177,7 @@ class _Parser:
             self._take()
             tests.append(Comparison(field, "==", self._value(field)))
         self._take("close", 'write "," or close the list with ")"')
-        return AnyOf(tuple(tests))
+        return Joined(tuple(tests), every=False)
 
     def _value(self, field: str) -> Value:
         token = self._next

@@ -1,5 +1,9 @@
 """Charts along the run: latencies, rates, concurrency, failures, gaps."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import cycle
+
 import numpy as np
 
 from llm_locust.metrics.catalogue import LATENCY
@@ -43,79 +47,99 @@ def _latency(run: RunCharts, metric: str, limit_ms: float | None) -> Chart:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart over the run; ``head`` is that of its column."""
+
+    name: str
+    head: str
+    values: Values
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a chart over the run is called and says; ``table`` is the name of its data."""
+
+    id: str
+    title: str
+    reading: str
+    table: str
+
+
+def chart_over_time(
+    run: RunCharts, words: Words, curves: Iterable[Curve], unit: str, kind: Kind = Kind.LINE
+) -> Chart:
+    """Curves along the run's time axis, all in one unit."""
+    head, axis, time = time_column(run)
+    shown = list(curves)
+    return Chart(
+        id=words.id,
+        title=words.title,
+        reading=words.reading,
+        data=(Data(words.table, {head: time} | {curve.head: curve.values for curve in shown}),),
+        series=tuple(Series(curve.name, head, curve.head, curve.colour, kind) for curve in shown),
+        x=axis,
+        y=Axis(unit),
+        bands=outside(run),
+    )
+
+
 def rates(run: RunCharts) -> list[Chart]:
     """Tokens per second, requests per second and concurrency."""
     every = f"Mean of each {width(run)}."
+    tokens = Words(
+        "tokens-over-time",
+        "Token throughput, tokens/s",
+        f"Output tokens as they arrived, input tokens at the first token of their answer. {every}",
+        "rates",
+    )
+    requests = Words(
+        "requests-over-time",
+        "Requests, requests/s",
+        f"Sent against ended: a lasting difference is a queue that grows. {every}",
+        "rates",
+    )
+    concurrency = Words(
+        "concurrency-over-time",
+        "Concurrency, requests under way",
+        f"Requests between sent and ended. {every}",
+        "rates",
+    )
+    ended = {"sent": ("sent", "faint"), "ok": ("ended ok", "c1")}
+    failed = {"failed": ("failed", "bad")} if run.failures else {}
+    output = {"output_tokens": ("output", "c1"), "input_tokens": ("input", "c2")}
     return [
-        _rate(
-            run,
-            "tokens-over-time",
-            "Token throughput, tokens/s",
-            f"Output tokens as they arrived, input tokens at the first token of their answer. {every}",
-            {"output_tokens": ("output", "c1"), "input_tokens": ("input", "c2")},
-            "tokens/s",
-        ),
-        _rate(
-            run,
-            "requests-over-time",
-            "Requests, requests/s",
-            f"Sent against ended: a lasting difference is a queue that grows. {every}",
-            {"sent": ("sent", "faint"), "ok": ("ended ok", "c1")}
-            | ({"failed": ("failed", "bad")} if run.failures else {}),
-            "requests/s",
-        ),
-        _rate(
-            run,
-            "concurrency-over-time",
-            "Concurrency, requests under way",
-            f"Requests between sent and ended. {every}",
-            {"concurrency": ("concurrency", "c3")},
-            "requests",
-        ),
+        _rate(run, tokens, output, "tokens/s"),
+        _rate(run, requests, ended | failed, "requests/s"),
+        _rate(run, concurrency, {"concurrency": ("concurrency", "c3")}, "requests"),
     ]
 
 
-def _rate(
-    run: RunCharts, id_: str, title: str, reading: str, shown: dict[str, tuple[str, str]], unit_y: str
-) -> Chart:
-    unit, axis, time = time_column(run)
-    columns = {unit: time} | {
-        f"{name} ({unit_y})": figures(run.rates[key]) for key, (name, _) in shown.items()
-    }
-    return Chart(
-        id=id_,
-        title=title,
-        reading=reading,
-        data=(Data("rates", columns),),
-        series=tuple(Series(name, unit, f"{name} ({unit_y})", colour) for name, colour in shown.values()),
-        x=axis,
-        y=Axis(unit_y),
-        bands=outside(run),
+def _rate(run: RunCharts, words: Words, shown: dict[str, tuple[str, str]], unit: str) -> Chart:
+    curves = (
+        Curve(name, f"{name} ({unit})", figures(run.rates[key]), colour)
+        for key, (name, colour) in shown.items()
     )
+    return chart_over_time(run, words, curves, unit)
 
 
 def failures(run: RunCharts) -> list[Chart]:
     """How many requests failed when, by outcome; none without failures."""
     if not run.failures:
         return []
-    unit, axis, time = time_column(run)
-    columns = {unit: time} | {outcome: figures(counts) for outcome, counts in run.failures.items()}
-    colours = ("bad", "c2", "c4", "c5", "c1", "c3", "c6", "faint")
-    chart = Chart(
-        id="failures-over-time",
-        title="Failed requests by outcome, requests",
-        reading=f"Failures that ended in each {width(run)}, stacked.",
-        data=(Data("failures", columns),),
-        series=tuple(
-            Series(outcome, unit, outcome, colours[i % len(colours)], Kind.STACKED)
-            for i, outcome in enumerate(run.failures)
-        ),
-        x=axis,
-        y=Axis("requests"),
-        bands=outside(run),
-        wide=True,
+    words = Words(
+        "failures-over-time",
+        "Failed requests by outcome, requests",
+        f"Failures that ended in each {width(run)}, stacked.",
+        "failures",
     )
-    return [chart]
+    colours = cycle(("bad", "c2", "c4", "c5", "c1", "c3", "c6", "faint"))
+    curves = (
+        Curve(outcome, outcome, figures(counts), colour)
+        for (outcome, counts), colour in zip(run.failures.items(), colours, strict=False)
+    )
+    return [replace(chart_over_time(run, words, curves, "requests", Kind.STACKED), wide=True)]
 
 
 def gaps(run: RunCharts) -> list[Chart]:

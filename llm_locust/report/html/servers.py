@@ -1,11 +1,12 @@
 """Charts of the servers, on the same time axis as the client's."""
 
 from collections.abc import Iterator
+from itertools import cycle
 
 from llm_locust.metrics.charts import RunCharts
 from llm_locust.metrics.charts.servers import LOWEST, MEDIAN, MOST_CURVES, Curves, ServerCurves
-from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, figures, labels
-from llm_locust.report.html.over_time import outside, time_column, width
+from llm_locust.report.html.chart import Chart, Kind, figures, labels
+from llm_locust.report.html.over_time import Curve, Words, chart_over_time, width
 from llm_locust.report.text import clean, short
 
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
@@ -30,35 +31,32 @@ def servers(run: RunCharts, found: ServerCurves | None) -> list[Chart]:
 def _of_all(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
     requests = {name: found.of_all[name] for name in ("running", "waiting") if name in found.of_all}
     if requests:
-        client = {"under way at the client": run.rates["concurrency"]}
-        yield _chart(
+        words = _words(
             run,
-            "servers-requests",
+            "requests",
             "Requests at the client and at all servers",
             "What is under way at the client and neither runs nor waits is on its way, at the gateway, or at "
             "a server that was not scraped.",
-            client | requests,
-            "requests",
         )
+        client = {"under way at the client": run.rates["concurrency"]}
+        yield _chart(run, words, client | requests, "requests")
     if found.ttft_s:
-        yield _chart(
+        words = _words(
             run,
-            "servers-ttft",
+            "ttft",
             "Mean TTFT of client and servers, ms",
             "Of the first tokens of each span. Between them lie the network, the gateway and the balancer.",
-            found.ttft_s,
-            "ms",
-            1e3,
         )
+        yield _chart(run, words, found.ttft_s, "ms", 1e3)
     if "generation_tokens_per_s" in found.of_all:
-        yield _chart(
+        words = _words(
             run,
-            "servers-tokens",
+            "tokens",
             "Output tokens of client and servers, tokens/s",
             "As they arrived at the client, and as the servers counted them between two scrapes.",
-            {"client": run.rates["output_tokens"], "servers": found.of_all["generation_tokens_per_s"]},
-            "tokens/s",
         )
+        both = {"client": run.rates["output_tokens"], "servers": found.of_all["generation_tokens_per_s"]}
+        yield _chart(run, words, both, "tokens/s")
 
 
 def _by_server(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
@@ -69,47 +67,30 @@ def _by_server(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
         few = f" There are over {MOST_CURVES}: each span's extremes, and what lies in the middle."
         reading = "Where a line is broken the server gave no page."
         told = reading + few * (curves.keys() >= {MEDIAN, LOWEST})
-        yield _chart(run, f"servers-{name.replace('_', '-')}", title, told, curves, unit, scale)
+        yield _chart(run, _words(run, name.replace("_", "-"), title, told), curves, unit, scale)
 
 
 def _failed(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
     if found.failed:
-        yield _chart(
+        words = _words(
             run,
-            "servers-failed",
+            "failed",
             "Scrapes that gave nothing, by server",
             "How many in each span: the server was down, hung, or sent what is no page of metrics.",
-            found.failed,
-            "scrapes",
-            kind=Kind.STACKED,
         )
+        yield _chart(run, words, found.failed, "scrapes", kind=Kind.STACKED)
+
+
+def _words(run: RunCharts, key: str, title: str, reading: str) -> Words:
+    return Words(f"servers-{key}", title, f"{reading} Spans of {width(run)}.", "servers")
 
 
 def _chart(
-    run: RunCharts,
-    id_: str,
-    title: str,
-    reading: str,
-    curves: Curves,
-    unit: str,
-    scale: float = 1.0,
-    kind: Kind = Kind.LINE,
+    run: RunCharts, words: Words, curves: Curves, unit: str, scale: float = 1.0, kind: Kind = Kind.LINE
 ) -> Chart:
-    head, axis, time = time_column(run)
     names = labels([short(clean(name), _NAME_LENGTH) for name in curves])
-    columns = {head: time} | {
-        f"{name} ({unit})": figures(curve, scale) for name, curve in zip(names, curves.values(), strict=True)
-    }
-    return Chart(
-        id=id_,
-        title=title,
-        reading=f"{reading} Spans of {width(run)}.",
-        data=(Data("servers", columns),),
-        series=tuple(
-            Series(name, head, f"{name} ({unit})", _COLOURS[i % len(_COLOURS)], kind)
-            for i, name in enumerate(names)
-        ),
-        x=axis,
-        y=Axis(unit),
-        bands=outside(run),
+    shown = (
+        Curve(name, f"{name} ({unit})", figures(curve, scale), colour)
+        for name, curve, colour in zip(names, curves.values(), cycle(_COLOURS), strict=False)
     )
+    return chart_over_time(run, words, shown, unit, kind)

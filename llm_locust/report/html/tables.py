@@ -16,6 +16,9 @@ from llm_locust.report.text import clean, count, number, percent
 
 _MOST_ROWS = 100
 
+#: Those that a narrow table has too.
+_LATENCIES = {key: column for key, column in LATENCY_COLUMNS.items() if not column.wide}
+
 
 def workers(run: RunCharts, summary: Summary) -> Section | None:
     """What each worker measured, beside what it cost; None where there was one."""
@@ -27,7 +30,7 @@ def workers(run: RunCharts, summary: Summary) -> Section | None:
         Column("requests"),
         Column("share"),
         Column("errors"),
-        *LATENCY_COLUMNS[:3],
+        *_LATENCIES.values(),
         Column("tokens/s", over="output"),
         Column("goodput"),
         Column("p99 ms", over="hub lag"),
@@ -54,9 +57,7 @@ def _worker_row(found: ReplicaFigures, known: WorkerCompleteness | None) -> Row:
             count(found.requests),
             percent(found.share),
             percent(found.error_rate),
-            number(found.ttft_p50_ms),
-            number(found.ttft_p99_ms),
-            number(found.tpot_p50_ms),
+            *(number(found.figure(f"{key}_{place}_ms")) for key, place in _LATENCIES),
             number(found.output_tokens_per_s),
             percent(found.goodput_ratio),
             number(known.hub_lag_ms_p99) if known and known.hub_lag_ms_p99 is not None else "",

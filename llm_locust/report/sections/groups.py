@@ -1,7 +1,10 @@
 """What differed inside the run: errors by kind, and the figures by name, class and replica."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
+from llm_locust.metrics.catalogue import shown_in
+from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
 from llm_locust.metrics.summary_types.summary import Summary
@@ -14,16 +17,13 @@ MOST_ROWS = 20
 _MESSAGE_LENGTH, _EXAMPLE_LENGTH = 160, 2_000
 _NAME_LENGTH = 64
 
-#: The latencies of a group in a table of groups: their columns, and their keys in the same order.
-LATENCY_COLUMNS = (
-    Column("p50", over="TTFT ms"),
-    Column("p99", over="TTFT ms"),
-    Column("p50", over="TPOT ms"),
-    Column("p99", over="TPOT ms", wide=True),
-    Column("p50", over="E2EL ms", wide=True),
-    Column("p99", over="E2EL ms", wide=True),
-)
-_LATENCIES = tuple((key, place) for key in ("ttft", "tpot", "e2el") for place in ("p50", "p99"))
+_LATENCIES = product(shown_in(View.GROUPS), ("p50", "p99"))
+
+#: The columns of a table of groups, by latency and percentile. A narrow terminal shows the first three.
+LATENCY_COLUMNS = {
+    (metric.key, place): Column(place, over=f"{metric.short} {metric.unit}", wide=at >= 3)
+    for at, (metric, place) in enumerate(_LATENCIES)
+}
 
 
 def errors(summary: Summary, *, examples: bool = False) -> Section | None:
@@ -106,7 +106,7 @@ def _group_columns(head: str) -> tuple[Column, ...]:
         Column(head, left=True, verbatim=True, wraps=True),
         Column("requests"),
         Column("errors"),
-        *LATENCY_COLUMNS,
+        *LATENCY_COLUMNS.values(),
         Column("tokens/s", over="output"),
         Column("goodput"),
     )
@@ -118,7 +118,7 @@ def _group_row(label: str, part: RequestPart | GroupPart, cut: bool) -> Row:
             _shown(label),
             count(part.requests.population),
             percent(part.requests.error_rate),
-            *(estimate(part.latency_ms[key], place, cut=cut) for key, place in _LATENCIES),
+            *(estimate(part.latency_ms[key], place, cut=cut) for key, place in LATENCY_COLUMNS),
             number(part.throughput.output_tokens_per_s),
             percent(part.goodput.ratio),
         )
@@ -135,7 +135,7 @@ def replicas(summary: Summary) -> Section | None:
         Column("requests"),
         Column("share"),
         Column("errors"),
-        *LATENCY_COLUMNS,
+        *LATENCY_COLUMNS.values(),
         Column("in flight", wide=True),
         Column("tokens/s", over="output"),
         Column("goodput"),
@@ -152,7 +152,7 @@ def _replica_row(replica: ReplicaFigures) -> Row:
             count(replica.requests),
             percent(replica.share),
             percent(replica.error_rate),
-            *(estimate(replica, f"{key}_{place}_ms", cut=cut) for key, place in _LATENCIES),
+            *(estimate(replica, f"{key}_{place}_ms", cut=cut) for key, place in LATENCY_COLUMNS),
             number(replica.concurrency_mean),
             number(replica.output_tokens_per_s),
             percent(replica.goodput_ratio),

@@ -61,9 +61,10 @@ def by_turn(summary: Summary) -> Section | None:
         Column("Turn", left=True),
         Column("requests"),
         Column("abandoned"),
-        LATENCY_COLUMNS[0],
+        LATENCY_COLUMNS["ttft", "p50"],
         Column("p95", over="TTFT ms", wide=True),
-        *LATENCY_COLUMNS[1:],
+        LATENCY_COLUMNS["ttft", "p99"],
+        *(LATENCY_COLUMNS[key, place] for key in ("tpot", "e2el") for place in ("p50", "p99")),
         Column("mean", over="input"),
         Column("cached"),
     )

@@ -68,7 +68,7 @@ def _figures(told: Figures) -> dict[str, Any]:
         "goodput": rounded(told.goodput),
         "good_requests_per_s": rounded(told.good_requests_per_s),
         **{
-            f"{metric.key}_{place}_ms": rounded(getattr(told.latencies[metric.key], f"{place}_ms"))
+            f"{metric.key}_{place}_ms": rounded(told.latencies[metric.key].at_ms(place))
             for metric in LIVE
             if metric.live and metric.live.tile
             for place in ("p50", "p99")

@@ -37,7 +37,7 @@ def _share(value: float | None) -> float | None:
 
 def _latency(metric: LatencyMetric, place: str) -> _TableColumn:
     def cell(figures: Figures) -> Cell:
-        return rounded(getattr(figures.latencies[metric.key], f"{place}_ms"))
+        return rounded(figures.latencies[metric.key].at_ms(place))
 
     return _TableColumn(f"{metric.key}_{place}", f"{metric.label} {place} ms", cell)
 
