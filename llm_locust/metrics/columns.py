@@ -27,39 +27,21 @@ SOURCES = tuple(TokenSource)
 _NATURAL_ENDS = frozenset({"stop", "end_turn", "completed"})
 
 
+#: What is taken as a batch has it: moments and durations, whose columns end in ``_ns`` and become ``_s``, and
+#: columns that keep their names.
+_MOMENTS = ("scheduled", "sent", "ended", "started", "connected")
+_DURATIONS = ("first_answer", "first_chunk", "last_chunk", "client_lag", "rtt")
+_FLOATS = ("input_tokens", "output_chars", "asked_input_tokens", "asked_output_tokens")
+_MASKS = ("streamed", "reused", "kernel_stamps", "abandoned")
+_COUNTS = ("reads", "coalesced_reads")
+_LABELS = ("name", "replica", "error")
+
 #: The columns of a batch that :class:`Times` and :class:`Part` are made of.
 TIME_COLUMNS = ("scheduled_ns", "sent_ns", "ended_ns")
 PART_COLUMNS = (
-    *TIME_COLUMNS,
-    "started_ns",
-    "connected_ns",
-    "first_answer_ns",
-    *("first_chunk_ns", "finish_ns", "last_chunk_ns"),
-    "arrivals_ns",
-    "outcome",
-    "status",
-    "error",
-    "input_tokens",
-    "output_tokens",
-    "hidden_tokens",
-    "finish_reason",
-    "output_chars",
-    "asked_input_tokens",
-    "asked_output_tokens",
-    "token_source",
-    "streamed",
-    "reused",
-    "kernel_stamps",
-    "clock_step_ns",
-    "client_lag_ns",
-    "rtt_ns",
-    "reads",
-    "coalesced_reads",
-    "name",
-    "class",
-    "replica",
-    "abandoned",
-    "early_ns",
+    *(f"{name}_ns" for name in (*_MOMENTS, *_DURATIONS, "finish", "arrivals", "early", "clock_step")),
+    *(*_FLOATS, *_MASKS, *_COUNTS, *_LABELS),
+    *("outcome", "status", "output_tokens", "hidden_tokens", "finish_reason", "token_source", "class"),
 )
 
 
@@ -192,7 +174,6 @@ class Part(Columns):
 
         Choose an ``origin_ns`` near the run: its start.
         """
-        times = Times.of(batch, origin_ns)
         arrivals = batch.arrivals()
         streamed = batch.bools("streamed")
         events = lengths(arrivals)
@@ -204,51 +185,36 @@ class Part(Columns):
             counted, SOURCES.index(TokenSource.EVENTS), _codes(batch.labels("token_source"), SOURCES)
         ).astype(np.int8)
         hidden = np.nan_to_num(batch.floats("hidden_tokens"))
-        first_event_s = _event_s(arrivals, arrivals.offsets[:-1])
         last_event_s = _event_s(arrivals, arrivals.offsets[1:] - 1)
         finish_s = batch.floats("finish_ns") * 1e-9
         ended_by_token = _natural_end(batch.labels("finish_reason")) & ~np.isnan(finish_s) & streamed
         ended_by_token &= (source == SOURCES.index(TokenSource.USAGE)) & (tokens - hidden == events + 1)
+        as_it_is: dict[str, Any] = {
+            **{f"{name}_s": batch.seconds(f"{name}_ns", origin_ns) for name in _MOMENTS},
+            **{f"{name}_s": batch.floats(f"{name}_ns") * 1e-9 for name in _DURATIONS},
+            **{name: batch.floats(name) for name in _FLOATS},
+            **{name: batch.bools(name) for name in _MASKS},
+            **{name: batch.ints(name).astype(np.int32) for name in _COUNTS},
+            **{name: batch.labels(name) for name in _LABELS},
+        }
         return cls(
             origin_ns=origin_ns,
-            scheduled_s=times.scheduled_s,
-            sent_s=times.sent_s,
-            ended_s=times.ended_s,
-            started_s=batch.seconds("started_ns", origin_ns),
-            connected_s=batch.seconds("connected_ns", origin_ns),
-            first_answer_s=batch.floats("first_answer_ns") * 1e-9,
             arrivals=arrivals,
             early=early,
             events=events.astype(np.int32),
-            first_event_s=first_event_s,
+            first_event_s=_event_s(arrivals, arrivals.offsets[:-1]),
             last_event_s=last_event_s,
             last_token_s=np.where(ended_by_token, finish_s, last_event_s),
-            first_chunk_s=batch.floats("first_chunk_ns") * 1e-9,
-            last_chunk_s=batch.floats("last_chunk_ns") * 1e-9,
             first_early_s=np.nan_to_num(_event_s(early, early.offsets[:-1]), nan=0.0),
             outcome=_codes(batch.labels("outcome"), OUTCOMES),
             status=np.nan_to_num(batch.floats("status"), nan=-1).astype(np.int16),
-            input_tokens=batch.floats("input_tokens"),
             output_tokens=tokens,
             hidden_tokens=hidden,
             ended_by_token=ended_by_token,
-            output_chars=batch.floats("output_chars"),
-            asked_input_tokens=batch.floats("asked_input_tokens"),
-            asked_output_tokens=batch.floats("asked_output_tokens"),
             source=source,
-            streamed=streamed,
-            reused=batch.bools("reused"),
-            kernel_stamps=batch.bools("kernel_stamps"),
             stepped=~np.isnan(batch.floats("clock_step_ns")),
-            abandoned=batch.bools("abandoned"),
-            client_lag_s=batch.floats("client_lag_ns") * 1e-9,
-            rtt_s=batch.floats("rtt_ns") * 1e-9,
-            reads=batch.ints("reads").astype(np.int32),
-            coalesced_reads=batch.ints("coalesced_reads").astype(np.int32),
-            name=batch.labels("name"),
             slo_class=batch.labels("class"),
-            replica=batch.labels("replica"),
-            error=batch.labels("error"),
+            **as_it_is,
         )
 
 
