@@ -52,7 +52,8 @@ def free_port() -> int:
 class Process:
     """A process in a session of its own, its stderr read line by line, its stdout in a file.
 
-    A ``cold`` one imports all that it needs; otherwise it may be a fork of a process that has.
+    A ``cold`` one imports all that it needs; otherwise it may be a fork of a process that has, unless
+    ``environ`` has what Python reads at its start.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Process:
         self._stdout = folder / stdout
         self._popen: WarmProcess | subprocess.Popen[str]
         with self._stdout.open("wb") as file:
+            cold = cold or any(name.startswith("PYTHON") for name in environ or {})
             if not cold and command[:2] == [sys.executable, "-m"] and command[2] in PRELOADED:
                 self._popen = WarmProcess(command[2], command[3:], folder, own, file)
             else:
