@@ -95,14 +95,11 @@ def _forked_and_signalled(number: signal.Signals, *, group: bool = False) -> Cal
     return run
 
 
-def _one_process_signalled(number: signal.Signals) -> Callable[[Path], Ended]:
-    def run(folder: Path) -> Ended:
-        with simulation(folder) as sim, locust(folder, *USUAL, "-H", sim.url) as process:
-            sim.wait_entries(20)
-            process.signal(number)
-            return _ended(process, sim, folder)
-
-    return run
+def _one_process_signalled(folder: Path) -> Ended:
+    with simulation(folder) as sim, locust(folder, *USUAL, "-H", sim.url) as process:
+        sim.wait_entries(20)
+        process.signal(signal.SIGINT)
+        return _ended(process, sim, folder)
 
 
 def _one_worker_ended(folder: Path) -> Ended:
@@ -229,15 +226,14 @@ FULL_DISKS = {
     "no room for a report": _disk_full(8),
 }
 
+#: Each signal and each receiver; both signals reach a master, and a process alone, in the drain.
 SCENARIOS: dict[str, Callable[[Path], Ended]] = {
     "a worker killed": _one_worker_killed(),
     "a worker killed, allowed": _one_worker_killed("--allow-incomplete", "--gate", "error_rate<50%"),
-    "Ctrl-C to the master": _forked_and_signalled(signal.SIGINT),
     "Ctrl-C to all": _forked_and_signalled(signal.SIGINT, group=True),
     "SIGTERM to the master": _forked_and_signalled(signal.SIGTERM),
     "SIGTERM to all": _forked_and_signalled(signal.SIGTERM, group=True),
-    "Ctrl-C to one process": _one_process_signalled(signal.SIGINT),
-    "SIGTERM to one process": _one_process_signalled(signal.SIGTERM),
+    "Ctrl-C to one process": _one_process_signalled,
     "SIGTERM to one worker": _one_worker_ended,
     "SIGTERM to the last worker": _last_worker_ended,
     "end in the ramp": _in_the_ramp,
