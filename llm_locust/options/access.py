@@ -4,7 +4,7 @@ import argparse
 import re
 from collections.abc import Mapping
 
-from llm_locust.options.option import Option
+from llm_locust.options.option import Option, Values
 from llm_locust.options.types import parse_header
 from llm_locust.wire.headers import header_template
 from llm_locust.wire.secrecy import shown_variable
@@ -18,14 +18,17 @@ def parse_headers(options: argparse.Namespace, environ: Mapping[str, str]) -> di
     Raises:
         ValueError: one that cannot be used. It names the option and the header, and never shows a value.
     """
-    headers: dict[str, str] = {}
-    for flag, words in (("--header", options.header), ("--header-env", getattr(options, "header_env", None))):
-        for word in words or []:
-            try:
-                name, value = parse_header(word) if flag == "--header" else _from_variable(word, environ)
-            except ValueError as e:
-                raise ValueError(f"{flag}: {e}") from e
-            headers[name] = value
+    given = Values(ACCESS, options)
+    headers = dict(given["header"])
+    for name, variable in given["header_env"]:
+        value = environ.get(variable, "").strip()
+        try:
+            if not value:
+                raise ValueError(f"the environment variable {shown_variable(variable)} is not set, or empty")
+            header_template(name, value)
+        except ValueError as e:
+            raise ValueError(f"--header-env: {e}") from e
+        headers[name] = value
     return headers
 
 
@@ -36,15 +39,6 @@ def parse_header_env(text: str) -> tuple[str, str]:
         raise ValueError("write NAME=VARIABLE, a header and the environment variable that holds its value")
     header_template(name, "")
     return name, variable
-
-
-def _from_variable(text: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    name, variable = parse_header_env(text)
-    value = environ.get(variable, "").strip()
-    if not value:
-        raise ValueError(f"the environment variable {shown_variable(variable)} is not set, or empty")
-    header_template(name, value)
-    return name, value
 
 
 def parse_api_key(name: str | None, environ: Mapping[str, str]) -> str | None:

@@ -69,6 +69,7 @@ REPORT = (
         "copy the run directory there after the report, and after each --rolling-summary: "
         "s3://bucket/prefix, gs://bucket/prefix or a path; credentials come from the environment",
         metavar="TO",
+        is_load=False,
     ),
     Option(
         "--note",

@@ -6,7 +6,6 @@ from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.options.option import Option, OwnSpool
 from llm_locust.options.types import parse_size, parse_timeouts
 from llm_locust.scenario import forms
-from llm_locust.workload.lengths.times import DEFAULT_DRAIN
 
 
 def parse_seed(seed: int) -> int:
@@ -100,7 +99,7 @@ RUN = (
         "(default 60s)",
         parse_time,
         "TIME",
-        default=DEFAULT_DRAIN,
+        default="60s",
         form=forms.TIME,
         ui=True,
     ),

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from llm_locust.options.table import OPTION
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S
 from llm_locust.swarm.delivery.send_window import RESEND_AFTER_S
-from llm_locust.workload.lengths.times import DEFAULT_DRAIN
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "run-states.md").read_text()
 
@@ -18,6 +18,6 @@ def test_the_page_has_every_message() -> None:
 
 
 def test_the_page_has_the_bounds_of_the_code() -> None:
-    assert f"`--drain` ({DEFAULT_DRAIN})" in PAGE
+    assert f"`--drain` ({OPTION['drain'].default})" in PAGE
     assert f"disk {SETTLE_WITHIN_S:g} s" in PAGE
     assert f"sent again after {RESEND_AFTER_S:g} s" in PAGE

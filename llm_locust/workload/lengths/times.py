@@ -29,11 +29,6 @@ LONGEST_S = 86_400.0
 
 _MOST_SIGMA = 10.0
 
-
-#: How long requests under way are waited for where nobody says otherwise.
-DEFAULT_DRAIN = "60s"
-
-
 Law = Callable[[np.random.Generator], float]
 
 
