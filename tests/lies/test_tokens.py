@@ -116,7 +116,7 @@ def ended(
         (ended(2, 1, "stop", 0.12), 20.0),
         (ended(10, 9, "length", 0.28), 160 / 9),  # stopped at its bound: no end was generated
         (ended(10, 10, "stop", 0.30), 20.0),  # an end that is not counted
-        (ended(18, 9, "stop", 0.28), 160 / 17),  # two tokens an event: who the last ones were is not known
+        (ended(18, 9, "stop", 0.28), 160 / 17),  # two tokens per event: who the last ones were is not known
         (ended(10, 9, "stop", None), 160 / 9),  # with the last token
         (ended(10, 9, "stop", 0.28, TokenSource.TOKENIZER), 160 / 9),  # a tokenizer sees the text alone
     ],
@@ -186,7 +186,7 @@ def test_usage_of_zeros_without_text_is_one(ask: Caller) -> None:
 
 
 def test_requests_that_were_cut_have_as_many_tokens_an_event_as_the_others() -> None:
-    """Four tokens an event: 10 answers of 10 s, and 10 that were cut in the middle of theirs."""
+    """Four tokens per event: 10 answers of 10 s, and 10 that were cut in the middle of theirs."""
     whole = [request(arrivals=tuple(np.arange(1, 9) / 10), output_tokens=32) for _ in range(10)]
     cut: dict[str, Any] = {
         "outcome": Outcome.CANCELLED,

@@ -52,7 +52,7 @@ def test_what_was_reached_stands_beside_what_is_possible() -> None:
         "Llama 3 8B (bf16) on 4 × H100 SXM, by data sheet",
         "MFU 5.0 % · 198 of 3,958 TFLOP/s · 82.0 % of it for prompts",
         "MBU 28.0 % at least · 3.75 of 13.4 TB/s · 2.4 % of it for keys and values",
-        "4 engines, 230 decode steps/s at least · 9.50 sequences a step · 327 tokens each",
+        "4 engines, 230 decode steps/s at least · 9.50 sequences per step · 327 tokens each",
         "TPOT p50 17.5 ms, 3.50 × its bound of 5.00 ms by bandwidth",
         "TTFT p50 80.0 ms, 10.0 × its bound of 8.00 ms by FLOP/s",
     ]
@@ -66,16 +66,16 @@ def test_what_is_not_known_is_said_and_is_no_zero() -> None:
         )
     )
     assert lines(**unknown)[1:] == [
-        "MFU not known: no length of a prompt is",
-        "MBU not known: no answer came as a stream",
+        "MFU unknown: no prompt length is known",
+        "MBU unknown: no answer was streamed",
     ]
 
 
 def test_doubts_are_said() -> None:
     said = lines(mbu=1.2, prompts_unknown=1, prompts_cache_unknown=3)[6:]
-    assert said[0] == "MBU over 100 %: the GPU, their number or the model is another one"
+    assert said[0] == "MBU over 100 %: the given GPU, number of GPUs or model is wrong"
     assert said[1] == "1 prompt of unknown length left out"
-    assert said[2].startswith("of 3 prompts usage does not say how much was cached")
+    assert said[2].startswith("usage does not report cached tokens for 3 prompts")
 
 
 def test_a_selection_has_no_figures() -> None:

@@ -237,7 +237,7 @@ def tokens(df: Frame) -> dict[str, Any]:
         "user_tps": _speeds(ok, 1 / ok.tpot.where(ok.tpot > 0)),
         "chars_per_s": _speeds(ok, pace),
         "chars_per_token": spelled.chars.sum() / spelled.n.sum(),
-        "delivery": "merged",  # between 1.05 and 2 tokens an event
+        "delivery": "merged",  # between 1.05 and 2 tokens per event
     }
 
 

@@ -239,7 +239,7 @@ def _first_answer(arrivals: Any, draw: np.random.Generator) -> int | None:
 
 
 def _tokens(outcome: Outcome, events: int, streamed: bool, draw: np.random.Generator) -> dict[str, Any]:
-    """Counts by usage, by the tokenizer, or left to the number of events; sometimes two tokens an event."""
+    """Counts by usage, by the tokenizer, or left to the number of events; sometimes two tokens per event."""
     answered = outcome in _COMPLETE or events > 0
     known = bool(draw.random() < 0.9) or not streamed
     n = events * int(draw.choice([1, 1, 2])) if streamed else int(draw.integers(1, 60))

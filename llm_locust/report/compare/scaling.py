@@ -14,8 +14,8 @@ from llm_locust.report.text import UNDEFINED, number, percent
 _RATES = {"output_tps": ("Output", "tokens/s"), "goodput_rps": ("Good", "requests/s")}
 
 _OPEN_LOOP = (
-    "an open loop asks every deployment for the same: of one that was not saturated this tells the load, not "
-    "the scaling"
+    "an open loop sends every deployment the same load: for one that was not saturated this shows the load, "
+    "not the scaling"
 )
 
 

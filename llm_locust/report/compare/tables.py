@@ -155,11 +155,11 @@ def _notes(outcome: Outcome) -> Iterator[Line]:
     )
     yield Line(
         f"Block bootstrap over {CELLS} cells of each run. "
-        "Noise is what changes inside a run; what changes from run to run only repeated runs show.",
+        "Noise is the variation within a run; only repeated runs show the variation between runs.",
         Tone.FAINT,
     )
     if outcome.models_differ:
-        yield Line("† figures of tokens, which do not compare across models", Tone.WARN)
+        yield Line("† figures in tokens, which are not comparable across models", Tone.WARN)
 
 
 def over_time(outcome: Outcome) -> Section:

@@ -127,7 +127,7 @@ def gate_reason(result: GateResult) -> str | None:
         State.HELD: None,
         State.WITHIN_NOISE: "over the limit, but within noise",
         State.BROKEN: "the change is over the limit by more than noise",
-        State.BROKEN_BY_RANKS: f"more samples than by chance are above the limit on {metric.statistic}",
+        State.BROKEN_BY_RANKS: f"more samples than expected are above the limit on {metric.statistic}",
         State.BROKEN_BY_FAILURES: _of_failures(result),
         State.NO_SAMPLES: lacking,
         State.FAILED_IN_BASE: f"cannot tell: {_of_failures(result)}",

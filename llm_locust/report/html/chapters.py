@@ -22,14 +22,14 @@ from llm_locust.report.html.chart import Chart
 from llm_locust.report.section import Section
 from llm_locust.report.sections import contents, groups
 
-_OVER_TIME_LEAD = "The whole run. What is shaded is outside the window, and in no figure of this report."
+_OVER_TIME_LEAD = "The whole run. Shaded parts are outside the window, and in no figure of this report."
 _LIMITS_LEAD = (
-    "What another SLO would have said of the same run: the share of good requests at each limit, failed and "
-    "lost ones in the denominator."
+    "The same run under other SLOs: the share of good requests at each limit, with failed and lost ones in "
+    "the denominator."
 )
 _SERVERS_LEAD = (
-    "What the servers said of themselves, scraped during the run. Charts are of the whole run, on the time "
-    "axis of the client's; the table is of the window."
+    "The servers' own metrics, scraped during the run. Charts cover the whole run, on the same time axis as "
+    "the client's; the table covers the window."
 )
 
 #: The order of the chapter of the verdict.

@@ -158,7 +158,7 @@ def _batching(found: Relation) -> str:
     at_low, at_high = (line.intercept + line.slope * x for x in (found.low_x, found.high_x))
     growth = f", {percent(at_high / at_low - 1)} slower" if at_low > 0 else ""
     return (
-        f"{slope}: from {number(found.low_x)} to {number(found.high_x)} under way a token takes "
+        f"{slope}: from {number(found.low_x)} to {number(found.high_x)} in flight a token takes "
         f"{number(1e3 * at_high)} instead of {number(1e3 * at_low)} ms{growth}. {_method(found)}"
     )
 

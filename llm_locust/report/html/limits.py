@@ -47,7 +47,7 @@ def _surface(found: LimitSurface) -> Chart:
     return Chart(
         id="goodput-surface",
         title="Goodput at any pair of TTFT and TPOT limits, % of requests",
-        reading=f"Each cell is the share that holds both limits; lines are the SLO's own.{kept}",
+        reading=f"Each cell is the share that meets both limits; lines are the SLO's own.{kept}",
         data=(Data("goodput", {"TTFT limit (ms)": figures(found.ttft_s, 1e3), **rows}),),
         series=(Series("good", "TTFT limit (ms)", "", "c1", Kind.HEAT),),
         x=Axis("TTFT limit, ms", log=True),

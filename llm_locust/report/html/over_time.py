@@ -97,12 +97,12 @@ def rates(run: RunCharts) -> list[Chart]:
     requests = Words(
         "requests-over-time",
         "Requests, requests/s",
-        f"Sent against ended: a lasting difference is a queue that grows. {every}",
+        f"Sent against ended: a lasting difference is a growing queue. {every}",
         "rates",
     )
     concurrency = Words(
         "concurrency-over-time",
-        "Concurrency, requests under way",
+        "Concurrency, requests in flight",
         f"Requests between sent and ended. {every}",
         "rates",
     )

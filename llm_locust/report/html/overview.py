@@ -107,7 +107,7 @@ def _goodput(summary: Summary) -> Tile:
     on_time = part.on_time_ratio
     lines = (
         f"{number(part.requests_per_s)} good requests/s · {output}",
-        "" if on_time is None else f"{percent(on_time)} of tokens came on time",
+        "" if on_time is None else f"{percent(on_time)} of tokens arrived on time",
     )
     return Tile("Goodput", percent(part.ratio), tuple(line for line in lines if line))
 

@@ -36,8 +36,8 @@ def in_flight(run: RunCharts, summary: Summary) -> list[Chart]:
     chart = Chart(
         id="replicas-in-flight",
         title="Requests in flight by replica",
-        reading=f"Mean of each {seconds(step_s)}. Equal shares of requests are no equal shares of work: a "
-        f"slow replica has more under way.{more}",
+        reading=f"Mean of each {seconds(step_s)}. Equal shares of requests are not equal shares of work: a "
+        f"slow replica has more in flight.{more}",
         data=(Data("in flight", columns),),
         series=tuple(
             Series(name, head, f"{name} (requests)", _COLOURS[i % len(_COLOURS)])

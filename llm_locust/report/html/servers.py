@@ -35,10 +35,10 @@ def _of_all(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
             run,
             "requests",
             "Requests at the client and at all servers",
-            "What is under way at the client and neither runs nor waits is on its way, at the gateway, or at "
-            "a server that was not scraped.",
+            "Requests in flight at the client that neither run nor wait are in transit, at the gateway, "
+            "or at a server that was not scraped.",
         )
-        client = {"under way at the client": run.rates["concurrency"]}
+        client = {"in flight at the client": run.rates["concurrency"]}
         yield _chart(run, words, client | requests, "requests")
     if found.ttft_s:
         words = _words(
@@ -65,7 +65,7 @@ def _by_server(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
         if not curves or (len(curves) == 1 and name in found.of_all):  # it is in the chart of all, then
             continue
         few = f" There are over {MOST_CURVES}: each span's extremes, and what lies in the middle."
-        reading = "Where a line is broken the server gave no page."
+        reading = "A gap in a line means that the server returned no metrics page."
         told = reading + few * (curves.keys() >= {MEDIAN, LOWEST})
         yield _chart(run, _words(run, name.replace("_", "-"), title, told), curves, unit, scale)
 
@@ -75,8 +75,8 @@ def _failed(run: RunCharts, found: ServerCurves) -> Iterator[Chart]:
         words = _words(
             run,
             "failed",
-            "Scrapes that gave nothing, by server",
-            "How many in each span: the server was down, hung, or sent what is no page of metrics.",
+            "Failed scrapes, by server",
+            "Number in each span: the server was down, hung, or sent something other than a metrics page.",
         )
         yield _chart(run, words, found.failed, "scrapes", kind=Kind.STACKED)
 

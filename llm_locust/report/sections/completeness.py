@@ -32,7 +32,7 @@ def completeness(summary: Summary) -> Section:
         *_faults(part),
         *_torn(part),
     ]
-    headline = Line("INCOMPLETE: the numbers below are of a part of the run", Tone.BAD)
+    headline = Line("INCOMPLETE: the numbers below cover only part of the run", Tone.BAD)
     return Section(
         "Records",
         (headline, *_cut_short(summary, part), *(fact for fact in facts if fact.text)),
@@ -51,35 +51,35 @@ def _notable(part: Completeness, open_loop: bool) -> str:
         [
             f"{plural(late, 'worker')} joined late{no_share}" if late else "",
             f"{plural(left, 'worker')} left before the stop" if left else "",
-            "what was scheduled for a worker that is gone was not sent" if gone and open_loop else "",
+            "requests scheduled for a worker that is gone were not sent" if gone and open_loop else "",
             f"{plural(held, 'request')} held back by --max-in-flight, {longest} at most" if held else "",
             f"{plural(unsent, 'request')} due and not sent by the end" if unsent else "",
             f"{plural(resent, 'batch', 'batches')} resent" if resent else "",
-            f"{plural(dropped, 'message')} dropped, that did not fit or came from strangers"
-            if dropped
-            else "",
+            f"{plural(dropped, 'message')} dropped (malformed, or from unknown senders)" if dropped else "",
         ]
     )
 
 
 def _cut_short(summary: Summary, part: Completeness) -> Iterator[Line]:
     if part.cut_short:
-        reason = clean(summary.run.stop_reason or "the reason is not known")
+        reason = clean(summary.run.stop_reason or "unknown reason")
         yield Line(f"CUT SHORT: {reason}", Tone.BAD)
 
 
 def _records(summary: Summary, part: Completeness) -> Iterator[Line]:
     announced, received = part.records_announced, part.records_received
-    yield Line(f"{count(received)} of {count(announced)} announced records came")
+    yield Line(f"{count(received)} of {count(announced)} announced records were received")
     stored = part.records_stored
     if stored < received:
-        yield Line(f"the run has {count(stored)} of the {plural(received, 'record')} that came", Tone.BAD)
+        yield Line(
+            f"the run has {count(stored)} of the {plural(received, 'record')} that were received", Tone.BAD
+        )
     if dropped := part.records_dropped:
         yield Line(f"{plural(dropped, 'record')} dropped: neither disk nor memory could hold them")
     if lost := part.records_lost:
         judged = summary.goodput.slo
         meaning = (
-            "they count as not good, and in no other number" if judged else "they are in no number below"
+            "they count as not good, and are in no other number" if judged else "they are in no number below"
         )
         yield Line(f"{plural(lost, 'request')} without a record (lost): {meaning}")
 
@@ -111,7 +111,7 @@ def _lacks(worker: WorkerCompleteness) -> Iterator[str]:
     if dropped := worker.dropped:
         yield f"{plural(dropped, 'record')} dropped"
     if seqs := worker.batches_received:
-        yield f"batches {short(clean(seqs), _SEQS_LENGTH)} came"
+        yield f"batches {short(clean(seqs), _SEQS_LENGTH)} received"
 
 
 def _when(heard_s: float | None) -> str:

@@ -45,10 +45,10 @@ def _left_out(part: LeftOut | None) -> Iterator[Line]:
     """What a steady window does not have, and what that changes."""
     if part is None or not part.requests:
         return
-    good = f"goodput {percent(part.goodput_ratio)} there, {percent(part.goodput_ratio_run)} of the whole run"
+    good = f"goodput {percent(part.goodput_ratio)} there, {percent(part.goodput_ratio_run)} in the whole run"
     facts = [
         f"left out {seconds(part.seconds)} with {count(part.requests)} requests",
-        f"p99 TTFT {number(part.ttft_p99_ms)} ms there, {number(part.ttft_p99_ms_run)} ms of the whole run",
+        f"p99 TTFT {number(part.ttft_p99_ms)} ms there, {number(part.ttft_p99_ms_run)} ms in the whole run",
         "" if part.goodput_ratio is None else good,
     ]
     yield Line(sentence(facts), Tone.WARN)

@@ -51,7 +51,7 @@ def _lines(summary: Summary, part: Cost, prices: GivenPrices) -> Iterator[Line]:
     gpus = plural(prices.gpus, "GPU") if prices.gpus is not None else ""
     if gpus and prices.gpu_hour_cost is not None:
         window = seconds(summary.window.seconds)
-        yield Line(f"{gpus} at {number(prices.gpu_hour_cost)} an hour, for the {window} of the window")
+        yield Line(f"{gpus} at {number(prices.gpu_hour_cost)} per hour, over the {window} of the window")
     inputs, outputs = prices.input_token_price, prices.output_token_price
     if inputs is not None and outputs is not None:
         yield Line(f"API: {number(inputs)} for 1M input tokens · {number(outputs)} for 1M output tokens")

@@ -64,14 +64,14 @@ def stuck(summary: Summary) -> Section | None:
     if not n:
         return None
     text = f"STUCK: {plural(n, 'request')} from before the window hung in it and were given up"
-    counted = "they are not among the requests scheduled; goodput has them as bad, latencies as lower bounds"
+    counted = "they are not counted as scheduled; they are bad in goodput and lower bounds in latencies"
     return Section("Stuck", (Line(text, Tone.BAD), Line(counted, Tone.FAINT)), alarm=True)
 
 
 def _stood(span: StandstillSpan) -> str:
     under_way = plural(span.in_flight, "request")
     return (
-        f"no answer for {seconds(span.seconds)} from {seconds(span.start_s)} on, with {under_way} under way"
+        f"no answer for {seconds(span.seconds)} from {seconds(span.start_s)} on, with {under_way} in flight"
     )
 
 
@@ -183,11 +183,9 @@ def _how(summary: Summary, part: Drift) -> Iterator[Line]:
     requests = summary.requests
     given_up = requests.cancelled + requests.by_outcome["timeout"]
     if given_up:
-        text = f"TTFT is of ok requests: {count(given_up)} that were cut, left or timed out are left out"
+        text = f"TTFT covers ok requests: {count(given_up)} cut, abandoned or timed out are left out"
         yield Line(text, Tone.WARN)
     workers = summary.completeness.workers
     most = [worker.rss_mib_max for worker in workers if worker.rss_mib_max is not None]
     if most:
-        yield Line(
-            f"memory of a worker: {number(max(most))} MiB at most; no series of it is recorded", Tone.FAINT
-        )
+        yield Line(f"memory of a worker: at most {number(max(most))} MiB; not recorded over time", Tone.FAINT)

@@ -64,11 +64,9 @@ def _causes(part: Fairness) -> Iterator[Line]:
 
 def _naming(part: Fairness) -> Iterator[Line]:
     if part.named_by == "peer":
-        yield Line("no response named its replica: told apart by the address of the connection", Tone.FAINT)
+        yield Line("no response named its replica: distinguished by connection address", Tone.FAINT)
     if part.named_by == "target":
-        yield Line(
-            "sent straight to each target: how requests are shared out is this run's own choice", Tone.FAINT
-        )
+        yield Line("sent directly to each target: this run chose how requests are distributed", Tone.FAINT)
     if part.unnamed:
         yield Line(_unnamed(part.unnamed), Tone.FAINT)
 

@@ -29,7 +29,7 @@ def interventions(summary: Summary) -> Section | None:
 
 def _lines(part: Interventions) -> Iterator[Line]:
     if targets := part.targets:
-        yield Line(f"straight to {plural(len(targets), 'target')}, through no balancer")
+        yield Line(f"directly to {plural(len(targets), 'target')}, without a balancer")
     if (waited_s := part.ready_s) is not None:
         ready = part.replicas_ready
         yield Line(
@@ -39,7 +39,7 @@ def _lines(part: Interventions) -> Iterator[Line]:
         yield from _call(call)
     if profiled_s := part.profiled_s:
         yield Line(
-            f"a profiler ran in {seconds(profiled_s)} of the window: its cost is in the latencies",
+            f"a profiler ran in {seconds(profiled_s)} of the window: its cost is part of the latencies",
             Tone.WARN,
         )
 

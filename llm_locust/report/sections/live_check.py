@@ -16,7 +16,7 @@ def live_check(part: LiveCheck | None) -> Iterator[Line]:
         yield Line(f"live percentiles not compared: {part.reason}", Tone.FAINT)
     elif part.unequal:
         unequal = ", ".join(part.unequal)
-        yield Line(f"the live view had other samples than the records: {unequal}", Tone.WARN)
+        yield Line(f"the live view and the records have different numbers of samples: {unequal}", Tone.WARN)
     elif largest and part.within is False:
         live, exact = number(largest.live_ms), number(largest.exact_ms)
         yield Line(
@@ -25,4 +25,6 @@ def live_check(part: LiveCheck | None) -> Iterator[Line]:
             Tone.WARN,
         )
     elif largest:
-        yield Line(f"live percentiles were within {percent(largest.difference)} of the records", Tone.FAINT)
+        yield Line(
+            f"live percentiles matched the records to within {percent(largest.difference)}", Tone.FAINT
+        )

@@ -144,7 +144,7 @@ def _buffered(summary: Summary) -> Iterator[Line]:
         gap = number(summary.latency_ms["itl"].known.p50)
         yield Line(
             f"the stream was buffered on the way: TTFT, TPOT and ITL are not the server's (median gap {gap} "
-            f"ms, {number(summary.tokens.tokens_per_event)} tokens an event)",
+            f"ms, {number(summary.tokens.tokens_per_event)} tokens per event)",
             Tone.WARN,
         )
 
@@ -203,7 +203,7 @@ def _characters(summary: Summary) -> Iterator[Line]:
     """The rate that does not depend on a tokenizer, where the answers' lengths are known."""
     rate, each = summary.throughput.output_chars_per_s, summary.tokens.chars_per_token
     if rate is not None and each is not None:
-        yield Line(f"{number(rate)} output chars/s · {number(each)} chars a token")
+        yield Line(f"{number(rate)} output chars/s · {number(each)} chars per token")
 
 
 def tokens(summary: Summary) -> Section:
@@ -214,7 +214,7 @@ def tokens(summary: Summary) -> Section:
         Row((label, *(number(stats.figure(key)) for key in keys), count(stats.n)))
         for label, stats in (("input", part.input), ("output", part.output))
     )
-    columns = (Column("Tokens a request", left=True), *map(Column, keys), Column("n"))
+    columns = (Column("Tokens per request", left=True), *map(Column, keys), Column("n"))
     counted = [
         f"{percent(share)} {_COUNTED_BY.get(source, source)}"
         for source, share in asdict(part.source).items()
@@ -229,7 +229,7 @@ def tokens(summary: Summary) -> Section:
     return Section("Tokens", table=Table(columns, rows), notes=tuple(notes))
 
 
-_COUNTED_BY = {"estimate": "estimate (cut before they were counted: events × tokens an event)"}
+_COUNTED_BY = {"estimate": "estimate (cut before they were counted: events × tokens per event)"}
 
 
 def _hidden_remark(hidden: HiddenTokens) -> Iterator[Line]:
@@ -248,10 +248,10 @@ def _length_remark(error: LengthErrors) -> Iterator[Line]:
     if mean is None:
         return
     if error.p99 == 0:
-        yield Line("prompts have exactly the asked lengths, as the server counts them", Tone.FAINT)
+        yield Line("prompts have exactly the requested lengths, by the server's count", Tone.FAINT)
         return
     yield Line(
-        f"prompts are {percent(abs(mean))} {'longer' if mean >= 0 else 'shorter'} than asked on average, "
+        f"prompts are {percent(abs(mean))} {'longer' if mean >= 0 else 'shorter'} than requested on average, "
         f"{percent(error.p50)} off (median), {percent(error.p99)} (p99)",
         Tone.FAINT,
     )
@@ -259,7 +259,7 @@ def _length_remark(error: LengthErrors) -> Iterator[Line]:
 
 def _delivery_remark(part: Tokens) -> Iterator[Line]:
     """What tokens per event means for ITL and TTFT, where it means something."""
-    each = f"{number(part.tokens_per_event)} tokens an event"
+    each = f"{number(part.tokens_per_event)} tokens per event"
     if part.delivery == "merged":
         yield Line(f"{each}: an ITL is a gap between events, not between tokens", Tone.WARN)
     elif part.is_buffered:

@@ -84,7 +84,7 @@ def _notes(more: int, others: int) -> Iterator[Line]:
         yield Line(f"{count(more)} more in summary.json", Tone.FAINT)
     if others > 0:
         yield Line(
-            f"{plural(others, 'other worker')}: loop never held for over {NOTABLE_HUB_LAG_MS:g} ms, "
+            f"{plural(others, 'other worker')}: loop never blocked for over {NOTABLE_HUB_LAG_MS:g} ms, "
             f"clock off by no more than its error or {NOTABLE_OFFSET_MS:g} ms",
             Tone.FAINT,
         )

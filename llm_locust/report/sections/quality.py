@@ -48,7 +48,7 @@ def quality(summary: Summary) -> Section | None:
 def _accuracy(accuracy: RightAnswers) -> Iterator[Line]:
     if accuracy.n:
         yield Line(
-            f"{percent(accuracy.ratio)} right of {plural(accuracy.n, 'answer')} that were compared "
+            f"{percent(accuracy.ratio)} correct of {plural(accuracy.n, 'answer')} compared "
             f"(95 %: {_interval(accuracy.ci95)})"
         )
 
@@ -59,7 +59,7 @@ def _baseline(beside: BesideBaseline | None) -> Iterator[Line]:
     there, ends = beside.baseline, beside.ci95
     worse = ends is not None and ends[1] < 0
     text = (
-        f"baseline, the same {plural(beside.prompts, 'prompt')}: {percent(there.ratio)} right; "
+        f"baseline, the same {plural(beside.prompts, 'prompt')}: {percent(there.ratio)} correct; "
         f"{'WORSE:' if worse else 'difference'} {_change(beside)}"
     )
     yield Line(text, Tone.BAD if worse else Tone.PLAIN)
@@ -72,7 +72,7 @@ def _load_effect(part: Quality) -> Iterator[Line]:
         return
     low, high = (f"{percent(t.ratio)} at {_range(t.concurrency)}" for t in (thirds[0], thirds[-1]))
     worse = effect.ci95[1] < 0
-    text = f"against load: {low} under way, {high}; {'WORSE:' if worse else 'difference'} {_change(effect)}"
+    text = f"by load: {low} in flight, {high}; {'WORSE:' if worse else 'difference'} {_change(effect)}"
     yield Line(text, Tone.WARN if worse else Tone.FAINT)
 
 
@@ -81,7 +81,7 @@ def _rejected(rejected: Rejected) -> Iterator[Line]:
         return
     by = rejected.by
     yield Line(
-        f"{plural(rejected.n, 'answer')} rejected ({percent(rejected.ratio)} of the complete ones)",
+        f"{plural(rejected.n, 'answer')} rejected ({percent(rejected.ratio)} of the complete answers)",
         Tone.WARN,
     )
     for name, n in by.items():
@@ -102,7 +102,7 @@ def _length(length: AnswerLengths) -> Iterator[Line]:
         yield Line(
             sentence(
                 [
-                    f"length: {percent(length.at_limit)} exactly as asked",
+                    f"length: {percent(length.at_limit)} exactly as requested",
                     f"{percent(length.over)} longer" if length.over else "",
                     f"{number(_times_100(length.mean_relative))} % off on average (n {count(length.n)})",
                 ]

@@ -37,7 +37,7 @@ def number_of_gpus(part: Roofline) -> str:
 
 def _mfu(part: Roofline) -> str:
     if part.mfu is None or part.flops_per_s is None:
-        return "MFU not known: no length of a prompt is"
+        return "MFU unknown: no prompt length is known"
     share = part.prompt_flops_share
     return sentence(
         [
@@ -50,7 +50,7 @@ def _mfu(part: Roofline) -> str:
 
 def _mbu(part: Roofline) -> str:
     if part.mbu is None or part.bytes_per_s is None:
-        return "MBU not known: no answer came as a stream"
+        return "MBU unknown: no answer was streamed"
     share = part.kv_share
     reached, most = (part.bytes_per_s / _TERA, part.bandwidth_bytes_per_s / _TERA)
     return sentence(
@@ -68,7 +68,7 @@ def _steps(part: Roofline) -> str:
     return sentence(
         [
             f"{plural(part.engines, 'engine')}, {number(part.steps_per_s)} decode steps/s at least",
-            f"{number(part.batch_mean)} sequences a step",
+            f"{number(part.batch_mean)} sequences per step",
             "" if part.context_mean is None else f"{count(part.context_mean)} tokens each",
         ]
     )
@@ -87,13 +87,13 @@ def _latency(reached: float | None, bound: float | None, bound_by: str | None, n
 def _doubts(part: Roofline) -> Iterator[Line]:
     for name, share in (("MFU", part.mfu), ("MBU", part.mbu)):
         if (share or 0) > 1:
-            yield Line(f"{name} over 100 %: the GPU, their number or the model is another one", Tone.WARN)
+            yield Line(f"{name} over 100 %: the given GPU, number of GPUs or model is wrong", Tone.WARN)
     unknown, untold = part.prompts_unknown, part.prompts_cache_unknown
     if unknown:
         yield Line(f"{plural(unknown, 'prompt')} of unknown length left out", Tone.WARN)
     if untold:
         yield Line(
-            f"of {plural(untold, 'prompt')} usage does not say how much was cached: counted as computed, "
-            "which a prefix cache would make too much",
+            f"usage does not report cached tokens for {plural(untold, 'prompt')}: counted as computed, "
+            "which is too much with a prefix cache",
             Tone.FAINT,
         )

@@ -54,22 +54,22 @@ def energy(summary: Summary) -> Section | None:
     if isinstance(part, str):
         return Section("Energy", (Line(f"no figures: {clean(part)}", Tone.WARN, verbatim=True),))
     watt, gpu = part.per_watt, part.per_gpu
-    by = "by their energy counters" if part.by_counter == part.gpus else "by samples of power"
+    by = "by their energy counters" if part.by_counter == part.gpus else "by power samples"
     lines = (
         f"{plural(part.gpus, 'GPU')}: {number(part.power_w)} W, {number(part.joules)} J in the window, {by}",
         sentence(
             [
-                _figure(part.joules_per_output_token, "J an output token"),
-                _figure(part.joules_per_request, "J a request"),
-                _figure(part.joules_per_good_request, "J a good request"),
+                _figure(part.joules_per_output_token, "J per output token"),
+                _figure(part.joules_per_request, "J per request"),
+                _figure(part.joules_per_good_request, "J per good request"),
             ]
         ),
         sentence(
             [
-                _figure(watt.output_tokens_per_s, "output tokens/s a watt"),
-                _figure(watt.goodput_requests_per_s, "good requests/s a watt"),
-                _figure(gpu.output_tokens_per_s, "output tokens/s a GPU"),
-                _figure(gpu.goodput_requests_per_s, "good requests/s a GPU"),
+                _figure(watt.output_tokens_per_s, "output tokens/s per watt"),
+                _figure(watt.goodput_requests_per_s, "good requests/s per watt"),
+                _figure(gpu.output_tokens_per_s, "output tokens/s per GPU"),
+                _figure(gpu.goodput_requests_per_s, "good requests/s per GPU"),
             ]
         ),
     )
@@ -124,8 +124,8 @@ def _gateway(part: GatewayFigures | None) -> Iterator[Line]:
     if not part.same_requests:
         yield Line(
             f"the servers saw {count(part.server_n)} first tokens, the client "
-            f"{count(part.client_n)}: others use them, or some are not "
-            "scraped, and that difference is of unlike requests",
+            f"{count(part.client_n)}: other clients use them, or some are "
+            "not scraped, so the difference compares different requests",
             Tone.WARN,
         )
 
@@ -136,11 +136,11 @@ def _gaps(targets: Sequence[ServerFigures]) -> Iterator[Line]:
     if failed:
         scrapes, of = sum(target.failed for target in failed), sum(target.scrapes for target in failed)
         who = plural(len(failed), "server")
-        yield Line(f"{count(scrapes)} of {count(of)} scrapes of {who} gave no page of metrics", Tone.WARN)
+        yield Line(f"{count(scrapes)} of {count(of)} scrapes of {who} returned no metrics page", Tone.WARN)
     answering = [target for target in targets if target.failed != target.scrapes]
     covered = [target.covered for target in answering if target.covered is not None]
     if covered and min(covered) < LEAST_COVERED:
-        yield Line(f"scraped over {percent(min(covered))} of the window only", Tone.WARN)
+        yield Line(f"scraped over only {percent(min(covered))} of the window", Tone.WARN)
 
 
 def _left_out(targets: int) -> Iterator[Line]:

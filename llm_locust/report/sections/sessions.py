@@ -76,8 +76,8 @@ def _left_out(turns: Sequence[TurnPart]) -> Iterator[Line]:
     """How many turns that were long are in no latency of the table."""
     if left_out := sum(turn.left_out for turn in turns):
         yield Line(
-            f"latencies are of {count(sum(turn.ok for turn in turns))} ok turns and too low: "
-            f"{count(left_out)} that were cut, left or timed out are left out",
+            f"latencies cover {count(sum(turn.ok for turn in turns))} ok turns and are too low: "
+            f"{count(left_out)} cut, abandoned or timed out are left out",
             Tone.WARN,
         )
 

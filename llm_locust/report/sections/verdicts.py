@@ -14,8 +14,8 @@ from llm_locust.report.uncertainty import mark, meaning, meaning_in
 
 _TONES = {"suspect": Tone.WARN, "invalid": Tone.BAD}
 _MEANINGS = {
-    "suspect": "the client may have shaped these numbers",
-    "invalid": "the client, not the server, made these numbers",
+    "suspect": "the client may have distorted these numbers",
+    "invalid": "these numbers show the client, not the server",
 }
 
 
@@ -143,7 +143,7 @@ def _not_judged(part: Goodput) -> Iterator[Line]:
     for metric, requests in part.not_judged.items():
         if requests:
             yield Line(
-                f"{count(requests)} answers cannot be judged by {metric}: all their tokens came at one time",
+                f"{count(requests)} answers cannot be judged by {metric}: all their tokens arrived at once",
                 Tone.WARN,
             )
 
@@ -154,7 +154,7 @@ def _smoothness(part: Goodput) -> Iterator[Line]:
         return
     shares = part.on_time
     low = [f"{mark(shares, key)}{percent(shares.figure(key))} {key}" for key in ("p50", "p5", "p1")]
-    mean = f"{percent(part.on_time_ratio)} of tokens came on time (mean of the requests)"
+    mean = f"{percent(part.on_time_ratio)} of tokens arrived on time (mean of the requests)"
     yield Line(sentence([mean, *low]), Tone.FAINT)
     yield from meaning(*low)
 

@@ -263,8 +263,8 @@ def test_the_section_says_accuracy_rejections_and_consistency() -> None:
         refused(2.0, "json_schema", finish_reason="length"),
         *said("p", 1, 1),
     )
-    assert lines[0] == "50.0 % right of 2 answers that were compared (95 %: 9.5 % .. 90.5 %)"
-    assert "1 answer rejected (20.0 % of the complete ones)" in lines
+    assert lines[0] == "50.0 % correct of 2 answers compared (95 %: 9.5 % .. 90.5 %)"
+    assert "1 answer rejected (20.0 % of the complete answers)" in lines
     assert "1 by json_schema" in lines
     assert "same prompt, same answer: 100 % of 1 repeated prompt, 100 % of the pairs of 2 answers" in lines
     assert lines[-1] == "ended by: stop 2 · length 1"
@@ -281,4 +281,4 @@ def test_a_drop_below_the_baseline_that_is_no_chance_is_said_loud() -> None:
     assert section is not None
     (line,) = [line for line in section.lines if line.text.startswith("baseline")]
     assert line.tone is Tone.BAD
-    assert "baseline, the same 30 prompts: 100 % right; WORSE: -66.7 points" in line.text
+    assert "baseline, the same 30 prompts: 100 % correct; WORSE: -66.7 points" in line.text

@@ -143,7 +143,7 @@ def test_what_makes_runs_unlike_stands_before_the_figures(tmp_path: Path) -> Non
         assert place < text.index(said) < text.index("Figures")
     assert "TPOT p50 †" in text
     assert "TTFT p50 †" not in text
-    assert "† figures of tokens, which do not compare across models" in text
+    assert "† figures in tokens, which are not comparable across models" in text
 
 
 def test_options_that_are_not_load_may_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

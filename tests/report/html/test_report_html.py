@@ -90,7 +90,7 @@ def test_a_stream_that_was_held_back_is_told_on_the_first_screen() -> None:
     assert "buffered" not in page().text()
     text = " ".join(page(records(output_tokens=15)).text().split())
     assert text.index("Stream buffered on the way") < text.index("Requests in flight by replica")
-    assert "TTFT, TPOT and ITL are not the server's (median gap 20.0 ms, 3.00 tokens an event)" in text
+    assert "TTFT, TPOT and ITL are not the server's (median gap 20.0 ms, 3.00 tokens per event)" in text
 
 
 def test_a_run_that_lacks_records_says_so_first() -> None:

@@ -71,7 +71,7 @@ def test_servers_and_energy_are_in_the_summary_and_on_the_page(tmp_path: Path) -
     page = Page((run / REPORT_HTML_FILE).read_text(encoding="utf-8"))
     assert HOSTILE in page.text("servers")
     assert "gateway and balancer" in page.text("servers")
-    assert "J an output token" in page.text("cost")
+    assert "J per output token" in page.text("cost")
     found = page.charts()
     drawn = [chart for chart in found if chart.startswith("servers-")]
     assert drawn == [

@@ -50,7 +50,7 @@ def test_an_invalid_client_stands_in_a_box_with_its_reasons() -> None:
     made = records(kernel_stamps=False, client_lag_ns=30_000_000)
     text = printed(summary(made))
     box = text[text.index("┏") : text.index("┛")]
-    assert "INVALID: the client, not the server, made these numbers" in box
+    assert "INVALID: these numbers show the client, not the server" in box
     assert "the client read 30 ms late (p99), the median ITL is 20 ms" in box
 
 
@@ -58,7 +58,7 @@ def test_an_incomplete_run_stands_in_a_box_that_names_the_worker() -> None:
     text = printed(summary(workers_expected=2, workers=lost_records(100, 7)))
     box = text[text.index("┏") : text.index("┛")]
     assert "INCOMPLETE" in box
-    assert "100 of 107 announced records came" in box
+    assert "100 of 107 announced records were received" in box
     assert "1 of 2 workers seen, 1 lost" in box
     assert "worker w1: lost, 7 records missing" in box
 
@@ -75,10 +75,10 @@ def test_a_whole_run_says_in_one_line_more_who_came_late_or_went_and_what_was_se
 def test_of_a_worker_that_was_lost_the_box_says_when_and_what_is_missing() -> None:
     lost = seen_worker(announced=107, in_flight=12, lost=True, heard_ns=ns(42.0), received_seqs="0-3 5")
     text = " ".join(printed(summary(workers=[lost]), 140).replace("┃", "").split())
-    assert "19 requests without a record (lost): they count as not good, and in no other number" in text
+    assert "19 requests without a record (lost): they count as not good, and are in no other number" in text
     assert (
         "worker w1: lost 42.0 s after the start, 12 requests in flight, 7 records missing, "
-        "batches 0-3 5 came" in text
+        "batches 0-3 5 received" in text
     )
 
 
@@ -97,7 +97,7 @@ def test_torn_files_dropped_records_and_a_file_with_fewer_than_came_are_told() -
     box = text[text.index("┏") : text.index("┛")]
     assert "torn: batches.frames: at byte 12" in box
     assert "3 records dropped: neither disk nor memory could hold them" in box
-    assert "the run has 100 of the 104 records that came" in box
+    assert "the run has 100 of the 104 records that were received" in box
     assert "worker w1: 3 records missing, 3 records dropped" in box
 
 
@@ -155,7 +155,7 @@ def test_a_node_of_which_there_is_something_to_say_has_a_row(
     assert head.split()[:2] == ["Node", "records"]
     assert [h for h in ("set", "dropped") if h in head.split()] == heads
     assert line_of(text, "w1").replace(" ± ", "±").split() == row
-    assert "2 other workers: loop never held for over 50 ms" in text
+    assert "2 other workers: loop never blocked for over 50 ms" in text
 
 
 def test_a_master_whose_loop_was_held_has_a_row_too() -> None:
@@ -258,7 +258,7 @@ def test_intervals_stand_below_the_latencies_where_there_are_any() -> None:
 
 def test_characters_stand_beside_tokens_where_they_are_known() -> None:
     text = printed(summary(records(output_chars=20)))
-    assert "190 output chars/s · 4.00 chars a token" in text
+    assert "190 output chars/s · 4.00 chars per token" in text
     assert "a user sees 50.0 tokens/s (median), ~50.0 (p1)\n" in text
     assert "a user sees 200 chars/s (median), ~200 (p1)\n" in text
     assert "chars" not in printed(summary())
@@ -267,7 +267,8 @@ def test_characters_stand_beside_tokens_where_they_are_known() -> None:
 def test_tokens_on_time_are_told_for_the_jerkiest_requests_too() -> None:
     text = " ".join(printed(summary()).split())
     assert (
-        "90.7 % of tokens came on time (mean of the requests) · ~100 % p50 · ~80.0 % p5 · ~80.0 % p1" in text
+        "90.7 % of tokens arrived on time (mean of the requests) · ~100 % p50 · ~80.0 % p5 · ~80.0 % p1"
+        in text
     )
 
 
@@ -295,13 +296,13 @@ def test_what_is_not_defined_is_a_dash_and_never_zero() -> None:
 
 
 def test_merged_events_are_remarked_on() -> None:
-    assert "tokens an event" not in printed(summary())
-    assert "1.20 tokens an event: an ITL is a gap between events" in printed(
+    assert "tokens per event" not in printed(summary())
+    assert "1.20 tokens per event: an ITL is a gap between events" in printed(
         summary(records(output_tokens=6))
     )
     buffered = " ".join(printed(summary(records(output_tokens=15))).split())
     assert "the stream was buffered on the way: TTFT, TPOT and ITL are not the server's" in buffered
-    assert "3.00 tokens an event" in buffered
+    assert "3.00 tokens per event" in buffered
 
 
 @pytest.mark.parametrize("width", [80, 140])

@@ -63,7 +63,7 @@ def test_what_is_notable_of_nodes_is_a_folded_table_with_their_names_in_code_spa
     assert table_of(text, "Node") == [["`w1`", "100", "-40.0 ± 1.50", "0.500", "4.00", "40.0", "120"]]
     assert "| Node | records | clock offset ms | hub lag ms p99 | hub lag ms max | CPU % | RSS MiB |" in text
     assert "<details><summary>Nodes</summary>" in text
-    assert "1 other worker: loop never held for over 50 ms" in text
+    assert "1 other worker: loop never blocked for over 50 ms" in text
 
 
 def test_a_whole_run_has_what_happened_on_the_way_below_its_line() -> None:
@@ -76,7 +76,9 @@ def test_a_whole_run_has_what_happened_on_the_way_below_its_line() -> None:
 
 def test_torn_files_and_lost_requests_are_in_the_alert() -> None:
     text = markdown(summary(workers=lost_records(100, 7), torn=["a|b: at byte 1"]))
-    assert "> 7 requests without a record (lost): they count as not good, and in no other number  " in text
+    assert (
+        "> 7 requests without a record (lost): they count as not good, and are in no other number  " in text
+    )
     assert "> `torn: a|b: at byte 1`  " in text
 
 
@@ -92,7 +94,7 @@ def test_every_table_has_as_many_cells_in_each_row_as_in_its_head() -> None:
     text = markdown(summary(gates="goodput>=99%", open_loop=True))
     heads = [lines[0].split("|")[1].strip() for lines in tables(text)]
     assert heads == [
-        *("Result", "Limit", "Latency, ms", "95 %, ms", "Tokens a request"),
+        *("Result", "Limit", "Latency, ms", "95 %, ms", "Tokens per request"),
         *("Errors", "Name", "Replica", "Fairness"),
     ]
     for lines in tables(text):

@@ -30,7 +30,7 @@ def test_without_prices_nothing_is_said() -> None:
 def test_gpus_and_tokens_stand_side_by_side() -> None:
     found = section(options={**GPU, **API})
     assert [line.text for line in found.lines] == [
-        "8 GPUs at 2.50 an hour, for the 10.0 s of the window",
+        "8 GPUs at 2.50 per hour, over the 10.0 s of the window",
         "API: 0.150 for 1M input tokens · 0.600 for 1M output tokens",
         "each of 8 GPUs: 0.637 good requests/s · 3.19 good output tokens/s · 5.94 output tokens/s",
     ]

@@ -97,7 +97,7 @@ def test_a_drift_is_named_and_each_line_has_its_interval() -> None:
     assert cells["errors, %"] == ("0", "0", "0", "0 .. 0", "")
     assert [row.tone for row in found.table.rows] == [Tone.WARN, Tone.WARN, Tone.PLAIN, Tone.PLAIN]
     assert "60 bins of 3 min 0 s" in found.notes[0].text
-    assert found.notes[1].text == "memory of a worker: 120 MiB at most; no series of it is recorded"
+    assert found.notes[1].text == "memory of a worker: at most 120 MiB; not recorded over time"
 
 
 def test_a_long_run_that_did_not_change_says_so() -> None:

@@ -45,7 +45,7 @@ def test_only_so_many_causes_are_told() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"named_by": "peer"}, "told apart by the address"),
+        ({"named_by": "peer"}, "distinguished by connection address"),
         ({"unnamed": 7}, "7 requests have no replica"),
         ({"unnamed": 1}, "1 request has no replica"),
     ],

@@ -24,7 +24,7 @@ def told(**part: Any) -> tuple[str, Tone]:
 
 def test_what_is_within_the_stated_error_is_said_faintly() -> None:
     assert told(largest=LARGEST | {"difference": 0.0042}) == (
-        "live percentiles were within 0.42 % of the records",
+        "live percentiles matched the records to within 0.42 %",
         Tone.FAINT,
     )
 
@@ -38,7 +38,10 @@ def test_what_is_beyond_it_is_a_warning_with_the_percentile_that_is_furthest_off
 
 def test_other_samples_are_a_warning() -> None:
     text, tone = told(within=False, unequal=["tpot"])
-    assert (text, tone) == ("the live view had other samples than the records: tpot", Tone.WARN)
+    assert (text, tone) == (
+        "the live view and the records have different numbers of samples: tpot",
+        Tone.WARN,
+    )
 
 
 def test_what_could_not_be_compared_has_its_reason_and_is_no_alarm() -> None:

@@ -56,7 +56,7 @@ def test_servers_stand_in_a_table_without_what_none_of_them_tells() -> None:
 def test_the_gateways_part_of_a_first_token_is_a_line_with_what_it_is_made_of() -> None:
     said = texts(servers(told(*replica("a:8000"), *replica("b:8000"))))
     assert said[0].startswith("gateway and balancer: 37.0 ms of a mean TTFT (client 97.0 − servers 60.0")
-    assert "2 of 20 scrapes of 2 servers gave no page of metrics" in said
+    assert "2 of 20 scrapes of 2 servers returned no metrics page" in said
 
 
 def test_a_server_that_never_answers_is_counted_on_its_own_and_covers_nothing() -> None:
@@ -64,8 +64,8 @@ def test_a_server_that_never_answers_is_counted_on_its_own_and_covers_nothing() 
     assert found is not None
     assert found.table is not None
     assert found.table.rows[1].cells == ("dead", "", "", "", "3 of 3")
-    assert "4 of 13 scrapes of 2 servers gave no page of metrics" in texts(found)
-    assert not any("of the window only" in text for text in texts(found))
+    assert "4 of 13 scrapes of 2 servers returned no metrics page" in texts(found)
+    assert not any("scraped over only" in text for text in texts(found))
 
 
 def test_counts_that_are_all_0_need_no_column() -> None:
@@ -101,9 +101,9 @@ def test_only_so_many_servers_are_told() -> None:
 def test_energy_is_told_by_token_by_request_by_watt_and_by_gpu() -> None:
     said = texts(energy(told(*rows("dcgm", "energy_j", [100 * i for i in ALL], UUID="g"))))
     assert said[0] == "1 GPU: 100 W, 1,000 J in the window, by their energy counters"
-    assert "J an output token" in said[1]
-    assert "J a good request" in said[1]
-    assert "output tokens/s a watt" in said[2]
+    assert "J per output token" in said[1]
+    assert "J per good request" in said[1]
+    assert "output tokens/s per watt" in said[2]
 
 
 def test_power_that_was_not_watched_long_enough_gives_a_reason_instead_of_figures() -> None:

@@ -244,4 +244,4 @@ def test_a_run_profiles_every_replica_and_says_so(tmp_path: Path) -> None:
         assert len(calls) == 8
         assert all(call.done for call in calls)
         assert "profiler started at 1" in run.stdout
-        assert "of the window: its cost is in the latencies" in run.stdout
+        assert "of the window: its cost is part of the latencies" in run.stdout
