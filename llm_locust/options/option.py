@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from llm_locust.scenario import forms
 from llm_locust.scenario.forms import Form
-from llm_locust.scenario.values import Check
+from llm_locust.scenario.values import Check, word
 
 ENV_PREFIX = "LLM_LOCUST_"
 
@@ -92,17 +93,17 @@ class Option:
         if self.form is not None:
             return self.form
         if self.choices:
-            return forms.word_form(self.choices)
+            return Form("a name", word(*self.choices))
         match self.kind:
             case "list":
-                return forms.texts_form(self.parse)
+                return Form("text, or list of texts", partial(forms.texts, parse=self.parse))
             case "whole":
                 return forms.WHOLE
             case "truth":
                 return forms.TRUTH
             case "path":
                 return forms.PATH
-        return forms.text_form(self.parse)
+        return Form("text", partial(forms.text, parse=self.parse))
 
     def value(self, options: argparse.Namespace) -> Any:
         """What ``options`` say of it: a parsed value, of a list a tuple of them; None where nothing is given.

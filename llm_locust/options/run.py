@@ -1,5 +1,7 @@
 """Options of a run as a whole: its limits, its length, where its records are."""
 
+from functools import partial
+
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
@@ -83,7 +85,7 @@ RUN = (
         parse_timeouts,
         "BOUNDS",
         default="first=60s gap=30s total=600s",
-        form=forms.bounds_form(parse_timeouts, "first", "gap", "total"),
+        form=forms.Form("text, or mapping", partial(forms.bounds, parse=parse_timeouts)),
     ),
     Option(
         "--max-answer",

@@ -45,7 +45,7 @@ class LocustOption:
 
 
 LOCUST_OPTIONS = (
-    LocustOption("host", forms.text_form(None)),
+    LocustOption("host", forms.TEXT),
     LocustOption("num_users", forms.WHOLE, key="users", is_load=True),
     LocustOption("spawn_rate", forms.SPAWN_RATE, is_load=True),
     LocustOption("run_time", forms.RUN_TIME, is_load=True),

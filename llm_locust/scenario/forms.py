@@ -98,11 +98,11 @@ def _gates(node: Node, name: str, context: Context) -> str:
     return " ".join(texts(node, name, context, parse=parse_gates))
 
 
-def _bounds(node: Node, name: str, context: Context, *, keys: tuple[str, ...], parse: Check) -> str:
+def bounds(node: Node, name: str, context: Context, *, parse: Check) -> str:
     """``first=60s gap=30s`` as a text, or as a mapping."""
     if not isinstance(node, Fields):
         return text(node, name, context, parse=parse)
-    found = values.read(node, name, dict.fromkeys(keys, duration), context)
+    found = values.read(node, name, dict.fromkeys(("first", "gap", "total"), duration), context)
     written = " ".join(f"{bound}={limit}" for bound, limit in found.items())
     checked(parse, name, written, node.place)
     return written
@@ -152,6 +152,7 @@ DATASET_KEYS: Mapping[str, Reader] = {
     "format": values.word(*FORMATS),
 }
 
+TEXT = Form("text", partial(text, parse=None))
 WHOLE = Form("whole number", partial(_whole, least=1))
 WHOLE_FROM_0 = Form("whole number from 0", partial(_whole, least=0))
 NUMBER = Form("number", _price)
@@ -166,20 +167,3 @@ DATASET = Form("path, or [mapping](scenario.md#dataset)", _dataset)
 ARRIVAL = Form("text", partial(of_file, parse=parse_arrival))
 RUN_TIME = Form("time", _run_time)
 SPAWN_RATE = Form("number", _spawn_rate)
-
-
-def text_form(parse: Check | None) -> Form:
-    return Form("text", partial(text, parse=parse))
-
-
-def texts_form(parse: Check | None) -> Form:
-    return Form("text, or list of texts", partial(texts, parse=parse))
-
-
-def word_form(words: tuple[str, ...]) -> Form:
-    return Form("a name", values.word(*words))
-
-
-def bounds_form(parse: Check, *keys: str) -> Form:
-    """``KEY=TIME`` for some of ``keys``."""
-    return Form("text, or mapping", partial(_bounds, keys=keys, parse=parse))

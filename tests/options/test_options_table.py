@@ -8,7 +8,7 @@ import pytest
 
 from llm_locust.options.option import Option
 from llm_locust.options.reference import reference
-from llm_locust.options.table import GRAMMAR, LOCUST_OPTIONS, OPTION, OPTIONS, recorded
+from llm_locust.options.table import GRAMMAR, LOCUST_OPTIONS, NOT_LOAD, OPTION, OPTIONS, recorded
 from llm_locust.scenario import ScenarioError, parse_scenario
 from llm_locust.scenario.classes import SHARED
 
@@ -141,6 +141,15 @@ def test_the_manifest_keeps_what_its_rows_say_and_no_secret() -> None:
     assert {row.name for row in OPTIONS if row.record is None} == {
         *("header", "header_env", "swarm_secret_env", "progress", "rolling_summary", "metrics_port"),
         *("metrics_host", "print_summary", "allow_host", "web_name"),
+    }
+
+
+def test_compare_reports_every_option_that_changes_what_is_asked_of_the_server() -> None:
+    assert NOT_LOAD & recorded(argparse.Namespace()).keys() == {
+        *("scenario", "model", "slo", "gate", "warmup", "seed", "host"),  # with a sentence of their own
+        *("out", "spool", "max_answer", "flush_timeout", "replica_header", "upload", "note"),
+        *("api_key_env", "ca_cert", "client_cert", "require_valid", "allow_incomplete"),
+        *("processes", "expect_workers", "stop_timeout"),
     }
 
 
