@@ -10,14 +10,10 @@ from typing import Literal
 from llm_locust.live.counts import Counts
 from llm_locust.live.figures import latency
 from llm_locust.live.state import WorkerState
+from llm_locust.metrics.sections.thresholds import CPU, DELAY, HUB_LAG_PROGRAM, LAG, LAG_CLOSED
 from llm_locust.metrics.sections.validity import (
     blurred_findings,
-    closed_loop_severity,
     coalesced_severity,
-    cpu_severity,
-    delay_severity,
-    hub_lag_severity,
-    lag_severity,
 )
 
 Severity = Literal["ok", "suspect", "invalid"]
@@ -55,10 +51,10 @@ Finding = tuple[Severity, str]
 
 def _lag(counts: Counts, workers: list[WorkerState], *, kernel: bool) -> Iterator[Finding]:
     itl_ms, lag_ms = latency(counts, "itl").p50_ms, latency(counts, "client_lag").p99_ms
-    if found := lag_severity(lag_ms, itl_ms, kernel=kernel):
+    if found := LAG[kernel].severity(lag_ms, itl_ms):
         yield found, f"the client read {lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms"
     hub_ms = max((w.hub_lag_ms or 0.0 for w in workers), default=0.0)
-    if found := hub_lag_severity(hub_ms, itl_ms, kernel=kernel):
+    if not kernel and (found := HUB_LAG_PROGRAM.severity(hub_ms, itl_ms)):
         yield (
             found,
             f"a worker's event loop was {hub_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms",
@@ -71,19 +67,19 @@ def _share(counts: Counts, some: str, of: str) -> float | None:
 
 def _lag_closed(counts: Counts) -> Iterator[Finding]:
     lag_ms, e2el_ms = latency(counts, "client_lag").p50_ms, latency(counts, "e2el").p50_ms
-    if found := closed_loop_severity(lag_ms, e2el_ms):
+    if found := LAG_CLOSED.severity(lag_ms, e2el_ms):
         yield found, f"requests are read {lag_ms:.3g} ms late (median), the median E2EL is {e2el_ms:.3g} ms"
 
 
 def _delay(counts: Counts) -> Iterator[Finding]:
     delay_ms, ttft_ms = latency(counts, "schedule_delay").p99_ms, latency(counts, "ttft").p50_ms
-    if found := delay_severity(delay_ms, ttft_ms):
+    if found := DELAY.severity(delay_ms, ttft_ms):
         yield found, f"requests were sent {delay_ms:.3g} ms late (p99), the median TTFT is {ttft_ms:.3g} ms"
 
 
 def _cpu(workers: list[WorkerState], *, kernel: bool) -> Iterator[Finding]:
     cpu = max((w.cpu_percent or 0.0 for w in workers), default=0.0)
-    if found := cpu_severity(cpu, kernel=kernel):
+    if found := CPU[kernel].severity(cpu):
         yield found, f"the busiest worker uses {cpu:.3g} % of its core: use more workers"
 
 

@@ -17,7 +17,8 @@ LAG_FLOOR_MS = 1.0
 class Threshold:
     """A ``figure`` above so many times ``against`` makes a run suspect or invalid; None: never.
 
-    ``against`` is empty where the figure is held against nothing; ``percent``: the two are told so.
+    ``against`` is empty where the figure is held against nothing; ``percent``: the two are told so. A figure
+    under ``floor`` is harmless.
     """
 
     figure: str
@@ -27,10 +28,11 @@ class Threshold:
     why: str
     unit: str = ""
     percent: bool = True
+    floor: float = 0.0
 
     def severity(self, value: float | None, of: float | None = 1.0) -> Severity | None:
         """What a value amounts to; None where it is harmless, or one of the two is not known."""
-        if value is None or of is None:
+        if value is None or of is None or value < self.floor:
             return None
         if self.invalid is not None and value > self.invalid * of:
             return "invalid"
@@ -66,6 +68,7 @@ LAG_KERNEL = Threshold(
     1.0,
     None,
     "the time of a single packet stays correct; reads return several, and what is sent after a read is late",
+    floor=LAG_FLOOR_MS,
 )
 LAG_PROGRAM = Threshold(
     "`lag_ms_p99`, not all timestamps the kernel's",
@@ -73,6 +76,7 @@ LAG_PROGRAM = Threshold(
     0.1,
     1.0,
     "lag is part of every latency",
+    floor=LAG_FLOOR_MS,
 )
 HUB_LAG_PROGRAM = Threshold(
     "`hub_lag_ms_p99`, not all timestamps the kernel's",
@@ -80,6 +84,7 @@ HUB_LAG_PROGRAM = Threshold(
     0.1,
     1.0,
     "an event loop that reads late also timestamps late",
+    floor=LAG_FLOOR_MS,
 )
 LAG_CLOSED = Threshold(
     "`lag_ms_p50`, closed loop",
@@ -88,6 +93,7 @@ LAG_CLOSED = Threshold(
     0.5,
     "a user sends its next request only when the client has noticed the end of the last one: the load was "
     "lighter than the number of users implies",
+    floor=LAG_FLOOR_MS,
 )
 DELAY = Threshold(
     "`schedule_delay_ms_p99`, open loop",
@@ -95,6 +101,7 @@ DELAY = Threshold(
     0.1,
     0.5,
     "the load was not the requested one",
+    floor=LAG_FLOOR_MS,
 )
 CPU_KERNEL = Threshold(
     "`cpu_percent_max`, all timestamps the kernel's",
@@ -162,6 +169,10 @@ LITTLES_LAW = Threshold(
     None,
     "records are missing, duplicated, or have wrong times",
 )
+
+#: By whether all timestamps are the kernel's.
+LAG = {True: LAG_KERNEL, False: LAG_PROGRAM}
+CPU = {True: CPU_KERNEL, False: CPU_PROGRAM}
 
 #: In the order of the table.
 THRESHOLDS = (

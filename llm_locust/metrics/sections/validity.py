@@ -15,25 +15,10 @@ from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.metrics.catalogue import schedule_delay
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide
+from llm_locust.metrics.sections import thresholds
 from llm_locust.metrics.sections.littles_law import law_text
 from llm_locust.metrics.sections.node_health import nodes
-from llm_locust.metrics.sections.thresholds import (
-    CLOCK_ERROR,
-    COALESCED,
-    CPU_KERNEL,
-    CPU_PROGRAM,
-    DELAY,
-    FIRST_TOKENS_WIDE,
-    GAPS_UNKNOWN,
-    HUB_LAG_PROGRAM,
-    LAG_CLOSED,
-    LAG_FLOOR_MS,
-    LAG_KERNEL,
-    LAG_PROGRAM,
-    STEAL,
-    THROTTLED,
-    Severity,
-)
+from llm_locust.metrics.sections.thresholds import Severity
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Window
 
@@ -145,13 +130,13 @@ def _source(kernel: float | None) -> str | None:
 
 def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator[Finding]:
     """Of the shares of first tokens and of gaps whose time the client does not know well enough."""
-    if found := FIRST_TOKENS_WIDE.severity(first_tokens):
+    if found := thresholds.FIRST_TOKENS_WIDE.severity(first_tokens):
         yield (
             found,
             f"{first_tokens:.1%} of the first tokens were read late, together with later ones, and may have "
             "come earlier than their TTFT says by more than 5 % of it",
         )
-    if found := GAPS_UNKNOWN.severity(gaps):
+    if found := thresholds.GAPS_UNKNOWN.severity(gaps):
         yield (
             found,
             f"{gaps:.1%} of the gaps between tokens are unknown because the client read late: "
@@ -159,43 +144,14 @@ def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator
         )
 
 
-def lag_severity(lag_ms: float | None, itl_ms: float | None, *, kernel: bool) -> Severity | None:
-    """Of the client's lag (p99) against the median ITL; ``kernel``: all stamps are the kernel's."""
-    if lag_ms is None or lag_ms < LAG_FLOOR_MS:
-        return None
-    return (LAG_KERNEL if kernel else LAG_PROGRAM).severity(lag_ms, itl_ms)
-
-
-def closed_loop_severity(lag_ms: float | None, e2el_ms: float | None) -> Severity | None:
-    """Of the client's lag (median) against the median E2EL, in a closed loop."""
-    return None if lag_ms is None or lag_ms < LAG_FLOOR_MS else LAG_CLOSED.severity(lag_ms, e2el_ms)
-
-
-def hub_lag_severity(hub_lag_ms: float | None, itl_ms: float | None, *, kernel: bool) -> Severity | None:
-    """Of an event loop's lag (p99): it is in the latencies only where not all stamps are the kernel's."""
-    if kernel or hub_lag_ms is None or hub_lag_ms < LAG_FLOOR_MS:
-        return None
-    return HUB_LAG_PROGRAM.severity(hub_lag_ms, itl_ms)
-
-
-def delay_severity(delay_ms: float | None, ttft_ms: float | None) -> Severity | None:
-    """Of the delay against the schedule (p99) against the median TTFT."""
-    return None if delay_ms is None or delay_ms < LAG_FLOOR_MS else DELAY.severity(delay_ms, ttft_ms)
-
-
-def cpu_severity(cpu_percent: float, *, kernel: bool) -> Severity | None:
-    """Of the busiest worker's share of its core."""
-    return (CPU_KERNEL if kernel else CPU_PROGRAM).severity(cpu_percent)
-
-
 def coalesced_severity(ratio: float | None, lag_ms: float | None) -> Severity | None:
     """Of the share of reads that found several events, where the client was late or cannot tell."""
-    late = lag_ms is None or lag_ms >= LAG_FLOOR_MS
-    return COALESCED.severity(ratio) if late else None
+    late = lag_ms is None or lag_ms >= thresholds.LAG_FLOOR_MS
+    return thresholds.COALESCED.severity(ratio) if late else None
 
 
 def _lag(lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    if found := lag_severity(lag_ms, itl_ms, kernel=kernel == 1):
+    if found := thresholds.LAG[kernel == 1].severity(lag_ms, itl_ms):
         compared = f"the client read {lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms"
         meaning = (
             ": each read returned several events, and what had to be sent after a read was sent late"
@@ -206,7 +162,7 @@ def _lag(lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> It
 
 
 def _lag_closed(lag_ms: float | None, e2el_ms: float | None, manifest: Manifest) -> Iterator[Finding]:
-    found = None if manifest.open_loop else closed_loop_severity(lag_ms, e2el_ms)
+    found = None if manifest.open_loop else thresholds.LAG_CLOSED.severity(lag_ms, e2el_ms)
     if found:
         yield (
             found,
@@ -217,7 +173,8 @@ def _lag_closed(lag_ms: float | None, e2el_ms: float | None, manifest: Manifest)
 
 
 def _hub_lag(hub_lag_ms: float | None, itl_ms: float | None, kernel: float | None) -> Iterator[Finding]:
-    if found := hub_lag_severity(hub_lag_ms, itl_ms, kernel=kernel in (None, 1)):
+    found = None if kernel in (None, 1) else thresholds.HUB_LAG_PROGRAM.severity(hub_lag_ms, itl_ms)
+    if found:
         yield (
             found,
             f"a worker's event loop was {hub_lag_ms:.3g} ms late (p99), the median ITL is {itl_ms:.3g} ms, "
@@ -226,7 +183,7 @@ def _hub_lag(hub_lag_ms: float | None, itl_ms: float | None, kernel: float | Non
 
 
 def _delay(delay_ms: float | None, ttft_ms: float | None) -> Iterator[Finding]:
-    if found := delay_severity(delay_ms, ttft_ms):
+    if found := thresholds.DELAY.severity(delay_ms, ttft_ms):
         yield (
             found,
             f"requests were sent {delay_ms:.3g} ms after their schedule (p99), "
@@ -235,9 +192,7 @@ def _delay(delay_ms: float | None, ttft_ms: float | None) -> Iterator[Finding]:
 
 
 def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
-    if cpu is None:
-        return
-    if found := cpu_severity(cpu, kernel=kernel == 1):
+    if found := thresholds.CPU[kernel == 1].severity(cpu):
         text = f"the busiest worker used {cpu:.3g} % of its core: use more workers"
         if kernel != 1:
             text += "; not all timestamps are the kernel's, so its delays are part of the latencies"
@@ -245,13 +200,13 @@ def _cpu(cpu: float | None, kernel: float | None) -> Iterator[Finding]:
 
 
 def _taken(steal: float | None, throttled: float | None) -> Iterator[Finding]:
-    if found := STEAL.severity(steal):
+    if found := thresholds.STEAL.severity(steal):
         yield (
             found,
             f"a worker's machine got {steal:.3g} % less CPU time than it needed: its hypervisor gave it to "
             "others. Use a machine with dedicated CPUs",
         )
-    if found := THROTTLED.severity(throttled):
+    if found := thresholds.THROTTLED.severity(throttled):
         yield (
             found,
             f"a worker was throttled in {throttled:.3g} % of the periods of its CPU limit: "
@@ -325,7 +280,7 @@ def _clock_error(manifest: Manifest, window_s: float) -> Iterator[Finding]:
     error_s, worker = max(
         ((w.clock.error_ns * 1e-9, w.id) for w in manifest.workers if w.clock), default=(0.0, "")
     )
-    share = CLOCK_ERROR.severity(error_s, window_s) if window_s > 0 else None
+    share = thresholds.CLOCK_ERROR.severity(error_s, window_s) if window_s > 0 else None
     if found := share or ("suspect" if error_s > CLOCK_ERROR_S else None):
         yield (
             found,
