@@ -1,19 +1,18 @@
 """Was somebody served all the time, and did it take more than one try?"""
 
-from typing import Any
-
 import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.goodput import Judgement
 from llm_locust.metrics.sections.standstill import standstill
+from llm_locust.metrics.summary_types.course import Reliability, Retries, WithoutAnswers
 from llm_locust.metrics.window import Population, Window
 
 
 def reliability(
     requests: Requests, c: Columns, population: Population, judgement: Judgement | None, window: Window
-) -> dict[str, Any]:
+) -> Reliability:
     """The ``reliability`` of a summary.
 
     ``ok_share`` and ``good_share`` are shares of the ``seconds``, whole ones from the window's start on, in
@@ -32,15 +31,15 @@ def reliability(
     asked = len(population.all) > 0 and window.seconds >= 1
     ok = c.ended_s[c.ok]
     good = None if judgement is None else c.ended_s[judgement.good]
-    return {
-        "seconds": sum(int(span.seconds) for span in window.spans),
-        "ok_share": _share(ok, c, window) if asked else None,
-        "good_share": _share(good, c, window) if asked and good is not None else None,
-        "longest_without_ok": _longest_without(ok, c, window) if asked else None,
-        "longest_without_good": _longest_without(good, c, window) if asked and good is not None else None,
-        "standstill": standstill(c, population, window, _ttft_limit_s(judgement)) if asked else None,
-        "retries": _retries(requests, population.judged),
-    }
+    return Reliability(
+        seconds=sum(int(span.seconds) for span in window.spans),
+        ok_share=_share(ok, c, window) if asked else None,
+        good_share=_share(good, c, window) if asked and good is not None else None,
+        longest_without_ok=_longest_without(ok, c, window) if asked else None,
+        longest_without_good=_longest_without(good, c, window) if asked and good is not None else None,
+        standstill=standstill(c, population, window, _ttft_limit_s(judgement)) if asked else None,
+        retries=_retries(requests, population.judged),
+    )
 
 
 def _ttft_limit_s(judgement: Judgement | None) -> float | None:
@@ -62,7 +61,7 @@ def _share(ends_s: Floats, c: Columns, window: Window) -> float | None:
     return served / seconds if seconds else None
 
 
-def _longest_without(ends_s: Floats, c: Columns, window: Window) -> dict[str, float]:
+def _longest_without(ends_s: Floats, c: Columns, window: Window) -> WithoutAnswers:
     """The longest time between two ends, edges being such too; ``start_s`` is after the window's start."""
     longest, begins = 0.0, 0.0
     for span in window.spans:
@@ -73,14 +72,14 @@ def _longest_without(ends_s: Floats, c: Columns, window: Window) -> dict[str, fl
         at = int(np.argmax(waits))
         if waits[at] > longest:
             longest, begins = float(waits[at]), float(edges[at]) - window.start_s(c)
-    return {"seconds": longest, "start_s": begins}
+    return WithoutAnswers(seconds=longest, start_s=begins)
 
 
-def _retries(requests: Requests, judged: Rows) -> dict[str, int | None]:
+def _retries(requests: Requests, judged: Rows) -> Retries:
     """``requests`` that were tried again, the ``total`` of tries beyond the first, and the most of one."""
     counts = np.concatenate([batch.ints("retries") for batch in requests.parts(["retries"])])[judged]
-    return {
-        "requests": int((counts > 0).sum()),
-        "total": int(counts.sum()),
-        "max": int(counts.max()) if len(counts) else None,
-    }
+    return Retries(
+        requests=int((counts > 0).sum()),
+        total=int(counts.sum()),
+        max=int(counts.max()) if len(counts) else None,
+    )

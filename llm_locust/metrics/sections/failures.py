@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import numpy as np
 
 from llm_locust.core.batch import Labels
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Rows
 from llm_locust.metrics.sections.error_text import fold
+from llm_locust.metrics.summary_types.requests import ErrorKind
 
 #: Kinds of failure that are listed one by one.
 MOST_KINDS = 50
@@ -19,7 +19,7 @@ OTHER = "other"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def failures(c: Columns, failed: Rows) -> list[dict[str, Any]]:
+def failures(c: Columns, failed: Rows) -> list[ErrorKind]:
     """The requests ``failed`` by (outcome, status, message), most frequent first.
 
     ``message`` is the error text without what differs from case to case
@@ -32,15 +32,15 @@ def failures(c: Columns, failed: Rows) -> list[dict[str, Any]]:
     order = sorted(range(len(kinds.names)), key=lambda k: (-kinds.counts[k], *_sortable(kinds.names[k])))
     examples = _examples(c, failed, kinds, set(order[:MOST_KINDS]))
     listed = [
-        {
-            "outcome": kinds.names[k][0],
-            "status": kinds.names[k][1],
-            "message": kinds.names[k][2],
-            "example": examples.get(k),
-            "count": int(kinds.counts[k]),
-            "first": _at(c, kinds.first_s[k]),
-            "last": _at(c, kinds.last_s[k]),
-        }
+        ErrorKind(
+            outcome=kinds.names[k][0],
+            status=kinds.names[k][1],
+            message=kinds.names[k][2],
+            example=examples.get(k),
+            count=int(kinds.counts[k]),
+            first=_at(c, kinds.first_s[k]),
+            last=_at(c, kinds.last_s[k]),
+        )
         for k in order[:MOST_KINDS]
     ]
     return listed + _rest(c, kinds, np.array(order[MOST_KINDS:], dtype=np.int64))
@@ -108,19 +108,19 @@ def _sortable(name: _Name) -> tuple[str, int, str]:
     return outcome, status or 0, message or ""
 
 
-def _rest(c: Columns, kinds: _Kinds, rest: Rows) -> list[dict[str, Any]]:
+def _rest(c: Columns, kinds: _Kinds, rest: Rows) -> list[ErrorKind]:
     if not len(rest):
         return []
     return [
-        {
-            "outcome": OTHER,
-            "status": None,
-            "message": f"{len(rest)} more kinds of failure",
-            "example": None,
-            "count": int(kinds.counts[rest].sum()),
-            "first": _at(c, kinds.first_s[rest].min()),
-            "last": _at(c, kinds.last_s[rest].max()),
-        }
+        ErrorKind(
+            outcome=OTHER,
+            status=None,
+            message=f"{len(rest)} more kinds of failure",
+            example=None,
+            count=int(kinds.counts[rest].sum()),
+            first=_at(c, kinds.first_s[rest].min()),
+            last=_at(c, kinds.last_s[rest].max()),
+        )
     ]
 
 

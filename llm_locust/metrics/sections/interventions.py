@@ -1,16 +1,16 @@
 """What a run did to its servers beside the load: waited for them, emptied their caches, profiled them."""
 
 from itertools import groupby
-from typing import Any
 
 from llm_locust.core.manifest import Manifest, ServerCall
+from llm_locust.metrics.summary_types.course import CallToServers, FailedCall, Interventions
 from llm_locust.metrics.window import Window
 
 #: The paths between which a server's profiler runs.
 _START, _STOP = "/start_profile", "/stop_profile"
 
 
-def interventions(manifest: Manifest, window: Window) -> dict[str, Any]:
+def interventions(manifest: Manifest, window: Window) -> Interventions:
     """Of the run; ``profiled_s`` are the seconds of the window in which a replica's profiler ran.
 
     ``calls`` are in order of time, those of one path and moment together: ``at_s`` seconds after the run's
@@ -18,27 +18,27 @@ def interventions(manifest: Manifest, window: Window) -> dict[str, Any]:
     how long the ``replicas_ready`` were waited for before the load, None where nobody asked for that.
     """
     by_moment = groupby(manifest.server_calls, key=lambda call: (call.at_ns, call.path))
-    return {
-        "targets": list(manifest.targets),
-        "replicas_ready": list(manifest.replicas_ready),
-        "ready_s": manifest.ready_s,
-        "calls": [_moment(manifest, list(calls)) for _, calls in by_moment],
-        "profiled_s": _profiled_s(manifest, window),
-    }
+    return Interventions(
+        targets=list(manifest.targets),
+        replicas_ready=list(manifest.replicas_ready),
+        ready_s=manifest.ready_s,
+        calls=[_moment(manifest, list(calls)) for _, calls in by_moment],
+        profiled_s=_profiled_s(manifest, window),
+    )
 
 
-def _moment(manifest: Manifest, calls: list[ServerCall]) -> dict[str, Any]:
-    return {
-        "path": calls[0].path,
-        "at_s": (calls[0].at_ns - manifest.started_ns) * 1e-9,
-        "asked": len(calls),
-        "done": sum(call.done for call in calls),
-        "failed": [
-            {"target": call.target, "status": call.status, "error": call.error}
+def _moment(manifest: Manifest, calls: list[ServerCall]) -> CallToServers:
+    return CallToServers(
+        path=calls[0].path,
+        at_s=(calls[0].at_ns - manifest.started_ns) * 1e-9,
+        asked=len(calls),
+        done=sum(call.done for call in calls),
+        failed=[
+            FailedCall(target=call.target, status=call.status, error=call.error)
             for call in calls
             if not call.done
         ],
-    }
+    )
 
 
 def _profiled_s(manifest: Manifest, window: Window) -> float:

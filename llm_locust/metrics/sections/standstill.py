@@ -1,14 +1,14 @@
 """When nothing came though requests were under way: a deployment that hung, or stood still for a while."""
 
-from typing import Any
-
 import numpy as np
+from msgspec.structs import replace
 
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.catalogue import e2el, ttft
 from llm_locust.metrics.columns import OUTCOMES, Columns, Floats, Mask, Rows
 from llm_locust.metrics.requests.concurrency import Spans
 from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.metrics.summary_types.course import Standstills, StandstillSpan
 from llm_locust.metrics.window import Population, Window
 
 #: A standstill lasts longer than this, and than so many medians.
@@ -25,9 +25,7 @@ MOST = 20
 _NO_ANSWER = tuple(map(OUTCOMES.index, (Outcome.TIMEOUT, Outcome.CONNECT_ERROR, Outcome.CANCELLED)))
 
 
-def standstill(
-    c: Columns, population: Population, window: Window, ttft_limit_s: float | None
-) -> dict[str, Any]:
+def standstill(c: Columns, population: Population, window: Window, ttft_limit_s: float | None) -> Standstills:
     """The ``reliability.standstill`` of a summary.
 
     A standstill is a time in which requests were under way, no answer ended (of whatever outcome, but for
@@ -45,20 +43,20 @@ def standstill(
     """
     limit_s = _limit_s(c, population.ok, ttft_limit_s)
     begins_s, ends_s = _under_way(c)
-    found = []
+    found: list[StandstillSpan] = []
     for span in window.spans:
         last = span.end_ns == window.end_ns and len(ends_s)
         edges = span.start_s(c), max(span.end_s(c), float(ends_s.max()) if last else -np.inf)
         found += _standstills(_quiet(*_alive(c), edges), begins_s, ends_s, limit_s)
-    found.sort(key=lambda each: -each["seconds"])
-    listed = sorted(found[:MOST], key=lambda each: each["start_s"])
+    found.sort(key=lambda each: -each.seconds)
+    listed = sorted(found[:MOST], key=lambda each: each.start_s)
     start_s = window.start_s(c)
-    return {
-        "limit_s": limit_s,
-        "n": len(found),
-        "seconds": sum(each["seconds"] for each in found),
-        "spans": [each | {"start_s": each["start_s"] - start_s} for each in listed],
-    }
+    return Standstills(
+        limit_s=limit_s,
+        n=len(found),
+        seconds=sum(each.seconds for each in found),
+        spans=[replace(each, start_s=each.start_s - start_s) for each in listed],
+    )
 
 
 def _limit_s(c: Columns, ok: Rows, ttft_limit_s: float | None) -> float:
@@ -104,7 +102,7 @@ def _quiet(begins: Floats, ends: Floats, edges: tuple[float, float]) -> tuple[Fl
 
 def _standstills(
     quiet: tuple[Floats, Floats], begins_s: Floats, ends_s: Floats, limit_s: float
-) -> list[dict[str, Any]]:
+) -> list[StandstillSpan]:
     since, until = quiet
     busy_from, busy_to = _merged(begins_s, ends_s)
     busy = _covered(busy_from, busy_to, until) - _covered(busy_from, busy_to, since)
@@ -113,11 +111,11 @@ def _standstills(
         # Where nothing was under way it begins with the next request.
         at = int(np.searchsorted(busy_to, since[i], side="right"))
         found.append(
-            {
-                "start_s": max(float(since[i]), float(busy_from[at])),
-                "seconds": float(busy[i]),
-                "in_flight": Spans(begins_s, ends_s).peak(float(since[i]), float(until[i])),
-            }
+            StandstillSpan(
+                start_s=max(float(since[i]), float(busy_from[at])),
+                seconds=float(busy[i]),
+                in_flight=Spans(begins_s, ends_s).peak(float(since[i]), float(until[i])),
+            )
         )
     return found
 

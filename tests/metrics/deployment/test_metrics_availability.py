@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from metrics_cases import batch, columns, failed, manifest, ns, request
+from msgspec import to_builtins
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.deployment.availability import reliability
@@ -22,7 +23,8 @@ def told(*records: RequestRecord, window: Window = TEN, slo: Slo | None = None) 
     c = columns(*records)
     population = Population.of(c, window.scheduled(c), c.scheduled_s.argsort())
     judgement = judge(c, per_request(c), Limits(slo), "sent") if slo else None
-    return reliability(batch(*records), c, population, judgement, window)
+    found: dict[str, Any] = to_builtins(reliability(batch(*records), c, population, judgement, window))
+    return found
 
 
 def ends(*at: float, **fields: Any) -> list[RequestRecord]:

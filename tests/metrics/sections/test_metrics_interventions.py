@@ -5,6 +5,7 @@ from report_cases import told
 
 from llm_locust.core.manifest import Manifest, ServerCall
 from llm_locust.metrics.sections.interventions import interventions
+from llm_locust.metrics.summary_types.course import FailedCall
 from llm_locust.metrics.window import Window
 from llm_locust.report.sections.interventions import interventions as section
 
@@ -29,13 +30,13 @@ def test_the_profilers_time_is_that_within_the_window(
 ) -> None:
     stops = [] if stop_s is None else [call(stop_s, "/stop_profile")]
     found = interventions(manifest(call(start_s, "/start_profile"), *stops), WINDOW)
-    assert found["profiled_s"] == pytest.approx(profiled_s)
+    assert found.profiled_s == pytest.approx(profiled_s)
 
 
 def test_a_profiler_that_did_not_start_ran_for_no_time() -> None:
     found = interventions(manifest(call(20, "/start_profile", status=404)), WINDOW)
-    assert found["profiled_s"] == 0
-    assert found["calls"][0]["failed"] == [{"target": "a", "status": 404, "error": None}]
+    assert found.profiled_s == 0
+    assert found.calls[0].failed == [FailedCall(target="a", status=404, error=None)]
 
 
 def test_calls_of_one_moment_are_one_line_and_failures_name_their_replica() -> None:
