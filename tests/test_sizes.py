@@ -17,7 +17,7 @@ LARGE_MODULES: dict[str, int] = {
     "core/batch.py": 325,
     "metrics/stats/censoring.py": 326,
     "store/frames.py": 340,
-    "wire/draft.py": 307,
+    "wire/draft.py": 306,
 }
 LARGE_FUNCTIONS: dict[str, int] = {
     "client/recording.py.record_of": 64,

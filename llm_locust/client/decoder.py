@@ -35,7 +35,7 @@ class BodyDecoder:
         self.tap: list[bytes] = []
         self._exchange = exchange
         self.endpoint = endpoint
-        self._sse = SseDecoder(MAX_EVENT_BYTES)
+        self._sse = SseDecoder(MAX_EVENT_BYTES, long_data=endpoint is not None and endpoint.long_events)
         self._reader = reply_reader(endpoint or CHAT)
         self._body = bytearray()
         self._body_size = DocumentSize()

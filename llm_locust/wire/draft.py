@@ -62,7 +62,6 @@ class Reply:
 #: Finish reasons that say that the server gave the answer up.
 _FAILURES = frozenset({"error", "abort"})
 
-
 #: Most characters of one answer's texts together.
 MAX_TEXT_CHARS = 4 << 20
 
@@ -267,7 +266,7 @@ class Draft:
 
 
 def read_leniently(
-    draft: Draft, event: SseEvent, read: Callable[[Draft, dict[str, Any], SseEvent], None]
+    draft: Draft, event: SseEvent, read: Callable[..., None], parse: Callable[..., Any] = parse_object
 ) -> None:
     """An event that is not just the next piece of text: its end, or an object for ``read``.
 
@@ -282,7 +281,7 @@ def read_leniently(
     if known and not data.lstrip().startswith(b"{"):
         return
     try:
-        read(draft, parse_object(data, retry=draft.refused < MAX_SECOND_TRIES), event)
+        read(draft, parse(data, retry=draft.refused < MAX_SECOND_TRIES), event)
     except PayloadError as e:
         draft.refused += 1
         if not known:

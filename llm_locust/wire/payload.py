@@ -36,7 +36,7 @@ _MAX_DIGITS = 100
 #: A longer document that msgspec refuses is not given to Python's parser, which takes twice as long.
 _MAX_SECOND_TRY_BYTES = 128 << 10
 
-#: Most bytes of one event of a stream.
+#: Most bytes of one event of a stream, unless it may repeat the whole answer.
 MAX_EVENT_BYTES = 1 << 20
 
 #: Most bytes of one document that is decoded into typed structs, most commas and backslashes in it, and most
@@ -46,12 +46,13 @@ _MAX_MARKS = 1_000_000
 _MAX_NAMES = 30_000
 _LOGPROB_NAMES = (b'"token":', b'"logprob":', b'"bytes":', b'"top_logprobs":')
 
+#: Legacy completions have tokens as names, of negative log probabilities. So many of them are not counted.
+_NEGATIVES = (b'":-', b'": -')
+_MAX_NEGATIVES = 100_000
+
 _DIGITS = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 _MANY_DIGITS = b"0" * (_MAX_DIGITS + 1)
 _BEFORE_NUMBERS = b"[:, \t\r\n-"
-
-#: Most bytes of the texts of an answer that was not streamed, as they stand in its JSON.
-MAX_WHOLE_TEXT_BYTES = 2 << 20
 
 #: Most choices, tool calls or items of one answer, and of one event.
 MAX_PARTS = 1024
@@ -98,25 +99,28 @@ class DocumentSize:
     names, each of which may be one that it looks for.
     """
 
-    __slots__ = ("_marks", "_names", "size_bytes")
+    __slots__ = ("_logprobs", "_marks", "_names", "_negatives", "size_bytes")
 
     def __init__(self) -> None:
-        self.size_bytes = self._marks = self._names = 0
+        self.size_bytes = self._marks = self._names = self._logprobs = self._negatives = 0
 
     def add(self, data: bytes) -> None:
         """The document's next bytes."""
         self.size_bytes += len(data)
         self._marks += data.count(b",") + data.count(b"\\")
-        self._names += data.count(b":") - sum(map(data.count, _LOGPROB_NAMES))
+        self._names += data.count(b":")
+        self._logprobs += sum(map(data.count, _LOGPROB_NAMES))
+        self._negatives += sum(map(data.count, _NEGATIVES))
 
     @property
     def excess(self) -> str | None:
-        """What the document has too much of to be decoded in 20 ms; None where it can be."""
+        """What the document has too much of to be decoded in 10 ms; None where it can be."""
         if self.size_bytes > MAX_DOCUMENT_BYTES:
             return f"more than {MAX_DOCUMENT_BYTES >> 20} MiB in one JSON document"
         if self._marks > _MAX_MARKS:
             return f"more than {_MAX_MARKS:,} JSON values"
-        if self.size_bytes > _MAX_UNTYPED_BYTES and self._names > _MAX_NAMES:
+        skipped = max(self._logprobs, min(self._negatives, _MAX_NEGATIVES))  # one name may be among both
+        if self.size_bytes > _MAX_UNTYPED_BYTES and self._names - skipped > _MAX_NAMES:
             return f"more than {_MAX_NAMES:,} names beside those of log probabilities"
         return None
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from llm_locust.wire.payload import DocumentSize
+
 _BOM = b"\xef\xbb\xbf"
 
 #: Blank lines and comments. Between two events they mean nothing.
@@ -24,6 +26,9 @@ _RUN = re.compile(rb"(?:\r\n|\r|\n){8,}+")
 #: An incomplete event up to this size is kept as it came, and read again with what follows it.
 #: A larger one is taken apart line by line, so that its bytes are looked at once only.
 _RAW_TAIL_BYTES = 16 * 1024
+
+#: Data of a longer line may be a long document; its bytes are counted as they come.
+_LONG_LINE_BYTES = 64 * 1024
 
 
 class SseEvent(msgspec.Struct, frozen=True, gc=False):
@@ -57,13 +62,18 @@ class SseDecoder:
     Args:
         max_event_bytes: most bytes from one blank line to the next; more raises :class:`SseError`.
             A comment before an event's first field counts for itself, without its line end.
+        long_data: the first data line of an event may be longer: as long as a JSON document may be
+            (:class:`~llm_locust.wire.payload.DocumentSize`).
     """
 
     __slots__ = (
         "_after_cr",
         "_data",
+        "_document",
         "_event",
         "_in_lines",
+        "_line_bytes",
+        "_long_data",
         "_max_event_bytes",
         "_partial",
         "_position",
@@ -71,14 +81,17 @@ class SseDecoder:
         "_tail",
     )
 
-    def __init__(self, max_event_bytes: int = 1 << 20) -> None:
+    def __init__(self, max_event_bytes: int = 1 << 20, *, long_data: bool = False) -> None:
         self._max_event_bytes = max_event_bytes
+        self._long_data = long_data
+        self._document: DocumentSize | None = None  # of the event's long data line, if it has one
         self._start = 0  # offset just after the last blank line
         self._tail = b""  # unread bytes from _start on
         self._in_lines = False  # the event at _start is being read line by line; _tail is empty
         self._position = 0  # the offsets up to here were read; meant while _in_lines
         self._after_cr = False  # the last byte read was a CR: an LF now belongs to it
         self._partial: list[bytes] = []  # pieces of a line without its end
+        self._line_bytes = 0  # of that line
         self._data: list[bytes] = []
         self._event = b""
 
@@ -183,33 +196,53 @@ class SseDecoder:
         for line in lines:
             self._read_line(line, events)
         if rest:
-            self._partial.append(rest)
             self._position += len(rest)
+            self._keep(rest)
         if data:
             self._after_cr = data.endswith(b"\r")
         self._check_size(self._position, events)
 
     def _read_line(self, line: bytes, events: list[SseEvent]) -> None:
         """A line with its end, or the end of the line that ``_partial`` began."""
-        begun = b"".join(self._partial)
-        self._partial.clear()
-        unended = line.rstrip(b"\r\n")
-        content = begun + unended
-        if self._position == len(begun):  # the stream's first line
+        begun, content = self._line_bytes, line.rstrip(b"\r\n")
+        end = self._position + len(content)
+        if begun or len(content) > _LONG_LINE_BYTES:
+            self._keep(content)
+            content = b"".join(self._partial)
+            self._partial.clear()
+            self._line_bytes = 0
+        if self._position == begun:  # the stream's first line
             content = content.removeprefix(_BOM)
-        if content.startswith(b":") and self._position - len(begun) == self._start:
-            self._check_size(self._position + len(unended), events)
+        if self._document is not None and not self._data:
+            self._check_size(end, events)
+            self._data.append(content)
+            self._position += len(line)
+        elif content.startswith(b":") and self._position - begun == self._start:
+            self._check_size(end, events)
             self._position += len(line)
             self._start = self._position
         elif content:
             self._read_field(content)
             self._position += len(line)
         else:
-            end = self._position + len(unended) + 1
-            self._check_size(end, events)
-            self._dispatch(end, events)
+            self._check_size(end + 1, events)
+            self._dispatch(end + 1, events)
             self._position += len(line)
             self._start = self._position
+
+    def _keep(self, piece: bytes) -> None:
+        """Bytes of a line that came in pieces, or is long."""
+        self._partial.append(piece)
+        self._line_bytes += len(piece)
+        if self._data or not self._long_data or self._line_bytes <= _LONG_LINE_BYTES:
+            return
+        if self._document is not None:
+            self._document.add(piece)
+        elif b"".join(self._partial[:5]).startswith(b"data:"):
+            begun = b"".join(self._partial)
+            self._partial = [begun[5:].removeprefix(b" ")]  # copied here, not when it is long
+            self._document = DocumentSize()
+            self._document.add(begun)
 
     def _read_field(self, line: bytes) -> None:
         name, _, value = line.partition(b":")
@@ -224,9 +257,14 @@ class SseDecoder:
             events.append(SseEvent(data, end, self._event))
         self._data.clear()
         self._event = b""
+        self._document = None
 
     def _check_size(self, position: int, events: list[SseEvent]) -> None:
-        if position - self._start > self._max_event_bytes:
+        document = self._document
+        if document is not None and (what := document.excess) is not None:
+            self._position = position
+            raise SseError(f"an event that began at byte {self._start} of the stream has {what}", events)
+        if position - self._start - (document.size_bytes if document else 0) > self._max_event_bytes:
             self._position = position
             raise SseError(
                 f"an event of more than {self._max_event_bytes} bytes began at byte {self._start} of the "

@@ -11,6 +11,11 @@ from itertools import product
 
 from scripted import chunk, last_chunk
 
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.responses import RESPONSES
+
 MIB = 1 << 20
 
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -33,6 +38,7 @@ class Case:
         error: a part of the record's error text.
         tokens: token events that the record must have, at least.
         streamed: a stream was asked for.
+        endpoint: the API that was asked.
         max_answer_bytes: the client's bound.
     """
 
@@ -42,6 +48,7 @@ class Case:
     error: str = ""
     tokens: int = 0
     streamed: bool = True
+    endpoint: Dialect = CHAT
     max_answer_bytes: int = 64 * MIB
 
 
@@ -150,6 +157,29 @@ DEAR_BODIES = {
     "messages": (b'{"choices":[{', b'"message":{"content":""},', b'"index":0}]}'),
     "tool calls": (b'{"choices":[{"message":{', b'"tool_calls":[{},{}],', b'"x":1}}]}'),
     "1,000 tool calls": (b'{"choices":[{"message":{"tool_calls":[', b"{},", b"{}]}}]}"),
+    "short names": (b'{"choices":[],"x":{', b'"a":1,', b'"a":1}}'),
+    "lists in objects": (b'{"choices":[],"x":[', b'{"a":[1]},', b"1]}"),
+    "negative names": (b'{"choices":[{', b'"index":-1,', b'"index":0}]}'),
+    "negative messages": (b'{"choices":[{', b'"text":-1,' + b" " * 60, b'"index":0}]}'),
+    "a long model": (b'{"choices":[],"model":"', "é中".encode(), b'"}'),
+    "a long finish reason": (b'{"choices":[{"finish_reason":"', "é中".encode(), b'"}]}'),
+    "a long number": (b'{"choices":[],"usage":{"prompt_tokens":', b"9", b"}}"),
+    "a long fraction": (b'{"choices":[],"usage":{"prompt_tokens":0.', b"9", b"}}"),
+    "a long name": (b'{"choices":[],"', b"n", b'":1}'),
+}
+
+#: The same of the responses API: as a whole answer and as the event that ends one.
+DEAR_RESPONSES = {
+    "skipped text": (b'"x":"', "é中".encode(), b'"'),
+    "skipped log probabilities": (b'"x":{', b'"token":1,', b'"logprob":1}'),
+    "a long model": (b'"model":"', "é中".encode(), b'"'),
+    "a long status": (b'"status":"', "é中".encode(), b'"'),
+    "a long fraction": (b'"usage":{"input_tokens":0.', b"9", b"}"),
+    "rare usages again": (b"", b'"usage":{},' + b" " * 300, b'"x":1'),
+    "rare outputs again": (b"", b'"output":[{}],' + b" " * 300, b'"x":1'),
+    "rare parts again": (b'"output":[{', b'"content":[{"text":""}],' + b" " * 600, b'"x":1}]'),
+    "long text": (b'"output":[{"content":[{"text":"', "é中".encode(), b'"}]}]'),
+    "items": (b'"output":[', b"{},", b"{}]"),
 }
 
 #: Where in a payload they may stand.
@@ -294,9 +324,41 @@ def _large() -> Iterator[Case]:
         body = framed([*once(begin), *repeated(unit, 7_200_000), *once(end)], "length", OK + JSON)
         refused = ("ok", "invalid", "empty")
         yield Case(f"a body of {name}", body, refused, streamed=False)
+    yield from _long_events()
     for how in FRAMINGS:
         body = framed(repeated(b": nothing\n", 3 * MIB), how)
         yield Case(f"over --max-answer, {how}", body, ("invalid",), "more than 1 MiB", max_answer_bytes=MIB)
+
+
+def _long_events() -> Iterator[Case]:
+    """Events and whole answers of the responses API, which repeats its answers at the end of a stream."""
+    ends = ("ok", "invalid", "empty", "truncated", "api_error")
+    for name, (begin, unit, end) in DEAR_RESPONSES.items():
+        inside = [*once(b"{" + begin), *repeated(unit, 7_200_000), *once(end + b"}")]
+        body = framed(inside, "length", OK + JSON)
+        yield Case(f"a response of {name}", body, ends, streamed=False, endpoint=RESPONSES)
+        event = [*once(b'data: {"type":"response.completed","response":'), *inside, *once(b"}\n\n")]
+        yield Case(f"the end of a response of {name}", framed(event, "end"), ends, endpoint=RESPONSES)
+    for name, (begin, unit, end) in {
+        "a delta": (b'{"type":"response.output_text.delta","delta":"', "é中".encode(), b'"}'),
+        "a type": (b'{"type":"', "é中".encode(), b'"}'),
+        "types": (b"{", b'"type":"response.output_text.done",' + b" " * 300, b'"x":1}'),
+        "values": (b'{"item_id":[', b"[1],", b"1]}"),
+    }.items():
+        long = [*once(b"data: " + begin), *repeated(unit, 7_200_000), *once(end + b"\n\n")]
+        yield Case(f"a long event of {name}", framed(long, "end"), ends, endpoint=RESPONSES)
+        short = [*once(b"data: " + begin), *repeated(unit, 900_000), *once(end + b"\n\n")]
+        yield Case(f"an event of {name}", framed(short, "end"), ends, endpoint=RESPONSES)
+    repeats = [*once(b"event: response.output_text.done\ndata: "), (b"x", 7_000_000), *once(b"\n\n")]
+    yield Case("repeats that are no JSON", framed(repeats * 8, "end"), ends, endpoint=RESPONSES)
+    lines = [*once(b"data: "), (b"x", 7_000_000), *repeated(b"\ndata: x", 4 * MIB)]
+    yield Case("lines after a long one", framed(lines, "end"), ends, "began at byte", endpoint=RESPONSES)
+    body = framed([*once(b'{"choices":[{"text":"'), *repeated("é中".encode(), 7_200_000)], "end", OK + JSON)
+    yield Case("a completion of long text", body, ends, streamed=False, endpoint=COMPLETIONS)
+    for name in ("objects", "keys", "escapes", "long integers"):
+        block = b'{"content":[{"type":"tool_use","name":"f","input":%b}]}' % DEAR[name]
+        body = framed(once(block), "length", OK + JSON)
+        yield Case(f"a message of dear {name}", body, ends, streamed=False, endpoint=MESSAGES)
 
 
 def _refusals() -> Iterator[Case]:

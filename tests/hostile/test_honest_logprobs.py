@@ -11,7 +11,9 @@ from holding import bound_s, cpu_s
 from scripted import Step, chunk, last_chunk, scripted_server
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.wire.dialects.chat import CHAT
+from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.wire.reply import read_body
 
 TOKENS, TOP = 4_000, 20
@@ -59,12 +61,50 @@ def stream(tokens: int = TOKENS, together: int = 1) -> list[bytes]:
     return [b"data: " + encoded(event) + b"\n\n" for event in [*events, {"choices": [], "usage": USAGE}]]
 
 
-def asked(body: list[bytes], content_type: str, *, streamed: bool) -> RequestRecord:
+def response(tokens: int) -> dict[str, Any]:
+    """A response object of the responses API."""
+    content = logprobs(tokens)
+    text = "".join(item["token"] for item in content)
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": content}
+    item = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    usage = {"input_tokens": 12, "output_tokens": tokens, "total_tokens": tokens + 12}
+    return {"object": "response", "status": "completed", "model": "m", "output": [item], "usage": usage}
+
+
+def response_stream(tokens: int, named: bool) -> list[bytes]:
+    """Its events. The last four repeat the whole answer."""
+    whole = response(tokens)
+    (item,) = whole["output"]
+    (part,) = item["content"]
+    events: list[dict[str, Any]] = [
+        {"logprobs": [at], "delta": at["token"], "type": "response.output_text.delta"}
+        for at in part["logprobs"]
+    ]
+    events.append({**part, "item_id": "m", "type": "response.output_text.done"})
+    events.append({"part": part, "item_id": "m", "type": "response.content_part.done"})
+    events.append({"item": item, "type": "response.output_item.done"})
+    events.append({"type": "response.completed", "response": whole})
+    name = b"event: %b\n" if named else b"%.0b"
+    return [name % event["type"].encode() + b"data: " + encoded(event) + b"\n\n" for event in events]
+
+
+def completion(tokens: int, alternatives: int) -> bytes:
+    """A legacy completion, whose log probabilities have tokens as names."""
+    draw = random.Random(7)
+    said = [draw.choice(WORDS) for _ in range(tokens)]
+    tops = [{f" w{draw.random():.4f}": -20 * draw.random() for _ in range(alternatives)} for _ in said]
+    probs = [-draw.random() for _ in said]
+    inside = {"tokens": said, "token_logprobs": probs, "top_logprobs": tops, "text_offset": [9] * tokens}
+    choice = {"index": 0, "text": "".join(said), "logprobs": inside, "finish_reason": "length"}
+    return encoded({"object": "text_completion", "model": "m", "choices": [choice], "usage": USAGE})
+
+
+def asked(body: list[bytes], content_type: str, *, streamed: bool, endpoint: Dialect = CHAT) -> RequestRecord:
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n"
     pieces = [head.encode(), *map(chunk, body), last_chunk()]
     script = [Step(send_b64=piece) for piece in pieces]
     with scripted_server() as server, caller(server.url) as ask:
-        return ask.ask([*script, Step(close=True)], streamed=streamed).record
+        return ask.ask([*script, Step(close=True)], streamed=streamed, endpoint=endpoint).record
 
 
 def test_a_whole_answer_with_20_log_probabilities_a_token_is_ok() -> None:
@@ -82,6 +122,59 @@ def test_a_stream_with_20_log_probabilities_a_token_is_ok(together: int) -> None
     assert (record.outcome, record.error) == (Outcome.OK, None)
     assert (record.input_tokens, record.output_tokens) == (12, TOKENS)
     assert len(record.arrivals_ns) == -(-TOKENS // together)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("tokens", [700, TOKENS])
+def test_a_streamed_response_repeats_its_log_probabilities_at_the_end(tokens: int, named: bool) -> None:
+    events = response_stream(tokens, named)
+    assert all(len(event) > 1 << 20 for event in events[-4:])
+    record = asked(events, "text/event-stream", streamed=True, endpoint=RESPONSES)
+    assert (record.outcome, record.error, record.finish_reason) == (Outcome.OK, None, "completed")
+    assert (record.input_tokens, record.output_tokens, record.model) == (12, tokens, "m")
+    assert len(record.arrivals_ns) == tokens
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_long_end_says_why_the_answer_is_no_longer(named: bool) -> None:
+    deltas = response_stream(1_000, named)
+    reason = {"incomplete_details": {"reason": "max_output_tokens"}, "status": "incomplete"}
+    ended = encoded({"type": "response.incomplete", "response": {**response(1_000), **reason}})
+    assert len(ended) > 1 << 20
+    body = [*deltas[:1_000], b"event: response.incomplete\n" * named + b"data: " + ended + b"\n\n"]
+    record = asked(body, "text/event-stream", streamed=True, endpoint=RESPONSES)
+    assert (record.outcome, record.finish_reason) == (Outcome.OK, "max_output_tokens")
+    failed = encoded({"type": "response.failed", "response": {**response(1_000), "error": {"message": "no"}}})
+    record = asked(
+        [*deltas[:9], b"data: " + failed + b"\n\n"], "text/event-stream", streamed=True, endpoint=RESPONSES
+    )
+    assert (record.outcome, record.error, len(record.arrivals_ns)) == (Outcome.API_ERROR, "no", 9)
+
+
+def test_a_whole_response_with_log_probabilities_is_ok() -> None:
+    body = encoded(response(TOKENS))
+    assert len(body) > 4 << 20
+    record = asked([body], "application/json", streamed=False, endpoint=RESPONSES)
+    assert (record.outcome, record.error, record.finish_reason) == (Outcome.OK, None, "completed")
+    assert (record.input_tokens, record.output_tokens) == (12, TOKENS)
+    assert record.output_chars == sum(len(item["token"]) for item in logprobs(TOKENS))
+    assert cpu_s(partial(read_body, RESPONSES, body), 10) <= bound_s()
+
+
+@pytest.mark.parametrize(("tokens", "alternatives"), [(4_000, 20), (20_000, 5), (10_000, 1)])
+def test_a_legacy_completion_has_tokens_as_names(tokens: int, alternatives: int) -> None:
+    body = completion(tokens, alternatives)
+    record = asked([body], "application/json", streamed=False, endpoint=COMPLETIONS)
+    assert (record.outcome, record.error, record.finish_reason) == (Outcome.OK, None, "length")
+    assert cpu_s(partial(read_body, COMPLETIONS, body), 10) <= bound_s()
+
+
+def test_names_do_not_hide_among_those_of_log_probabilities() -> None:
+    """One that is read costs more than one that is skipped, and a hostile server sends it again and again."""
+    for hidden in (b'"token":-1,"model":1,', b'"logprob": -1,"model":1,', b'"bytes":-1,"usage":{},'):
+        body = b"{" + hidden * 70_000 + b" " * (1 << 20) + b'"choices":[]}'
+        record = asked([body], "application/json", streamed=False)
+        assert "30,000 names beside those of log probabilities" in (record.error or "")
 
 
 CALLS = [{"id": f"{n}", "function": {"name": "f", "arguments": '{"a":1}'}} for n in range(10)]

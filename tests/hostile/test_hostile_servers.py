@@ -126,7 +126,7 @@ def asked(case: Case, server: ScriptedServer) -> tuple[RequestRecord, Seen]:
         ask.ask([GOOD])
         script = script_of(case)
         with watching() as seen:
-            record = ask.ask(script, streamed=case.streamed).record
+            record = ask.ask(script, streamed=case.streamed, endpoint=case.endpoint).record
     server.forget()
     return record, seen
 

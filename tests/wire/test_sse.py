@@ -214,3 +214,51 @@ def bounded(pieces: list[bytes], bound: int) -> tuple[list[SseEvent], bool]:
 def test_the_bound_holds_alike_for_any_split(data: st.DataObject, bound: int) -> None:
     stream = data.draw(streams())
     assert bounded(data.draw(cuts(stream)), bound) == bounded([stream], bound)
+
+
+LONG = b"x" * 1_000_000
+
+
+@pytest.mark.parametrize("piece", [1 << 30, 999_983, 65_537, 16_384, 3_001])
+@pytest.mark.parametrize(
+    "begin", [b"data: ", b"data:", b"event: a\nid: 1\ndata: ", b"\xef\xbb\xbfid: 1\ndata: "]
+)
+def test_a_long_document_is_read_alike_however_it_is_split(begin: bytes, piece: int) -> None:
+    stream = begin + LONG * 3 + b"\r\ndata: y\n\n" + b"data: b\n\n" + begin + LONG * 2 + b"\n\n"
+    decoder = SseDecoder(long_data=True)
+    found = [e for at in range(0, len(stream), piece) for e in decoder.feed(stream[at : at + piece])]
+    assert [(e.data, e.end, e.event) for e in found] == [
+        (LONG * 3 + b"\ny", len(begin) + 3_000_011, b"a" * (begin[:5] == b"event")),
+        (b"b", len(begin) + 3_000_020, b""),
+        (LONG * 2, 2 * len(begin) + 5_000_022, b"a" * (begin[:5] == b"event")),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 6, 7])
+def test_a_long_document_may_come_with_its_fields_name_in_pieces(size: int) -> None:
+    decoder = SseDecoder(long_data=True)
+    begin = b"data: "
+    pieces = [begin[at : at + size] for at in range(0, len(begin), size)]
+    events = [e for piece in [*pieces, LONG, LONG, b"\n", b"\n"] for e in decoder.feed(piece)]
+    assert [(e.data, e.end) for e in events] == [(LONG * 2, 2_000_008)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "what"),
+    [
+        (b"data: " + LONG * 8, "has more than 7 MiB in one JSON document"),
+        (b"data: " + b"," * 1_000_001, "has more than 1,000,000 JSON values"),
+        (b"id: " + LONG * 2, "an event of more than 1048576 bytes began at byte 0"),
+        (b"data: y\ndata: " + LONG * 2, "an event of more than 1048576 bytes"),
+        (b"data: " + LONG * 2 + b"\n" + b"data: x\n" * 140_000, "an event of more than 1048576 bytes"),
+        (b"data: " + LONG * 2 + b"\n" + b"data: " + LONG * 2, "an event of more than 1048576 bytes"),
+    ],
+)
+@pytest.mark.parametrize("piece", [16_384, 1 << 30])
+def test_no_more_than_one_long_document_makes_an_event(stream: bytes, what: str, piece: int) -> None:
+    decoder = SseDecoder(long_data=True)
+    pieces = (stream[at : at + piece] for at in range(0, len(stream), piece))
+    with pytest.raises(SseError, match=what):
+        list(map(decoder.feed, pieces))
+    with pytest.raises(SseError, match=what):
+        decoder.feed(b"\n\ndata: a\n\n")

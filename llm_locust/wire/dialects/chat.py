@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from llm_locust.wire.dialects.choices import (
     Carrier,
@@ -20,14 +21,12 @@ from llm_locust.wire.dialects.choices import (
     lenient_delta,
     typed_call,
     typed_delta,
-    whole_delta,
 )
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message, model_and_stream
 from llm_locust.wire.draft import Draft, Kind, read_leniently
 from llm_locust.wire.lists import Few, Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
-    MAX_WHOLE_TEXT_BYTES,
     Count,
     PayloadError,
     count_of,
@@ -35,14 +34,12 @@ from llm_locust.wire.payload import (
     excerpt,
     explained,
     objects,
-    parse_object,
 )
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import UsageFields
+from llm_locust.wire.whole import Sent, whole_object
 
 C = TypeVar("C")
-
-_NULL = msgspec.Raw(b"null")
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -60,26 +57,48 @@ class _TextChoice(msgspec.Struct, gc=False):
 class _Chunk(msgspec.Struct, Generic[C], gc=False):
     """A chunk of a stream. One with an error is read leniently."""
 
-    choices: Few[C] | msgspec.UnsetType | None = msgspec.UNSET
+    choices: Few[C] | UnsetType | None = UNSET
     usage: UsageFields | None = None
     model: str | None = None
     error: None = None
+
+
+class _WholeFunction(msgspec.Struct, gc=False):
+    name: Sent = UNSET
+    arguments: Sent = UNSET
+    input: Sent = UNSET
+
+
+class _WholeCall(msgspec.Struct, gc=False):
+    id: Sent = UNSET
+    function: _WholeFunction | UnsetType | None = UNSET
+    custom: _WholeFunction | UnsetType | None = UNSET
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: Sent = UNSET
+    reasoning_content: Sent = UNSET
+    reasoning: Sent = UNSET
+    refusal: Sent = UNSET
+    tool_calls: Several[_WholeCall] | UnsetType | None = UNSET
+    function_call: _WholeFunction | UnsetType | None = UNSET
 
 
 class _WholeChoice(msgspec.Struct, gc=False):
-    index: Count = 0
-    message: msgspec.Raw = _NULL
-    text: msgspec.Raw = _NULL
-    finish_reason: str | int | None = None
+    index: Sent = UNSET
+    message: _Message | UnsetType | None = UNSET
+    text: Sent = UNSET
+    finish_reason: Sent = UNSET
 
 
 class _Whole(msgspec.Struct, gc=False):
-    """A whole answer. Its texts are read apart: how long they are is known before."""
+    """The skeleton of an answer that was not streamed."""
 
-    choices: Several[_WholeChoice] | msgspec.UnsetType | None = msgspec.UNSET
-    usage: UsageFields | None = None
-    model: str | None = None
-    error: None = None
+    choices: Several[_WholeChoice] | UnsetType | None = UNSET
+    usage: Sent = UNSET
+    model: Sent = UNSET
+    error: Sent = UNSET
+    object: Sent = UNSET
 
 
 _decode_chat = msgspec.json.Decoder(_Chunk[_Choice]).decode
@@ -99,8 +118,8 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
         choices = chunk.choices
         if (
             not choices
-            or (choice := choices.first) is msgspec.UNSET
-            or choices.second is not msgspec.UNSET
+            or (choice := choices.first) is UNSET
+            or choices.second is not UNSET
             or choice.index
             or choice.finish_reason
             or (delta := choice.delta) is None
@@ -110,9 +129,9 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
             _read_chunk(draft, chunk, event, "delta")
             continue
         text, reasoning = delta.content, delta.reasoning_content or delta.reasoning
-        if (calls := delta.tool_calls) and (call := calls.first) is not msgspec.UNSET:
+        if (calls := delta.tool_calls) and (call := calls.first) is not UNSET:
             piece = typed_call(call, count_of(call.index))
-            odd = text or reasoning or calls.second is not msgspec.UNSET
+            odd = text or reasoning or calls.second is not UNSET
             if odd or not piece[-1] or draft.first_answer is None:
                 _read_chunk(draft, chunk, event, "delta")
                 continue
@@ -125,8 +144,11 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
             _read_chunk(draft, chunk, event, "delta")
             continue
         draft.token_ends.append(event.end)
-        if chunk.usage:
-            draft.note(chunk.model, chunk.usage)
+        if (usage := chunk.usage) is not None:
+            if usage.completion_tokens is None or draft.model is None:
+                draft.note(chunk.model, usage)
+            else:  # what note() does, at a third of its cost: some servers send usage in every chunk
+                draft.usage = usage
 
 
 def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
@@ -141,8 +163,8 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
         choices = chunk.choices
         if (
             not choices
-            or (choice := choices.first) is msgspec.UNSET
-            or choices.second is not msgspec.UNSET
+            or (choice := choices.first) is UNSET
+            or choices.second is not UNSET
             or choice.index
             or choice.finish_reason
             or not (text := choice.text)
@@ -152,8 +174,11 @@ def read_completions(draft: Draft, events: Sequence[SseEvent]) -> None:
             continue
         first.text.append(text)
         draft.token_ends.append(event.end)
-        if chunk.usage:
-            draft.note(chunk.model, chunk.usage)
+        if (usage := chunk.usage) is not None:
+            if usage.completion_tokens is None or draft.model is None:
+                draft.note(chunk.model, usage)
+            else:  # what note() does, at a third of its cost: some servers send usage in every chunk
+                draft.usage = usage
 
 
 def read_chat_body(draft: Draft, body: bytes) -> None:
@@ -167,40 +192,23 @@ def read_completions_body(draft: Draft, body: bytes) -> None:
 
 
 def _read_body(draft: Draft, body: bytes, carrier: Carrier) -> None:
-    event = SseEvent(body, len(body))
     try:
-        _read_whole(draft, event, carrier)
+        answer = whole_object(_decode_whole, body, needed="choices")
+        _read_payload(draft, answer, SseEvent(body, len(body)), carrier)
     except PayloadError as e:
         draft.reject(explained(e, body))
     draft.closed = draft.error is None and draft.invalid is None
 
 
-def _read_whole(draft: Draft, event: SseEvent, carrier: Carrier) -> None:
-    try:
-        whole = _decode_whole(event.data)
-        choices = whole.choices.all() if whole.choices else None
-    except (*DECODE_ERRORS, PayloadError):
-        choices = None
-    if choices is None:
-        _read_payload(draft, parse_object(event.data), event, carrier)
-        return
-    texts = [choice.message if carrier == "message" else choice.text for choice in choices]
-    if sum(len(memoryview(text)) for text in texts) > MAX_WHOLE_TEXT_BYTES:
-        raise PayloadError(f"more than {MAX_WHOLE_TEXT_BYTES >> 20} MiB of text in one JSON document")
-    deltas = [whole_delta(draft, text, carrier) for text in texts]
-    draft.note(whole.model, whole.usage)
-    _note_choices(draft, event, [(choice.index, choice.finish_reason) for choice in choices], deltas)
-
-
 def _read_chunk(draft: Draft, chunk: _Chunk[Any], event: SseEvent, carrier: Carrier) -> None:
     """A payload that typed decoding took."""
-    if chunk.choices is msgspec.UNSET or event.event == b"error":
+    if chunk.choices is UNSET or event.event == b"error":
         _read_odd(draft, event, carrier)
         return
     try:
         choices = chunk.choices.all() if chunk.choices else []
         texts = [Delta(choice.text) if carrier == "text" else choice.delta for choice in choices]
-        deltas = [typed_delta(text, whole=False) for text in texts]
+        deltas = [typed_delta(text) for text in texts]
     except PayloadError:  # more of them than are made
         _read_odd(draft, event, carrier)
         return

@@ -1,7 +1,6 @@
 """What a choice of a chat completion holds: texts and tool calls, typed or read leniently."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -9,15 +8,12 @@ import msgspec
 from llm_locust.wire.draft import Draft, Kind
 from llm_locust.wire.lists import Few
 from llm_locust.wire.payload import (
-    DECODE_ERRORS,
     MAX_PARTS,
     Count,
-    PayloadError,
     count_of,
     json_text,
     name_of,
     optional_object,
-    parse,
     text_of,
     thinking_of,
 )
@@ -53,9 +49,6 @@ class Delta(msgspec.Struct, gc=False):
     function_call: _Function | None = None
 
 
-_decode_message = msgspec.json.Decoder(Delta | None).decode
-_decode_text = msgspec.json.Decoder(str | None).decode
-
 #: A piece of a tool call: the key of the call (None: not sent), its id, its name, a piece of its arguments.
 ToolPiece = tuple[int | str | None, Any, Any, str]
 
@@ -66,29 +59,20 @@ def typed_call(call: _ToolCall, key: int | None) -> ToolPiece:
     return key, call.id, function.name, function.arguments or function.input or ""
 
 
-def typed_delta(delta: Delta | None, *, whole: bool) -> tuple[Delta | None, list[ToolPiece]]:
-    """Texts and tool calls of a typed delta; of a whole message the calls' keys are their places."""
+def typed_delta(delta: Delta | None) -> tuple[Delta | None, list[ToolPiece]]:
+    """Texts and tool calls of a typed delta."""
     if delta is None:
         return None, []
-    calls: list[ToolPiece] = []
-    for place, call in enumerate(delta.tool_calls.all() if delta.tool_calls else ()):
-        calls.append(typed_call(call, place if whole else count_of(call.index)))
+    sent = delta.tool_calls.all() if delta.tool_calls else ()
+    calls = [typed_call(call, count_of(call.index)) for call in sent]
     if legacy := delta.function_call:
         calls.append(("function_call", None, legacy.name, legacy.arguments or ""))
     return delta, calls
 
 
-def whole_delta(draft: Draft, sent: msgspec.Raw, carrier: Carrier) -> tuple[Delta | None, list[ToolPiece]]:
-    """The same of a whole choice's ``message`` or ``text``, as its JSON."""
-    with suppress(*DECODE_ERRORS, PayloadError):
-        if carrier == "text":
-            return Delta(_decode_text(sent)), []
-        return typed_delta(_decode_message(sent), whole=True)
-    return lenient_delta(draft, parse(bytes(sent)), carrier)
-
-
 def lenient_delta(draft: Draft, value: Any, carrier: Carrier) -> tuple[Delta | None, list[ToolPiece]]:
-    """The same of a choice's ``delta``, ``message`` or ``text`` as any value."""
+    """The same of a choice's ``delta``, ``message`` or ``text`` as any value; a message's calls have their
+    places as keys."""
     if carrier == "text":
         return Delta(text_of(value, carrier)), []
     delta = optional_object(value, carrier)

@@ -38,6 +38,8 @@ class Dialect:
             at the end of a stream is one of them.
         read_events: reads the events of a stream into a draft.
         read_body: reads an answer that was not streamed into a draft.
+        long_events: an event may repeat the whole answer, with log probabilities: it may be as long as an
+            answer that is not streamed.
         text_only: ``body`` gets one message, whose content is the whole prompt as one text.
         limit_field: the name for the bound of the answer's length.
         line_limits: names for the bound that go out as a dataset line has them; others become
@@ -64,6 +66,7 @@ class Dialect:
     read_body: Callable[[Draft, bytes], None]
     whole_path: str | None = None
     run_fields: Callable[[str, bool], dict[str, Any]] = model_and_stream
+    long_events: bool = False
     text_only: bool = False
     limit_field: str = "max_tokens"
     line_limits: tuple[str, ...] = ()

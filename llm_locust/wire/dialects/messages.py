@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
 from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import Draft, Kind, read_leniently
+from llm_locust.wire.lists import Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     PayloadError,
@@ -26,10 +28,10 @@ from llm_locust.wire.payload import (
     name_of,
     objects,
     optional_object,
-    parse_object,
     text_of,
 )
 from llm_locust.wire.sse import SseEvent
+from llm_locust.wire.whole import Sent, whole_object
 
 _DELTA = "content_block_delta"
 _INPUT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -46,7 +48,28 @@ class _Event(msgspec.Struct, gc=False):
     delta: _Delta | None = None
 
 
+class _Block(msgspec.Struct, gc=False):
+    type: Sent = UNSET
+    text: Sent = UNSET
+    thinking: Sent = UNSET
+    id: Sent = UNSET
+    name: Sent = UNSET
+    input: Sent = UNSET
+
+
+class _WholeMessage(msgspec.Struct, gc=False):
+    """The skeleton of a message that was not streamed."""
+
+    type: Sent = UNSET
+    content: Several[_Block] | UnsetType | None = UNSET
+    model: Sent = UNSET
+    usage: Sent = UNSET
+    stop_reason: Sent = UNSET
+    error: Sent = UNSET
+
+
 _decode = msgspec.json.Decoder(_Event).decode
+_decode_whole = msgspec.json.Decoder(_WholeMessage).decode
 
 
 def read_messages(draft: Draft, events: Sequence[SseEvent]) -> None:
@@ -73,7 +96,7 @@ def read_messages(draft: Draft, events: Sequence[SseEvent]) -> None:
 def read_messages_body(draft: Draft, body: bytes) -> None:
     """A whole message object, as one event."""
     try:
-        message = parse_object(body)
+        message = whole_object(_decode_whole, body, needed="content")
         if _is_error(message):
             draft.fail(_error_text(message))
             return

@@ -1,13 +1,16 @@
 """The responses API: its row, bodies of requests, typed events of a stream, whole response objects."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
 from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.draft import Draft, Kind, read_leniently
+from llm_locust.wire.lists import Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
     PayloadError,
@@ -18,11 +21,10 @@ from llm_locust.wire.payload import (
     name_of,
     objects,
     optional_object,
-    parse_object,
     text_of,
 )
 from llm_locust.wire.sse import SseEvent
-from llm_locust.wire.usage import UsageFields
+from llm_locust.wire.whole import Sent, whole_object
 
 _TEXT = "response.output_text.delta"
 _REASONING = "response.reasoning_text.delta"
@@ -37,6 +39,9 @@ _ARGUMENTS = frozenset(
 )
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _REPEATS = ("text.done", "part.done", "item.done", "arguments.done")  # of what came in deltas
+
+#: A longer event may repeat what came before it, with log probabilities.
+_LONG_BYTES = 64 << 10
 _ITEM_ADDED = "response.output_item.added"
 _CALLS = frozenset({"function_call", "custom_tool_call", "mcp_call"})
 
@@ -44,37 +49,67 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "mcp_call"})
 class _Event(msgspec.Struct, gc=False):
     type: str | None = None
     delta: str | None = None
-    item_id: Any = None
+    item_id: str | int | None = None
 
 
-class _Details(msgspec.Struct, gc=False):
-    reason: str | None = None
+class _Part(msgspec.Struct, gc=False):
+    text: Sent = UNSET
+    refusal: Sent = UNSET
 
 
-class _Response(msgspec.Struct, gc=False):
-    status: str | None = None
-    model: str | None = None
-    usage: UsageFields | None = None
-    incomplete_details: _Details | None = None
-    error: None = None
+class _Item(msgspec.Struct, gc=False):
+    type: Sent = UNSET
+    id: Sent = UNSET
+    call_id: Sent = UNSET
+    name: Sent = UNSET
+    arguments: Sent = UNSET
+    input: Sent = UNSET
+    content: Several[_Part] | UnsetType | None = UNSET
+    summary: Several[_Part] | UnsetType | None = UNSET
 
 
-class _End(msgspec.Struct, gc=False):
-    """The event that ends an answer. It repeats the whole of it, with log probabilities."""
+class _Ended(msgspec.Struct, gc=False):
+    """The skeleton of a response whose output came before."""
 
-    type: str
-    response: _Response
-    error: None = None
+    status: Sent = UNSET
+    model: Sent = UNSET
+    usage: Sent = UNSET
+    incomplete_details: Sent = UNSET
+    error: Sent = UNSET
+
+
+class _Response(_Ended, gc=False):
+    """The skeleton of a response that was not streamed."""
+
+    object: Sent = UNSET
+    output: Several[_Item] | UnsetType | None = UNSET
+
+
+class _LongEvent(msgspec.Struct, gc=False):
+    """The skeleton of an event that may repeat the whole answer, with log probabilities."""
+
+    type: Sent = UNSET
+    delta: Sent = UNSET
+    item_id: Sent = UNSET
+    item: _Item | UnsetType | None = UNSET
+    response: _Ended | UnsetType | None = UNSET
+    error: Sent = UNSET
+    object: Sent = UNSET
 
 
 _decode = msgspec.json.Decoder(_Event).decode
-_decode_end = msgspec.json.Decoder(_End).decode
+_decode_whole = msgspec.json.Decoder(_Response).decode
+_long_event = partial(whole_object, msgspec.json.Decoder(_LongEvent).decode)
 
 
 def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
     """Events of ``/v1/responses``."""
     choice = draft.choices[0]
     for event in events:
+        if len(event.data) > _LONG_BYTES:
+            if not event.event.decode("utf-8", "replace").endswith(_REPEATS):
+                read_leniently(draft, event, _read_event, _long_event)
+            continue
         try:
             payload = _decode(event.data)
         except DECODE_ERRORS:
@@ -85,20 +120,8 @@ def read_responses(draft: Draft, events: Sequence[SseEvent]) -> None:
             draft.token_ends.append(event.end)
         elif payload.delta is not None and payload.type is not None:
             _read_delta(draft, payload, event)
-        elif payload.type in _ENDS:
-            _read_last(draft, event)
         elif payload.type is None or not payload.type.endswith(_REPEATS):
             read_leniently(draft, event, _read_event)
-
-
-def _read_last(draft: Draft, event: SseEvent) -> None:
-    try:
-        end = _decode_end(event.data)
-    except DECODE_ERRORS:
-        read_leniently(draft, event, _read_event)
-        return
-    _read_end(draft, msgspec.to_builtins(end.response), end.type.removeprefix("response."))
-    draft.finish_end = event.end
 
 
 def _read_delta(draft: Draft, payload: _Event, event: SseEvent) -> None:
@@ -165,7 +188,7 @@ def _tool_call(draft: Draft, item: dict[str, Any], arguments: str) -> Kind:
 def read_responses_body(draft: Draft, body: bytes) -> None:
     """A whole response object, as one event."""
     try:
-        _read_response(draft, parse_object(body), body)
+        _read_response(draft, whole_object(_decode_whole, body, needed="output"), body)
     except PayloadError as e:
         draft.reject(explained(e, body))
 
@@ -252,6 +275,7 @@ RESPONSES = Dialect(
     body=_body,
     read_events=read_responses,
     read_body=read_responses_body,
+    long_events=True,
     limit_field="max_output_tokens",
     usual_finishes=("completed", "max_output_tokens"),
 )
