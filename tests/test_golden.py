@@ -204,7 +204,7 @@ def _completeness(df: Any) -> dict[str, Any]:
         "unsent": 4,
         "missing": {"w2": 3},
         "lost": ["w2"],
-        "torn": ["batches.frames: bytes 10 to 20 are no frame"],
+        "torn": ["batches.frames: bytes 10 to 20 are not a frame"],
         "faults": {"w2": ["it reported 5 finished requests, after 9"]},
         "messages_dropped": 7,
         "messages_dropped_by": {"w2": {"llm_batch": 2, "llm_done": 1}, "stranger": {"llm_ping": 4}},

@@ -16,7 +16,7 @@ LARGE_MODULES: dict[str, int] = {
     "client/stream.py": 461,
     "core/batch.py": 325,
     "metrics/stats/censoring.py": 326,
-    "store/frames.py": 340,
+    "store/frames.py": 339,
     "wire/draft.py": 306,
 }
 LARGE_FUNCTIONS: dict[str, int] = {

@@ -1,1 +1,1 @@
-"""The ``llm-locust`` command: one module a subcommand."""
+"""The ``llm-locust`` command: one module per subcommand."""

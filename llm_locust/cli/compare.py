@@ -1,4 +1,4 @@
-"""``llm-locust compare``: its options, and what it prints and writes."""
+"""``llm-locust compare``: its options and output."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ from llm_locust.report.render.markdown import markdown_of
 from llm_locust.store import StoreError, write_text
 
 DESCRIPTION = (
-    "Set two runs against each other and say which differences are beyond noise; of several runs show "
+    "Compare two runs and report which differences are beyond noise; for several runs, report "
     "how figures moved over time. Exit code 1 when a gate broke beyond noise, or "
     "when the runs cannot show whether it held."
 )
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gate-unknown",
         choices=("fail", "pass"),
         default="fail",
-        help="what becomes of a gate where the runs cannot show whether it held: too few samples, or too "
+        help="result of a gate if the runs cannot show whether it held: too few samples, or too "
         "much noise (%(default)s)",
     )
     parser.add_argument("--slo", metavar="TEXT", help="limits that all runs are judged by (the first run's)")
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare and print. Gives the exit code: 0, 1 for a gate that failed, 2 for what cannot be compared."""
-    # Here and not above: the options take longer to import than the help of this command is to be read.
+    """Compare and print. Return the exit code: 0, 1 for a failed gate, 2 for runs that cannot be compared."""
+    # Imported here: the options take longer to import than this command's help.
     from llm_locust.options.table import NOT_LOAD
 
     paths: Sequence[Path] = [args.base, *args.new]
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_page(path: Path, outcome: Outcome) -> None:
-    # Here and not above: plotly takes longer to import than two runs to compare.
+    # Imported here: plotly takes longer to import than a comparison of two runs.
     from llm_locust.report.compare.page import page
 
     try:

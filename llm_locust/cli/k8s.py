@@ -1,4 +1,4 @@
-"""``llm-locust k8s render``: the manifests of a run, made from its scenario."""
+"""``llm-locust k8s render``: manifests of a run from its scenario."""
 
 import argparse
 import shutil
@@ -15,7 +15,7 @@ from llm_locust.scenario import load_scenario
 
 DESCRIPTION = "Kubernetes: `llm-locust k8s render --scenario s.yaml --workers 20 | kubectl apply -f -`."
 
-#: What renders an overlay: a program, and its words before the folder.
+#: Programs that render an overlay, with their arguments before the folder.
 _RENDERERS = {"kubectl": ["kustomize"], "kustomize": ["build"]}
 
 
@@ -53,26 +53,31 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
 
 def _add_place(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--namespace", metavar="NAME", help="one that is there (default: llm-locust, which is made)"
+        "--namespace", metavar="NAME", help="an existing one (default: llm-locust, which is created)"
     )
     group.add_argument("--image", metavar="IMAGE", help="name with tag or digest (default: llm-locust:0.1.0)")
-    group.add_argument("--api-key-secret", metavar="SECRET/KEY", help="where the target's API key is")
+    group.add_argument("--api-key-secret", metavar="SECRET/KEY", help="Secret with the target's API key")
     group.add_argument(
         "--pod-discovery",
         action="store_true",
         help="let the master list pods, for --metrics-url k8s:app=vllm:8000",
     )
-    group.add_argument("--upload", metavar="TO", help="where the run goes: s3://bucket/prefix, gs://bucket")
+    group.add_argument(
+        "--upload", metavar="TO", help="destination of the run: s3://bucket/prefix, gs://bucket"
+    )
     group.add_argument(
         "--upload-secret", metavar="SECRET", help="credentials for it, as environment variables"
     )
     group.add_argument(
-        "--write", type=Path, metavar="DIR", help="make the overlay itself there, and render nothing"
+        "--write",
+        type=Path,
+        metavar="DIR",
+        help="write the overlay to this folder, and render nothing",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the manifests, or write the overlay. Gives the exit code: 0, or 2 where it cannot be done."""
+    """Print the manifests, or write the overlay. Return the exit code: 0, or 2 on failure."""
     try:
         plan = _plan(args)
         if args.write is not None:
@@ -88,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def render(folder: Path) -> str:
-    """The manifests of a kustomize overlay.
+    """Render the manifests of a kustomize overlay.
 
     Raises:
-        RenderError: no program that renders it, or what it said.
+        RenderError: there is no program to render it, or the program failed.
     """
     found = [(path, words) for name, words in _RENDERERS.items() if (path := shutil.which(name))]
     if not found:
@@ -109,7 +114,7 @@ def render(folder: Path) -> str:
 def _plan(args: argparse.Namespace) -> OverlayPlan:
     scenario = load_scenario(args.scenario, GRAMMAR)
     if args.overlay == "demo" and args.target is not None:
-        raise RenderError("--target beside --overlay demo, which has a target of its own")
+        raise RenderError("--target with --overlay demo, which has a target of its own")
     return OverlayPlan(
         scenario=scenario,
         workers=args.workers,
@@ -128,7 +133,7 @@ def _plan(args: argparse.Namespace) -> OverlayPlan:
 
 def _write(plan: OverlayPlan, folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RenderError(f"--write: {str(folder)!r} is there already: remove it, or name another folder")
+        raise RenderError(f"--write: {str(folder)!r} exists already: remove it, or name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_overlay(plan, folder)
 

@@ -1,4 +1,4 @@
-"""The ``llm-locust`` command: what is done with runs beside making them."""
+"""The ``llm-locust`` command: tools for runs that were made."""
 
 import argparse
 import sys
@@ -19,14 +19,14 @@ from llm_locust.store import merge
 
 
 class _CommandParser(argparse.ArgumentParser):
-    """Says in one line what was wrong with the arguments; ``--help`` has the usage."""
+    """Reports in one line what is wrong with the arguments; ``--help`` has the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code: 0 fine, 1 a gate broke, 2 usage error, 3 measurement
+    """Run one command and return its exit code: 0 success, 1 a gate broke, 2 usage error, 3 measurement
     invalid, 4 records missing or the run cut short.
 
     Raises:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """The parser, with the options of ``command`` where these need a library to be imported."""
+    """Make the parser, with the options of ``command`` if these need a library to be imported."""
     parser = _CommandParser(prog="llm-locust", description="Load tests of LLM inference: reports and tools.")
     parser.add_argument("--version", action="version", version=f"llm-locust {version('llm-locust')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -53,10 +53,10 @@ def _parser(command: str) -> argparse.ArgumentParser:
     )
     compare_command.add_arguments(between)
     between.set_defaults(run_command=compare_command.run)
-    _add_merge(commands.add_parser("merge", help="make a run of what its master and workers have left"))
+    _add_merge(commands.add_parser("merge", help="merge what a run's master and workers have left"))
     bounds = commands.add_parser(
         "roofline",
-        help="what no engine on given GPUs can be faster than",
+        help="bounds of any engine on given GPUs",
         description=roofline_command.DESCRIPTION,
     )
     roofline_command.add_arguments(bounds)
@@ -66,13 +66,13 @@ def _parser(command: str) -> argparse.ArgumentParser:
     )
     keys.set_defaults(run_command=schema_command.run)
     options = commands.add_parser(
-        "options", help="list the options that a locustfile has beside Locust's own"
+        "options", help="list the options that a locustfile has in addition to Locust's own"
     )
     options.set_defaults(run_command=_options)
     k8s = commands.add_parser("k8s", help="manifests for Kubernetes, made from a scenario")
     if command == "k8s":
         _add_k8s(k8s)
-    upload = commands.add_parser("upload", help="copy a run to an object store, or go on with it")
+    upload = commands.add_parser("upload", help="copy a run to an object store, or continue an upload")
     if command == "upload":
         _add_upload(upload)
     sim = commands.add_parser("sim", help="serve a simulated deployment to test against")
@@ -83,8 +83,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Make a run directory of what is left of a run whose master died, or that lacks batches: run "
-        "directories and workers' spools, in any order, with all below them. Then report on it."
+        "Make a run directory from what is left of a run whose master died, or that lacks batches: run "
+        "directories and workers' spools, in any order, searched recursively. Then report on it."
     )
     parser.add_argument(
         "sources", type=Path, nargs="+", metavar="DIR", help="run directory, spool, or file of frames"
@@ -98,7 +98,7 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sim(parser: argparse.ArgumentParser) -> None:
-    # Here and not above: aiohttp takes longer to import than a report takes to make.
+    # Imported here: aiohttp takes longer to import than a report takes to make.
     from llm_locust.sim import command
 
     parser.description = command.DESCRIPTION
@@ -115,7 +115,7 @@ def _add_k8s(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_upload(parser: argparse.ArgumentParser) -> None:
-    # Here and not above: object stores' clients start threads when they are imported.
+    # Imported here: object stores' clients start threads on import.
     from llm_locust.cli import upload as upload_command
 
     parser.description = upload_command.DESCRIPTION
@@ -143,7 +143,7 @@ def _refuse(command: str, reason: Exception | str) -> int:
 
 
 def _options(args: argparse.Namespace) -> int:
-    # Here and not above: Locust takes long to import, and patches the standard library.
+    # Imported here: Locust takes long to import, and patches the standard library.
     from llm_locust.options.parser import options_help
 
     with printing():

@@ -1,4 +1,4 @@
-"""``llm-locust report``: a run's report again from its records, with other limits where they are given."""
+"""``llm-locust report``: a run's report from its records, with other limits if given."""
 
 import argparse
 import sys
@@ -27,9 +27,9 @@ from llm_locust.report.run.so_far import open_so_far
 from llm_locust.store import StoreError, create_run_dir, holds_a_run, write_text
 
 DESCRIPTION = (
-    "Compute a report from the records of a run again, with other limits, another window or of some of "
-    "its requests where that is asked for, and print it. A plain report is written into the run "
-    "directory; any other leaves the run's own report as it is, and is written where --out says."
+    "Compute a report from a run's records again, with other limits, another window or for some of "
+    "its requests, and print it. A plain report is written into the run "
+    "directory; any other leaves the run's own report unchanged, and is written to --out."
 )
 
 FORMATS = ("console", "json", "md", "vllm", "junit")
@@ -53,16 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="run directory, such as runs/demo; several are one population; spools and the directory of a "
-        "run that was not finished are merged first",
+        help="run directory, such as runs/demo; several are one population; spools and the directory of an "
+        "unfinished run are merged first",
     )
     _add_questions(parser.add_argument_group("what is asked"))
     told = parser.add_argument_group("how it is told")
-    told.add_argument("--so-far", action="store_true", help="the run still goes on: report on what has come")
+    told.add_argument("--so-far", action="store_true", help="report on the records so far of a running run")
     told.add_argument(
         "--skip-bad",
         action="store_true",
-        help="leave out what of a damaged run cannot be read: its records are then missing",
+        help="leave out the unreadable part of a damaged run: its records are then missing",
     )
     told.add_argument("--format", choices=FORMATS, default="console", help="what is printed (%(default)s)")
     told.add_argument(
@@ -99,13 +99,13 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
         type=_parsed(parse_dimensions),
         default=(),
         metavar="LIST",
-        help=f"tell the figures by these too, such as replica,turn: {', '.join(DIMENSIONS)}",
+        help=f"break the figures down by these, such as replica,turn: {', '.join(DIMENSIONS)}",
     )
     asked.add_argument(
         "--quality-baseline",
         type=Path,
         metavar="RUN",
-        help="a run of the same prompts, on an idle server for instance: accuracy is set beside its own",
+        help="a run of the same prompts, such as on an idle server, whose accuracy is shown for comparison",
     )
     asked.add_argument(
         "--where",
@@ -114,15 +114,13 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
     )
     for name, meaning in _PRICES.items():
         asked.add_argument(f"--{name.replace('_', '-')}", type=float, metavar="N", help=meaning)
-    asked.add_argument("--gpu-type", metavar="NAME", help="the GPU that serves, as h100: for MFU and MBU")
-    asked.add_argument(
-        "--model-shape", metavar="FILE", help="the model that is served, as in examples/models"
-    )
+    asked.add_argument("--gpu-type", metavar="NAME", help="the GPU type, as h100: for MFU and MBU")
+    asked.add_argument("--model-shape", metavar="FILE", help="the model's shape, as in examples/models")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report, and give the exit code: see :func:`~llm_locust.metrics.summary.exit_code`; 2 for what
-    cannot be read or answered."""
+    """Report, and return the exit code: see :func:`~llm_locust.metrics.summary.exit_code`; 2 for input that
+    cannot be read or options that cannot be used."""
     try:
         _refuse_senseless(args)
         question = _question(args)
@@ -140,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
             _write(args, directory, analysis, text)
     except (UnicodeDecodeError, pa.ArrowException, ArithmeticError, LookupError) as e:
         runs = ", ".join(map(str, args.runs))
-        _say(f"the records of {runs} hold a value that none can have: {one_line(e)}")
+        _say(f"the records of {runs} hold an invalid value: {one_line(e)}")
         return 2
     except (ValueError, OSError) as e:
         _say(one_line(e))
@@ -165,7 +163,7 @@ def _question(args: argparse.Namespace) -> Question:
 
 
 def _roof(args: argparse.Namespace) -> dict[str, Any] | None:
-    """The roofline's options that were given; the number of GPUs alone asks for none."""
+    """Options of the roofline that were given; the number of GPUs alone requests none."""
     given = {name: getattr(args, name) for name in ("gpu_type", "model_shape", "gpus")}
     given = {name: value for name, value in given.items() if value is not None}
     return None if given.keys() <= {"gpus"} else given
@@ -175,7 +173,7 @@ def _refuse_senseless(args: argparse.Namespace) -> None:
     if args.warmup is not None and not isinstance(args.window, str):
         raise ValueError("--warmup and a window FROM-TO: give one of them, FROM leaves the warm-up out")
     if args.so_far and len(args.runs) != 1:
-        raise ValueError("--so-far takes one run: that which still goes on")
+        raise ValueError("--so-far takes one run: the one that still goes on")
     if args.save_detailed and args.format != "vllm":
         raise ValueError("--save-detailed adds lists to --format vllm only: leave it out")
     if args.out is not None and holds_a_run(args.out):
@@ -183,7 +181,7 @@ def _refuse_senseless(args: argparse.Namespace) -> None:
 
 
 def _directory(args: argparse.Namespace, source: Source, question: Question) -> Path | None:
-    """Where the reports are written: --out, or the directory of the run whose own report it is."""
+    """Directory of the reports: --out, or that of the run if this is its own report."""
     if args.out is not None:
         return Path(args.out)
     own = question.is_plain and len(source.runs) == 1 and not source.merged
@@ -191,7 +189,7 @@ def _directory(args: argparse.Namespace, source: Source, question: Question) -> 
 
 
 def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
-    """What is printed; None of the console's report, which depends on the terminal."""
+    """Text to print; None for the console's report, which depends on the terminal."""
     match args.format:
         case "json":
             return shown_json(as_json(analysis.summary), indent=2) + "\n"
@@ -231,7 +229,7 @@ def _print(
         else:
             sys.stdout.write(text)
     if directory is None:
-        _say("nothing was written, the run's own report stays as it is; --out DIR keeps this one")
+        _say("nothing was written, the run's own report is unchanged; --out DIR keeps this one")
     elif not own:
         _say(f"written into {str(directory)!r}")
 
@@ -241,7 +239,7 @@ def _say(text: str) -> None:
 
 
 def _parsed(read: Callable[[str], T]) -> Callable[[str], T]:
-    """A type of argparse, which says what was wrong with a text."""
+    """A type of argparse that reports what is wrong with a text."""
 
     def parse(text: str) -> T:
         try:

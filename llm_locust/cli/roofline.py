@@ -1,4 +1,4 @@
-"""``llm-locust roofline``: what no engine on these GPUs can be faster than."""
+"""``llm-locust roofline``: bounds of any engine on given GPUs."""
 
 import argparse
 import sys
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the bounds. Gives the exit code: 0, or 2 for what has none."""
+    """Print the bounds. Return the exit code: 0, or 2 if there are none."""
     try:
         roof = Roof(read_model(args.model), gpu_named(args.gpu), args.gpus)
         found = answer(
@@ -94,10 +94,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_bounds(found: Part, file: TextIO, width: int | None = None) -> None:
-    """Print what :func:`~llm_locust.roofline.answer.answer` gives.
+    """Print the result of :func:`~llm_locust.roofline.answer.answer`.
 
     Args:
-        width: columns; None takes the terminal's, or 80 where there is none.
+        width: columns; default: the terminal's, or 80 without one.
     """
     gpu = found["gpu"]
     title = f"Roofline of {clean(found['model']['name'])} on {gpu['gpus']:g} × {gpu['name']}"
@@ -107,7 +107,7 @@ def print_bounds(found: Part, file: TextIO, width: int | None = None) -> None:
 
 
 def _facts(found: Part) -> Table:
-    """What the bounds are made of, each with its figures."""
+    """Terms of the bounds, each with its figures."""
     model, gpu, cache, load = found["model"], found["gpu"], found["kv_cache"], found["load"]
     active = model["active_parameters"] / _GIGA
     mixture = (
@@ -141,7 +141,7 @@ _HEADS = (
 )
 _TEXTS = ("\nStep", "bound\nby")
 _WIDE = "tokens/s\nof each"
-#: Left out where the widest figures fit on no narrow terminal: the milliseconds beside it say the same.
+#: Left out if the widest figures do not fit on a narrow terminal: the milliseconds show the same.
 _LEAST_MISSED = "\nTFLOP"
 
 
@@ -200,7 +200,7 @@ def _notes(found: Part) -> Iterator[str]:
     if ridge is None:
         yield "decoding is bound by memory at any batch: a token's KV takes longer than its operations"
     else:
-        yield f"decoding is bound by FLOP/s from a batch of {count(ridge)} on: tokens/s grow no more"
+        yield f"decoding is bound by FLOP/s from a batch of {count(ridge)} on: tokens/s do not grow further"
     if model["experts"]:
         yield "of the experts those are read that the tokens of a step choose, if they choose evenly"
     if model["embedding_bytes"]:
@@ -215,5 +215,5 @@ def _batches(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f'"{text}" is no list of batches: write numbers, as 1,8,32'
+            f'"{text}" is not a list of batches: write numbers, as 1,8,32'
         ) from None

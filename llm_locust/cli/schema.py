@@ -13,7 +13,7 @@ DESCRIPTION = (
 
 
 def run(_: argparse.Namespace) -> int:
-    """Print the schema. Gives the exit code, 0."""
+    """Print the schema. Return the exit code, 0."""
     with printing():
         sys.stdout.write(schema_text())
     return 0

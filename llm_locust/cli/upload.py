@@ -1,4 +1,4 @@
-"""``llm-locust upload``: a run directory to an object store, or on with an upload that broke off."""
+"""``llm-locust upload``: a run directory to an object store; continues an interrupted upload."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from llm_locust.store.upload.destination import UploadError
 from llm_locust.store.upload.transfer import RetryPolicy, upload_run
 
 DESCRIPTION = (
-    "Copy a run directory to TO/<run id>, the manifest last. What is there already is not sent again. "
+    "Copy a run directory to TO/<run id>, the manifest last. Files that are there are not sent again. "
     "Credentials come from the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
     "GOOGLE_APPLICATION_CREDENTIALS."
 )
@@ -28,12 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_attempts,
         default=RetryPolicy().attempts,
         metavar="N",
-        help="how often each step is tried before it is given up (%(default)s)",
+        help="attempts of each step (%(default)s)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Upload, and say in one line what was done. Gives the exit code: 0, or 2 where not all is there."""
+    """Upload, and print the result in one line. Return the exit code: 0, or 2 if the upload is incomplete."""
     try:
         done = upload_run(args.run, args.to, RetryPolicy(attempts=args.attempts))
     except (UploadError, StoreError) as e:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command by itself, for a process whose event loop must stay free: it starts another one for it."""
+    """The command alone, for a caller whose event loop must stay free and that starts it as a process."""
     parser = argparse.ArgumentParser(prog="python -m llm_locust.cli.upload", description=DESCRIPTION)
     add_arguments(parser)
     return run(parser.parse_args(argv))

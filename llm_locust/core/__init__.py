@@ -1,1 +1,1 @@
-"""Values that every part of the package shares: a request's record, batches of them, the manifest."""
+"""Values shared by all parts of the package: a request's record, batches of records, the manifest."""

@@ -1,7 +1,7 @@
-"""Arrow arrays made of Python values, and read as numpy arrays, by their buffers.
+"""Conversion between Python values, numpy arrays and Arrow arrays, through their buffers.
 
 ``pa.array`` and ``to_numpy`` import pandas wherever it is installed: half a second and 54 MiB in each worker,
-which has no use for it.
+which does not need it.
 """
 
 from array import array
@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-#: The type code of :mod:`array` for each integer type of Arrow. It refuses a float, and what does not fit.
+#: Type code of :mod:`array` for each integer type of Arrow. It refuses floats and values out of range.
 _CODES = {pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
 
 
 def from_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """An array of integers, truths or texts; None is null.
+    """Make an array of integers, booleans or texts; None is null.
 
     Raises:
-        OverflowError, TypeError: a value that the type cannot hold.
+        OverflowError, TypeError: the type cannot hold a value.
     """
     nulls = values.count(None)
     if nulls == len(values):
@@ -39,7 +39,7 @@ def from_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def from_lists(lists: Sequence[NDArray[np.int64] | None], type_: pa.ListType) -> pa.Array:
-    """An array of lists of integers; None is null."""
+    """Make an array of lists of integers; None is null."""
     lengths = [0 if own is None else len(own) for own in lists]
     ends = np.cumsum([0, *lengths]).astype(np.int32)
     values = np.concatenate([np.empty(0, np.int64), *(own for own in lists if own is not None)])
@@ -52,7 +52,7 @@ def from_lists(lists: Sequence[NDArray[np.int64] | None], type_: pa.ListType) ->
 
 
 def from_numpy(values: NDArray[Any]) -> pa.Array:
-    """An array of truths or of 64-bit integers, without nulls."""
+    """Make an array of booleans or of 64-bit integers, without nulls."""
     if values.dtype == np.bool_:
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
     whole = np.ascontiguousarray(values, dtype=np.int64)
@@ -60,7 +60,7 @@ def from_numpy(values: NDArray[Any]) -> pa.Array:
 
 
 def values_of(column: pa.Array) -> NDArray[Any]:
-    """The numbers or truths of an array; where it is null, anything."""
+    """Numbers or booleans of an array; undefined where it is null."""
     buffer, start, stop = column.buffers()[1], column.offset, column.offset + len(column)
     if buffer is None or start == stop:
         return np.empty(0, dtype=column.type.to_pandas_dtype())
@@ -70,7 +70,7 @@ def values_of(column: pa.Array) -> NDArray[Any]:
 
 
 def known_of(column: pa.Array) -> NDArray[np.bool_] | None:
-    """Where an array is not null; None where it has no null."""
+    """Mask of the values that are not null; None if there is no null."""
     if not column.null_count:
         return None
     return _truths(column.buffers()[0], column.offset, column.offset + len(column))

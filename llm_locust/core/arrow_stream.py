@@ -1,8 +1,8 @@
-"""Arrow IPC streams of unknown origin into tables that can be used.
+"""Arrow IPC streams of unknown origin, checked before use.
 
-Arrow takes a stream's word for much: a buffer says itself how large it is unpacked, and an index, an
-offset or a length that points outside of its data is found by a full validation only, else by a crash.
-So here what would be unpacked is added up first, and each table is validated before anything uses it.
+Arrow trusts a stream: a buffer declares its own unpacked size, and an index, an offset or a length that
+points outside of its data is detected only by a full validation, or by a crash. So the unpacked sizes are
+added up first, and each table is validated before anything uses it.
 """
 
 import struct
@@ -10,31 +10,31 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-#: Most bytes of one stream, unpacked. A worker's batch of 3 s has a few MB.
+#: Most unpacked bytes of one stream. A worker's batch of 3 s has a few MB.
 MAX_UNPACKED_BYTES = 256 << 20
 
-# Fields of the flatbuffers tables in Arrow's format/Message.fbs, by their place.
+# Field numbers of the flatbuffers tables in Arrow's format/Message.fbs.
 _HEADER_TYPE, _HEADER = 1, 2
 _DICTIONARY_DATA = 1
 _BUFFERS, _COMPRESSION = 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
-_NOT_PACKED = -1  # stands for its unpacked length in front of a buffer that is stored as it is
+_NOT_PACKED = -1  # in place of the unpacked length, for a buffer that is stored unpacked
 
 
 class StreamError(ValueError):
-    """Bytes that are no stream that can be used; the text says why."""
+    """Bytes that are not a usable stream; the text says why."""
 
 
 def read_stream(data: bytes, schema: pa.Schema, max_unpacked_bytes: int = MAX_UNPACKED_BYTES) -> pa.Table:
-    """The table of a whole stream, every value of which can be used.
+    """Read a whole stream as a table whose values are all valid.
 
     Args:
-        schema: columns of these names must have these types, and no nulls where they must not be null;
-            others are let pass.
+        schema: columns of these names must have these types, and no nulls in fields that are not nullable;
+            other columns are not checked.
 
     Raises:
-        StreamError: not a whole stream, too large when it is unpacked, or damaged inside.
+        StreamError: not a whole stream, too large when unpacked, or damaged inside.
     """
     try:
         size = sum(_unpacked_bytes(message) for message in _messages(data))
@@ -62,7 +62,7 @@ def _messages(data: bytes) -> Iterator[pa.ipc.Message]:
 
 
 def _unpacked_bytes(message: pa.ipc.Message) -> int:
-    """What the buffers of a message say that they have when they are unpacked."""
+    """Sum of the unpacked sizes that the buffers of a message declare."""
     if message.body is None:
         return 0
     flat = bytes(message.metadata)
@@ -99,15 +99,15 @@ def _buffer_bytes(body: pa.Buffer, offset: int, length: int, *, packed: bool) ->
     if not packed:
         return length
     if length < 8:
-        raise StreamError(f"a packed buffer of {length} bytes does not say what it has unpacked")
+        raise StreamError(f"a packed buffer of {length} bytes does not declare its unpacked size")
     unpacked = int.from_bytes(bytes(body[offset : offset + 8]), "little", signed=True)
     if unpacked < _NOT_PACKED:
-        raise StreamError(f"a packed buffer says that it has {unpacked} bytes unpacked")
+        raise StreamError(f"a packed buffer declares {unpacked} unpacked bytes")
     return length - 8 if unpacked == _NOT_PACKED else unpacked
 
 
 def _field(flat: bytes, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffers table is; None where the table does not have it."""
+    """Position of a field in a flatbuffers table; None if the table does not have it."""
     vtable = table - struct.unpack_from("<i", flat, table)[0]
     if vtable < 0:
         raise StreamError("the metadata of a message points outside of itself")
@@ -125,7 +125,7 @@ def _u32(flat: bytes, at: int) -> int:
 
 def _check_types(found: pa.Schema, schema: pa.Schema) -> None:
     if len(set(found.names)) != len(found.names):
-        raise StreamError("a column is there twice")
+        raise StreamError("a column appears twice")
     for field in found:
         if field.name in schema.names and field.type != schema.field(field.name).type:
             wanted = schema.field(field.name).type
@@ -144,4 +144,4 @@ def _check_nulls(table: pa.Table, schema: pa.Schema) -> None:
             elif pa.types.is_list(field.type):
                 nulls += chunk.flatten().null_count
         if nulls:
-            raise StreamError(f"column {name!r} has {nulls} nulls, where none may be")
+            raise StreamError(f"column {name!r} has {nulls} nulls, where none is allowed")

@@ -1,7 +1,7 @@
-"""Many requests as columns: what travels, what is stored, what metrics are computed from.
+"""Many requests as columns: for transport, storage and metrics.
 
-A :class:`RecordBatch` wraps one Arrow table of the fixed :data:`SCHEMA`. Arrow's nulls are
-the only "undefined": the numpy accessors turn them into NaN, never into 0.
+A :class:`RecordBatch` wraps one Arrow table of the fixed :data:`SCHEMA`. Arrow's nulls are the only
+"undefined": the numpy accessors turn them into NaN, never into 0.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,16 +19,16 @@ from llm_locust.core.record import MAX_ARRIVALS, MOMENTS, Outcome, RequestRecord
 
 SCHEMA_VERSION = 1
 
-#: Rows that are worked on at a time: with 100 tokens each, 13 MB of arrivals.
+#: Rows processed at a time: with 100 tokens each, 13 MB of arrivals.
 PART_ROWS = 1 << 14
 
-#: A larger batch travels as it is.
+#: Size in bytes above which a batch is sent uncompressed.
 _COMPRESSED_BYTES = 1 << 20
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
-#: One row a request. Columns carry the names of :class:`RequestRecord`'s fields, but for
-#: ``class`` (``slo_class`` there) and ``worker``, which the recorder knows.
+#: One row per request. Columns have the names of :class:`RequestRecord`'s fields, except ``class``
+#: (``slo_class`` there) and ``worker``, which the recorder adds.
 SCHEMA = pa.schema(
     [
         pa.field("request_id", pa.string(), nullable=False),
@@ -119,13 +119,13 @@ class Ragged:
 
 @dataclass(frozen=True, slots=True)
 class RecordBatch:
-    """Requests as columns. Immutable; every operation gives a new batch."""
+    """Requests as columns. Immutable; every operation returns a new batch."""
 
     table: pa.Table
 
     @classmethod
     def from_records(cls, records: Sequence[RequestRecord], worker: str) -> "RecordBatch":
-        """One row a record, in order. ``worker`` names the process that made them."""
+        """Make one row per record, in order. ``worker`` is the name of the process that made them."""
         columns: dict[str, pa.Array] = {
             name: from_values([getattr(r, attribute) for r in records], _plain(SCHEMA.field(name).type))
             for name, attribute in _FIELDS
@@ -141,10 +141,10 @@ class RecordBatch:
 
     @classmethod
     def warm_up(cls) -> None:
-        """Make and read one batch: the first one loads for a sixth of a second, better now than midway.
+        """Make and read one batch. The first one takes a sixth of a second, too long during the load.
 
-        From here on Arrow takes its memory from the system: its own allocator keeps what other threads
-        have freed, and a process that runs for days would grow by it.
+        It also makes Arrow use the system's memory allocator: its own keeps what other threads have freed,
+        and a process that runs for days would grow.
         """
         pa.set_memory_pool(pa.system_memory_pool())
         record = RequestRecord(
@@ -160,7 +160,7 @@ class RecordBatch:
 
     @classmethod
     def concat(cls, batches: Iterable["RecordBatch"]) -> "RecordBatch":
-        """All rows, in the order of the batches."""
+        """Concatenate batches, in order."""
         tables = [b.table for b in batches]
         if not tables:
             return cls.empty()
@@ -168,12 +168,12 @@ class RecordBatch:
 
     @classmethod
     def from_table(cls, table: pa.Table, columns: Sequence[str] = SCHEMA.names) -> "RecordBatch":
-        """A batch out of a table read from elsewhere: its ``columns``, in that order.
+        """Make a batch of the ``columns`` of a table read from elsewhere, in that order.
 
-        A column that a file of an earlier version does not have yet is undefined there.
+        A column that a file of an earlier version does not have is undefined there.
 
         Raises:
-            BatchError: another column is missing, or is of another type, or a request has more than
+            BatchError: another column is missing, or has another type, or a request has more than
                 :data:`~llm_locust.core.record.MAX_ARRIVALS` token arrivals.
         """
         absent = [name for name in columns if name not in table.column_names]
@@ -191,13 +191,13 @@ class RecordBatch:
             raise BatchError(f"columns are not of schema version {SCHEMA_VERSION}: {e}") from e
 
     def to_bytes(self) -> bytes:
-        """This batch as one Arrow IPC stream, its buffers LZ4-compressed unless they are large.
+        """Encode as one Arrow IPC stream, its buffers LZ4-compressed unless they are large.
 
         Compressing 200,000 arrivals would hold an event loop for 10 ms.
         """
         sink = pa.BufferOutputStream()
-        # In this thread: on a busy machine waiting for Arrow's own takes three times as long, and each of
-        # them keeps freed memory, so that a worker would grow by megabytes over hours.
+        # In this thread: on a busy machine, waiting for Arrow's threads takes three times as long, and each
+        # of them keeps freed memory, so that a worker would grow by megabytes over hours.
         compression = "lz4" if self.table.nbytes <= _COMPRESSED_BYTES else None
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         with pa.ipc.new_stream(sink, SCHEMA, options=options) as writer:
@@ -206,10 +206,10 @@ class RecordBatch:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "RecordBatch":
-        """The inverse of :meth:`to_bytes`.
+        """Decode the result of :meth:`to_bytes`.
 
         Raises:
-            BatchError: the bytes are not a whole IPC stream of this schema, or one that is damaged inside.
+            BatchError: the bytes are not a whole IPC stream of this schema, or are damaged inside.
         """
         try:
             return cls.from_table(read_stream(data, SCHEMA))
@@ -220,7 +220,7 @@ class RecordBatch:
         return int(self.table.num_rows)
 
     def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator["RecordBatch"]:
-        """The rows in parts of at most :data:`PART_ROWS`, without a copy; see :class:`Requests`."""
+        """Iterate over parts of at most :data:`PART_ROWS` rows, without a copy; see :class:`Requests`."""
         table = self.table.select(columns)
         for start in range(0, max(1, len(self)), PART_ROWS):
             yield RecordBatch(table.slice(start, PART_ROWS))
@@ -243,8 +243,8 @@ class RecordBatch:
         return RecordBatch(table)
 
     def floats(self, name: str) -> NDArray[np.float64]:
-        """A numeric column as float64, null as NaN; beyond 2⁵³ the nearest one, as of a clock that was set by
-        years. Not for wall-clock times: see :meth:`seconds`."""
+        """A numeric column as float64, null as NaN; values beyond 2⁵³ are rounded, as from a clock that is
+        off by years. Not for wall-clock times: see :meth:`seconds`."""
         column = _one_chunk(self.table.column(name).cast(pa.float64(), safe=False))
         values, known = values_of(column), known_of(column)
         return values if known is None else np.where(known, values, np.nan)
@@ -252,14 +252,14 @@ class RecordBatch:
     def seconds(self, name: str, origin_ns: int) -> NDArray[np.float64]:
         """A wall-clock column in seconds after ``origin_ns``, null as NaN.
 
-        The subtraction is done on integers: float64 holds today's epoch time to 256 ns only.
+        The subtraction is done on integers: float64 holds today's epoch time only to 256 ns.
         """
         column = _one_chunk(self.table.column(name))
         seconds, known = (values_of(column) - origin_ns) * 1e-9, known_of(column)
         return seconds if known is None else np.where(known, seconds, np.nan)
 
     def ints(self, name: str) -> NDArray[np.int64]:
-        """A column without nulls as int64 (ValueError where it has one)."""
+        """A column without nulls as int64 (raises ValueError if it has one)."""
         column = self.table.column(name)
         if column.null_count:
             raise ValueError(f"column {name!r} has {column.null_count} nulls")
@@ -269,7 +269,7 @@ class RecordBatch:
         return np.asarray(values_of(_one_chunk(self.table.column(name))), dtype=np.bool_)
 
     def labels(self, name: str) -> Labels:
-        """A text column as codes and names; each name stands once."""
+        """A text column as codes and names; each name occurs once."""
         column = _one_chunk(self.table.column(name).unify_dictionaries())
         codes, known = values_of(column.indices), known_of(column.indices)
         codes = codes if known is None else np.where(known, codes, -1)
@@ -279,11 +279,11 @@ class RecordBatch:
         return [None if v is None else str(v) for v in self.table.column(name).to_pylist()]
 
     def arrivals(self) -> Ragged:
-        """The token events' arrivals of all requests, ns after each request's ``sent_ns``."""
+        """Arrival times of the token events of all requests, ns after each request's ``sent_ns``."""
         return self._ragged("arrivals_ns")
 
     def early(self) -> Ragged:
-        """How much earlier each token event may have come; no list where each is exact, or not known."""
+        """How much earlier each token event may have arrived; no list if all are exact, or unknown."""
         return self._ragged("early_ns")
 
     def _ragged(self, name: str) -> Ragged:
@@ -294,15 +294,15 @@ class RecordBatch:
 
 
 class Requests(Protocol):
-    """All requests of a run, in memory (:class:`RecordBatch`) or read when they are asked for."""
+    """All requests of a run, in memory (:class:`RecordBatch`) or read on request."""
 
     def __len__(self) -> int: ...
 
     def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
-        """All rows in order, part by part; at least one part, which may be empty.
+        """Iterate over all rows in order, part by part; at least one part, which may be empty.
 
-        The parts hold ``columns`` alone. Each call begins anew. However rows are cut into parts,
-        what is computed of them is the same.
+        The parts have only ``columns``. Each call starts from the beginning. Results must not depend on how
+        the rows are split into parts.
         """
         ...
 
@@ -311,11 +311,11 @@ def _check_arrivals(table: pa.Table, columns: Sequence[str]) -> None:
     for name in {"arrivals_ns", "early_ns"}.intersection(columns):
         most = pc.max(pc.list_value_length(table.column(name))).as_py() or 0
         if most > MAX_ARRIVALS:
-            raise BatchError(f"a request has {most:,} values in {name}, at most {MAX_ARRIVALS:,} can be")
+            raise BatchError(f"a request has {most:,} values in {name}, at most {MAX_ARRIVALS:,} are allowed")
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """The column as one array; of a single chunk itself, because ``combine_chunks`` would copy it."""
+    """The column as one array. A single chunk is not copied, as ``combine_chunks`` would do."""
     if column.num_chunks == 0:
         return pa.nulls(0, column.type)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -1,8 +1,4 @@
-"""Durations as text: ``500ms``, ``1.5s``, ``1h``, ``1m30s``. The one grammar of all options and files.
-
-A duration is one or more numbers, each with its unit, from the largest unit to the smallest. Units are
-``ns``, ``us``, ``ms``, ``s``, ``m`` (or ``min``) and ``h``. A plain ``0`` needs no unit.
-"""
+"""Durations as text: ``500ms``, ``1.5s``, ``1h``, ``1m30s``. The one grammar of all options and files."""
 
 import re
 from decimal import Decimal
@@ -29,7 +25,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """A duration in seconds.
+    """Parse a duration, in seconds.
 
     Raises:
         ValueError: names ``text`` and says what is wrong with it.
@@ -41,7 +37,7 @@ def parse_time(text: str) -> float:
 
 
 def parse_time_ns(text: str) -> int:
-    """A duration in whole nanoseconds; raises as :func:`parse_time`."""
+    """Parse a duration, in whole nanoseconds; raises as :func:`parse_time`."""
     parse_time(text)
     return round(_nanoseconds(text))
 

@@ -1,8 +1,8 @@
-"""What is known of a run beside its requests: the content of ``manifest.json``.
+"""Facts of a run in addition to its requests: the content of ``manifest.json``.
 
-Plain values. ``store.py`` reads and writes them, ``metrics/`` computes with them. They come from workers and
-files, so every number has bounds: one beyond them is refused where it is read. NaN and infinity are beyond
-them too, as JSON has neither.
+Plain values, read and written by ``llm_locust.store``. They come from workers and files, so every number has
+bounds and is refused on reading if it exceeds them. NaN and infinity are refused too, because JSON has
+neither.
 """
 
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ from msgspec import Meta
 
 MANIFEST_SCHEMA = 1
 
-#: A double holds every integer up to here.
+#: Double-precision floats hold every integer up to this one.
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 #: A time or a difference of two. The difference of two of these fits into 64 bits.
 Nanoseconds = Annotated[int, Meta(ge=-(2**62), le=2**62)]
 
-#: A time that passed, or a sum of such: 146 years.
+#: A duration, or a sum of durations: up to 146 years.
 Duration = Annotated[int, Meta(ge=0, le=2**62)]
 
 #: Finite, and so are sums and products of two.
 Measure = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
-#: A time and what was measured then.
+#: A time and the value measured then.
 Point = Annotated[list[Measure], Meta(min_length=2, max_length=2)]
 
-#: Points in the course of a run that a process tells of itself.
+#: Most points of a series over a run that a process reports about itself.
 MOST_POINTS = 1024
 
 
@@ -35,10 +35,9 @@ MOST_POINTS = 1024
 class ClockFacts:
     """A worker's clock against the run's time, in nanoseconds.
 
-    ``offset_ns`` is what was added to the worker's clock, ``error_ns`` how far it may be off: half the
-    shortest round trip. ``least_offset_ns`` and ``most_offset_ns`` bound what was measured during
-    the run in ``exchanges`` exchanges; ``steps`` counts the times that this clock was set anew,
-    ``step_ns`` is their sum.
+    ``offset_ns`` is what was added to the worker's clock, ``error_ns`` its error bound: half the shortest
+    round trip. ``least_offset_ns`` and ``most_offset_ns`` are the range measured during the run in
+    ``exchanges`` exchanges; ``steps`` is the number of clock steps, ``step_ns`` their sum.
     """
 
     offset_ns: Nanoseconds
@@ -52,10 +51,11 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCell:
-    """What a process was like for some ``seconds``, which ended ``at_s`` after the epoch by its own clock.
+    """State of a process during ``seconds``, which ended ``at_s`` after the epoch by its own clock.
 
-    ``cpu_percent`` is the largest mean of an interval of it; the others are of all of it. ``steal_percent``
-    is of the CPU time that the machine wanted, ``throttled_percent`` of the periods of its CPU limit.
+    ``cpu_percent`` is the largest mean of an interval in it; the other figures cover all of it.
+    ``steal_percent`` is a share of the CPU time that the machine wanted, ``throttled_percent`` of the periods
+    of its CPU limit.
     """
 
     at_s: Measure
@@ -69,10 +69,10 @@ class HealthCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHealth:
-    """What the run cost a process, and whether it was late: the hub's lag is how much later than asked
-    a timer of its event loop ran. ``None`` is what was not measured. ``rss_mib`` is its memory over time, as
-    pairs of seconds after it took the run up and MiB: few, however long the run is. ``cells`` are the same
-    figures in the course of the run, and few too."""
+    """Load of a process during the run. The hub's lag is how much later than requested a timer of its event
+    loop ran. ``None`` means not measured. ``rss_mib`` is its memory over time, as pairs of seconds since it
+    joined the run and MiB; their number is bounded. ``cells`` are the same figures over the course of the
+    run, also bounded."""
 
     hub_lag_ms_p99: Measure | None = None
     hub_lag_ms_max: Measure | None = None
@@ -88,12 +88,11 @@ class NodeHealth:
 class WorkerFacts:
     """One worker of a run. Times are nanoseconds on the run's axis.
 
-    ``announced`` is the number of requests that the worker last said it had finished,
-    ``None`` where it never said; ``received`` is the number of records in the run. A worker
-    is ``late`` when it joined a run that had begun, ``lost`` when it ended without the final word
-    that all it had was sent, and has ``left`` when it gave that word before the run was stopped.
-    ``faults`` say, in words, what makes its count of records doubtful: a batch that could not be taken,
-    counts that contradict each other.
+    ``announced`` is the number of finished requests in the worker's newest report, ``None`` without a report;
+    ``received`` is the number of records in the run. A worker is ``late`` if it joined a run that had
+    started, ``lost`` if it ended without confirming that it had sent everything, and has ``left`` if it
+    confirmed that before the run was stopped. ``faults`` are reasons to doubt its count of records: a batch
+    that could not be accepted, counts that contradict each other.
     """
 
     id: str
@@ -101,23 +100,23 @@ class WorkerFacts:
     announced: Count | None
     received: Count
     batches: Count = 0
-    resent: Count = 0  # batches that came more than once
-    dropped: Count = 0  # records that neither the worker's disk nor its memory could hold
-    in_flight: Count = 0  # requests under way when the worker was last heard
+    resent: Count = 0  # batches received more than once
+    dropped: Count = 0  # records that fitted neither on the worker's disk nor in its memory
+    in_flight: Count = 0  # requests in flight at the worker's last report
     in_flight_ns: Duration | None = (
-        None  # the sum of their times by the worker's own counter, to its last word
+        None  # sum of their times by the worker's own counter, up to its final counts
     )
     late: bool = False
     lost: bool = False
     left: bool = False
     joined_ns: Nanoseconds | None = None
-    heard_ns: Nanoseconds | None = None  # the last word or sign of life
-    held_back: Count = 0  # requests that --max-in-flight made wait
+    heard_ns: Nanoseconds | None = None  # time of the final counts or the last sign of life
+    held_back: Count = 0  # requests that --max-in-flight delayed
     longest_held_ns: Duration = 0  # the longest wait among them
-    unsent: Count = 0  # requests that were due when the load ended, and had not begun
+    unsent: Count = 0  # requests that were due when the load ended, and had not started
     unsent_warmup: Count = 0  # of these, due before the measured phase
-    unsent_by_class: dict[str, Count] = field(default_factory=dict)  # of the others, by their class
-    cut: Count = 0  # requests under way when the drain ended
+    unsent_by_class: dict[str, Count] = field(default_factory=dict)  # the others, by class
+    cut: Count = 0  # requests in flight when the drain ended
     received_seqs: str = ""  # of the batches, as ranges: 0-17 19 21-30
     faults: list[str] = field(default_factory=list)
     clock: ClockFacts | None = None
@@ -125,20 +124,21 @@ class WorkerFacts:
 
     @property
     def missing(self) -> int:
-        """Records that the worker announced and that did not come."""
+        """Records that the worker announced and that were not received."""
         return max(0, (self.announced or 0) - self.received)
 
     @property
     def unrecorded(self) -> int:
-        """Requests that were sent, as far as is known, and of which the run has no record."""
+        """Requests that were sent, as far as is known, and that have no record in the run."""
         return max(0, (self.announced or 0) + self.in_flight - self.received)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCall:
-    """What was asked of a replica beside the load, and its answer's status; ``error`` says why there is none.
+    """A request to a replica besides the load, and the status of its answer; ``error`` says why there is
+    none.
 
-    ``at_ns`` is a time of the run's axis.
+    ``at_ns`` is a time on the run's axis.
     """
 
     at_ns: Nanoseconds
@@ -154,8 +154,8 @@ class ServerCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeFacts:
-    """The process that scraped the servers' metrics: what ended it before the run did, and when on the
-    run's axis; nothing where nothing did."""
+    """What ended the scraper of the servers' metrics before the run did, and when on the run's
+    axis, if so."""
 
     failure: str = ""
     failed_ns: Nanoseconds | None = None
@@ -163,15 +163,14 @@ class ScrapeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The facts of one run.
+    """Facts of one run.
 
-    Times are nanoseconds on the run's axis, the wall clock of the master as it was when its process
-    began, carried on without steps: ``started_ns`` when the load was
-    asked for, ``stopped_ns`` when it was told to stop, ``ended_ns`` when the last record was in
-    (``None`` while that has not come). ``options`` are the run's settings as text, without
-    secrets. ``stop_reason`` says which rule ended the run, where one did, or what else did that nobody
-    had asked for; ``cut_short`` that it was a fault. ``targets`` are where requests went instead of to
-    ``host``; ``replicas_ready`` those that were waited for, ``ready_s`` for how long.
+    Times are nanoseconds on the run's axis: the master's wall clock at the start of its process, carried on
+    without steps. ``started_ns`` is when the load was requested, ``stopped_ns`` when it was told to stop,
+    ``ended_ns`` when the last record was in (``None`` until then). ``options`` are the run's settings as
+    text, without secrets. ``stop_reason`` is the rule that ended the run, or another event that no user asked
+    for; ``cut_short`` means that it was a fault. ``targets`` replace ``host`` as destinations;
+    ``replicas_ready`` are those that were waited for, for ``ready_s``.
     """
 
     schema: int = MANIFEST_SCHEMA
@@ -205,8 +204,8 @@ class Manifest:
     workers_expected: Count = 1
     workers: list[WorkerFacts] = field(default_factory=list)
     master: NodeHealth = field(default_factory=NodeHealth)
-    clock_steps: Count = 0  # times that the master's own clock was set anew; the run's time does not follow
-    torn: list[str] = field(default_factory=list)  # files of frames that hold bytes which are none, and where
+    clock_steps: Count = 0  # steps of the master's own clock; the run's time does not follow them
+    torn: list[str] = field(default_factory=list)  # files of frames with invalid bytes, and where
     messages_dropped: dict[str, dict[str, Count]] = field(default_factory=dict)  # sender -> kind -> how many
     server_metrics: ScrapeFacts | None = None
     live_check: dict[str, Any] = field(default_factory=dict)
@@ -225,7 +224,7 @@ class Manifest:
 
     @property
     def complete(self) -> bool:
-        """Every worker was there to its end, and everything it announced is here, beyond doubt."""
+        """Whether every worker stayed to its end, and all its announced records are here, without doubt."""
         return (
             len(self.workers) >= self.workers_expected
             and self.workers_lost == 0
@@ -235,5 +234,5 @@ class Manifest:
 
     @property
     def records_lost(self) -> int:
-        """Requests without a record: under way at a worker that died, or records that did not come."""
+        """Requests without a record: in flight at a worker that died, or records that were not received."""
         return sum(w.unrecorded for w in self.workers)

@@ -1,7 +1,7 @@
-"""One request as a value: what was asked, when its bytes came, how it ended.
+"""One request as a value: what was requested, when its bytes arrived, how it ended.
 
-The meaning of every time and count is that of ``docs/metrics.md``. All times of one
-record are of one clock: wall-clock nanoseconds since the epoch (``CLOCK_REALTIME``).
+``docs/metrics.md`` defines every time and count. All times of one record are on one clock: wall-clock
+nanoseconds since the epoch (``CLOCK_REALTIME``).
 """
 
 from dataclasses import dataclass, field, replace
@@ -10,33 +10,33 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-#: Most token events of one record: more than the tokens of the longest answers that models give today. The
-#: client breaks a longer answer off, so that a batch or file with more is not ours.
+#: Most token events of one record: more than the longest answers of today's models have. The client breaks a
+#: longer answer off, so that a batch or file with more was not made by it.
 MAX_ARRIVALS = 200_000
 
 
 class Outcome(StrEnum):
-    """How one request ended. Only ``OK`` enters latency percentiles."""
+    """Result of one request. Only ``OK`` enters latency percentiles."""
 
     OK = "ok"
     HTTP_ERROR = "http_error"  # status >= 400
     API_ERROR = "api_error"  # an error object inside a 200 answer
     CONNECT_ERROR = "connect_error"  # no connection, or it broke before the answer's first byte
-    TIMEOUT = "timeout"  # first byte, gap or total bound was passed
+    TIMEOUT = "timeout"  # a time limit on the first byte, the gap or the total was exceeded
     TRUNCATED = "truncated"  # the stream ended without finish reason or [DONE]
-    INVALID = "invalid"  # a body that is not what the API promises
+    INVALID = "invalid"  # a body that violates the API
     EMPTY = "empty"  # complete, without a token
-    REJECTED = "rejected"  # the user's validator said no
-    CANCELLED = "cancelled"  # given up by the run's end or by the user
-    RESENT = "resent"  # a first try, certainly not worked on; the request has a record of its own
+    REJECTED = "rejected"  # refused by the user's validator
+    CANCELLED = "cancelled"  # ended by the run's end or by the user
+    RESENT = "resent"  # a first try that was certainly not processed; the request has a record of its own
 
 
-#: Outcomes that are no answer to what a user asked, good or bad.
+#: Outcomes that are neither a success nor a failure of the server.
 UNJUDGED = frozenset({Outcome.CANCELLED, Outcome.RESENT})
 
 
 class TokenSource(StrEnum):
-    """Where a record's ``output_tokens`` comes from."""
+    """Origin of a record's ``output_tokens``."""
 
     USAGE = "usage"
     TOKENIZER = "tokenizer"
@@ -49,13 +49,12 @@ def _no_arrivals() -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """Everything known of one request that was sent, or that could not be.
+    """Facts of one request that was sent, or that could not be sent.
 
-    ``None`` means unknown or undefined; it is never written as 0. ``arrivals_ns`` holds
-    the arrival of each token event in nanoseconds after ``sent_ns``, non-decreasing;
-    events that one read completed share a value. A failed request keeps those it has.
-    ``early_ns``, where it is known and not all 0, says for each of them how much earlier than that it
-    may have come, because the program was late and the stamp is that of a later packet.
+    ``None`` means unknown or undefined; it is never written as 0. ``arrivals_ns`` has the arrival of each
+    token event in nanoseconds after ``sent_ns``, non-decreasing; events completed by one read share a value.
+    A failed request keeps those it has. ``early_ns``, if known and not all 0, is for each of them how much
+    earlier it may have arrived, because the program was late and the stamp is that of a later packet.
     """
 
     request_id: str
@@ -69,7 +68,7 @@ class RequestRecord:
     headers_ns: int | None = None
     arrivals_ns: NDArray[np.int64] = field(default_factory=_no_arrivals)
     first_answer_ns: int | None = None  # after sent_ns: first token event that is not reasoning
-    # After sent_ns, events without a token; each is None where there was none at that place.
+    # After sent_ns, events without a token; None if there was none at that position.
     first_chunk_ns: int | None = None  # the first event with choices, before the first token event
     finish_ns: int | None = None  # the event with the finish reason, after the last token event
     last_chunk_ns: int | None = None  # the last event with choices, after the last token event
@@ -85,7 +84,7 @@ class RequestRecord:
     cached_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
-    hidden_tokens: int | None = None  # of output_tokens: reasoning that came in no event
+    hidden_tokens: int | None = None  # part of output_tokens: reasoning that arrived in no event
     token_source: TokenSource = TokenSource.EVENTS
     asked_input_tokens: int | None = None
     asked_output_tokens: int | None = None
@@ -93,30 +92,30 @@ class RequestRecord:
     replica: str | None = None
     peer: str | None = None
     reused: bool = False
-    retries: int = 0  # sendings before this one on stale pooled connections; each has a record, `resent`
+    retries: int = 0  # earlier attempts on stale pooled connections; each has a record, `resent`
     kernel_stamps: bool = False
     client_lag_ns: int | None = None
-    clock_step_ns: int | None = None  # realtime moved against monotonic during the request
+    clock_step_ns: int | None = None  # step of realtime against monotonic during the request
     rtt_ns: int | None = None
     reads: int = 0
     coalesced_reads: int = 0  # reads that completed more than one token event
     bytes_received: int = 0
-    session: str | None = None  # the conversation or trace session that it is a turn of
-    turn: int | None = None  # its place in the session, from 0
-    blocked_ns: int | None = None  # of schedule_delay: waited for a turn that it depends on
-    abandoned: bool = False  # cancelled by the user's own patience, not by the run's end
-    rejected_by: str | None = None  # the validator that said no
-    correct: bool | None = None  # against the expected answer, where the prompt has one
-    prompt_id: str | None = None  # of the dataset's line
+    session: str | None = None  # conversation or trace session that it belongs to
+    turn: int | None = None  # its position in the session, from 0
+    blocked_ns: int | None = None  # part of schedule_delay: waited for a turn that it depends on
+    abandoned: bool = False  # cancelled by the user's patience, not by the run's end
+    rejected_by: str | None = None  # the validator that refused it
+    correct: bool | None = None  # comparison with the expected answer, if the prompt has one
+    prompt_id: str | None = None  # from the dataset's line
     answer_hash: int | None = None  # equal for equal answers
-    early_ns: NDArray[np.int64] | None = None  # how much earlier each token event may have come
+    early_ns: NDArray[np.int64] | None = None  # how much earlier each token event may have arrived
 
 
-#: The moments of a record; all other times count from one of them.
+#: Points in time of a record; all other times are relative to one of them.
 MOMENTS = ("scheduled_ns", "started_ns", "connected_ns", "sent_ns", "headers_ns", "ended_ns")
 
 
 def moved(record: RequestRecord, by_ns: int) -> RequestRecord:
-    """The same request on a clock that is ``by_ns`` ahead: its moments move, its durations do not."""
+    """The same request on a clock that is ``by_ns`` ahead: its points in time move, its durations do not."""
     moments = {name: getattr(record, name) for name in MOMENTS}
     return replace(record, **{name: ns + by_ns for name, ns in moments.items() if ns is not None})

@@ -1,4 +1,4 @@
-"""Files that are written beside their place and put there whole."""
+"""Files that are written next to their destination and moved there when complete."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-#: Ends the name of a file that is not whole yet.
+#: Suffix of a file that is not complete yet.
 PART_SUFFIX = ".part"
 
 _STARTED_S = time.time()
@@ -18,14 +18,14 @@ _STARTED_S = time.time()
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` when the block ends without an error.
+    """Open a new file that replaces ``path`` when the block ends without an error.
 
-    A reader sees the old file or the new one. Until then it has a name beside ``path`` that nobody can
-    guess, and is opened only if nothing has that name: a link that waits in the directory is not followed.
-    What writers that were killed have left of the same file is removed first.
+    A reader sees either the old file or the new one. Until then the file has an unpredictable name next to
+    ``path`` and is created exclusively, so that a link planted in the directory is not followed. Leftovers of
+    the same file from killed writers are removed first.
 
     Raises:
-        OSError: it cannot be made, or cannot take the place.
+        OSError: it cannot be created, or cannot replace the old one.
     """
     _remove_leftovers(path)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART_SUFFIX}")
@@ -52,7 +52,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _remove_dead(part: Path) -> None:
-    with suppress(OSError):  # locked, or gone, or a link, or of another user: it stays
+    with suppress(OSError):  # locked, gone, a link, or another user's: it stays
         if part.lstat().st_mtime >= _STARTED_S:
             return
         descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

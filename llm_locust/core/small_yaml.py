@@ -1,14 +1,14 @@
-"""YAML files of a few lines that a person writes, read without surprises."""
+"""Short YAML files written by people, read safely."""
 
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-#: A longer file is something else.
+#: Size limit of a file in bytes.
 MAX_BYTES = 1 << 16
 
-#: Values and keys, once aliases are replaced by what they stand for.
+#: Most values and keys, with aliases replaced by their content.
 MAX_VALUES = 10_000
 
 _MOST_CHARS = 500
@@ -22,10 +22,10 @@ class SmallYamlError(ValueError):
 
 
 def read_small_yaml(path: Path) -> Any:
-    """What a YAML or JSON file says, as plain values.
+    """Read a YAML or JSON file as plain values.
 
     Raises:
-        SmallYamlError: it cannot be read, is no YAML in UTF-8, or has more than :data:`MAX_BYTES` or
+        SmallYamlError: it cannot be read, is not YAML in UTF-8, or has more than :data:`MAX_BYTES` or
             :data:`MAX_VALUES`.
     """
     text = _text(path)
@@ -33,7 +33,7 @@ def read_small_yaml(path: Path) -> Any:
         content = yaml.safe_load(text)
     except RecursionError:
         raise SmallYamlError("broken YAML: too deep") from None
-    except (yaml.YAMLError, ValueError, OverflowError) as e:  # an escape or a number out of all bounds
+    except (yaml.YAMLError, ValueError, OverflowError) as e:  # an escape or a number out of range
         raise SmallYamlError(f"broken YAML: {e}") from e
     if not _is_small(content):
         raise SmallYamlError(f"with its aliases replaced, it has more than {MAX_VALUES:,} values")
@@ -47,7 +47,7 @@ def _text(path: Path) -> str:
     except (OSError, ValueError) as e:  # ValueError: a path with a null byte
         raise SmallYamlError(f"cannot be read: {getattr(e, 'strerror', None) or e}") from e
     if len(raw) > MAX_BYTES:
-        raise SmallYamlError(f"longer than {MAX_BYTES >> 10} KiB, which no such file needs")
+        raise SmallYamlError(f"longer than the limit of {MAX_BYTES >> 10} KiB")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:

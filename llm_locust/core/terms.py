@@ -1,4 +1,4 @@
-"""Texts of the form ``name op value name op value ...``, and errors that point at a word."""
+"""Texts of the form ``name op value name op value ...``, and errors with the position of a word."""
 
 import difflib
 import re
@@ -17,7 +17,7 @@ class Word:
     position: int
 
     def pointed(self, why: str) -> str:
-        """One line: where the word is, what it is, and ``why`` it is wrong."""
+        """Error line: where the word is, the word, and ``why`` it is wrong."""
         return f'at character {self.position}, "{self.text}": {why}' if self.text else self._lacking(why)
 
     def _lacking(self, why: str) -> str:
@@ -26,7 +26,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One ``name op value``. A part that is not there is an empty word at the place it should have."""
+    """One ``name op value``. A missing part is an empty word at the position where it belongs."""
 
     name: Word
     op: Word
@@ -38,7 +38,7 @@ class Term:
 
 
 def split_terms(text: str) -> list[Term]:
-    """The terms of ``text``. Spaces or commas stand between them; spaces may surround an operator."""
+    """Split ``text`` into terms. Terms are separated by spaces or commas; spaces may surround an operator."""
     terms, at, end = [], 0, len(text)
     while end and (text[end - 1] == "," or text[end - 1].isspace()):
         end -= 1
@@ -46,7 +46,7 @@ def split_terms(text: str) -> list[Term]:
         head = _TERM.match(text, at)
         assert head is not None  # every part of the pattern may be empty
         op = Word(head["op"], (head.start("op") if head["op"] else head.end("name")) + 1)
-        # Without an operator what follows is the next term, not a value.
+        # Without an operator, the next word belongs to the next term, not to this one.
         value = _VALUE.match(text, head.end()) if head["op"] else None
         found = value[0] if value else ""
         after = head.end("op") if head["op"] else head.end("name")
@@ -57,7 +57,7 @@ def split_terms(text: str) -> list[Term]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``did you mean "x"? ``, or nothing where no known word is near."""
+    """Suggestion ``did you mean "x"? ``, or an empty text if no known word is similar."""
     matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
     return f'did you mean "{matches[0]}"? ' if matches else ""
 

@@ -1,1 +1,1 @@
-"""The system under test from its side: whether it is ready, what its replicas say, which of them is asked."""
+"""The system under test: its readiness, its replicas' metrics, the choice of a replica."""

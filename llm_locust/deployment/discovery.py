@@ -1,8 +1,8 @@
-"""The pods of a Kubernetes cluster that a label selector names, with their addresses, as they are now.
+"""Pods of a Kubernetes cluster that match a label selector, with their current addresses.
 
-The API server is asked with the pod's own service account, by the standard library's HTTP: this blocks, and
-is for a process that has no event loop (:mod:`llm_locust.deployment.scraper`). The service account needs the
-right to list pods, which the manifests give by the component ``pod-discovery`` only.
+The API server is queried with the pod's own service account, by the standard library's HTTP. This blocks, and
+is for a process without an event loop (:mod:`llm_locust.deployment.scraper`). The service account needs the
+right to list pods, which only the component ``pod-discovery`` of the manifests grants.
 """
 
 import os
@@ -25,34 +25,34 @@ from llm_locust.deployment.endpoints import targets_of as targets_of_url
 from llm_locust.deployment.fetch import FetchError, fetch
 from llm_locust.wire.payload import DECODE_ERRORS
 
-#: Where the kubelet puts a pod's token, which it renews, the cluster's certificates and the namespace.
+#: Folder of a pod's token, which the kubelet renews, the cluster's certificates and the namespace.
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-#: Bound of one request to the API server.
+#: Timeout of one request to the API server.
 TIMEOUT_S = 5.0
 
-#: Pods of one page of the API server's answer: some 5 MB at most.
+#: Pods on one page of the API server's answer: some 5 MB at most.
 _PAGE = 250
 
 _ANNOTATION = "prometheus.io/"
 
-#: Of a pod's ports that are not said otherwise: those of these names, in this order, or the only one.
+#: Default port of a pod: one with these names, in this order, or the only one.
 _USUAL_PORTS = ("metrics", "http-metrics", "http")
 
 _HINTS = {
     "401": "; is its token mounted (automountServiceAccountToken)?",
     "403": "; let its service account list pods there: the component pod-discovery does that",
-    "400": "; are these labels a selector?",
+    "400": "; is this a valid label selector?",
 }
 
 
 class DiscoveryError(OSError):
-    """The pods are not known; one line that says why."""
+    """Pods cannot be listed; one line that says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """Where the API server of the pod's own cluster is, and the folder of its service account."""
+    """Address of the API server of the pod's own cluster, and the folder of its service account."""
 
     host: str
     port: int
@@ -60,10 +60,10 @@ class ApiServer:
 
     @classmethod
     def of_this_pod(cls, environ: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> "ApiServer":
-        """Raises DiscoveryError where this is no pod, or one without a token."""
+        """Server of this pod (raises DiscoveryError if this is not a pod, or one without a token)."""
         host = environ.get("KUBERNETES_SERVICE_HOST")
         if not host:
-            raise DiscoveryError("this is no pod of Kubernetes: KUBERNETES_SERVICE_HOST is not set")
+            raise DiscoveryError("this is not a pod of Kubernetes: KUBERNETES_SERVICE_HOST is not set")
         port = environ.get("KUBERNETES_SERVICE_PORT_HTTPS") or environ.get("KUBERNETES_SERVICE_PORT", "")
         if not (account / "token").exists():
             raise DiscoveryError(
@@ -76,9 +76,9 @@ class ApiServer:
         return self._read("namespace")
 
     def get(self, path: str, timeout_s: float = TIMEOUT_S) -> bytes:
-        """What it answers (raises DiscoveryError)."""
+        """Get a path (raises DiscoveryError)."""
         target = ScrapeTarget(authority(self.host, self.port), "https", self.host, self.host, self.port, path)
-        # Read anew each time: a token lasts an hour.
+        # Read again each time: a token lasts an hour.
         headers = {"Accept": "application/json", "Authorization": f"Bearer {self._read('token')}"}
         try:
             tls = ssl.create_default_context(cafile=self.account / "ca.crt")
@@ -155,10 +155,10 @@ class _PodList(msgspec.Struct):
 
 
 def targets_of(endpoint: Endpoint, server: ApiServer | None = None) -> list[ScrapeTarget]:
-    """The endpoint itself, each address of its host, or each of its pods that is ready, by name.
+    """The endpoint itself, each address of its host, or each of its ready pods, by name.
 
     Raises:
-        OSError: a name cannot be resolved, or the API server does not tell the pods.
+        OSError: a name cannot be resolved, or the API server does not list the pods.
     """
     if endpoint.pods is None:
         return targets_of_url(endpoint)
@@ -166,10 +166,10 @@ def targets_of(endpoint: Endpoint, server: ApiServer | None = None) -> list[Scra
 
 
 def pods_of(pods: Pods, server: ApiServer) -> list[ScrapeTarget]:
-    """The pods that are ready now, by name; the first 1,024. A target's name is the pod's, and the port.
+    """The ready pods, by name; the first 1,024. A target's name is the pod's, and the port.
 
     Raises:
-        DiscoveryError: the API server does not tell, or a ready pod does not say its port.
+        DiscoveryError: the API server does not list them, or the port of a ready pod is unknown.
     """
     found = [pod for pod in _listed(pods, server) if pod.is_ready]
     return [_target(pod, pods) for pod in sorted(found, key=lambda pod: pod.metadata.name)[:MOST_ADDRESSES]]
@@ -186,7 +186,7 @@ def _listed(pods: Pods, server: ApiServer) -> Iterator[_Pod]:
             answer = server.get(f"/api/v1/namespaces/{namespace}/pods?{urlencode(query)}")
             page = msgspec.json.decode(answer, type=_PodList)
         except DECODE_ERRORS as e:
-            raise DiscoveryError(f"the API server's answer is no list of pods: {e}") from e
+            raise DiscoveryError(f"the API server's answer is not a list of pods: {e}") from e
         yield from page.items
         further = page.metadata.further
         if not further:
@@ -201,8 +201,7 @@ def _target(pod: _Pod, pods: Pods) -> ScrapeTarget:
 
 
 def _port_of(pod: _Pod, asked: str) -> int:
-    """The port that is asked for by number or name; else its annotation's; else that of a usual name, or the
-    only one."""
+    """The requested port by number or name; else its annotation's, a usual name's, or the only one."""
     by_name = {port.name: port.container_port for port in pod.ports}
     if asked.isdecimal():
         return int(asked)
@@ -212,7 +211,7 @@ def _port_of(pod: _Pod, asked: str) -> int:
         return by_name[asked]
     if annotated := pod.annotation("port"):
         if not annotated.isdecimal() or not 0 < int(annotated) < 65_536:
-            raise DiscoveryError(f"pod {pod.metadata.name}: {_ANNOTATION}port {annotated!r} is no port")
+            raise DiscoveryError(f"pod {pod.metadata.name}: {_ANNOTATION}port {annotated!r} is not a port")
         return int(annotated)
     for name in _USUAL_PORTS:
         if name in by_name:
@@ -221,5 +220,5 @@ def _port_of(pod: _Pod, asked: str) -> int:
         return pod.ports[0].container_port
     raise DiscoveryError(
         f"pod {pod.metadata.name} has {len(pod.ports)} ports, and none is called "
-        f"{' or '.join(_USUAL_PORTS)}: say which, as in k8s:app=vllm:8000"
+        f"{' or '.join(_USUAL_PORTS)}: give one, as in k8s:app=vllm:8000"
     )

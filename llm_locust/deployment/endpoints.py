@@ -1,4 +1,4 @@
-"""Where metrics are scraped: URLs, names that stand for all of their addresses, and pods by their labels."""
+"""Scrape endpoints: URLs, names that stand for all of their addresses, and pods by their labels."""
 
 import re
 import socket
@@ -11,14 +11,14 @@ _SCHEMES = {"http": 80, "https": 443}
 _DNS = "dns+"
 _K8S = "k8s:"
 
-#: NAMESPACE/ is a name without dots: a label's key with a prefix, such as app.kubernetes.io/name, has one.
+#: NAMESPACE/ is a name without dots: the prefix of a label's key, such as app.kubernetes.io/name, has one.
 _PODS = re.compile(
     r"(?:(?P<namespace>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)/)?(?P<labels>[^:]+)"
     r"(?::(?P<port>\d{1,5}|[a-z0-9](?:[-a-z0-9]{0,13}[a-z0-9])?)?(?P<path>/\S*)?)?"
 )
 _PODS_FORM = "k8s:app=vllm:8000, k8s:app=vllm:metrics or k8s:NAMESPACE/app=vllm,role=decode:8000/metrics"
 
-#: Addresses of one name that are scraped.
+#: Most addresses of one name that are scraped.
 MOST_ADDRESSES = 1_024
 
 
@@ -31,10 +31,10 @@ class Pods:
     """Pods of Kubernetes.
 
     Attributes:
-        namespace: None for that of the pod that asks.
-        labels: a label selector in Kubernetes' own words.
-        port: its number or name; empty for what the pod's annotations or the names of its ports say.
-        path: empty for what its annotations say, or ``/metrics``.
+        namespace: None for the namespace of this pod.
+        labels: a label selector in Kubernetes' syntax.
+        port: number or name; empty for the pod's annotations or the usual port names.
+        path: empty for the pod's annotations, or ``/metrics``.
     """
 
     namespace: str | None
@@ -45,10 +45,10 @@ class Pods:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``url`` as it was given. Of an ``every`` one all addresses of the host are targets of their own.
+    """``url`` as given. If ``every`` is set, each address of the host is a target.
 
     With ``pods`` each of them is one, as :mod:`llm_locust.deployment.discovery` finds them; the host is then
-    the text as it was given, and the port 0.
+    the text as given, and the port 0.
     """
 
     scheme: str
@@ -60,13 +60,13 @@ class Endpoint:
 
     @classmethod
     def parse(cls, url: str) -> "Endpoint":
-        """``http://host:port/metrics``, or ``dns+http://service:port/metrics``; https likewise. Or pods:
-        ``k8s:[NAMESPACE/]LABELS[:PORT][/PATH]``, where a path stands behind a colon.
+        """Parse ``http://host:port/metrics``, or ``dns+http://service:port/metrics``; https likewise. Or
+        pods: ``k8s:[NAMESPACE/]LABELS[:PORT][/PATH]``, where a path follows a colon.
 
-        Without a path it is ``/metrics``.
+        The default path is ``/metrics``.
 
         Raises:
-            EndpointError: not such a URL, or one with what may be a key in it.
+            EndpointError: not such a URL, or one that may contain a key.
         """
         text = url.strip()
         if text.startswith(_K8S):
@@ -90,7 +90,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class ScrapeTarget:
-    """One place to connect to. ``host`` is what the request asks for; ``address`` where it goes."""
+    """One place to connect to. ``host`` is the name in the request; ``address`` is its destination."""
 
     name: str
     scheme: str
@@ -101,7 +101,7 @@ class ScrapeTarget:
 
 
 def targets_of(endpoint: Endpoint) -> list[ScrapeTarget]:
-    """The endpoint itself, or each of its host's addresses, in their order; not that of pods.
+    """The endpoint itself, or each of its host's addresses, in order; not for pods.
 
     Raises:
         OSError: the name of an ``every`` endpoint cannot be resolved.
@@ -124,7 +124,7 @@ def targets_of(endpoint: Endpoint) -> list[ScrapeTarget]:
 
 
 def authority(host: str, port: int) -> str:
-    """Host and port in one text, as in a URL."""
+    """Host and port as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -143,5 +143,5 @@ def _split(text: str, url: str) -> tuple[SplitResult, int | None]:
     except ValueError as e:
         raise EndpointError(f"metrics URL {public_url(url)!r}: {e}") from e
     if not text.isascii() or any(c.isspace() or not c.isprintable() for c in text):
-        raise EndpointError(f"metrics URL {public_url(url)!r} holds a character that no URL has")
+        raise EndpointError(f"metrics URL {public_url(url)!r} holds a character that is invalid in a URL")
     return parts, port

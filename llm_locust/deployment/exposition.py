@@ -1,4 +1,4 @@
-"""A page of Prometheus text as readings under names that are the same for every server.
+"""Readings from a page of Prometheus text, under the same names for every server.
 
 =====================  ==============================================================
 name                   meaning
@@ -7,7 +7,7 @@ running, waiting       requests in the batch, in the queue
 kv_cache_usage         share of the KV cache in use, 0 to 1
 prefix_cache_queries   prompt tokens looked for in the prefix cache, since the start
 prefix_cache_hits      those that were found there
-prefix_cache_hit_rate  where the server tells a share only
+prefix_cache_hit_rate  for servers that report only a share
 preemptions            sequences put back into the queue
 prompt_tokens          processed since the start
 generation_tokens      generated since the start
@@ -29,7 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llm_locust.wire.names import one_line
 
-#: Bounds of one page: what is beyond is no exposition, and parsing it could take for ever.
+#: Bounds of one page: larger ones are not an exposition, and parsing them could take forever.
 MOST_LINE_CHARS = 16_384
 MOST_READINGS = 50_000
 _MOST_REASON_CHARS = 160
@@ -46,14 +46,14 @@ class ExpositionError(ValueError):
 
 
 class MappingError(ValueError):
-    """A mapping of names that cannot be used; one line that says what to write."""
+    """An invalid mapping of names; one line that says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A server's own name of something, times ``scale`` in our unit; only samples with all of ``labels``.
+    """A server's own name of a figure, times ``scale`` in our unit; only samples with all of ``labels``.
 
-    Of a page that has several names of one thing (an old one kept beside the new one) the first rule counts.
+    If a page has several names of one figure (an old one kept next to the new one), the first rule counts.
     """
 
     raw: str
@@ -167,7 +167,7 @@ KNOWN = (*VLLM, *SGLANG, *TGI, *TRTLLM, *LLAMA_CPP, *DCGM)
 
 
 def parse_mapping(text: str) -> Rule:
-    """A rule of ``theirs=ours`` or ``theirs=ours*0.001``; ``ours`` may be a name of one's own.
+    """Parse ``theirs=ours`` or ``theirs=ours*0.001``; ``ours`` may be a new name.
 
     Raises:
         MappingError: another form.
@@ -179,12 +179,12 @@ def parse_mapping(text: str) -> Rule:
     except ValueError:
         scale = math.nan
     if not (raw and equals and name) or not math.isfinite(scale) or " " in raw + name:
-        raise MappingError(f'"{text}" is no mapping: write theirs=ours, as my_queue_depth=waiting')
+        raise MappingError(f'"{text}" is not a mapping: write theirs=ours, as my_queue_depth=waiting')
     return Rule(raw.removesuffix("_total"), name, scale)
 
 
 def readings(text: str, rules: Sequence[Rule] = KNOWN) -> list[Reading]:
-    """What ``rules`` say of the samples of one page; samples of no rule, NaN and ±∞ are left out.
+    """Readings of one page's samples that match ``rules``; other samples, NaN and ±∞ are left out.
 
     Raises:
         ExpositionError: the page is not Prometheus text.
@@ -203,10 +203,10 @@ def readings(text: str, rules: Sequence[Rule] = KNOWN) -> list[Reading]:
                     found.setdefault(rules[place].name, []).append((place, reading))
                     count += 1
             if count > MOST_READINGS:
-                raise ExpositionError(f"it has over {MOST_READINGS:,} samples that are asked for")
+                raise ExpositionError(f"it has over {MOST_READINGS:,} matching samples")
     except ExpositionError:
         raise
-    except Exception as e:  # a parser that was fed with anything may raise anything
+    except Exception as e:  # the parser may raise anything for invalid input
         why = " ".join(str(e).split())[:_MOST_REASON_CHARS] or type(e).__name__
         raise ExpositionError(f"not Prometheus text: {why}") from e
     return [reading for each in found.values() for reading in _of_first_rule(each)]
@@ -219,7 +219,7 @@ def _matches(
     places: Mapping[str, list[int]],
     rules: Sequence[Rule],
 ) -> list[tuple[int, Reading]]:
-    base = sample.removesuffix("_total")  # which the parser adds to counters that lack it
+    base = sample.removesuffix("_total")  # added by the parser to counters without it
     part = ""
     if base not in places:
         part = next((end for end in _PARTS if base.endswith(end)), "")
@@ -233,7 +233,7 @@ def _matches(
 
 
 def _reading(rule: Rule, part: str, labels: Mapping[str, str], value: float) -> Reading:
-    """In our unit: of a histogram the edges and the sum have one, counts have none."""
+    """Reading in our unit: a histogram's edges and sum are scaled, its counts are not."""
     if part == "_bucket" and rule.scale != 1.0 and "le" in labels:
         labels = {**labels, "le": f"{float(labels['le']) * rule.scale:g}"}
     return Reading(rule.name + part, labels, value if part in ("_bucket", "_count") else value * rule.scale)

@@ -1,4 +1,4 @@
-"""One GET, over within its time whatever the other side does."""
+"""One GET with a hard time limit, whatever the other side does."""
 
 import http.client
 import socket
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from llm_locust.deployment.endpoints import ScrapeTarget
 from llm_locust.wire.names import clean_name
 
-#: A page that is longer is none.
+#: Longest page in bytes.
 MOST_BYTES = 8 * 1024 * 1024
 _BLOCK = 65_536
 
 
 class FetchError(OSError):
-    """No whole page; the text says why."""
+    """No complete page; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ def fetch(
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> Page:
-    """The page of ``target``.
+    """Fetch the page of ``target``.
 
-    A socket's time-out bounds one read only: against a server that drips, the line is cut when all of the
-    time is over.
+    A socket's timeout limits only one read. So the connection is cut after the time limit, even if a slow
+    server keeps sending.
 
     Raises:
-        FetchError: refused, broken, late, too long, or with another status than 200.
+        FetchError: refused, broken, late, too long, or another status than 200.
     """
     began, line = time.monotonic(), _CuttableSocket()
     cut = threading.Timer(timeout_s, line.cut)
@@ -74,7 +74,7 @@ class _CuttableSocket:
                 self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        if self._response is not None:  # has a hold on the socket of its own
+        if self._response is not None:  # it holds the socket too
             self._response.close()
         if self._sock is not None:
             self._sock.close()

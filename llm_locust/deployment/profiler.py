@@ -1,4 +1,4 @@
-"""What is asked of every replica at marked moments of a run: its own profiler, and an empty prefix cache.
+"""Requests to every replica at given times of a run: to its profiler, and to reset its prefix cache.
 
 Nothing here waits or connects: ``post`` does, and the caller decides when.
 """
@@ -11,27 +11,27 @@ from llm_locust.core.durations import parse_time
 
 START_PROFILE, STOP_PROFILE = "/start_profile", "/stop_profile"
 RESET_PREFIX_CACHE = "/reset_prefix_cache"
-#: What SGLang has instead.
+#: SGLang's path for the same.
 FLUSH_CACHE = "/flush_cache"
 
-#: Gives the status of ``POST url``; raises OSError or ValueError where there is no answer.
+#: Returns the status of ``POST url``; raises OSError or ValueError without an answer.
 Post = Callable[[str], int]
 
 
 class ProfileError(ValueError):
-    """A span that cannot be used; one line that says what to write."""
+    """An invalid span; one line that says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileSpan:
-    """The profiler runs for ``duration_s``, from ``start_s`` after the load began."""
+    """Span of the profiler: ``duration_s``, from ``start_s`` after the load started."""
 
     duration_s: float
     start_s: float
 
     @classmethod
     def parse(cls, text: str) -> "ProfileSpan":
-        """``30s@120s``: for 30 s, 120 s after the start.
+        """Parse ``30s@120s``: for 30 s, 120 s after the start.
 
         Raises:
             ProfileError: another form, or no duration.
@@ -60,7 +60,7 @@ class ProfilerCall:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What one replica said to a call: its status, or why there is none."""
+    """Answer of one replica to a call: its status, or why there is none."""
 
     target: str
     path: str
@@ -73,7 +73,7 @@ class Answered:
 
 
 def profile_calls(span: ProfileSpan, run_s: float | None = None) -> list[ProfilerCall]:
-    """Start and stop, in order. A run of known length that ends before the stop has it moved to its end.
+    """Start and stop calls, in order. If a run of known length ends before the stop, it is moved to the end.
 
     Raises:
         ProfileError: the run is over before the start.
@@ -87,16 +87,16 @@ def profile_calls(span: ProfileSpan, run_s: float | None = None) -> list[Profile
 
 
 def call_all(targets: Sequence[str], path: str, post: Post) -> list[Answered]:
-    """Post ``path`` to every target, one after the other; one that fails does not keep the others from it.
+    """Post ``path`` to every target in turn; a failure does not affect the others.
 
     Args:
-        targets: base URLs, with or without ``/v1`` at their end: these paths are beside it.
+        targets: base URLs, with or without ``/v1`` at their end: these paths are next to it.
     """
     return [_call(target, path, post) for target in targets]
 
 
 def reset_prefix_caches(targets: Sequence[str], post: Post) -> list[Answered]:
-    """Empty each replica's prefix cache: by vLLM's path, and by SGLang's where that is not known."""
+    """Reset each replica's prefix cache: by vLLM's path, or by SGLang's if that is unknown."""
     answers = []
     for target in targets:
         answer = _call(target, RESET_PREFIX_CACHE, post)
@@ -105,7 +105,7 @@ def reset_prefix_caches(targets: Sequence[str], post: Post) -> list[Answered]:
 
 
 def failures_line(what: str, answers: Sequence[Answered]) -> str | None:
-    """One line on the replicas that did not do as they were told; None where all did."""
+    """One line on the replicas that failed; None if all succeeded."""
     failed = [a for a in answers if not a.ok]
     if not failed:
         return None

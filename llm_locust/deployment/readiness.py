@@ -1,4 +1,4 @@
-"""Whether every replica is there before the load begins.
+"""Readiness of every replica before the load starts.
 
 A run that starts with 5 of 8 replicas measures another deployment. Nothing here connects: ``check`` and
 ``ask`` do, in whatever kind of thread the caller has.
@@ -8,29 +8,29 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-#: How long between two looks at those that are missing.
+#: Interval between two checks of the missing ones.
 EVERY_S = 1.0
 
-#: Asked of a balancer without a new replica, for each that is expected, after which the others are missing: a
-#: balancer that draws lots leaves one of k out of 10 k requests once in 22,000 times.
+#: Requests through a balancer without a new replica, per expected replica, after which the others count as
+#: missing. A balancer that chooses at random misses one of k in 10 k requests once in 22,000 times.
 ASKED_A_REPLICA = 10
 
 _NAMES_IN_A_LINE = 20
 
-#: Looks at one target: None where it is ready, else why it is not. It has a time-out of its own.
+#: Checks one target: None if it is ready, else why it is not. It has a timeout of its own.
 Check = Callable[[str], str | None]
 
-#: Does ``function`` of each, together where the caller can (a gevent pool's ``map``), in order.
+#: Calls ``function`` for each, concurrently if the caller can (a gevent pool's ``map``), in order.
 Together = Callable[[Check, Sequence[str]], Iterable[str | None]]
 
 
 class NotReadyError(Exception):
-    """The time is over and replicas are missing; the text is the line for the person."""
+    """Replicas are missing after the time limit; the text is the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """``seconds`` until all of ``names`` were there; ``asked`` is how many looks or requests it took."""
+    """``seconds`` until all of ``names`` were ready; ``asked`` is the number of checks or requests."""
 
     names: tuple[str, ...]
     seconds: float
@@ -39,14 +39,14 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """What was found of a deployment.
+    """Replicas of a deployment.
 
     Attributes:
         targets: base URLs (``http://10.0.0.7:8000/v1``) that the load goes to instead of the host.
-        known: URLs of replicas that can be asked one by one; the host alone where none are known.
-        names: those that were seen to serve: URLs, or what they call themselves; empty where none was
-            waited for.
-        waited_s: for how long.
+        known: URLs of replicas that can be queried one by one; only the host if none are known.
+        names: replicas that were seen to serve: URLs, or the names in their answers; empty if none was waited
+            for.
+        waited_s: how long they were waited for.
     """
 
     targets: tuple[str, ...] = ()
@@ -57,20 +57,20 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The time that passes; tests have another."""
+    """Source of time; tests use another one."""
 
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 def look(get: Callable[[str], int], complete: Callable[[str], str | None]) -> Check:
-    """A check of one target: ``GET /health`` is answered by a 200, then one real request of one token.
+    """Make a check of one target: ``GET /health`` answers 200, then one real request gives a token.
 
-    A server that has no ``/health`` (404, 405) is judged by the request alone.
+    A server without ``/health`` (404, 405) is judged by the request alone.
 
     Args:
-        get: the status of a target's ``/health``; raises OSError or ValueError without an answer.
-        complete: sends the request; None where a token came, else why not; raises as ``get``.
+        get: returns the status of a target's ``/health``; raises OSError or ValueError without an answer.
+        complete: sends the request; returns None if a token arrived, else why not; raises as ``get``.
     """
 
     def check(target: str) -> str | None:
@@ -94,13 +94,13 @@ def wait_until_ready(
     clock: Clock | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Ready:
-    """Look at all targets until each was ready once.
+    """Check all targets until each was ready once.
 
     Args:
-        tell: called with a line on who is missing, whenever that has changed.
+        tell: called with a line on the missing ones, whenever they change.
 
     Raises:
-        NotReadyError: some are not, within the time.
+        NotReadyError: some are not ready within the time limit.
     """
     clock, began_s, asked = clock or Clock(), (clock or Clock()).now_s(), 0
     missing = dict.fromkeys(targets, "not asked yet")
@@ -136,14 +136,15 @@ def count_replicas(
     clock: Clock | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Ready:
-    """Ask through a balancer until ``expected`` different replicas have answered.
+    """Send requests through a balancer until ``expected`` different replicas have answered.
 
     Args:
-        ask: one real request on a new connection; gives the replica that the answer names, None where it
-            names none; raises OSError or ValueError where it fails. It has a time-out of its own.
+        ask: sends one real request on a new connection; returns the replica that the answer names, None if it
+            names none; raises OSError or ValueError if it fails. It has a timeout of its own.
 
     Raises:
-        NotReadyError: fewer, within the time or after many answers of the same ones; or answers name none.
+        NotReadyError: fewer replicas within the time limit or after many answers of the same ones; or answers
+            name none.
     """
     clock = clock or Clock()
     began_s, seen = clock.now_s(), _Seen()
@@ -154,7 +155,7 @@ def count_replicas(
             return Ready(tuple(sorted(seen.counts)), spent_s, seen.asked)
         if spent_s >= within_s or (not seen.counts and seen.unnamed >= ASKED_A_REPLICA):
             raise NotReadyError(_counted_line(expected, seen, spent_s))
-        # All that answer were asked often enough: now it is time that brings others, not asking.
+        # All that answer have had enough requests: now others need time, not requests.
         if seen.failure is not None or seen.since_new >= ASKED_A_REPLICA * expected:
             clock.sleep(min(EVERY_S, max(0.0, within_s - spent_s)))
 

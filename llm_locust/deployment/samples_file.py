@@ -1,9 +1,10 @@
-"""``server_metrics.parquet``: samples of the servers' own metrics, and how it survives whoever writes it.
+"""``server_metrics.parquet``: samples of the servers' own metrics, in a form that survives a kill of its
+writer.
 
-A Parquet file can be read only once its end is written. So while a run goes on samples are appended to a
-stream of Arrow batches beside it, ``server_metrics-0.arrows``; each process that writes has one of its own
-number. :func:`compact_samples` makes the Parquet file of all of them, when the scraper ends or, where it was
-killed, later by whoever wants to read. Memory is bounded by a row group.
+A Parquet file can be read only once its end is written. So during a run samples are appended to a stream of
+Arrow batches next to it, ``server_metrics-0.arrows``; each writing process has a number of its own.
+:func:`compact_samples` makes the Parquet file of all of them, when the scraper ends or, if it was killed,
+when a reader needs it. Memory is bounded by a row group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ SERVER_METRICS_FILE = "server_metrics.parquet"
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
-#: One row a sample: ``labels`` is a JSON object with sorted keys.
+#: One row per sample: ``labels`` is a JSON object with sorted keys.
 SCHEMA = pa.schema(
     [
         pa.field("at_ns", pa.int64(), nullable=False),
@@ -34,7 +35,7 @@ SCHEMA = pa.schema(
     metadata={b"llm_locust.server_metrics": b"1"},
 )
 
-#: A stream's texts are plain: dictionaries that grow would have to be sent again with each batch.
+#: A stream's texts are plain: growing dictionaries would have to be sent again with each batch.
 _STREAM = pa.schema([pa.field(f.name, pa.string() if f.type == _TEXT else f.type, False) for f in SCHEMA])
 
 _ROWS_A_GROUP = 131_072
@@ -46,7 +47,7 @@ class SamplesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ServerSample:
-    """One value of one target at one moment of the run's axis."""
+    """One value of one target at one time on the run's axis."""
 
     at_ns: int
     target: str
@@ -56,7 +57,7 @@ class ServerSample:
 
 
 class SampleWriter:
-    """Appends batches to a new stream beside ``path``; what was flushed can be read after a kill.
+    """Appends batches to a new stream next to ``path``; what was flushed can be read after a kill.
 
     Raises:
         OSError: the file cannot be written.
@@ -74,7 +75,7 @@ class SampleWriter:
         self._stream = pa.ipc.new_stream(self._file, _STREAM, options=options)
 
     def write(self, samples: Sequence[ServerSample]) -> None:
-        """One batch, which is in the file when this returns."""
+        """Write one batch, which is in the file when this returns."""
         if samples:
             columns = [[getattr(sample, name) for sample in samples] for name in _STREAM.names]
             self._stream.write_batch(pa.record_batch(columns, schema=_STREAM))
@@ -91,13 +92,14 @@ class SampleWriter:
 
 
 def compact_samples(path: Path) -> int | None:
-    """All streams beside ``path``, and what it holds already, as one Parquet file; gives its rows.
+    """Merge all streams next to ``path`` and its present content into one Parquet file; return its number of
+    rows.
 
-    None where there is neither. The streams are removed after the file is whole; a batch that a kill has cut
+    None if there is neither. The streams are removed after the file is complete; a batch that a kill has cut
     off is left out.
 
     Raises:
-        SamplesError: the Parquet file that is there cannot be read.
+        SamplesError: the existing Parquet file cannot be read.
         OSError: a file cannot be read or written.
     """
     segments = _segments(path)
@@ -119,12 +121,12 @@ def holds_samples(path: Path) -> bool:
 
 
 def read_samples(path: Path) -> Iterator[pa.Table]:
-    """The samples of ``path`` and of the streams beside it, some 100,000 at a time, as they were written.
+    """Samples of ``path`` and of the streams next to it, some 100,000 at a time, in the order written.
 
-    Nothing where there is neither.
+    Nothing if there is neither.
 
     Raises:
-        SamplesError: a file is none of samples.
+        SamplesError: a file has no samples.
     """
     if path.exists():
         with _reading(path), pq.ParquetFile(path) as file:
@@ -135,7 +137,7 @@ def read_samples(path: Path) -> Iterator[pa.Table]:
 
 
 def _stream_batches(segment: Path) -> Iterator[pa.Table]:
-    """The whole batches; a killed writer may have left a part of one."""
+    """Complete batches; a killed writer may have left a part of one."""
     with segment.open("rb") as file:
         try:
             stream = pa.ipc.open_stream(file)

@@ -1,6 +1,6 @@
-"""Scraping many targets at once: each in a thread of its own, so that one that hangs costs its own gap only.
+"""Scraping of many targets at once: each in a thread of its own, so that a slow one delays only itself.
 
-Plain threads, no event loop: to be used in a process that has nothing else to do
+Plain threads, no event loop: for use in a process that has no other work
 (:mod:`llm_locust.deployment.scraper`).
 """
 
@@ -22,17 +22,16 @@ from llm_locust.deployment.samples_file import ServerSample
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import blanked
 
-#: Names of samples that each scrape gives beside what the target says: whether there was a page, and how
-#: long it took.
+#: Names of samples added by each scrape: whether there was a page, and how long it took.
 UP, SCRAPE_S = "up", "scrape_s"
 
-#: Pages that may wait to be written; what is beyond is dropped, for memory is bounded.
+#: Most pages that wait to be written; further ones are dropped to bound memory.
 MOST_WAITING = 256
 
-#: A last scrape may take so long: nothing waits for the next one.
+#: Timeout of the last scrape: nothing waits for a next one.
 LAST_S = 2.0
 
-#: How often a name is asked for its addresses.
+#: Interval at which a name is resolved again.
 RESOLVE_S = 10.0
 
 _NO_LABELS = "{}"
@@ -40,7 +39,7 @@ _NO_LABELS = "{}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapePlan:
-    """What is scraped, and how. ``now_ns`` is the run's time; ``headers`` may hold a secret."""
+    """What to scrape, and how. ``now_ns`` is the run's time; ``headers`` may contain a secret."""
 
     endpoints: Sequence[Endpoint]
     interval_s: float = 2.0
@@ -52,14 +51,14 @@ class ScrapePlan:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that no page may bring into a file or a log."""
+        """Texts that must be removed from any page before it goes to a file or a log."""
         return secret_texts({name: value.replace("{", "{{") for name, value in self.headers.items()})
 
 
 def scrape(target: ScrapeTarget, plan: ScrapePlan) -> tuple[list[ServerSample], str | None]:
-    """The samples of one scrape, and why there is no page where there is none.
+    """Samples of one scrape, and the reason if there is no page.
 
-    They stand at the middle between asking and the answer.
+    Their time is the middle between request and answer.
     """
     began_ns = plan.now_ns()
     found, reason, seconds = [], None, math.nan
@@ -81,14 +80,14 @@ def scrape(target: ScrapeTarget, plan: ScrapePlan) -> tuple[list[ServerSample], 
 
 @dataclass(slots=True)
 class _Following:
-    """A target's thread: when it has to end, and whether it has been through its first scrape."""
+    """A target's thread: its stop event, and whether its first scrape is done."""
 
     stop: Event = field(default_factory=Event)
     begun: Event = field(default_factory=Event)
 
 
 class Scraper:
-    """Threads that scrape until they are stopped; what they find is taken out by :meth:`take`.
+    """Threads that scrape until they are stopped; :meth:`take` returns their samples.
 
     Args:
         tell: called with a line whenever a target is new, has no page, or has one again.
@@ -109,7 +108,7 @@ class Scraper:
             self._spawn(self._follow, endpoint)
 
     def await_first(self, within_s: float) -> None:
-        """Wait until each target that is there now has been scraped once, but no longer than that."""
+        """Wait until each current target has been scraped once, up to this limit."""
         ends = time.monotonic() + within_s
         for looked_up in self._looked_up.values():
             looked_up.wait(max(0.0, ends - time.monotonic()))
@@ -117,7 +116,7 @@ class Scraper:
             going.begun.wait(max(0.0, ends - time.monotonic()))
 
     def stop(self, within_s: float) -> None:
-        """Have all threads scrape once more and end, and wait for them that long; one that hangs is left."""
+        """Have all threads scrape once more and end; abandon those that hang after this limit."""
         self._stop.set()
         for going in list(self._going.values()):
             going.stop.set()
@@ -126,7 +125,7 @@ class Scraper:
             thread.join(max(0.0, ends - time.monotonic()))
 
     def take(self) -> list[ServerSample]:
-        """All that was found since the last call."""
+        """All samples since the last call."""
         samples: list[ServerSample] = []
         while True:
             try:
@@ -141,7 +140,7 @@ class Scraper:
         thread.start()
 
     def _follow(self, endpoint: Endpoint) -> None:
-        """Keep one thread for each target that the endpoint stands for now."""
+        """Keep one thread for each current target of the endpoint."""
         failed = False
         while not self._stop.is_set():
             try:
@@ -159,7 +158,7 @@ class Scraper:
             self._stop.wait(1.0 if failed else RESOLVE_S)
 
     def _named(self, target: ScrapeTarget) -> ScrapeTarget:
-        """With its path in its name where one port is asked for several pages: each is a target then."""
+        """Target with its path in its name, if several pages of one port are scraped."""
         path = target.path.partition("?")[0]
         paths = {other.path.partition("?")[0] for other in self._plan.endpoints if other.port == target.port}
         return target if len(paths) <= 1 or path == "/metrics" else replace(target, name=target.name + path)
@@ -167,27 +166,27 @@ class Scraper:
     def _change(self, endpoint: Endpoint, now: set[tuple[Endpoint, ScrapeTarget]]) -> None:
         mine = {key for key in self._going if key[0] == endpoint}
         for key in mine - now:
-            self._tell(f"{key[1].name}: no address of {endpoint.host} any more")
+            self._tell(f"{key[1].name}: no longer an address of {endpoint.host}")
             self._going.pop(key).stop.set()
         for key in sorted(now - mine, key=lambda key: key[1].name):
             self._going[key] = going = _Following()
             self._spawn(self._scrape_on, key[1], going)
 
     def _scrape_on(self, target: ScrapeTarget, going: _Following) -> None:
-        """At absolute times; one that is missed is left out, not made up for. The last time is the end."""
+        """Scrape at absolute times; a missed one is skipped. The last scrape is at the end."""
         due, said, last = time.monotonic(), "", False
         while not last:
             last = going.stop.is_set()
             samples, reason = scrape(target, self._last_plan if last and not said else self._plan)
             if (reason or "") != said:
-                self._tell(f"{target.name}: {reason or 'there again'}")
+                self._tell(f"{target.name}: {reason or 'available again'}")
                 said = reason or ""
             try:
                 self._found.put_nowait(samples)
             except Full:
                 self.dropped += len(samples)
             going.begun.set()
-            if reason is not None and going.stop.is_set():  # it would be waited for in vain once more
+            if reason is not None and going.stop.is_set():  # another attempt would be in vain
                 return
             late = max(0.0, time.monotonic() - due)
             due += (math.floor(late / self._plan.interval_s) + 1) * self._plan.interval_s

@@ -1,9 +1,10 @@
-"""``python -m llm_locust.deployment.scraper``: scrape metrics into a run directory until told to stop.
+"""``python -m llm_locust.deployment.scraper``: scrape metrics into a run directory until stopped.
 
-A process of its own: neither the parsing nor a server that hangs touches the event loop of the load. With
-``--tell`` it writes what the servers say now to its standard output, a line of JSON (a list of
-:class:`~llm_locust.metrics.deployment.server_now.ServerNow`) now and then; the first one when every server
-has been asked once. It leaves the samples as it wrote them then: who started it makes the Parquet file.
+It is a process of its own, so that neither parsing nor a server that hangs affects the event loop of the
+load. With ``--tell`` it writes the servers' current figures to its standard output every second, a line of
+JSON (a list of :class:`~llm_locust.metrics.deployment.server_now.ServerNow`); the first one when every server
+has been scraped once. It leaves the samples in its stream: the process that started it makes the Parquet
+file.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from llm_locust.deployment.scrape import LAST_S, ScrapePlan, Scraper
 from llm_locust.metrics.deployment.server_now import Newest, ServerNow
 from llm_locust.wire.secrecy import shown_variable
 
-#: Below the load on the same cores.
+#: Lower priority than the load on the same cores.
 _NICENESS = 5
 _WRITE_S = 1.0
 _SLACK_S = 0.5
@@ -39,8 +40,7 @@ _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Scrape until SIGTERM, SIGINT or the parent's end. Gives 0, 1 where the file cannot be written, 2 for
-    options that cannot work."""
+    """Scrape until SIGTERM, SIGINT or the parent's end. Return 0, 1 (file error) or 2 (options)."""
     args = _parser().parse_args(argv)
     try:
         plan = _plan(args)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def read_told(line: bytes) -> list[ServerNow]:
-    """A line of ``--tell`` (raises ValueError where it is none)."""
+    """Parse a line of ``--tell`` (raises ValueError if it is invalid)."""
     return msgspec.json.decode(line, type=list[ServerNow])
 
 
@@ -77,7 +77,7 @@ def words(
     parent: int | None = None,
     monotonic_ahead_ns: int | None = None,
 ) -> list[str]:
-    """The command's words for :func:`main`, for who starts it as a process.
+    """Command line for :func:`main`, to start it as a process.
 
     Raises:
         EndpointError, MappingError, ValueError: what :func:`main` would refuse, before there is a process.
@@ -105,7 +105,7 @@ def _scrape_into(out: Path, plan: ScrapePlan, stop: Event, parent: int | None, *
         scraper.stop(within_s=max(plan.timeout_s, LAST_S) + _SLACK_S)
         writer.write(scraper.take())
     if scraper.dropped:
-        _tell(f"{scraper.dropped:,} samples were dropped: they came faster than they could be written")
+        _tell(f"{scraper.dropped:,} samples were dropped: they arrived faster than they could be written")
 
 
 def _keep(samples: Sequence[ServerSample], writer: SampleWriter, newest: Newest) -> None:
@@ -115,7 +115,7 @@ def _keep(samples: Sequence[ServerSample], writer: SampleWriter, newest: Newest)
 
 
 class _Teller:
-    """Lines for who started this. While that is too busy to read there are none: scraping does not wait."""
+    """Lines for the parent process. None are written while it is too busy to read: scraping does not wait."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--api-key-env", metavar="NAME", help="variable that holds a bearer token")
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this is no longer the parent")
-    parser.add_argument("--tell", action="store_true", help="write what the servers say now, line by line")
+    parser.add_argument("--tell", action="store_true", help="write the servers' current figures")
     parser.add_argument(
         "--monotonic-ahead-ns", type=int, metavar="NS", help="the run's time is CLOCK_MONOTONIC plus this"
     )
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(args: argparse.Namespace) -> ScrapePlan:
-    """Raises EndpointError, MappingError or ValueError with one line for the person."""
+    """Parse the options (raises EndpointError, MappingError or ValueError with a one-line message)."""
     if not _LEAST_INTERVAL_S <= args.interval <= _MOST_INTERVAL_S:
         raise ValueError(
             f"metrics cannot be scraped every {args.interval:g} s: write {_LEAST_INTERVAL_S:g} to "
@@ -165,7 +165,7 @@ def _plan(args: argparse.Namespace) -> ScrapePlan:
     key = os.environ.get(args.api_key_env, "") if args.api_key_env else ""
     if args.api_key_env and not key:
         raise ValueError(
-            f"the environment variable {shown_variable(args.api_key_env)}, which shall hold the metrics "
+            f"the environment variable {shown_variable(args.api_key_env)}, which must hold the metrics "
             "endpoints' token, is not set"
         )
     ahead_ns = args.monotonic_ahead_ns
@@ -184,7 +184,7 @@ def _monotonic_ns(ahead_ns: int) -> int:
 
 
 def _tell(line: str) -> None:
-    with suppress(BrokenPipeError):  # who started this is gone: the main thread will notice
+    with suppress(BrokenPipeError):  # the parent is gone: the main thread will notice
         print(f"metrics: {line}", file=sys.stderr, flush=True)
 
 

@@ -1,8 +1,8 @@
-"""Which of several direct targets gets the next request, and how long a connection is kept.
+"""Choice of the target of each request among several direct targets, and reuse of connections.
 
-Pure values: the client's routes are asked by index, in its own words
-(:class:`~llm_locust.client.routes.Chooser`). ``--targets`` beside the balancer's own URL tells what the
-balancer does to the same load.
+Pure values: the client's routes are identified by index, in the client's terms
+(:class:`~llm_locust.client.routes.Chooser`). A run with ``--targets``, compared with one through the
+balancer's URL, shows the effect of the balancer on the same load.
 """
 
 import random
@@ -13,11 +13,11 @@ POLICIES = ("round_robin", "random", "least_inflight", "sticky")
 
 
 class TargetsError(ValueError):
-    """A policy or a bound that cannot be used; one line that says what to write."""
+    """An invalid policy or limit; one line that says what to write."""
 
 
 class RoundRobin:
-    """Each in its turn. ``first`` sets the workers apart: all would begin with the same one."""
+    """Each in its turn. ``first`` differs between workers, so that not all start with the same one."""
 
     def __init__(self, targets: int, first: int = 0) -> None:
         self._targets, self._next = targets, first % targets
@@ -34,7 +34,7 @@ class RoundRobin:
 
 
 class Random:
-    """Each with the same chance, by a generator of its own."""
+    """A random one, uniformly, from its own generator."""
 
     def __init__(self, targets: int, seed: int | str) -> None:
         self._targets, self._random = targets, random.Random(seed)
@@ -50,8 +50,7 @@ class Random:
 
 
 class LeastInflight:
-    """The one with the fewest requests of this worker between :meth:`began` and :meth:`ended`; of equals the
-    one that was chosen longest ago."""
+    """The one with the fewest requests of this worker in flight; of equals the one chosen longest ago."""
 
     def __init__(self, targets: int, first: int = 0) -> None:
         self._in_flight = [0] * targets
@@ -92,10 +91,10 @@ Chooser = RoundRobin | Random | LeastInflight | Sticky
 
 
 def make_chooser(policy: str, targets: int, *, worker: int = 0, seed: int | str = 0) -> Chooser:
-    """The chooser of one worker.
+    """Create the chooser of one worker.
 
     Args:
-        worker: its index: turns begin with another target at each, and random draws differ.
+        worker: its index, by which turns start with another target and random draws differ.
 
     Raises:
         TargetsError: no such policy, or no target.
@@ -115,13 +114,13 @@ def make_chooser(policy: str, targets: int, *, worker: int = 0, seed: int | str 
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """How many requests one connection carries; None for as many as it lasts."""
+    """Number of requests per connection; None if unlimited."""
 
     most: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Reuse":
-        """``off`` for a new connection for each request, a number, or ``on``.
+        """Parse ``off`` for a new connection per request, a number, or ``on``.
 
         Raises:
             TargetsError: something else.

@@ -1,4 +1,4 @@
-"""A kustomize overlay for one scenario, on top of one that the package has."""
+"""Kustomize overlay for one scenario, on top of one in the package."""
 
 import json
 import shutil
@@ -19,31 +19,31 @@ from llm_locust.wire.secrecy import is_key_name
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
-#: The overlays that a scenario can be put on, and the kind that their master and workers are.
+#: Overlays that a scenario can be put on, with the kind of their master and workers.
 OVERLAYS: Mapping[str, str] = {"headless": "Job", "demo": "Job", "soak": "Deployment"}
 
 _IMAGE = "llm-locust"
 _KEY_VARIABLE = "API_KEY"
 
-#: Beside --drain and --flush-timeout: --stop-timeout of the base, 5 s, and what the report may take.
+#: In addition to --drain and --flush-timeout: --stop-timeout of the base, 5 s, and the time for the report.
 _MASTER_GRACE_S = 150
 _WORKER_GRACE_S = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlayPlan:
-    """What is asked for. ``None`` leaves it as the overlay has it.
+    """Requested overlay. ``None`` keeps the value of the underlying overlay.
 
     Attributes:
-        scenario: read and checked; its file's folder is where the files that it names are.
+        scenario: read and checked; paths in it are relative to its file's folder.
         overlay: one of :data:`OVERLAYS`.
-        namespace: one that is there already.
+        namespace: an existing one.
         image: name, with a tag or digest.
-        target: URL of the server; else the scenario's ``host``.
-        target_cidrs: its addresses, where it is no Service of the cluster.
-        api_key_secret: ``SECRET/KEY`` that holds the API key.
-        pod_discovery: the master may list pods, for ``k8s:`` among its metrics URLs.
-        upload: where the run goes; ``upload_secret`` holds the credentials for it, as environment variables.
+        target: URL of the server; default: the scenario's ``host``.
+        target_cidrs: its addresses, if it is not a Service of the cluster.
+        api_key_secret: ``SECRET/KEY`` with the API key.
+        pod_discovery: allow the master to list pods, for ``k8s:`` among its metrics URLs.
+        upload: destination of the run; ``upload_secret`` has its credentials, as environment variables.
     """
 
     scenario: Scenario
@@ -61,7 +61,7 @@ class OverlayPlan:
 
 
 def write_overlay(plan: OverlayPlan, folder: Path) -> None:
-    """Make the overlay, and all that it stands on, in ``folder``.
+    """Write the overlay, and everything that it builds on, to ``folder``.
 
     Raises:
         RenderError: the plan cannot be carried out.
@@ -83,7 +83,7 @@ def write_overlay(plan: OverlayPlan, folder: Path) -> None:
 
 
 def kustomization(plan: OverlayPlan, files: list[str]) -> dict[str, Any]:
-    """The overlay's ``kustomization.yaml`` (raises RenderError)."""
+    """Make the overlay's ``kustomization.yaml`` (raises RenderError)."""
     content: dict[str, Any] = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -111,7 +111,7 @@ def kustomization(plan: OverlayPlan, files: list[str]) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    """A ConfigMap's key for a path, which may have no slashes."""
+    """ConfigMap key for a path, without slashes."""
     return "__".join(PurePosixPath(name).parts)
 
 
@@ -129,30 +129,30 @@ def _image(text: str) -> dict[str, str]:
 
 
 def _check_keys(scenario: Scenario) -> None:
-    """See that no key stands in the scenario: anyone who may list ConfigMaps could read it (RenderError)."""
+    """Check that the scenario has no key, which a ConfigMap would expose (raises RenderError)."""
     given = scenario.options.get("header", ())
     written = [text.partition("=")[0] for text in ([given] if isinstance(given, str) else given)]
     names = [*written, *(name for found in scenario.classes for name in found.headers)]
     if keys := [name for name in names if is_key_name(name.strip())]:
         raise RenderError(
-            f"the header {keys[0]!r} would stand in a ConfigMap, for all to read: take it out "
-            "of the scenario and say which Secret holds the key by --api-key-secret NAME/KEY"
+            f"the header {keys[0]!r} would be in a ConfigMap, which others can read: take it out "
+            "of the scenario and name the Secret with the key by --api-key-secret NAME/KEY"
         )
 
 
 def _options(plan: OverlayPlan) -> list[str]:
-    """The master's environment, which wins over the scenario."""
+    """Environment of the master, which overrides the scenario."""
     _check_keys(plan.scenario)
     options = {"LOCUST_EXPECT_WORKERS": str(plan.workers)}
     if plan.target is not None:
         options["LOCUST_HOST"] = plan.target
-    if "out" in plan.scenario.options:  # anywhere else nothing can be written
+    if "out" in plan.scenario.options:  # no other place can be written
         options[OPTION["out"].variable] = f"/runs/{Path(plan.scenario.options['out']).name}"
     if plan.api_key_secret is not None:
         options[OPTION["api_key_env"].variable] = _key_variable(plan)
     elif plan.scenario.options.get("api_key_env"):
         raise RenderError(
-            "the scenario has api_key_env: say which Secret holds it by --api-key-secret NAME/KEY"
+            "the scenario has api_key_env: name the Secret with the key by --api-key-secret NAME/KEY"
         )
     if plan.upload is not None:
         options[OPTION["upload"].variable] = plan.upload
@@ -164,7 +164,7 @@ def _key_variable(plan: OverlayPlan) -> str:
 
 
 def _roles(plan: OverlayPlan, files: list[str]) -> list[dict[str, Any]]:
-    """What changes in master and workers, as JSON patches."""
+    """Changes to master and workers, as JSON patches."""
     kind = OVERLAYS[plan.overlay]
     amount = ("replicas",) if kind == "Deployment" else ("completions", "parallelism")
     given = Values(OPTIONS, Namespace(**plan.scenario.options))
@@ -193,7 +193,7 @@ def _grace(seconds: float) -> dict[str, Any]:
 
 
 def _items(files: list[str]) -> list[dict[str, Any]]:
-    """Files in folders: where each key of the ConfigMap lies in the pod. Then all keys must be named."""
+    """Files in folders: the path of each ConfigMap key in the pod. If one is given, all must be."""
     if not any(_key(name) != name for name in files):
         return []
     names = ["scenario.yaml", "locustfile.py", *files]
@@ -213,12 +213,12 @@ def _secret(plan: OverlayPlan) -> list[dict[str, Any]]:
 
 
 def _network(plan: OverlayPlan) -> list[dict[str, Any]]:
-    """What the pods must reach: the target, and what an upload goes to (HTTPS, of the master alone)."""
+    """Destinations of the pods: the target, and that of an upload (HTTPS, only from the master)."""
     patches = []
     host = plan.target or plan.scenario.options.get("host")
     if plan.overlay != "demo":
         if host is None:
-            raise RenderError("no target: give --target http://HOST:PORT, or say host in the scenario")
+            raise RenderError("no target: give --target http://HOST:PORT, or set host in the scenario")
         rules = ServerTarget.parse(str(host)).egress(plan.target_cidrs)
         patches.append(_policy("target", _change("replace", "/spec/egress", rules)))
     if plan.upload is not None:

@@ -1,28 +1,28 @@
-"""The files that a scenario takes along into a ConfigMap."""
+"""Files of a scenario for a ConfigMap."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-#: What a ConfigMap holds, its keys and the API server's own words apart.
+#: Most bytes in a ConfigMap, less the space for keys and metadata.
 MOST_BYTES = 1_000_000
 
-#: Keys whose value is a path, and those whose value is one behind a prefix.
+#: Keys whose value is a path, and those whose value has a path after a prefix.
 _PATHS = {"dataset", "file", "tokenizer", "ca_cert", "client_cert"}
 _PREFIXES = {"input_tokens": "file:", "output_tokens": "file:", "arrival": "trace:"}
 
 
 class RenderError(ValueError):
-    """No manifests can be made; the text says in one line why, and what to do."""
+    """Manifests that cannot be made; the text says in one line why, and what to do."""
 
 
 def files_of(document: Mapping[str, Any], folder: Path) -> dict[str, Path]:
-    """The files that a scenario's document names by paths that start at its folder, by these paths.
+    """Files that a scenario's document names, by their paths relative to its folder.
 
-    A path that begins with ``/`` is one of the image, and left to it.
+    A path that starts with ``/`` is in the image, and is ignored.
 
     Raises:
-        RenderError: one that cannot be carried along.
+        RenderError: a file cannot be included.
     """
     found: dict[str, Path] = {}
     for key, text in _paths(document):

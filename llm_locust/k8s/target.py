@@ -1,4 +1,4 @@
-"""Where the load goes, and what the network has to let through for it."""
+"""Target of the load, and the network rules for it."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ class ServerTarget:
     """A server under test.
 
     Attributes:
-        url: as it was given.
+        url: as given.
         host: its name or address.
-        port: of the URL. A Service may send it to another port of its pods.
+        port: port of the URL. A Service may forward it to another port of its pods.
     """
 
     url: str
@@ -27,21 +27,21 @@ class ServerTarget:
 
     @classmethod
     def parse(cls, url: str) -> "ServerTarget":
-        """Raises RenderError for what is no http(s) URL with a host."""
+        """Parse a URL (raises RenderError unless it is an http(s) URL with a host)."""
         try:
             parts = urlsplit(url)
             port = parts.port or _PORTS.get(parts.scheme, 0)
         except ValueError as e:
             raise RenderError(f"target {url!r}: {e}") from e
         if parts.scheme not in _PORTS or not parts.hostname:
-            raise RenderError(f"target {url!r} is no URL such as http://vllm.models.svc:8000")
+            raise RenderError(f"target {url!r} is not a URL such as http://vllm.models.svc:8000")
         return cls(url, parts.hostname, port)
 
     def egress(self, cidrs: Sequence[str]) -> list[dict[str, Any]]:
-        """The rules of a NetworkPolicy that let pods reach it.
+        """Rules of a NetworkPolicy that let pods reach it.
 
-        A policy sees addresses and pods, no names: a Service of the cluster becomes the pods of its
-        namespace, on any port; of another name the addresses must be said.
+        A policy has addresses and pods, but no names: a Service of the cluster becomes the pods of its
+        namespace, on any port; for another name the addresses must be given.
 
         Raises:
             RenderError: they are not.
@@ -62,8 +62,8 @@ class ServerTarget:
         if len(labels) >= 3 and labels[2] == "svc":
             return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": labels[1]}}}
         raise RenderError(
-            f"{self.host!r} is no Service of the cluster (NAME, or NAME.NAMESPACE.svc), and a NetworkPolicy "
-            "knows no names: give its addresses by --target-cidr, such as 203.0.113.7/32"
+            f"{self.host!r} is not a Service of the cluster (NAME or NAME.NAMESPACE.svc); a NetworkPolicy "
+            "takes no names: give its addresses by --target-cidr, such as 203.0.113.7/32"
         )
 
 

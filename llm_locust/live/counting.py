@@ -1,4 +1,4 @@
-"""Records into counts, all of a batch in one pass over its columns."""
+"""Conversion of records to counts, a batch in one pass over its columns."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -21,7 +21,7 @@ from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Tally, buckets_of
 def count(
     batch: RecordBatch, limit: KeyLimit, limits: Limits, measured_from: MeasuredFrom
 ) -> dict[LiveKey, Counts]:
-    """The counts of each key's requests. Without any limit none is good."""
+    """Counts of each key's requests. Without any limit none is good."""
     if not len(batch):
         return {}
     part = Part.from_batch(batch, int(batch.ints("scheduled_ns")[0]))
@@ -36,12 +36,12 @@ def count(
 
 
 def _latency(part: Part, values: Mapping[str, Floats], metric: str) -> Floats:
-    """Of the ok requests; a client that was early was not late."""
+    """Latency of the ok requests; negative values become 0, because an early client is not late."""
     return np.where(part.ok, np.maximum(values[metric], 0), np.nan)
 
 
 def _grouped(part: Part, limit: KeyLimit) -> tuple[list[LiveKey], Rows]:
-    """The keys, and the place of each row's key among them."""
+    """The keys, and the index of each row's key among them."""
     labels = (part.name, part.slo_class, part.replica)
     codes = np.zeros(len(part), np.int64)
     for label in labels:
@@ -59,7 +59,7 @@ def _grouped(part: Part, limit: KeyLimit) -> tuple[list[LiveKey], Rows]:
 def _amounts(
     part: Part, judgement: Judgement | None, latencies: Mapping[str, Floats], known: Gaps
 ) -> list[Integers]:
-    """What each request adds to each of ``SCALARS``, in their order."""
+    """Contribution of each request to each of ``SCALARS``, in their order."""
     none = np.zeros(len(part), np.bool_)
     good = none if judgement is None else judgement.good
     asked = part.outcome != OUTCOMES.index(Outcome.RESENT)
@@ -102,7 +102,7 @@ def _ns(durations_s: Floats) -> Integers:
 
 
 def _gap_sums(part: Part, known: Gaps) -> Floats:
-    """The sum of each ok request's known inter-token latencies."""
+    """Sum of each ok request's known inter-token latencies."""
     having = part.ok & part.streamed & (part.events > 1)
     if not len(part.early.values):
         return np.where(having, part.last_event_s - part.first_event_s, np.nan)
@@ -111,7 +111,7 @@ def _gap_sums(part: Part, known: Gaps) -> Floats:
 
 
 def _sums(amounts: list[Integers], group: Rows) -> Integers:
-    """The sum of each amount over each group, shape (amounts, groups)."""
+    """Sum of each amount over each group, shape (amounts, groups)."""
     order = np.argsort(group, kind="stable")
     begins = np.searchsorted(group[order], np.arange(group.max() + 1))
     sums: Integers = np.add.reduceat(np.stack(amounts)[:, order], begins, axis=1)
@@ -121,7 +121,7 @@ def _sums(amounts: list[Integers], group: Rows) -> Integers:
 def _tallies(
     part: Part, latencies: Mapping[str, Floats], gaps: Gaps, group: Rows, groups: int
 ) -> list[Tally]:
-    """The tally of each group, of all metrics."""
+    """Tally of each group, for all metrics."""
     begins = group * CODES
     of_ok = np.repeat(part.ok, np.diff(gaps.offsets))
     pieces = []
@@ -132,7 +132,7 @@ def _tallies(
             known = ~np.isnan(latencies[metric])
             durations_s, begin = latencies[metric][known], begins[known]
         pieces.append(begin + (place * BUCKETS + buckets_of(durations_s)))
-    # Narrow numbers sort some times as fast.
+    # Narrower integers sort several times as fast.
     codes = np.concatenate(pieces).astype(np.int32)
     occurring, counts = np.unique(codes, return_counts=True)
     edges = np.searchsorted(occurring, np.arange(groups + 1) * CODES)

@@ -1,4 +1,4 @@
-"""What is counted of requests, as whole numbers that add up in any order."""
+"""Counts of requests as integers that can be added in any order."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from llm_locust.metrics.columns import OUTCOMES, Floats
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.sketch import BUCKETS, Integers, Sketch, Tally
 
-#: Latencies that have a sketch, each of the requests that ended ok, as in ``summary.json``. In a live message
-#: their sums and sketches have places and no names: the catalogue's order is part of its layout.
+#: Latencies with a sketch, each of the requests that ended ok, as in ``summary.json``. A live message
+#: identifies their sums and sketches by position: the catalogue's order is part of its layout.
 METRICS = tuple(metric.key for metric in LIVE)
 
 _OF_OUTCOME = tuple(f"outcome_{outcome}" for outcome in OUTCOMES)
@@ -20,12 +20,12 @@ _LIMITED = tuple(f"limited_{metric}" for metric in SLO_METRICS)
 _HELD = tuple(f"held_{metric}" for metric in SLO_METRICS)
 _TOTAL_NS = tuple(f"total_ns_{metric}" for metric in METRICS)
 
-#: Sums over requests. ``good_or_bad`` are those that goodput is a share of, ``limited_<metric>`` those
-#: that are held against this limit (see :class:`~llm_locust.metrics.requests.goodput.Judgement`),
-#: ``held_<metric>`` those of them that held it; ``busy_ns`` is the time between sent and ended;
-#: ``kernel_stamps``, ``reads`` and ``coalesced_reads`` are of the ok and failed ones, as are
-#: ``first_tokens``, of which ``first_tokens_wide`` may have come much earlier than told; ``gaps`` are
-#: of the ok ones, and ``gaps_unknown`` of them in no latency; tokens are counted when their request ends.
+#: Sums over requests. ``good_or_bad`` are the denominator of goodput, ``limited_<metric>`` those that this
+#: limit applies to (see :class:`~llm_locust.metrics.requests.goodput.Judgement`), ``held_<metric>`` those of
+#: them that met it. ``busy_ns`` is the time between sent and ended. ``kernel_stamps``, ``reads`` and
+#: ``coalesced_reads`` cover the ok and failed ones, as do ``first_tokens``, of which ``first_tokens_wide``
+#: may have arrived much earlier than stamped. ``gaps`` cover the ok ones, and ``gaps_unknown`` are those in
+#: no latency. Tokens are counted when their request ends.
 SCALARS = (
     *_OF_OUTCOME,
     "good",
@@ -46,7 +46,7 @@ SCALARS = (
     *_TOTAL_NS,
 )
 
-#: Codes of a tally: those of metric m are its buckets, after m times :data:`BUCKETS` others.
+#: Number of codes of a tally: those of metric m are its buckets, offset by m times :data:`BUCKETS`.
 CODES = len(METRICS) * BUCKETS
 
 _PLACE = {name: place for place, name in enumerate(SCALARS)}
@@ -65,7 +65,7 @@ class Counts:
 
     @classmethod
     def merge(cls, some: Iterable["Counts"]) -> "Counts":
-        """The counts of all these requests together."""
+        """Add up counts."""
         parts = list(some)
         if len(parts) <= 1:
             return parts[0] if parts else NOTHING
@@ -88,12 +88,12 @@ class Counts:
 
     @property
     def records(self) -> int:
-        """Records of any outcome, first tries among them."""
+        """Records of any outcome, including first tries."""
         return int(self.scalars[: len(OUTCOMES)].sum())
 
     @property
     def ended(self) -> int:
-        """Requests of any outcome; one that was sent again is one."""
+        """Requests of any outcome; one that was sent again counts once."""
         return self.records - self.outcome(Outcome.RESENT)
 
     @property
@@ -102,17 +102,17 @@ class Counts:
 
     @property
     def judged(self) -> int:
-        """ok and failed: what the error rate is a share of."""
+        """Ok and failed requests: the denominator of the error rate."""
         return self.ended - self.cancelled
 
     def sketch(self, metric: str) -> Sketch:
-        """The latencies of one metric of :data:`METRICS`."""
+        """Sketch of one of the :data:`METRICS`."""
         first = _METRIC[metric] * BUCKETS
         return Sketch.counted(self.tally.between(first, first + BUCKETS), self[f"total_ns_{metric}"])
 
 
 def magnitudes(some: Iterable[Counts]) -> Floats:
-    """What has to fit into 64 bits of counts that are to be merged: each scalar, then all records, then all
+    """Sums that must fit into 64 bits when counts are merged: each scalar, then all records, then all
     latencies. As floating-point numbers, which do not wrap."""
     total = np.zeros(len(SCALARS) + 2)
     for counts in some:
@@ -122,5 +122,5 @@ def magnitudes(some: Iterable[Counts]) -> Floats:
     return total
 
 
-#: Of no request.
+#: Counts of no request.
 NOTHING = Counts(np.zeros(len(SCALARS), np.int64), Tally.merge([]))

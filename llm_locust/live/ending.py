@@ -1,4 +1,4 @@
-"""The last live figures of a run, kept for the report, which holds them against the records."""
+"""Last live figures of a run, stored for the report, which compares them with the records."""
 
 from llm_locust.live.counts import Counts
 from llm_locust.live.store import LiveStore
@@ -7,7 +7,7 @@ from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 
 
 def live_end(store: LiveStore) -> LiveEnd:
-    """What a store has counted, once all reports are in."""
+    """Counts of a store, once all reports are in."""
     total = store.total
     return LiveEnd(
         run=store.run.id,

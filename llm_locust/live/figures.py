@@ -1,4 +1,4 @@
-"""Counts of a span as the figures of a table's row or of a chart's point. None is what is not defined."""
+"""Counts of a span as figures of a table's row or a chart's point. Undefined ones are None."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ class LiveLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Requests that ended in a span of ``seconds``. Rates are None where it is empty.
+    """Requests that ended in a span of ``seconds``. Rates are None if it is empty.
 
-    ``requests`` are the ok and the failed ones. ``goodput`` is the good ones' share of these and of those
-    that were cancelled when they had broken a limit, None without any limit; ``attainment`` is for each limit
-    the share, of those that are held against it, that held it. ``latencies`` has each of
+    ``requests`` are the ok and the failed ones. ``goodput`` is the share of good ones among these and those
+    that were cancelled after they had exceeded a limit, None without any limit. ``attainment`` is, for each
+    limit, the share of the requests it applies to that met it. ``latencies`` has each of
     :data:`~llm_locust.live.counts.METRICS`. Tokens are counted when their request ends. ``concurrency`` is
-    the mean number of requests between sent and ended, found from their durations (Little's law): those still
-    under way are not in it.
+    the mean number of requests between sent and ended, computed from their durations (Little's law): those
+    still in flight are not in it.
     """
 
     seconds: float
@@ -58,7 +58,7 @@ class Figures:
 
 
 def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
-    """The figures of requests that ended in ``seconds``."""
+    """Figures of requests that ended in ``seconds``."""
 
     def per_s(amount: float) -> float | None:
         return amount / seconds if seconds > 0 else None
@@ -88,7 +88,7 @@ def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
 
 
 def latency(counts: Counts, metric: str) -> LiveLatency:
-    """The percentiles of one of :data:`~llm_locust.live.counts.METRICS`."""
+    """Percentiles of one of :data:`~llm_locust.live.counts.METRICS`."""
     sketch = counts.sketch(metric)
     if not len(sketch):
         return LiveLatency(0, None, None, None)
@@ -97,7 +97,7 @@ def latency(counts: Counts, metric: str) -> LiveLatency:
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:
-    """With so many significant digits: what a page has to carry."""
+    """Round to this many significant digits, to keep pages small."""
     if value is None or not np.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")

@@ -1,18 +1,18 @@
-"""What requests are counted by, kept from growing without bound."""
+"""Keys that requests are counted by, bounded in number."""
 
 from typing import Final, NamedTuple
 
-#: Stands for the names, classes or replicas beyond the limit.
+#: Replacement of names, classes or replicas beyond the limit.
 OTHERS: Final = "others"
 
-#: Pairs of name and class, and keys, that are told apart. Replicas of a deployment that restarts for days
-#: have ever new names.
+#: Most pairs of name and class, and most keys, with counts of their own. A deployment that restarts for days
+#: has ever new replica names.
 MOST_PAIRS = 32
 MOST_KEYS = 128
 
 
 class LiveKey(NamedTuple):
-    """A request's name, SLO class and replica; ``""`` where it has none."""
+    """A request's name, SLO class and replica; ``""`` for none."""
 
     name: str
     slo_class: str
@@ -20,10 +20,10 @@ class LiveKey(NamedTuple):
 
 
 class KeyLimit:
-    """Folds keys beyond the limits, the first that come being told apart.
+    """Folds keys beyond the limits; the first ones keep counts of their own.
 
     A new replica beyond the limit becomes :data:`OTHERS` of its name and class, so that sums by name stay
-    true; so does a new pair of name and class. At most ``most_keys + most_pairs + 1`` keys come out.
+    correct; so does a new pair of name and class. There are at most ``most_keys + most_pairs + 1`` keys.
     """
 
     def __init__(self, most_pairs: int = MOST_PAIRS, most_keys: int = MOST_KEYS) -> None:
@@ -32,7 +32,7 @@ class KeyLimit:
         self._keys: set[LiveKey] = set()
 
     def fold(self, key: LiveKey) -> LiveKey:
-        """The key to count by."""
+        """Return the key to count by."""
         if key in self._keys:
             return key
         if key[:2] not in self._pairs:

@@ -1,4 +1,4 @@
-"""A worker's report as bytes: small numbers, which MessagePack makes single bytes."""
+"""A worker's report as bytes: small numbers, which MessagePack encodes as single bytes."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -11,18 +11,18 @@ from llm_locust.live.counts import CODES, SCALARS, Counts
 from llm_locust.live.keys import MOST_KEYS, MOST_PAIRS, LiveKey
 from llm_locust.metrics.stats.sketch import Tally
 
-#: Seconds that one report may tell of. A worker reports every 3 s, and folds what is older into one.
+#: Most seconds in one report. A worker reports every 3 s, and folds what is older into one.
 MOST_SLICES = 4096
 
-#: No run is as long, no clock as wrong.
+#: Longer than any run, larger than any clock error.
 _MOST_AGE_S = 10 * 366 * 86_400.0
 
-#: A sum or a count: of nanoseconds it is 104 days, and thousands of them still fit into 64 bits.
+#: A sum or a count: up to 104 days in nanoseconds, and thousands of them still fit into 64 bits.
 Total = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 class ReportError(ValueError):
-    """Bytes that are no report of this version; the text says why."""
+    """Bytes that are not a report of this version; the text says why."""
 
 
 class PackedCounts(msgspec.Struct, array_like=True, frozen=True):
@@ -38,7 +38,7 @@ class PackedCounts(msgspec.Struct, array_like=True, frozen=True):
         return cls(key, counts.scalars.tolist(), *counts.tally.packed())
 
     def unpacked(self) -> Counts:
-        """The inverse of :meth:`of` (raises ValueError or OverflowError where these are no counts)."""
+        """Inverse of :meth:`of` (raises ValueError or OverflowError if these are not valid counts)."""
         if len(self.scalars) != len(SCALARS):
             raise ValueError(f"{len(self.scalars)} sums instead of {len(SCALARS)}")
         scalars = np.array(self.scalars, dtype=np.int64)
@@ -57,10 +57,10 @@ class LiveSlice(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LiveReport(msgspec.Struct, array_like=True, frozen=True):
-    """What one worker counted since its last report; what is beyond its bounds is no report.
+    """Counts of one worker since its last report; a report that exceeds these bounds is invalid.
 
     ``epoch`` is the number of resets in this run, ``seq`` that of the report in its epoch, from 0.
-    ``finished`` counts all requests of the epoch, so that a report that was lost is noticed.
+    ``finished`` counts all requests of the epoch, so that a lost report is detected.
     """
 
     run: str
@@ -75,10 +75,10 @@ def encode_report(report: LiveReport) -> bytes:
 
 
 def decode_report(data: bytes) -> LiveReport:
-    """The inverse of :func:`encode_report`.
+    """Decode the result of :func:`encode_report`.
 
     Raises:
-        ReportError: the bytes are none.
+        ReportError: the bytes are not a report.
     """
     try:
         return msgspec.msgpack.decode(data, type=LiveReport)

@@ -24,7 +24,7 @@ from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Sketch
 _LABELS = ("name", "class", "replica", "model")
 _VERDICTS = ("ok", "suspect", "invalid")
 
-#: The verdict's span: recent, so that an alarm ends with its cause.
+#: Span of the verdict: short, so that an alarm ends with its cause.
 _VERDICT_S = 30.0
 
 
@@ -33,17 +33,17 @@ _HISTOGRAMS = [(metric, metric.live.buckets_s) for metric in LIVE if metric.live
 
 
 class LiveCollector(Collector):
-    """Gives what the store holds at each scrape. Nothing before the first run.
+    """Exposes the store's content at each scrape. Nothing before the first run.
 
-    Counters and histograms begin anew with each run and each reset, which Prometheus takes for a restart.
-    Histograms are of requests that ended ok; a bucket's limit is met to 0.8 %.
+    Counters and histograms restart with each run and each reset, which Prometheus treats as a process
+    restart. Histograms cover requests that ended ok; a bucket's limit is exact to 0.8 %.
     """
 
     def __init__(self, store: LiveStore) -> None:
         self._store = store
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: what there is depends on the run, and the registry need not scrape to learn it."""
+        """Nothing: the metrics depend on the run, and the registry need not scrape to learn them."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -93,7 +93,7 @@ class LiveCollector(Collector):
 
 
 def registry(store: LiveStore) -> CollectorRegistry:
-    """A registry of this store's metrics alone."""
+    """Registry of only this store's metrics."""
     own = CollectorRegistry(auto_describe=False)
     own.register(LiveCollector(store))
     return own
@@ -150,7 +150,7 @@ def _counters(series: Series, *, judged: bool) -> Iterator[Metric]:
 
 
 def _of_workers(workers: tuple[WorkerState, ...]) -> Iterator[Metric]:
-    """The greatest over the workers: one series each, however many come and go."""
+    """Maxima over the workers: one series each, however many join and leave."""
     here = [w for w in workers if w.here]
     cpu = [w.cpu_percent for w in here if w.cpu_percent is not None]
     lag = [w.hub_lag_ms for w in here if w.hub_lag_ms is not None]

@@ -1,4 +1,4 @@
-"""The worker's side: records counted as they come, handed over with each report."""
+"""Worker's side: records are counted as they end, and sent with each report."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.live.messages import LiveReport, LiveSlice, encode_report
 from llm_locust.live.state import LiveRun
 
-#: Records that wait to be counted: a pass over so many takes about 3 ms, in which nothing else happens.
+#: Records that are counted in one pass: it takes about 3 ms, in which nothing else runs.
 PASS_ROWS = 256
 
-#: And token arrivals of theirs. A longer answer has a pass of its own.
+#: Token arrivals that are counted in one pass. A longer answer has a pass of its own.
 PASS_ARRIVALS = 1 << 15
 
 _SECOND_NS = 1_000_000_000
@@ -37,8 +37,8 @@ _MADE_UP = RequestRecord(
 class LiveCounts:
     """Counts one worker's requests between two reports, second by second.
 
-    Adding a record is an append; counting is one vectorised pass each second, or each
-    :data:`PASS_ROWS` records.
+    Adding a record is an append; counting is one vectorised pass each second, or each :data:`PASS_ROWS`
+    records.
 
     Args:
         clock_ns: a clock that is never set, in nanoseconds.
@@ -48,23 +48,23 @@ class LiveCounts:
         self.run = run
         self._clock_ns = clock_ns
         self.reset(epoch)
-        self.add(_MADE_UP)  # the first pass takes 8 ms, in which the load would have to wait
+        self.add(_MADE_UP)  # the first pass takes 8 ms, which the load must not wait for
         self.report()
         self.reset(epoch)
 
     def reset(self, epoch: int) -> None:
-        """Forget what was not reported yet: all begins anew."""
+        """Discard what was not reported yet and start a new epoch."""
         self.epoch = epoch
         self._limit = KeyLimit()
         self._seq = 0
         self._finished = 0
         self._second = 0
-        self._waiting: list[RequestRecord] = []  # of that second
-        self._arrivals = 0  # of those that wait
+        self._waiting: list[RequestRecord] = []  # records of that second
+        self._arrivals = 0  # their token arrivals
         self._counted: dict[int, dict[LiveKey, Counts]] = {}
 
     def add(self, record: RequestRecord) -> None:
-        """A request ended just now."""
+        """Add a request that has just ended."""
         second = self._clock_ns() // _SECOND_NS
         arrivals = len(record.arrivals_ns)
         full = len(self._waiting) >= PASS_ROWS or self._arrivals + arrivals > PASS_ARRIVALS
@@ -75,7 +75,7 @@ class LiveCounts:
         self._arrivals += arrivals
 
     def report(self) -> bytes:
-        """What came since the last report, which is forgotten here."""
+        """Return the counts since the last report, and forget them."""
         self.count()
         counted, self._counted = self._counted, {}
         now_s = self._clock_ns() / _SECOND_NS
@@ -85,7 +85,7 @@ class LiveCounts:
         return encode_report(report)
 
     def count(self) -> None:
-        """Count the records that wait."""
+        """Count the waiting records."""
         if not self._waiting:
             return
         records, self._waiting, self._arrivals = self._waiting, [], 0

@@ -1,4 +1,4 @@
-"""A run's recent past in cells of equal width, and its whole in a bounded number of them."""
+"""Recent past of a run in cells of equal width, and the whole run in a bounded number of cells."""
 
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
@@ -7,11 +7,11 @@ T = TypeVar("T")
 
 
 class Ring(Generic[T]):
-    """Values by time, in cells of ``width_s`` from multiples of it; at most ``most`` cells.
+    """Values by time, in cells of ``width_s`` aligned to multiples of it; at most ``most`` cells.
 
     Args:
-        merge: gives the value of a cell that has two.
-        whole: keep all of the past, by cells twice as wide whenever there would be too many; else forget
+        merge: combines two values of one cell.
+        whole: keep all of the past, by doubling the width whenever there would be too many cells; else forget
             the oldest cells.
     """
 
@@ -27,7 +27,7 @@ class Ring(Generic[T]):
         return len(self._cells)
 
     def add(self, at_s: float, value: T) -> None:
-        """Add to the cell of a time; what is too old for the ring is left out."""
+        """Add to the cell of a time; ignore a time that is too old for the ring."""
         place = int(at_s // self.width_s)
         if self._newest is None or place > self._newest:
             self._newest = place
@@ -39,7 +39,7 @@ class Ring(Generic[T]):
             self._widen()
 
     def cells(self, begin_s: float, end_s: float) -> Iterator[tuple[float, T]]:
-        """The begin and value of each cell that lies between two times, the oldest first."""
+        """Start and value of each cell between two times, the oldest first."""
         for place in sorted(self._cells):
             if begin_s <= place * self.width_s and (place + 1) * self.width_s <= end_s:
                 yield place * self.width_s, self._cells[place]

@@ -22,7 +22,7 @@ _OF_FIGURES = (
     *("good_output_tokens_per_s", "goodput"),
 )
 
-#: Servers with a line of their own in a chart.
+#: Most servers with a line of their own in a chart.
 MOST_LINES = 8
 
 Point = dict[str, float | None]
@@ -30,14 +30,13 @@ Point = dict[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class LiveSeries:
-    """Columns of equal length, a value for each cell of ``width_s``; None where it is not defined.
+    """Columns of equal length, with a value for each cell of ``width_s``; None if undefined.
 
-    ``at_s`` are the cells' begins, in seconds since the Unix epoch. Cells in which nothing was seen are
-    left out, as are those whose reports may still come. Of each latency that is counted
-    live there are ``<latency>_p50_ms``, ``_p95_ms`` and ``_p99_ms``;
-    ``attainment_<limit>`` is there for each limit of the SLO, ``<outcome>_per_s`` for each outcome that
-    occurs in the span. ``server:<figure>:<name>`` is what a server said of itself; of more than
-    :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``.
+    ``at_s`` are the starts of the cells, in seconds since the Unix epoch. Cells without an event are left
+    out, as are those whose reports may still arrive. Each live latency has ``<latency>_p50_ms``, ``_p95_ms``
+    and ``_p99_ms``. There is ``attainment_<limit>`` for each limit of the SLO, and ``<outcome>_per_s`` for
+    each outcome that occurs in the span. ``server:<figure>:<name>`` is a figure that a server reports; with
+    more than :data:`MOST_LINES` servers the name is ``highest``, ``median`` or ``lowest``.
     """
 
     span: Span
@@ -48,7 +47,7 @@ class LiveSeries:
 
 
 class Charts:
-    """Series of one store. A cell's figures are worked out once, not at every look."""
+    """Series of one store. A cell's figures are computed once and cached."""
 
     def __init__(self, store: LiveStore) -> None:
         self._store = store
@@ -59,12 +58,12 @@ class Charts:
         ring = self._ring(span)
         end_s = store.settled_s
         if store.content.stopped_s is not None:
-            end_s += ring.width_s  # no more will come: the last cell is as complete as it will be
+            end_s += ring.width_s  # no more will arrive: the last cell is complete
         told, before = {}, self._told.get(span, {})
         look = ring.width_s, len(store.content.servers) <= MOST_LINES
         for at_s, cell in ring.cells(float("-inf"), end_s):
             known = before.get(at_s)
-            # A cell that got something is another object.
+            # A cell that was changed is another object.
             if known is None or known[0] is not cell or known[1] != look:
                 known = cell, look, self._point(cell, at_s, *look)
             told[at_s] = known
@@ -114,7 +113,7 @@ def _servers(servers: Mapping[str, ServerGauges], few: bool) -> Iterator[tuple[s
 
 def _columns(points: list[Point]) -> dict[str, list[float | None]]:
     names = dict.fromkeys(name for point in points for name in point)
-    # Where an outcome did not occur its rate is a true 0; everything else that a point lacks is unknown.
+    # An outcome that did not occur has a true rate of 0; everything else that a point lacks is unknown.
     return {
         name: [point.get(name, 0.0 if name in _OUTCOME_RATES else None) for point in points] for name in names
     }

@@ -1,4 +1,4 @@
-"""A store's numbers for tables: since the start, or of the last seconds."""
+"""A store's numbers for tables: since the start, or for the last seconds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from llm_locust.live.store import KEYED_CELLS, RECENT_WIDTH_S, ByKey, LiveStore,
 from llm_locust.live.verdict import LiveVerdict, verdict
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR
 
-#: The longest span that is told apart by key.
+#: Longest span with counts by key.
 MOST_SECONDS = RECENT_WIDTH_S * KEYED_CELLS
 
 _NOBODY = Observation(users=0, target=0)
@@ -19,7 +19,7 @@ _NOBODY = Observation(users=0, target=0)
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """A table's row. Of a row by name the key has no replica, of one by replica it has only that."""
+    """A table's row. In a row by name the key has no replica, in one by replica it has only that."""
 
     key: LiveKey
     figures: Figures
@@ -27,11 +27,10 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The numbers of a span that ended at ``end_s``, a little before now where reports are on their way.
+    """Numbers of a span that ended at ``end_s``, a little before now because reports may be in transit.
 
-    ``names`` has a row for each name and class, ``replicas`` one for each replica that is known, both
-    in alphabetical order. ``missed`` is how many finished requests are in no number, because their report
-    was lost.
+    ``names`` has a row for each name and class, ``replicas`` one for each known replica, both in alphabetical
+    order. ``missed`` is the number of finished requests that are not counted, because their report was lost.
     """
 
     end_s: float
@@ -48,8 +47,8 @@ class Snapshot:
 def snapshot(store: LiveStore, seconds: float | None = None) -> Snapshot:
     """The store's numbers since the start (or the last reset), or of the last ``seconds``.
 
-    A recent span is made of whole cells of 2 s, and is :data:`MOST_SECONDS` at most; its real length
-    is in the figures.
+    A recent span consists of whole cells of 2 s, and is :data:`MOST_SECONDS` at most; its real length is in
+    the figures.
     """
     by_key, end_s, span_s = _since_start(store) if seconds is None else _recent(store, seconds)
     total = Counts.merge(by_key.values())
@@ -79,7 +78,7 @@ def _recent(store: LiveStore, seconds: float) -> tuple[ByKey, float, float]:
     ring, content = store.content.keyed, store.content
     end_s = store.settled_s // ring.width_s * ring.width_s
     if content.stopped_s is not None:
-        end_s += ring.width_s  # no more will come: the last cell is as complete as it will be
+        end_s += ring.width_s  # no more will arrive: the last cell is complete
     begin_s = end_s - max(ring.width_s, min(seconds, MOST_SECONDS) // ring.width_s * ring.width_s)
     by_key: ByKey = {}
     for _, counts in ring.cells(begin_s, end_s):

@@ -1,4 +1,4 @@
-"""What is known of a run at a moment, beside its requests."""
+"""State of a run at one time, besides its requests."""
 
 from dataclasses import dataclass, field
 from operator import add
@@ -19,7 +19,7 @@ MarkKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """What does not change in a run. ``run_time_s`` is its planned length, None where nothing bounds it."""
+    """Constants of a run. ``run_time_s`` is its planned length, None if unbounded."""
 
     id: str
     model: str = ""
@@ -30,7 +30,7 @@ class LiveRun:
 
     @classmethod
     def of(cls, manifest: Manifest, run_time_s: float | None = None) -> "LiveRun":
-        """The run of a manifest, its requests held against the same limits as in the report."""
+        """Make it from a manifest, with the same limits as in the report."""
         of_class = {
             label: Slo(**{f"{metric}_s": limit_s for metric, limit_s in limits_s.items()})
             for label, limits_s in manifest.class_slos.items()
@@ -47,9 +47,9 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """A worker as it was last heard; None is what it did not tell.
+    """A worker's last report; None for what it did not report.
 
-    ``cpu_percent`` is of one core, ``hub_lag_ms`` the p99 of how late its event loop was in this run.
+    ``cpu_percent`` is of one core, ``hub_lag_ms`` the p99 of its event loop's lag in this run.
     """
 
     id: str
@@ -65,20 +65,20 @@ class WorkerState:
 
     @property
     def lost(self) -> bool:
-        """It is not heard any more, and did not say that it ends."""
+        """Whether it no longer reports, and did not announce its end."""
         return self.state == MISSING
 
 
-#: States of a worker that is not heard any more: it may come back, or it has left.
+#: States of a worker that no longer reports: it may come back, or it has left.
 MISSING, GONE = "missing", "gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The load at a moment. ``users`` run, ``target`` is how many there shall be.
+    """The load at one time. ``users`` are running, ``target`` is their planned number.
 
-    ``rate`` is an open loop's requests per second, of all workers together. ``draining``: the load has
-    ended, and requests under way are waited for.
+    ``rate`` is an open loop's requests per second, over all workers. ``draining``: the load has ended, and
+    requests in flight are waited for.
     """
 
     users: int
@@ -89,14 +89,14 @@ class Observation:
 
     @property
     def in_flight(self) -> int | None:
-        """Requests under way at all workers, as far as they told; None before the first did."""
+        """Requests in flight at all workers, as far as reported; None before the first report."""
         told = [w.in_flight for w in self.workers if w.here and w.in_flight is not None]
         return sum(told) if told else None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadMark:
-    """Something that changed the load or who makes it, at a time of the store's clock."""
+    """A change of the load or of the workers, at a time of the store's clock."""
 
     at_s: float
     kind: MarkKind
@@ -105,9 +105,9 @@ class LoadMark:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """Observations of a span, added up: sums, and how many they are of, and the greatest values.
+    """Observations of a span: their sums, their numbers, and the maxima.
 
-    ``in_flight_n`` of the observations knew how many requests were under way.
+    ``in_flight_n`` is the number of observations that had the requests in flight.
     """
 
     n: int = 0
@@ -164,8 +164,8 @@ def _most(values: list[T | None]) -> T | None:
 
 @dataclass(frozen=True, slots=True)
 class ServerGauges:
-    """What one server said in a span, added up: for each of
-    :data:`~llm_locust.metrics.deployment.server_now.FIGURES` a sum, and how many values it is of."""
+    """Reports of one server in a span: for each of :data:`~llm_locust.metrics.deployment.server_now.FIGURES`
+    the sum and the number of values."""
 
     sums: tuple[float, ...]
     counts: tuple[int, ...]
@@ -182,13 +182,13 @@ class ServerGauges:
 
     @property
     def means(self) -> dict[str, float | None]:
-        """Of each figure; None where the server did not tell it."""
+        """Mean of each figure; None if the server did not report it."""
         told = zip(FIGURES, self.sums, self.counts, strict=True)
         return {name: total / n if n else None for name, total, n in told}
 
 
 def marks_between(at_s: float, before: Observation, now: Observation) -> list[LoadMark]:
-    """What changed from one observation to the next."""
+    """Changes from one observation to the next."""
     marks = []
     if now.rate != before.rate and now.rate is not None:
         marks.append(LoadMark(at_s, "rate", f"rate {_shown(before.rate)} → {_shown(now.rate)} requests/s"))

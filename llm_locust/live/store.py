@@ -1,4 +1,4 @@
-"""All workers' live counts in one place: totals, the recent past by key, the run's course."""
+"""All workers' live counts in one place: totals, the recent past by key, the course of the run."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -26,27 +26,27 @@ from llm_locust.metrics.deployment.server_now import ServerNow
 Taken = Literal["counted", "repeated", "stale"]
 ByKey = dict[LiveKey, Counts]
 
-#: Cells of the recent past: 2 s each, of which those of the last 2 min are told apart by key.
+#: Width of the cells of the recent past, and their numbers: those of the last 2 min have counts by key.
 RECENT_WIDTH_S = 2.0
 RECENT_CELLS = 150
 KEYED_CELLS = 60
 HOUR_WIDTH_S = 20.0
 HOUR_CELLS = 180
-#: Of the whole run, from 2 s upwards: 4 min each after a day.
+#: Most cells of the whole run: 2 s wide at first, 4 min after a day.
 RUN_CELLS = 360
 
 MOST_MARKS = 500
 
-#: No sum of an epoch grows beyond it: what is added to one then still fits into 64 bits.
+#: Limit of each sum of an epoch: anything added to it still fits into 64 bits.
 MOST_TOTAL = 2**62
 
-#: Servers that are told apart, in the order of their coming.
+#: Most servers, in order of appearance.
 MOST_SERVERS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Requests that ended in a span, and what was observed in it; ``servers`` by their names."""
+    """Requests that ended in a span, and observations in it; ``servers`` by name."""
 
     counts: Counts
     gauges: Gauges
@@ -69,7 +69,7 @@ class _Sender:
 
 @dataclass(slots=True)
 class _Content:
-    """Everything that a reset forgets."""
+    """Content that a reset discards."""
 
     started_s: float
     stopped_s: float | None = None
@@ -81,23 +81,23 @@ class _Content:
     run: Ring[Cell] = field(default_factory=lambda: Ring(RECENT_WIDTH_S, RUN_CELLS, Cell.merge, whole=True))
     limit: KeyLimit = field(default_factory=KeyLimit)
     senders: dict[str, _Sender] = field(default_factory=dict)
-    servers: dict[str, bool] = field(default_factory=dict)  # whether each gave a page when last asked
+    servers: dict[str, bool] = field(default_factory=dict)  # whether the last scrape found a page
 
 
 class LiveStore:
     """Merges the reports of a run's workers; bounded, however long the run is.
 
-    A report counts once: each worker numbers its own, and the number of requests that it has finished
-    tells of those in reports that never came (:attr:`missed`).
+    A report counts once: each worker numbers its own, and its number of finished requests reveals those in
+    reports that were lost (:attr:`missed`).
 
     Args:
         clock_s: the run's time in seconds since the Unix epoch, never set while the process lives.
-        settle_s: how long after a request's end its report may come; spans end so long before now.
+        settle_s: longest time after a request's end until its report arrives; spans end that long before now.
 
     Attributes:
-        run: the present run, or the last one.
-        epoch: how many times it was reset.
-        marks: what changed, the oldest first; the last :data:`MOST_MARKS`.
+        run: the current run, or the last one.
+        epoch: number of its resets.
+        marks: changes, the oldest first; the last :data:`MOST_MARKS`.
         observation: the latest one.
     """
 
@@ -107,7 +107,7 @@ class LiveStore:
         self.begin(LiveRun(id=""))
 
     def begin(self, run: LiveRun) -> None:
-        """A new run: all that is known of the one before is forgotten."""
+        """Start a new run: forget the previous one."""
         self.run = run
         self.epoch = 0
         self.marks: deque[LoadMark] = deque(maxlen=MOST_MARKS)
@@ -115,13 +115,13 @@ class LiveStore:
         self.content = _Content(self.clock_s())
 
     def reset(self) -> None:
-        """Count anew from here, within the run. Workers have to be told the new :attr:`epoch`."""
+        """Reset all counts within the run. The new :attr:`epoch` must be sent to the workers."""
         self.epoch += 1
         self.content = _Content(self.clock_s())
         self._mark("reset", "counted anew from here")
 
     def stop(self, ago_s: float = 0.0) -> None:
-        """The load has ended ``ago_s`` ago: rates are of the time until then. Reports are still taken."""
+        """Note that the load ended ``ago_s`` ago: rates cover the time until then."""
         if self.content.stopped_s is None:
             self.content.stopped_s = max(self.content.started_s, self.clock_s() - ago_s)
 
@@ -129,12 +129,12 @@ class LiveStore:
         """Merge a worker's report.
 
         Returns:
-            ``stale`` for one of another run or epoch, of which nothing is counted: the worker has to
-            be told the present one.
+            ``stale`` for one of another run or epoch, which is not counted: the current epoch must be sent to
+                the worker.
 
         Raises:
-            ReportError: the bytes are no report, or a sum would pass :data:`MOST_TOTAL`; nothing of them is
-                counted.
+            ReportError: the bytes are not a report, or a sum would exceed :data:`MOST_TOTAL`; nothing of it
+                is counted.
         """
         report = decode_report(data)
         if (report.run, report.epoch) != (self.run.id, self.epoch):
@@ -148,7 +148,7 @@ class LiveStore:
         self.content.magnitudes += added
         if report.seq > sender.next_seq:
             lost = report.seq - sender.next_seq
-            self._mark("missed", f"{lost} live report(s) of worker {worker} did not come")
+            self._mark("missed", f"{lost} live report(s) of worker {worker} were lost")
         sender.next_seq = report.seq + 1
         sender.finished = report.finished
         for age_s, by_key in slices:
@@ -157,7 +157,7 @@ class LiveStore:
         return "counted"
 
     def observe(self, seen: Observation) -> None:
-        """Note the load as it is now, and mark what has changed."""
+        """Note the current load, and mark what has changed."""
         now_s = self.clock_s()
         if self.observation is not None:
             self.marks.extend(marks_between(now_s, self.observation, seen))
@@ -165,8 +165,8 @@ class LiveStore:
         self._put(now_s, Cell(NOTHING, Gauges.of(seen)))
 
     def observe_servers(self, servers: Iterable[ServerNow]) -> None:
-        """Note what the servers say of themselves now, and mark who fell silent or is back; those beyond
-        :data:`MOST_SERVERS` are left out."""
+        """Note what the servers report now, and mark those that have fallen silent or come back; ignore
+        servers beyond :data:`MOST_SERVERS`."""
         known, told = self.content.servers, {}
         for now in servers:
             if now.name in known or len(known) < MOST_SERVERS:
@@ -178,7 +178,7 @@ class LiveStore:
 
     @property
     def missed(self) -> int:
-        """Requests of this epoch that workers finished and whose reports did not come."""
+        """Requests of this epoch that workers finished and whose reports were lost."""
         return sum(max(0, s.finished - s.counted) for s in self.content.senders.values())
 
     @property
@@ -188,7 +188,7 @@ class LiveStore:
 
     @property
     def settled_s(self) -> float:
-        """The time up to which the reports are in; once the load has stopped, that of the stop."""
+        """Time up to which the reports are in; once the load has stopped, the time of the stop."""
         stopped_s = self.content.stopped_s
         return self.clock_s() - self._settle_s if stopped_s is None else stopped_s
 
@@ -199,11 +199,11 @@ class LiveStore:
         return max(0.0, end_s - self.content.started_s)
 
     def _check_totals(self, added: Floats) -> None:
-        """See that no sum passes :data:`MOST_TOTAL` with what a report adds (raises ReportError)."""
+        """Check that no sum exceeds :data:`MOST_TOTAL` with a report added (raises ReportError)."""
         place = int(np.argmax(total := self.content.magnitudes + added))
         if total[place] > MOST_TOTAL:
             name = (*SCALARS, "records", "latencies")[place]
-            raise ReportError(f"{name} would come to {total[place]:.3g}, more than {MOST_TOTAL:.3g}")
+            raise ReportError(f"{name} would be {total[place]:.3g}, more than {MOST_TOTAL:.3g}")
 
     def _add(self, at_s: float, by_key: ByKey) -> None:
         folded = _folded(by_key, self.content.limit)
@@ -217,7 +217,7 @@ class LiveStore:
             ring.add(at_s, cell)
 
     def note(self, text: str) -> None:
-        """Mark what was asked of the servers now, beside the load."""
+        """Mark a request to the servers besides the load."""
         self._mark("asked", text)
 
     def _mark_turn(self, now: ServerNow, was_up: bool | None) -> None:
@@ -237,12 +237,12 @@ def _added(a: Mapping[str, ServerGauges], b: Mapping[str, ServerGauges]) -> Mapp
 
 
 def merged(a: ByKey, b: ByKey) -> ByKey:
-    """The counts of both, key by key."""
+    """Add up counts key by key."""
     return a | {key: Counts.merge([a[key], counts]) if key in a else counts for key, counts in b.items()}
 
 
 def _folded(by_key: ByKey, limit: KeyLimit) -> ByKey:
-    """By the store's own keys: each worker's are bounded, all workers' together would be many."""
+    """Map to the store's own keys: each worker's are bounded, but all workers' could be many."""
     folded: ByKey = {}
     for key, counts in by_key.items():
         folded = merged(folded, {limit.fold(key): counts})

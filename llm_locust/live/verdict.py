@@ -1,6 +1,7 @@
-"""May the live numbers be trusted, as far as the client is concerned?
+"""Client's verdict on the live numbers.
 
-The rules of :mod:`llm_locust.metrics.sections.validity` that a running worker can tell, by its thresholds.
+These are the rules of :mod:`llm_locust.metrics.sections.validity` that can be checked during a run, with the
+same thresholds.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,7 @@ class LiveVerdict:
 
 
 def verdict(counts: Counts, workers: Iterable[WorkerState], *, open_loop: bool) -> LiveVerdict:
-    """The client's verdict by the requests of a span, and by its workers as they are now."""
+    """Client's verdict from the requests of a span, and from the current state of its workers."""
     here = [w for w in workers if w.here]
     kernel = counts["kernel_stamps"] == counts.judged
     findings = [

@@ -1,1 +1,1 @@
-"""What GPUs allow a model: bytes over bandwidth, operations over peak. Pure functions on small values."""
+"""Upper bounds of a model on GPUs: bytes over bandwidth, operations over peak. Pure functions."""

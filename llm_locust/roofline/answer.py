@@ -1,4 +1,4 @@
-"""The bounds of one deployment at one load, with every term that they are made of."""
+"""Bounds of one deployment at one load, with all their terms."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,13 +25,14 @@ def answer(
     batches: Sequence[int] = DEFAULT_BATCHES,
     memory_utilization: float = 0.9,
 ) -> dict[str, Any]:
-    """What ``llm-locust roofline`` tells, JSON-ready.
+    """Result of ``llm-locust roofline``, JSON-ready.
 
-    ``decode`` has for each batch one step at the mean context, and whether such a batch fits into memory;
-    ``prefill`` one prompt alone; ``saturated`` as many requests as fit, their prompts computed meanwhile.
+    ``decode`` has for each batch one step at the mean context, and whether the batch fits into memory;
+    ``prefill`` one prompt alone; ``saturated`` as many requests as fit, with their prompts computed at the
+    same time.
 
     Raises:
-        RooflineError: numbers that are none, a model or a request that does not fit.
+        RooflineError: invalid numbers, or a model or a request that does not fit.
     """
     for name, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
         if value < 1:

@@ -1,8 +1,8 @@
-"""What no engine on these GPUs can be faster than: bytes over bandwidth, operations over peak.
+"""Lower bounds of step times on these GPUs for any engine: bytes over bandwidth, operations over peak.
 
-A step has to read its weights and its sequences' keys and values, and to do its operations; both can go on
-at the same time, so it lasts at least as long as the longer of them (Williams et al. 2009, Pope et al. 2022).
-What GPUs tell one another, activations, and the launch of kernels are left out: these are bounds.
+A step has to read its weights and its sequences' keys and values, and to do its operations. Both can run in
+parallel, so it lasts at least as long as the longer of them (Williams et al. 2009, Pope et al. 2022).
+Communication between GPUs, activations, and the launch of kernels are left out: these are bounds.
 """
 
 import math
@@ -12,13 +12,13 @@ from llm_locust.roofline.error import RooflineError
 from llm_locust.roofline.profile import kv_cache_tokens
 from llm_locust.roofline.roof import Roof
 
-#: Beyond it a batch is none that anybody runs.
+#: Largest batch considered.
 _MOST_BATCH = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least that a step takes: bytes that have to be read, operations that have to be done."""
+    """Lower bound of a step: bytes that must be read, operations that must be done."""
 
     weights_bytes: float
     kv_bytes: float
@@ -38,7 +38,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """The most that a deployment gives: ``batch`` sequences, all that fit, and the mean step of them."""
+    """Upper bound of a deployment: ``batch`` sequences, all that fit, and their mean step."""
 
     batch: int
     kv_cache_tokens: int
@@ -48,7 +48,7 @@ class Saturation:
 
 
 def decode_bound(roof: Roof, batch: float, context: float) -> Bound:
-    """One step that gives each of ``batch`` sequences of ``context`` tokens its next one: TPOT at least."""
+    """One decode step of ``batch`` sequences of ``context`` tokens each: a lower bound of TPOT."""
     model = roof.model
     return _bound(
         roof,
@@ -59,27 +59,27 @@ def decode_bound(roof: Roof, batch: float, context: float) -> Bound:
 
 
 def prefill_bound(roof: Roof, tokens: float) -> Bound:
-    """A prompt of ``tokens`` that have to be computed, alone: TTFT at least."""
+    """A prompt of ``tokens`` that must be computed, alone: a lower bound of TTFT."""
     return _bound(roof, roof.model.read_bytes(tokens), 0.0, roof.model.prompt_flops(tokens))
 
 
 def mean_context(input_tokens: float, output_tokens: float) -> float:
-    """What a token of an answer attends to, in the mean: the prompt and half of the answer."""
+    """Mean number of tokens that a token of an answer attends to: the prompt and half of the answer."""
     return input_tokens + output_tokens / 2
 
 
 def ridge_batch(roof: Roof, context: float) -> int | None:
-    """The smallest batch whose operations take as long as its reads.
+    """Smallest batch whose operations take as long as its reads.
 
-    Below it a larger batch costs next to nothing, from it on tokens/s grow no more. None where there is no
-    such batch: each sequence's own keys and values take longer to read than to compute with.
+    Below it a larger batch takes hardly longer, above it tokens/s do not grow. None if there is no such
+    batch: each sequence's own keys and values take longer to read than to compute with.
     """
 
     def computes(batch: int) -> bool:
         bound = decode_bound(roof, batch, context)
         return bound.compute_s >= bound.memory_s
 
-    # Reads grow ever more slowly with the batch and operations evenly: past the ridge it stays so.
+    # Reads grow ever more slowly with the batch, operations linearly: beyond the ridge this does not change.
     high = 1
     while not computes(high):
         high *= 2
@@ -95,10 +95,12 @@ def ridge_batch(roof: Roof, context: float) -> int | None:
 def saturation(
     roof: Roof, input_tokens: float, output_tokens: float, *, memory_utilization: float = 0.9
 ) -> Saturation:
-    """Requests of one length without end, as many at a time as the memory beside the weights has room for.
+    """A continuous stream of requests of one length, as many at a time as fit into the memory besides the
+    weights.
 
-    They are at different places of their answers, so one takes input + output / 2 tokens of the KV cache.
-    Each step gives each of them a token: the first of an answer by computing its prompt, in full, meanwhile.
+    They are at different positions in their answers, so that one takes input + output / 2 tokens of the KV
+    cache. Each step gives each of them a token: the first of an answer by computing its whole prompt at the
+    same time.
 
     Raises:
         RooflineError: the weights, or one request, do not fit.

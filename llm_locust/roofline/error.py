@@ -1,5 +1,5 @@
-"""The one error of this room."""
+"""Error of this package."""
 
 
 class RooflineError(ValueError):
-    """A GPU, a model or a question that has no roofline; one line that says what to write."""
+    """A GPU, a model or a question without a roofline; one line that says what to write."""

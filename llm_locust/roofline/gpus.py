@@ -1,4 +1,4 @@
-"""GPUs as their makers' data sheets describe them: peaks that no program exceeds, and few come near."""
+"""GPUs by their makers' data sheets: peaks that no program exceeds, and few reach."""
 
 import difflib
 import math
@@ -12,12 +12,12 @@ _TERA = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU: the bytes that it holds and moves in a second, and its dense matrix operations in a second.
+    """One GPU: its memory in bytes, its bandwidth per second, and its dense matrix operations per second.
 
-    ``fp8_flops`` and ``int8_flops`` are None where it has no such units: it computes in 16 bits then.
+    ``fp8_flops`` and ``int8_flops`` are None if it has no such units: it then computes in 16 bits.
 
     Raises:
-        RooflineError: a figure that is not above 0, or not finite.
+        RooflineError: a figure is not above 0, or not finite.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Gpu:
                 raise RooflineError(f"{key} of {self.name} is {value:g}: write a number above 0")
 
     def peak_flops(self, arithmetic: str) -> float:
-        """Dense operations in a second, of ``fp8``, ``int8``, or else of 16 bits."""
+        """Dense operations per second in ``fp8``, ``int8``, or else in 16 bits."""
         peaks = {"fp8": self.fp8_flops, "int8": self.int8_flops}
         return peaks.get(arithmetic) or self.bf16_flops
 
@@ -42,8 +42,8 @@ class Gpu:
 def _gpu(
     name: str, memory_gib: float, bandwidth_tb: float, bf16: float, fp8: float | None, int8: float | None
 ) -> Gpu:
-    """A row of the table. Data sheets say GB of memory and mean GiB, for chips come in powers of two; of
-    bandwidth they mean 10⁹."""
+    """A row of the table. Data sheets write GB of memory and mean GiB, because chips come in powers of two;
+    for bandwidth they mean 10⁹."""
     return Gpu(
         name=name,
         memory_bytes=memory_gib * _GIB,
@@ -54,7 +54,7 @@ def _gpu(
     )
 
 
-#: GiB, TB/s, dense TFLOP/s in bf16, fp8 and int8: where a data sheet has figures with sparsity, half of them.
+#: GiB, TB/s, dense TFLOP/s in bf16, fp8 and int8: half of a data sheet's figure if that is with sparsity.
 GPUS: dict[str, Gpu] = {
     # NVIDIA A100 Tensor Core GPU data sheet (2021)
     "a100-40gb": _gpu("A100 40GB", 40, 1.555, 312, None, 624),
@@ -75,7 +75,7 @@ GPUS: dict[str, Gpu] = {
     "h200-nvl": _gpu("H200 NVL", 141, 4.8, 835.5, 1670.5, 1670.5),
     # NVIDIA DGX B200 data sheet (8 GPUs: 1,440 GB, 64 TB/s, 72 PFLOP/s fp8 with sparsity)
     "b200": _gpu("B200", 180, 8.0, 2250, 4500, 4500),
-    # NVIDIA GB200 NVL72 data sheet, of one of its GPUs
+    # NVIDIA GB200 NVL72 data sheet, for one of its GPUs
     "gb200": _gpu("GB200", 186, 8.0, 2500, 5000, 5000),
     # AMD Instinct MI300X, MI325X and MI355X data sheets
     "mi300x": _gpu("MI300X", 192, 5.3, 1307.4, 2614.9, 2614.9),
@@ -93,17 +93,17 @@ _ALIASES = {
 }
 
 
-#: What a GPU by its values is written with.
+#: Keys of a GPU given by its values.
 _VALUES = ("memory", "bandwidth", "bf16", "fp8", "int8")
 _BY_VALUES = "memory=80,bandwidth=3.35,bf16=989.5,fp8=1979 (GiB, TB/s, dense TFLOP/s)"
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU of that name, as ``h100``, ``H100 PCIe``, ``A100_40GB``; or one by its values in the units
-    of data sheets, as ``memory=80,bandwidth=3.35,bf16=989.5,fp8=1979``.
+    """Find a GPU by name, as ``h100``, ``H100 PCIe``, ``A100_40GB``; or make one from values in the units of
+    data sheets, as ``memory=80,bandwidth=3.35,bf16=989.5,fp8=1979``.
 
     Raises:
-        RooflineError: there is none; says which name is near, or all of them.
+        RooflineError: there is none; suggests a similar name, or lists all.
     """
     if "=" in name:
         return _by_values(name)
@@ -121,7 +121,7 @@ def _by_values(text: str) -> Gpu:
     for pair in text.split(","):
         key, _, value = (part.strip() for part in pair.partition("="))
         if key not in _VALUES or key in values:
-            what = "is there twice" if key in values else f"is none of {', '.join(_VALUES)}"
+            what = "is given twice" if key in values else f"is not one of {', '.join(_VALUES)}"
             raise RooflineError(f'GPU "{text}": "{key}" {what}: write {_BY_VALUES}')
         try:
             values[key] = float(value)

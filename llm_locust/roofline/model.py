@@ -1,4 +1,4 @@
-"""A decoder-only transformer as its memory and its arithmetic see it."""
+"""Memory and arithmetic of a decoder-only transformer."""
 
 import math
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from llm_locust.roofline.error import RooflineError
 
-#: Bytes of a value. Scales and zero points of quantised formats are left out: a few per cent.
+#: Bytes per value. Scales and zero points of quantised formats are left out: a few per cent.
 BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
 
-#: What matrices are multiplied in.
+#: Number formats of matrix multiplication.
 ARITHMETICS = ("bf16", "fp8", "int8")
 
-#: One number, or one a request or a step.
+#: One number, or one per request or step.
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 
 
@@ -23,17 +23,16 @@ Amount = TypeVar("Amount", float, NDArray[np.float64])
 class ModelShape:
     """A model's size.
 
-    ``parameters`` are all, ``active_parameters`` those that one token is multiplied with: fewer in a
-    mixture, where each token goes through ``experts_per_token`` of ``experts`` in each of its layers.
-    ``kv_latent_dim`` is of multi-head latent attention: the values that a layer keeps of a token instead
-    of keys and values by head. ``kv_bytes``, where it is given, is what a token's keys and values take,
-    instead of what follows from the shape. ``head_dim`` is the mean of a query's and a value's width where
-    these differ.
-    ``arithmetic`` is what matrices are multiplied in; without it what fits the weights: those of four bits
-    are widened to 16 first.
+    ``parameters`` are all, ``active_parameters`` those that one token is multiplied with: fewer in a mixture
+    of experts, where each token goes through ``experts_per_token`` of ``experts`` in each layer.
+    ``kv_latent_dim`` is for multi-head latent attention: the number of values that a layer stores per token
+    instead of keys and values per head. ``kv_bytes``, if given, is the size of a token's keys and values,
+    instead of that from the shape. ``head_dim`` is the mean of a query's and a value's width if these differ.
+    ``arithmetic`` is the number format of matrix multiplication; by default the one that fits the weights:
+    four-bit weights are first widened to 16.
 
     Raises:
-        RooflineError: values that go together in no model.
+        RooflineError: inconsistent values.
     """
 
     name: str
@@ -72,22 +71,22 @@ class ModelShape:
 
     @property
     def weights_bytes(self) -> float:
-        """What the weights take of memory: parameters × bytes of one."""
+        """Memory of the weights: parameters × bytes of one."""
         return self.parameters * BYTES[self.weights]
 
     @property
     def embedding_bytes(self) -> float:
-        """The input embedding, where it is a table of its own: of it a step looks up rows only."""
+        """Size of the input embedding, if it is a separate table, of which a step only looks up rows."""
         return 0.0 if self.tied_embeddings else self.vocabulary * self.hidden_size * BYTES[self.weights]
 
     @property
     def multiplied(self) -> int:
-        """Parameters that one token is multiplied with: of an input embedding of its own a row is copied."""
+        """Parameters that one token is multiplied with, without a separate input embedding."""
         return self.active - (0 if self.tied_embeddings else self.vocabulary * self.hidden_size)
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """What is kept of one token of context: layers × (2 × KV heads × head_dim, or the latent) × bytes."""
+        """Bytes stored per token of context: layers × (2 × KV heads × head_dim, or the latent) × bytes."""
         if self.kv_bytes is not None:
             return self.kv_bytes
         of_layer = 2 * self.kv_heads * self.head_dim if self.kv_latent_dim is None else self.kv_latent_dim
@@ -95,24 +94,24 @@ class ModelShape:
 
     @property
     def computed_in(self) -> str:
-        """What matrices are multiplied in."""
+        """Number format of matrix multiplication."""
         if self.arithmetic is not None:
             return self.arithmetic
         return self.weights if self.weights in ("fp8", "int8") else "bf16"
 
     def experts_touched(self, tokens: Amount) -> Amount:
-        """How many experts of a layer a step of that many tokens reads, 0 where there are none.
+        """Mean number of experts of a layer that a step of that many tokens reads; 0 without experts.
 
-        E × (1 − (1 − k / E)^tokens): the mean where each token chooses k of E experts evenly and on its own.
-        A skewed choice touches fewer.
+        E × (1 − (1 − k / E)^tokens), if each token chooses k of E experts uniformly and independently. A
+        skewed choice reads fewer.
         """
         experts, of_token = self.experts or 0, self.experts_per_token or 0
         missed: Amount = (1 - of_token / max(1, experts)) ** tokens
         return experts * (1 - missed)
 
     def read_bytes(self, tokens: Amount) -> Amount:
-        """Weights that a step of that many tokens reads: of experts those that are touched, and not the rows
-        of an input embedding of its own, which are few."""
+        """Weights that a step of that many tokens reads: only the chosen experts, and without the few rows of
+        a separate input embedding."""
         read: Amount = (self._shared + self.experts_touched(tokens) * self._of_expert) * BYTES[self.weights]
         return read - self.embedding_bytes
 
@@ -128,14 +127,14 @@ class ModelShape:
 
     @property
     def attention_flops(self) -> float:
-        """Operations of one token for each token of its context."""
+        """Operations of one token per token of its context."""
         return 4.0 * self.layers * self.attention_heads * self.head_dim
 
     def prompt_flops(self, tokens: Amount, cached: Amount | float = 0.0) -> Amount:
-        """Operations of a prompt of which the first ``cached`` tokens need not be computed.
+        """Operations of a prompt whose first ``cached`` tokens need not be computed.
 
-        Token i attends to i tokens, itself included: their sum is (n × (n + 1) − c × (c + 1)) / 2. Only the
-        last token goes through the output head, for only what follows it is asked for.
+        Token i attends to i tokens, including itself: their sum is (n × (n + 1) − c × (c + 1)) / 2. Only the
+        last token goes through the output head, because only its successor is sampled.
         """
         contexts = (tokens * (tokens + 1) - cached * (cached + 1)) / 2
         of_head = 2.0 * self._head * (tokens > cached)
@@ -143,7 +142,7 @@ class ModelShape:
 
     @property
     def prompt_token_flops(self) -> float:
-        """Operations of one token of a prompt but the last, without attention."""
+        """Operations of one token of a prompt except the last, without attention."""
         return 2.0 * (self.multiplied - self._head)
 
     @property
@@ -153,7 +152,7 @@ class ModelShape:
 
     @property
     def _of_expert(self) -> float:
-        """Parameters of one expert in all layers: what is not active is that of all others."""
+        """Parameters of one expert in all layers: the inactive ones are those of all others."""
         if self.experts is None or self.experts_per_token is None or self.experts == self.experts_per_token:
             return 0.0
         return (self.parameters - self.active) / (self.experts - self.experts_per_token)

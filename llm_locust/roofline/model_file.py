@@ -1,4 +1,4 @@
-"""Models' shapes from YAML files, as those in ``examples/models``."""
+"""Model shapes from YAML files, as in ``examples/models``."""
 
 import difflib
 import math
@@ -20,26 +20,26 @@ _KEYS = (*_WHOLE, *_CHOICES, "name", "source", "tied_embeddings", "kv_bytes")
 
 
 def read_model(path: Path) -> ModelShape:
-    """The shape in a YAML file; see :func:`model_of`. ``name`` is the file's where it is not given.
+    """Read the shape in a YAML file; see :func:`model_of`. The default of ``name`` is the file's.
 
     Raises:
-        RooflineError: it cannot be read, or a key or a value is not what it has to be; names file and key.
+        RooflineError: it cannot be read, or a key or a value is invalid; names file and key.
     """
     document = _document(path)
     return model_of({**document, "name": document.get("name") or path.stem}, str(path))
 
 
 def model_of(document: Mapping[Any, Any], where: str) -> ModelShape:
-    """The shape that keys and values say; :func:`dataclasses.asdict` of a shape is such a document, too.
+    """Shape from keys and values; :func:`dataclasses.asdict` of a shape is such a document, too.
 
-    ``head_dim`` is hidden_size / attention_heads where it is not given, ``kv_heads`` as many as
-    attention_heads; ``source`` is for people.
+    ``head_dim`` defaults to hidden_size / attention_heads, ``kv_heads`` to attention_heads; ``source`` is for
+    people.
 
     Args:
-        where: what errors begin with: the file.
+        where: start of error messages: the file.
 
     Raises:
-        RooflineError: a key or a value is not what it has to be.
+        RooflineError: a key or a value is invalid.
     """
     for key in document:
         if key not in _KEYS:
@@ -48,7 +48,7 @@ def model_of(document: Mapping[Any, Any], where: str) -> ModelShape:
             raise RooflineError(f"{where}: there is no key {_shown(key)}: {hint}known are {', '.join(_KEYS)}")
     missing = [key for key in (*_REQUIRED, "name") if document.get(key) is None]
     if missing:
-        raise RooflineError(f"{where}: {missing[0]} is missing: write it as the model's config.json has it")
+        raise RooflineError(f"{where}: {missing[0]} is missing: write it as in the model's config.json")
     values = {key: _value(where, key, value) for key, value in document.items() if value is not None}
     values.pop("source", None)
     values.setdefault("kv_heads", values["attention_heads"])
@@ -93,14 +93,14 @@ def _value(where: str, key: str, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A value as an error names it; a list or a mapping by its kind: aliases could unfold to any size."""
+    """A value for an error message; lists and mappings by kind: aliases could unfold to any size."""
     if isinstance(value, list | dict | set | tuple):
         return f"a {'mapping' if isinstance(value, dict) else 'list'}"
     return repr(value) if len(str(value)) <= 60 else f"{str(value)[:60]!r}…"
 
 
 def _number(value: Any) -> float | None:
-    """A number; YAML 1.1 takes 8.03e9 for a text."""
+    """A number; YAML 1.1 reads 8.03e9 as text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:

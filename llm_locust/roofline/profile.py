@@ -1,4 +1,4 @@
-"""What one step of an engine takes at least, as the simulator's engines are made of."""
+"""Lower bounds of an engine's step, in the form of the simulator's engines."""
 
 import math
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ _NS = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """One step of an engine lasts
+    """Cost of an engine's step:
 
         max(step_base + context_per_token · context tokens held by decoding sequences,
             prefill_per_token · tokens computed in the step)
 
-    apart from overheads, which no data sheet tells. ``step_base_ns`` is the time to read all weights, which
-    of a mixture of experts is that of a step of many tokens. ``source`` says what it was computed from.
+    plus overheads, which no data sheet contains. ``step_base_ns`` is the time to read all weights; for a
+    mixture of experts it applies to a step of many tokens. ``source`` says what it was computed from.
     """
 
     step_base_ns: float
@@ -40,20 +40,19 @@ def step_costs(
     compute_efficiency: float = 1.0,
     memory_utilization: float = 0.9,
 ) -> StepCosts:
-    """The costs of one replica's steps, on ``gpus`` GPUs that share the work out without loss.
+    """Costs of one replica's steps, on ``gpus`` GPUs that divide the work without loss.
 
-    step_base = weights / bandwidth; context_per_token = KV bytes of a token / bandwidth;
-    prefill_per_token = 2 · (multiplied parameters − output head) / peak, without attention, which grows
-    with the context;
+    step_base = weights / bandwidth; context_per_token = KV bytes of a token / bandwidth; prefill_per_token =
+    2 · (multiplied parameters − output head) / peak, without attention, which grows with the context;
     kv_cache_tokens = (memory · memory_utilization − weights) / KV bytes of a token.
 
     Args:
-        memory_efficiency: the share of the bandwidth that is reached, above 0 and at most 1.
-        compute_efficiency: likewise of the peak.
-        memory_utilization: the share of memory that the engine takes for weights and KV cache.
+        memory_efficiency: achieved share of the bandwidth, above 0 and at most 1.
+        compute_efficiency: achieved share of the peak.
+        memory_utilization: share of memory that the engine uses for weights and KV cache.
 
     Raises:
-        RooflineError: no GPU, a share out of its bounds, or weights that leave no room for a KV cache.
+        RooflineError: no GPU, a share out of range, or weights that leave no room for a KV cache.
     """
     for name, share in (
         ("memory_efficiency", memory_efficiency),
@@ -79,10 +78,10 @@ def step_costs(
 
 
 def kv_cache_tokens(model: ModelShape, gpu: Gpu, *, gpus: float = 1, memory_utilization: float = 0.9) -> int:
-    """The tokens whose keys and values fit beside the weights.
+    """Number of tokens whose keys and values fit into memory with the weights.
 
     Raises:
-        RooflineError: no GPU, or none fits.
+        RooflineError: no GPU, or not even one token fits.
     """
     if not (math.isfinite(gpus) and gpus > 0):
         raise RooflineError(f"gpus is {gpus:g}: write how many GPUs one copy of the model has")

@@ -1,4 +1,4 @@
-"""A model on its GPUs: what a deployment could do at most."""
+"""A model on its GPUs: upper bounds of a deployment."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _OPTIONS = ("gpu_type", "model_shape", "gpus")
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """One model on ``gpus`` GPUs that share its work out without loss, and without telling one another.
+    """One model on ``gpus`` GPUs that divide its work without loss and without communication.
 
     Raises:
         RooflineError: no GPU.
@@ -36,7 +36,7 @@ class Roof:
 
     @property
     def peak_flops(self) -> float:
-        """Operations in a second, in the arithmetic of the model."""
+        """Operations per second, in the arithmetic of the model."""
         return self.gpu.peak_flops(self.model.computed_in) * self.gpus
 
     @property
@@ -48,13 +48,13 @@ class Roof:
 
 
 def roof_of_options(options: Mapping[str, Any]) -> Roof | None:
-    """That of a run's options ``gpu_type``, ``model_shape`` and ``gpus``; None without the first two.
+    """Roofline from a run's options ``gpu_type``, ``model_shape`` and ``gpus``; None without the first two.
 
-    ``model_shape`` is the path of a file, or the document that a shape is
-    (see :func:`~llm_locust.roofline.model_file.model_of`), so that a run can carry it.
+    ``model_shape`` is the path of a file, or the document of a shape (see
+    :func:`~llm_locust.roofline.model_file.model_of`), so that a run can carry it.
 
     Raises:
-        RooflineError: one of the three is missing, or is not what it has to be.
+        RooflineError: one of the three is missing or invalid.
     """
     gpu_type, shape, gpus = (options.get(name) or None for name in _OPTIONS)
     if gpu_type is None and shape is None:

@@ -1,1 +1,1 @@
-"""A simulated deployment: a gateway and replicas that queue, batch, stream and fail like real ones."""
+"""Simulated deployment: a gateway and replicas that queue, batch, stream and fail like real ones."""

@@ -1,4 +1,4 @@
-"""``llm-locust sim``: the process that serves until it is told to stop."""
+"""``llm-locust sim``: the process that serves until it is stopped."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ __all__ = ["DESCRIPTION", "add_arguments", "run", "settings_from"]
 
 DESCRIPTION = "Serve a simulated deployment: a gateway and replicas that stream as vLLM does."
 
-#: The option's name, and the engine's field that it gives.
+#: Option names, and the engine's field of each.
 _ENGINE_OPTIONS = {
     "ttft_base": "ttft_base_ns",
     "prefill_per_token": "prefill_per_token_ns",
@@ -43,10 +43,10 @@ _ENGINE_OPTIONS = {
 
 
 def settings_from(args: argparse.Namespace) -> SimSettings:
-    """The settings that parsed options say: an engine's from its option, else the profile, else the default.
+    """Settings of parsed options: an engine's value from its option, else the profile, else the default.
 
     Raises:
-        FaultPlanError, PlanError, SettingsError: with one line for the person.
+        FaultPlanError, PlanError, SettingsError: with a one-line message.
     """
     profile = read_profile(args.profile) if args.profile else None
     given = {
@@ -92,7 +92,7 @@ def settings_from(args: argparse.Namespace) -> SimSettings:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM. Gives the exit code: 0, or 2 for settings that cannot work."""
+    """Serve until SIGINT or SIGTERM. Return the exit code: 0, or 2 for invalid settings."""
     try:
         settings = settings_from(args)
         _raise_open_files_limit()
@@ -123,7 +123,7 @@ def _announce(settings: SimSettings, addresses: Addresses) -> None:
 
 
 def _say(line: str) -> None:
-    # Whoever started it may have closed the pipe; the deployment goes on.
+    # The process that started it may have closed the pipe; the deployment goes on.
     with contextlib.suppress(OSError):
         print(line, flush=True)
 

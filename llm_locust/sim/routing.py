@@ -1,7 +1,7 @@
-"""Which replica gets a request: the policies of the field's balancers and gateways, without IO.
+"""Routing policies of common balancers and gateways, without IO.
 
-A policy sees what a gateway sees: which replicas are in rotation, how many of its own requests each of
-them has in flight, and the request. Replicas are their indices.
+A policy knows what a gateway knows: which replicas are in rotation, how many of the gateway's own requests
+each of them has in flight, and the request. Replicas are identified by index.
 """
 
 import random
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
 
-#: Requests in flight by replica, of those in rotation; never empty.
+#: Requests in flight by replica, for those in rotation; never empty.
 Loads = Mapping[int, int]
 
-#: How many more requests than the least loaded replica one with a matching prefix may have in flight.
+#: How many requests more than the least loaded replica a replica with a matching prefix may have in flight.
 PREFIX_IMBALANCE = 32
-#: Block hashes remembered per replica: of 16 tokens each, a KV cache of 500,000 tokens.
+#: Block hashes remembered per replica: with 16 tokens each, a KV cache of 500,000 tokens.
 PREFIX_MEMORY_BLOCKS = 31_250
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """What a gateway knows of a request.
+    """Facts of a request known to a gateway.
 
     Args:
-        session: what is sticky: the ``X-Session-Id`` header where there is one, else the connection.
-        block_hashes: chained hashes of the prompt's full blocks, as the engines' prefix caches have them.
+        session: the ``X-Session-Id`` header if there is one, else the connection.
+        block_hashes: chained hashes of the prompt's full blocks, as in the engines' prefix caches.
         source: the request's own random generator.
     """
 
@@ -36,7 +36,7 @@ class Routed:
 
 
 class Policy(Protocol):
-    """Picks one of ``loads``' replicas, and remembers what it needs to."""
+    """Picks one of ``loads``' replicas, and keeps the state that it needs."""
 
     def pick(self, loads: Loads, request: Routed) -> int: ...
 
@@ -53,14 +53,14 @@ class RoundRobinRouting:
 
 
 class RandomRouting:
-    """Any, all alike."""
+    """A random one, uniformly."""
 
     def pick(self, loads: Loads, request: Routed) -> int:
         return request.source.choice(sorted(loads))
 
 
 class LeastInflightRouting:
-    """The one with the fewest in flight; those that have equally few take turns (nginx' least_conn)."""
+    """The one with the fewest in flight; equal ones in turn (nginx' least_conn)."""
 
     def __init__(self) -> None:
         self._last = -1
@@ -82,8 +82,8 @@ class LeastRequest:
 class StickyRouting:
     """The same one for the same session, by rendezvous hashing.
 
-    Each pair of session and replica has a hash and the highest one in rotation wins, so that a replica
-    that leaves moves its own sessions alone, and gets them back when it returns.
+    Each pair of session and replica has a hash, and the highest one in rotation wins, so that a replica that
+    leaves moves only its own sessions, and gets them back when it returns.
     """
 
     def pick(self, loads: Loads, request: Routed) -> int:
@@ -91,13 +91,13 @@ class StickyRouting:
 
 
 class PrefixAware:
-    """The one whose own recently routed prompts share the longest prefix with this one.
+    """The one whose recently routed prompts share the longest prefix with this one.
 
-    It estimates the replicas' prefix caches from what it has sent to each of them and asks none, as the
-    Kubernetes inference gateway's prefix plugin and SGLang's router do. A replica that has over
-    ``imbalance`` requests more in flight than the least loaded one has is not considered; where no
-    considered one has the first block, the least loaded gets it; equally long prefixes go to the less loaded.
-    What a replica that leaves the rotation had is forgotten: nobody knows what it returns with.
+    It estimates the replicas' prefix caches from the requests that it has routed and queries none of them,
+    like the Kubernetes inference gateway's prefix plugin and SGLang's router. A replica with over
+    ``imbalance`` more requests in flight than the least loaded one is not considered. If no considered one
+    has the first block, the least loaded gets the request; equally long prefixes go to the less loaded. The
+    prompts of a replica that leaves the rotation are forgotten, because its cache is unknown when it returns.
     """
 
     def __init__(self, imbalance: int = PREFIX_IMBALANCE, memory_blocks: int = PREFIX_MEMORY_BLOCKS) -> None:
@@ -139,12 +139,12 @@ class PrefixAware:
             routed.popitem(last=False)
 
 
-#: What ``make_policy`` knows.
+#: Names for ``make_policy``.
 POLICIES = ("round_robin", "random", "least_inflight", "least_request", "sticky", "prefix")
 
 
 def make_policy(name: str, prefix_imbalance: int = PREFIX_IMBALANCE) -> Policy:
-    """A fresh policy of that name, one of :data:`POLICIES`."""
+    """Create a policy by name, one of :data:`POLICIES`."""
     policies: dict[str, Callable[[], Policy]] = {
         "round_robin": RoundRobinRouting,
         "random": RandomRouting,

@@ -1,4 +1,4 @@
-"""The running deployment: sockets, signals, start and stop."""
+"""Running deployment: sockets, signals, start and stop."""
 
 import asyncio
 import contextlib
@@ -22,17 +22,17 @@ from llm_locust.sim.truth import TruthLog
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a deployment listens, as base URLs with ``/v1``."""
+    """Addresses of a deployment, as base URLs with ``/v1``."""
 
     gateway: str
-    replicas: tuple[str, ...]  # empty where they have no ports of their own
+    replicas: tuple[str, ...]  # empty without ports of their own
 
 
 class Simulation:
-    """A gateway, its replicas and what happens to them; serves while its context is open."""
+    """A gateway, its replicas and the actions on them; serves while its context is open."""
 
     def __init__(self, settings: SimSettings, say: Callable[[str], None] = lambda line: None) -> None:
-        """``say`` takes a line about each thing that happens to a replica."""
+        """``say`` is called with a line about each action on a replica."""
         self._settings = settings
         self._say = say
         self._closing = contextlib.AsyncExitStack()
@@ -52,7 +52,7 @@ class Simulation:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Break off what is under way; its truth is written when this returns."""
+        """Break off all requests; their truth is written when this returns."""
         await self._closing.aclose()
 
     async def _open(self) -> None:
@@ -65,7 +65,7 @@ class Simulation:
         front, *own = self._ports(gateway, upstreams)
         for port in (front, *own):
             closing.push_async_callback(port.cleanup)
-        closing.push_async_callback(gateway.stop)  # ahead of the ports: it is they who wait for what it has
+        closing.push_async_callback(gateway.stop)  # before the ports, which wait for its requests
         for port in (front, *own):
             await port.open()
         events.begin()
@@ -75,7 +75,7 @@ class Simulation:
             closing.push_async_callback(_end, asyncio.create_task(task))
 
     def _ports(self, gateway: Gateway, upstreams: Sequence[Upstream]) -> list[Port]:
-        """The gateway's, and those of all replicas or of none. All listen, or none does."""
+        """Open the gateway's port, and those of all replicas or of none. If one fails, none is open."""
         settings = self._settings
         with contextlib.ExitStack() as stack:
             sockets = [stack.enter_context(listen(settings.host, settings.port))]
@@ -103,7 +103,7 @@ async def serve(
     stop: asyncio.Event | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Serve until ``stop`` is set, or until SIGINT or SIGTERM where none is given.
+    """Serve until ``stop`` is set, or until SIGINT or SIGTERM without one.
 
     Raises:
         PortError, TruthError: as :class:`Simulation`.
@@ -115,7 +115,7 @@ async def serve(
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel it where it runs, and raise what it failed with where it has."""
+    """Cancel a task that runs, or raise the exception of one that has failed."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -127,7 +127,7 @@ def _upstream(settings: SimSettings, index: int) -> Upstream:
 
 
 async def _refuse(front: Port, refusal: Refusal) -> None:
-    """Take the listening socket away for the span; connections that are open stay open."""
+    """Close the listening socket for the span; open connections stay open."""
     await asyncio.sleep(refusal.after_ns * 1e-9)
     await front.close()
     await asyncio.sleep(refusal.duration_ns * 1e-9)

@@ -1,4 +1,4 @@
-"""The server's own log of what truly happened: JSON Lines, one object a request."""
+"""The server's own log of what happened: JSON Lines, one object per request."""
 
 import sys
 from dataclasses import dataclass, field
@@ -11,19 +11,17 @@ import msgspec
 
 @dataclass(slots=True, kw_only=True)
 class TruthEntry:
-    """One request as the server knows it, written when it is over.
+    """One request as seen by the server, written when it is over.
 
-    Times are CLOCK_REALTIME nanoseconds. ``token_ns`` are the moments just before each token's
-    bytes were handed to the socket, so a client cannot have seen one earlier; an answer that is
-    not streamed has none. ``eos_ns`` is that of an end without text. ``output_tokens`` are those that were
-    sent, such an end among them. ``status`` is None where
-    no status line was sent. ``complete``: the whole answer was handed to the socket as asked.
-    ``disconnected``: the client left before that.
-    ``scheduled_ns`` is when the engine's first step with a part of its prompt began, by the engine's own
-    account; what lies between that and ``received_ns`` is the wait in the queue and the engine's base time.
-    ``cached_tokens`` of its prompt came from the prefix cache then; None where there is no such cache.
-    ``preemptions``: how often it lost its KV cache and was prefilled again. A request that no engine began
-    has neither of the first two.
+    Times are CLOCK_REALTIME nanoseconds. ``token_ns`` are the times just before each token's bytes were
+    passed to the socket, so that a client cannot have received one earlier; an answer without streaming has
+    none. ``eos_ns`` is that of an end without text. ``output_tokens`` were sent, including such an end.
+    ``status`` is None if no status line was sent. ``complete``: the whole answer was passed to the socket as
+    requested. ``disconnected``: the client left before that. ``scheduled_ns`` is the start of the engine's
+    first step with a part of its prompt, by the engine's clock; the time between ``received_ns`` and that is
+    the wait in the queue and the engine's base time. ``cached_tokens`` of its prompt were in the prefix cache
+    then; None without such a cache. ``preemptions`` is how often it lost its KV cache and was prefilled
+    again. A request that no engine started has neither of the first two.
     """
 
     request_id: str
@@ -50,11 +48,11 @@ class TruthError(OSError):
 
 
 class JsonLines:
-    """Appends objects to a file, each in one write, so that a kill loses none that is over.
+    """Appends objects to a file, each in one write, so that a kill loses no finished one.
 
     Args:
         path: an existing file is replaced; None: nothing is written.
-        what: the log's name in what is told.
+        what: name of the log in messages.
 
     Raises:
         TruthError: the file cannot be written.
@@ -69,7 +67,7 @@ class JsonLines:
             raise TruthError(f"{what} {path}: {e.strerror}; name a file that can be written") from e
 
     def write(self, entry: object) -> None:
-        """Append one line. The first failure to write is told on stderr and ends the log."""
+        """Append one line. The first failure to write is reported on stderr and ends the log."""
         if self._file is None:
             return
         try:
@@ -90,7 +88,7 @@ class JsonLines:
 
 
 class TruthLog(JsonLines):
-    """One line a request."""
+    """Truth log with one line per request."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path, "truth log")

@@ -1,4 +1,4 @@
-"""The run directory: frames of record batches on the way, Parquet and JSON in the end."""
+"""Run directory: frames of record batches during the run, Parquet and JSON at its end."""
 
 from llm_locust.store.files import (
     FRAMES_FILE as FRAMES_FILE,

@@ -1,4 +1,4 @@
-"""What is known of a run whose facts were written by many: the manifest that accounts for them all."""
+"""Manifest of a run whose facts were written by several processes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +15,14 @@ from llm_locust.wire.names import clean_name
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is there of one worker: records, the numbers of their batches as ranges, the last batch's
-    header (None: not there)."""
+    """Present data of one worker: records, batch numbers as ranges, the last batch's header if any."""
 
     rows: int = 0
     seqs: tuple[range, ...] = ()
     newest: FrameHeader | None = None
 
     def __add__(self, other: "Holding") -> "Holding":
-        """Both, which have no batch in common."""
+        """Sum of two without a common batch."""
         headers = [h.newest for h in (self, other) if h.newest is not None]
         return Holding(
             self.rows + other.rows,
@@ -33,10 +32,10 @@ class Holding:
 
 
 def holdings(headers: Iterable[FrameHeader]) -> dict[str, Holding]:
-    """What frames hold, by worker.
+    """Content of frames, by worker.
 
     Args:
-        headers: each (worker, seq) once, those of a worker behind each other.
+        headers: each (worker, seq) once, those of one worker consecutively.
     """
     held = {}
     for worker, group in groupby(headers, key=lambda header: header.worker):
@@ -47,10 +46,11 @@ def holdings(headers: Iterable[FrameHeader]) -> dict[str, Holding]:
 
 
 def by_knowledge(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """Manifests of one run, the one that knows most first: the same order whatever order they came in.
+    """Manifests of one run, the most complete first, independent of the order given.
 
-    A manifest is written at the run's beginning, again and again as it goes, and at its end. So: the
-    one that knows the end, then the stop, then most workers, then the latest word of one.
+    A manifest is written at the run's start, repeatedly during it, and at its end. So the order is: one that
+    has the end, then one that has the stop, then the one with most workers, then the one with the latest
+    report of a worker.
     """
     return sorted(manifests, key=_knowledge, reverse=True)
 
@@ -71,15 +71,15 @@ def _knowledge(m: Manifest) -> tuple[object, ...]:
 def account(
     manifests: Sequence[Manifest], last_words: Mapping[str, WorkerFacts], held: Mapping[str, Holding]
 ) -> Manifest:
-    """The manifest of a run of which this is there.
+    """Manifest of a run of which this data is present.
 
-    It is that of the most knowing manifest, its workers accounted for anew: see :func:`_account`.
-    A worker that no manifest knows has its own word's index, or else the next free one.
+    It is the most complete manifest, with its workers' facts computed again: see :func:`_account`. A worker
+    that no manifest lists has the index in its own facts, or else the next free one.
 
     Args:
         manifests: ordered by :func:`by_knowledge`, at least one.
         last_words: each worker's own facts, written when it ended.
-        held: what is there of each worker.
+        held: present data of each worker.
     """
     told: dict[str, list[_ReportedFacts]] = {}
     for manifest in manifests:
@@ -103,19 +103,19 @@ def account(
 
 @dataclass(frozen=True, slots=True)
 class _ReportedFacts:
-    """What a manifest says of a worker, and whether it does so after the worker's final word."""
+    """A manifest's facts of a worker, and whether they date from after the worker's final counts."""
 
     facts: WorkerFacts
     final: bool
 
 
 def _account(told: Sequence[_ReportedFacts], word: WorkerFacts | None, held: Holding) -> WorkerFacts:
-    """One worker's facts.
+    """Facts of one worker.
 
-    Announced is the largest count that anybody knows, and ``in_flight`` what was said with it; of equal
-    counts the worker's own word holds, then the most knowing manifest's. Received is what is there.
-    Without a final word the worker is lost. All else is the most knowing manifest's, or the worker's
-    own where that manifest was written before its end.
+    Announced is the largest known count, and ``in_flight`` the one reported with it; between equal counts the
+    worker's own facts are used, then the most complete manifest's. Received is what is present. Without final
+    counts the worker is lost. Everything else is from the most complete manifest, or from the worker itself
+    if that manifest was written before its end.
     """
     known = told[0].facts
     if word is not None and not told[0].final:
@@ -146,21 +146,21 @@ def _progress(header: FrameHeader) -> tuple[int, int]:
 
 
 def all_here(manifest: Manifest) -> bool:
-    """Every worker gave its final word, and all records that it announced are here.
+    """Whether every worker sent its final counts, and all records that it announced are present.
 
-    Bytes that are no frame do not count: nothing that the run should have can be in them.
+    Invalid bytes do not count: nothing that belongs to the run can be in them.
     """
     announced = all(worker.announced is not None for worker in manifest.workers)
     return announced and replace(manifest, torn=[]).complete
 
 
 def tear_text(tear: Tear, name: str) -> str:
-    """A line of :attr:`~llm_locust.core.manifest.Manifest.torn`."""
-    return f"{name}: bytes {tear.start} to {tear.end} are no frame" if tear.end else f"{name}: is empty"
+    """Line of :attr:`~llm_locust.core.manifest.Manifest.torn`."""
+    return f"{name}: bytes {tear.start} to {tear.end} are not a frame" if tear.end else f"{name}: is empty"
 
 
 def bad_text(bad: BadFrame, name: str) -> str:
-    """The line of :attr:`~llm_locust.core.manifest.Manifest.torn` on a frame that holds no batch."""
+    """Line of :attr:`~llm_locust.core.manifest.Manifest.torn` on a frame without a valid batch."""
     frame = bad.frame
     whose = clean_name(frame.header.worker).replace(":", " ")
     return (
@@ -170,5 +170,5 @@ def bad_text(bad: BadFrame, name: str) -> str:
 
 
 def file_of_tear(text: str) -> Path:
-    """The file that a line of ``torn`` names."""
+    """File named in a line of ``torn``."""
     return Path(text.rpartition(": ")[0])

@@ -1,4 +1,4 @@
-"""The run directory's files: where they are, and how JSON and text are written into them."""
+"""Files of the run directory: their names, and atomic writing of JSON and text."""
 
 import re
 from pathlib import Path
@@ -27,10 +27,10 @@ class StoreError(ValueError):
 
 
 def create_run_dir(path: Path) -> Path:
-    """Make the run directory and see that it can be written.
+    """Create the run directory and check that it can be written.
 
     Raises:
-        StoreError: it exists and holds another run, or it cannot be made or written.
+        StoreError: it exists and holds another run, or it cannot be created or written.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def holds_a_run(path: Path) -> bool:
 
 
 def read_manifest(run: Path) -> Manifest:
-    """The manifest of a run directory.
+    """Read the manifest of a run directory.
 
     Raises:
         StoreError: it is missing, is not JSON of a manifest, or comes from a later version.
@@ -70,26 +70,26 @@ def write_manifest(run: Path, manifest: Manifest) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Pretty JSON, atomically: a reader sees the old file or the new one."""
+    """Write indented JSON atomically: a reader sees the old file or the new one."""
     write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text file, atomically."""
+    """Write a text file atomically."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 def check_folder_name(text: str, what: str) -> str:
-    """An id that is used as the name of a folder; gives it back.
+    """Check an id that is used as the name of a folder, and return it.
 
     Raises:
-        StoreError: it could name another place, such as ``../x``; ``what`` says whose id it is.
+        StoreError: it could name another place, such as ``../x``; ``what`` describes the id.
     """
     if not _FOLDER_NAME.fullmatch(text):
         raise StoreError(
-            f"{what} {text[:200]!r} is no name for a folder: it may have 200 letters, digits and any of "
-            "._@+:- and begin with a letter, a digit or _"
+            f"{what} {text[:200]!r} is not a valid folder name: it may have 200 letters, digits and any of "
+            "._@+:- and must start with a letter, a digit or _"
         )
     return text
 

@@ -1,12 +1,12 @@
-"""Frames: closed batches of records as bytes on their way.
+"""Frames: closed batches of records as bytes, for transport and for files.
 
 A *frame* is one closed batch of one worker as bytes that can be appended to a file unread:
 
     magic ``LLB1`` | uint32 header length | uint32 payload length | uint32 CRC-32 | header | payload
 
-(little endian). The header is JSON (:class:`FrameHeader`), the payload one Arrow IPC stream;
-the CRC covers both. A file of frames that was cut or damaged anywhere still gives every frame
-that is whole, before the damage and behind it.
+(little endian). The header is JSON (:class:`FrameHeader`), the payload one Arrow IPC stream; the CRC covers
+both. In a file of frames that was cut or damaged anywhere, every complete frame can still be read, before the
+damage and after it.
 """
 
 import os
@@ -29,16 +29,16 @@ from llm_locust.wire.payload import DECODE_ERRORS
 _MAGIC = b"LLB1"
 _PREFIX = struct.Struct("<4sIII")
 
-#: Headers take some 200 bytes. What says that it has a longer one is no frame: its length need not be read.
+#: Longest header that is read; a normal one takes some 200 bytes.
 _LONGEST_HEADER = 1 << 16
 
-#: Of a name in an error text, which may come from anywhere.
+#: Most characters of a name in an error text, because it may come from anywhere.
 _SHOWN_CHARS = 80
 
-#: A time behind this, in the year 2200 or so, is none; what is added to it does not overflow.
+#: Latest valid time, in the year 2116; sums with it do not overflow.
 _LAST_NS = 1 << 62
 
-#: Numbers of things, which are not negative; no run has more of anything than a float64 counts.
+#: Columns of counts, which must not be negative, and which a float64 can hold.
 _COUNTS = (
     *("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "hidden_tokens"),
     *("asked_input_tokens", "asked_output_tokens", "output_chars", "bytes_received"),
@@ -52,12 +52,11 @@ _SEARCH_BYTES = 1 << 16
 
 # Without gc: an index may hold millions of them.
 class FrameHeader(msgspec.Struct, frozen=True, gc=False):
-    """Whose batch this is: the identity is (run, worker, seq).
+    """Identity of a batch, (run, worker, seq), and its facts.
 
-    ``finished`` and ``in_flight`` are the worker's counts when the batch was closed: requests that
-    have a record so far, this batch's included, and requests under way. ``clock_offset_ns`` is what
-    has to be added to this worker's clock to get the run's time, known to ``clock_error_ns``; None
-    where it was not measured yet.
+    ``finished`` and ``in_flight`` are the worker's counts when the batch was closed: requests with a record
+    so far, including this batch, and requests in flight. ``clock_offset_ns`` is to be added to this worker's
+    clock to get the run's time, with the error ``clock_error_ns``; None before the first measurement.
     """
 
     run: str
@@ -72,7 +71,7 @@ class FrameHeader(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class FrameRef:
-    """Where a whole frame's payload lies in its file."""
+    """Position of a complete frame's payload in its file."""
 
     header: FrameHeader
     path: Path
@@ -80,11 +79,11 @@ class FrameRef:
     length: int
 
     def batch(self) -> RecordBatch:
-        """The batch, read anew at each call.
+        """Read the batch; each call reads again.
 
         Raises:
-            BatchError: the payload is no batch of these rows, though it is whole; the text names frame and
-                file.
+            BatchError: the payload is not a batch of these rows, although it is complete; the text names
+                frame and file.
             OSError: the file cannot be read.
         """
         with self.path.open("rb") as file:
@@ -101,7 +100,7 @@ class FrameRef:
 
 @dataclass(frozen=True, slots=True)
 class Tear:
-    """Bytes [``start``, ``end``) of a file that are no frame: cut, damaged or foreign."""
+    """Bytes [``start``, ``end``) of a file that are not a frame: cut, damaged or foreign."""
 
     path: Path
     start: int
@@ -110,7 +109,7 @@ class Tear:
 
 @dataclass(frozen=True, slots=True)
 class BadFrame:
-    """A whole frame that holds no batch that can be used, and why."""
+    """A complete frame without a usable batch, and why."""
 
     frame: FrameRef
     why: str
@@ -118,7 +117,7 @@ class BadFrame:
 
 @dataclass(frozen=True, slots=True)
 class FrameIndex:
-    """The whole frames of a file and what lies between them, both in file order."""
+    """Complete frames of a file and the bytes between them, both in file order."""
 
     frames: tuple[FrameRef, ...] = ()
     tears: tuple[Tear, ...] = ()
@@ -131,7 +130,7 @@ def encode_frame(header: FrameHeader, payload: bytes) -> bytes:
 
 
 def frame_header(frame: bytes) -> FrameHeader | None:
-    """The header of bytes that are one whole frame and nothing else; None for other bytes."""
+    """Header of bytes that are exactly one complete frame; None for other bytes."""
     if len(frame) < _PREFIX.size:
         return None
     magic, head_length, length, crc = _PREFIX.unpack_from(frame)
@@ -145,24 +144,24 @@ def frame_header(frame: bytes) -> FrameHeader | None:
         return None
 
 
-#: What one call of writev takes at most (IOV_MAX of Linux and macOS).
+#: Most buffers of one writev call (IOV_MAX of Linux and macOS).
 _BUFFERS_A_WRITE = 1024
 
 
 class FrameLog:
-    """A new file that frames are appended to, each call's whole or not at all.
+    """A new file that frames are appended to; each call writes all of its frames or none.
 
     Raises:
-        OSError: the file cannot be made, or is there already.
+        OSError: the file cannot be created, or exists already.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("xb", buffering=0)
-        self._size = 0  # of what is whole; bytes behind it are left of a write that failed
+        self._size = 0  # end of the complete frames; later bytes are from a failed write
 
     def append(self, *frames: bytes) -> None:
-        """Write frames behind the last whole ones, over what a failed write has left; without a copy.
+        """Write frames after the last complete one, over the rest of a failed write; without a copy.
 
         Raises:
             OSError: they could not be written.
@@ -174,13 +173,13 @@ class FrameLog:
         self._size = at
 
     def close(self) -> None:
-        """Cut off what a failed write has left and close the file (raises OSError)."""
+        """Cut off the rest of a failed write and close the file (raises OSError)."""
         with self._file:
             self._file.truncate(self._size)
 
 
 def _behind(buffers: list[memoryview], done: int) -> list[memoryview]:
-    """What is left of the buffers when their first ``done`` bytes are written."""
+    """Rest of the buffers after their first ``done`` bytes are written."""
     whole = 0
     while whole < len(buffers) and len(buffers[whole]) <= done:
         done -= len(buffers[whole])
@@ -190,10 +189,10 @@ def _behind(buffers: list[memoryview], done: int) -> list[memoryview]:
 
 
 def index_frames(path: Path, start: int = 0) -> FrameIndex:
-    """Every whole frame of the file from the byte ``start`` on, behind damaged bytes too.
+    """Index every complete frame of the file from the byte ``start`` on, also after damaged bytes.
 
-    Where no whole frame begins, the next one is looked for: the next magic at which the lengths
-    fit into the file, the header is one and the CRC is right. No more than 1 MiB is in memory.
+    If no complete frame starts at a position, the next one is searched: the next magic at which the lengths
+    fit into the file, the header is valid and the CRC is right. At most 1 MiB is in memory.
 
     Raises:
         OSError: the file cannot be read.
@@ -233,13 +232,13 @@ def _frame_at(file: BinaryIO, path: Path, at: int, size: int) -> FrameRef | None
         return None
     if _crc_of(file, length, zlib.crc32(head)) != crc:
         return None
-    # Few different ones: the frames of an index share them.
+    # There are few different ones: the frames of an index share them.
     run, worker = sys.intern(header.run), sys.intern(header.worker)
     return FrameRef(msgspec.structs.replace(header, run=run, worker=worker), path, offset, length)
 
 
 def _crc_of(file: BinaryIO, length: int, crc: int) -> int:
-    """The CRC of the next ``length`` bytes, carried on from that of the bytes before."""
+    """CRC of the next ``length`` bytes, continued from that of the bytes before."""
     while length > 0 and (data := file.read(min(length, _READ_BYTES))):
         crc = zlib.crc32(data, crc)
         length -= len(data)
@@ -247,7 +246,7 @@ def _crc_of(file: BinaryIO, length: int, crc: int) -> int:
 
 
 def _next_magic(file: BinaryIO, at: int, size: int) -> int:
-    """Where the next magic begins from ``at`` on; without any, ``size``."""
+    """Position of the next magic from ``at`` on; ``size`` without one."""
     while at < size:
         file.seek(at)
         data = file.read(_SEARCH_BYTES)
@@ -256,22 +255,22 @@ def _next_magic(file: BinaryIO, at: int, size: int) -> int:
             return at + place
         if len(data) < _SEARCH_BYTES:
             return size
-        at += len(data) - len(_MAGIC) + 1  # it may begin in the last bytes
+        at += len(data) - len(_MAGIC) + 1  # it may start in the last bytes
     return size
 
 
 def unique_frames(frames: Iterable[FrameRef]) -> list[FrameRef]:
-    """One frame for each (worker, seq), ordered by it: the same list in whatever order they came."""
+    """One frame for each (worker, seq), sorted; the same list whatever the order given."""
     by_identity = {(f.header.worker, f.header.seq): f for f in frames}
     return [by_identity[key] for key in sorted(by_identity)]
 
 
 def axis_offsets_ns(headers: Sequence[FrameHeader]) -> list[int]:
-    """What to add to the times of each frame to place them on the run's axis.
+    """Offset of each frame's times to the run's axis.
 
-    An offset that is within its own error is no offset: clocks that may be the same are taken for the
-    same, so that on one machine records stay exactly as they were measured. Before a worker's first
-    measurement its first one holds, for its clock was the same then; without any it is 0.
+    An offset smaller than its own error counts as 0: clocks that may be the same are treated as the same, so
+    that on one machine records stay exactly as measured. Before a worker's first measurement its first one is
+    used, because its clock was the same then; without any it is 0.
 
     Args:
         headers: ordered by (worker, seq), as those of :func:`unique_frames`.
@@ -295,14 +294,14 @@ def _beyond_error_ns(header: FrameHeader) -> int | None:
 def placed_batches(
     frames: Sequence[FrameRef], bad: list[BadFrame] | None = None
 ) -> Iterator[tuple[FrameHeader, RecordBatch]]:
-    """Each frame's header and batch, its times placed on the run's axis; read one by one.
+    """Each frame's header and batch, with times on the run's axis; read one by one.
 
     Args:
-        frames: ordered by (worker, seq), as :func:`unique_frames` gives them.
-        bad: gets those that hold no batch, which are left out.
+        frames: ordered by (worker, seq), as from :func:`unique_frames`.
+        bad: list for frames without a valid batch, which are left out.
 
     Raises:
-        BatchError: a frame holds no batch, and there is no ``bad``.
+        BatchError: a frame has no valid batch, and ``bad`` is not given.
     """
     for frame, offset_ns in zip(frames, axis_offsets_ns([f.header for f in frames]), strict=True):
         try:
@@ -316,21 +315,21 @@ def placed_batches(
 
 
 def without(frames: Sequence[FrameRef], bad: Sequence[BadFrame]) -> list[FrameRef]:
-    """The frames that are not among the bad ones, in their order."""
+    """Frames that are not among the bad ones, in order."""
     left_out = {id(each.frame) for each in bad}
     return [frame for frame in frames if id(frame) not in left_out]
 
 
 def _check_rows(batch: RecordBatch, header: FrameHeader) -> None:
-    """See that the batch is what its frame says, and that every row can be judged (raises BatchError)."""
+    """Check that the batch matches its frame, and that every row has valid values (raises BatchError)."""
     if len(batch) != header.rows:
         raise BatchError(f"it has {len(batch)} records, its frame says {header.rows}")
     for column, known in (("outcome", Outcome), ("token_source", TokenSource)):
         unknown = set(batch.labels(column).names) - set(known)
         if unknown:
-            raise BatchError(f"{min(unknown)[:_SHOWN_CHARS]!r} is no {column.replace('_', ' ')}")
-    _check_range(batch, MOMENTS, _LAST_NS, "times that no clock shows")
-    _check_range(batch, _COUNTS, _MOST, "numbers that no count has")
+            raise BatchError(f"{min(unknown)[:_SHOWN_CHARS]!r} is not a valid {column.replace('_', ' ')}")
+    _check_range(batch, MOMENTS, _LAST_NS, "times out of range")
+    _check_range(batch, _COUNTS, _MOST, "counts out of range")
 
 
 def _check_range(batch: RecordBatch, columns: Iterable[str], most: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""One run out of all that is left of it: run directories, workers' spools, files of frames."""
+"""Merge of all that is left of a run: run directories, workers' spools, files of frames."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,13 +29,13 @@ from llm_locust.store.sources import FRAME_SUFFIX, Found, find
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a merge made.
+    """Result of a merge.
 
     Attributes:
         manifest: of the run directory that was made.
-        rows: requests in it.
-        duplicates: frames that were found once more, or are in the requests of a finished run.
-        tears: where files hold bytes that are no frame, of which something may be missing.
+        rows: its number of requests.
+        duplicates: frames found more than once, or contained in the requests of a finished run.
+        tears: positions of invalid bytes in files, where something may be missing.
         unreadable: a line for each file or frame that could not be used, and why.
     """
 
@@ -48,28 +48,28 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """A finished run's requests, as far as they are taken from it: those of ``workers``."""
+    """A finished run's requests that are used: those of ``workers``."""
 
     path: Path
     workers: frozenset[str]
 
 
 def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
-    """Make a run directory out of ``sources``: run directories, spools, files of frames, in any mixture.
+    """Make a run directory from ``sources``: run directories, spools, files of frames, in any mixture.
 
-    Each batch is taken once. Rows are ordered by (worker, seq): order and number of the sources, and how
-    batches are spread over files, do not change the result. What a finished run has of a worker comes
-    before that worker's batches which it has not. Memory is bounded by a row group, and the index of
-    all frames. The requests are written first, the manifest last.
+    Each batch is used once. Rows are ordered by (worker, seq): order and number of the sources, and the
+    distribution of batches over files, do not change the result. A worker's rows from a finished run come
+    before its other batches. Memory is bounded by a row group, and the index of all frames. The requests are
+    written first, the manifest last.
 
-    Bytes that are no frame are told by :attr:`Manifest.torn` unless all is here that every worker
-    announced with its final word: what a master's death cut off is then in its workers' spools. A frame
-    that holds no batch is left out, and is told in any case.
+    :attr:`Manifest.torn` lists invalid bytes, unless everything that every worker announced with its final
+    counts is present: what a master's death cut off is then in its workers' spools. A frame without a valid
+    batch is left out, and is listed in any case.
 
     Args:
-        sources: directories, searched with all below them, or files.
-        out: the directory to make; it may be there, but hold no run.
-        run: the id of the run, where the sources hold several.
+        sources: directories, searched recursively, or files.
+        out: directory to create; it may exist, but must not hold a run.
+        run: id of the run, if the sources have several.
 
     Raises:
         StoreError: nothing, or not enough, was found; there are several runs; ``out`` holds a run.
@@ -99,7 +99,7 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
 def _accounted(
     found: Found, frames: Sequence[FrameRef], held: dict[str, Holding], bad: Sequence[BadFrame]
 ) -> tuple[Manifest, list[Tear]]:
-    """The manifest of what finished runs (``held``) and frames have, and the tears that it tells of."""
+    """Manifest of the data in finished runs (``held``) and frames, and the tears that it lists."""
     for worker, holding in holdings(f.header for f in frames).items():
         held[worker] = held.get(worker, Holding()) + holding
     last_words = {w.id: w for w in sorted(found.last_words.values(), key=_lateness)}
@@ -112,7 +112,7 @@ def _accounted(
 
 
 def _chosen_run(found: Found, run: str | None) -> str:
-    """The run to merge (StoreError where it is not clear which, or not enough was found of it)."""
+    """Run to merge (raises StoreError if it is ambiguous, or not enough of it was found)."""
     runs = found.runs
     if run is None and len(runs) > 1:
         raise StoreError(f"there are several runs: {', '.join(runs)}; choose one with --run ID")
@@ -128,14 +128,14 @@ def _chosen_run(found: Found, run: str | None) -> str:
         raise StoreError(f"there are no batches of run {chosen}, only its manifest{left_out}")
     if not of_run.manifests:
         raise StoreError(
-            f"there are batches of run {chosen}, but no manifest of it, which says what the run was: "
+            f"there are batches of run {chosen}, but no manifest of it, which has the run's facts: "
             f"add the master's run directory or any worker's spool{left_out}"
         )
     return chosen
 
 
 def _finished(found: Found) -> tuple[list[_Finished], dict[str, Holding]]:
-    """Which finished run each worker's requests are taken from, and what is there of it then."""
+    """Finished run that each worker's requests are taken from, and the data that it has."""
     candidates: dict[str, list[tuple[Holding, Path]]] = {}
     for path in found.finished:
         for facts in found.manifests[path].workers:
@@ -144,7 +144,7 @@ def _finished(found: Found) -> tuple[list[_Finished], dict[str, Holding]]:
     workers_of: dict[Path, set[str]] = {}
     held: dict[str, Holding] = {}
     for worker, each in candidates.items():
-        # The largest first; of equal ones, whose requests are the same, any.
+        # The largest first; equal ones have the same requests, so that any will do.
         for holding, path in sorted(each, key=lambda c: (-sum(map(len, c[0].seqs)), c[0].seqs[0].start)):
             so_far = held.get(worker, Holding())
             if covers(so_far.seqs, holding.seqs):
@@ -166,8 +166,8 @@ def _held_by(path: Path, facts: WorkerFacts) -> Holding:
         raise StoreError(f"the manifest in {str(path)!r} cannot be used: worker {facts.id}: {e}") from e
     if not seqs:
         raise StoreError(
-            f"the manifest in {str(path)!r} does not say which batches of worker {facts.id} the run has: "
-            "leave it out, what is there of it cannot be told from its batches elsewhere"
+            f"the manifest in {str(path)!r} does not list the batches of worker {facts.id} in the run: "
+            "leave it out, its content cannot be separated from batches elsewhere"
         )
     return Holding(facts.received, seqs)
 
@@ -177,12 +177,12 @@ def _holds(held: Mapping[str, Holding], worker: str, seq: int) -> bool:
 
 
 def _lateness(word: WorkerFacts) -> tuple[object, ...]:
-    """Orders one worker's last words, of which there is one but for copies of a spool."""
+    """Sort key of one worker's final facts; more than one are copies of a spool."""
     return (word.announced or 0, word.heard_ns or 0, repr(word))
 
 
 def _whole_elsewhere(tear: Tear, held: Mapping[str, Holding]) -> bool:
-    """It is of a worker's file of one frame, and that frame is here: nothing was lost by it."""
+    """Whether it is in a worker's file of one frame, and that frame is present: nothing was lost by it."""
     path = tear.path
     return (
         path.suffix == FRAME_SUFFIX
@@ -192,7 +192,7 @@ def _whole_elsewhere(tear: Tear, held: Mapping[str, Holding]) -> bool:
 
 
 def _torn(found: Found, tears: Sequence[Tear]) -> list[str]:
-    """The manifest's words on these tears, and on those that finished runs had in files that are gone."""
+    """Lines of the manifest on these tears, and on those in files of finished runs that are gone."""
     earlier = [
         text
         for path in found.finished
@@ -205,14 +205,14 @@ def _torn(found: Found, tears: Sequence[Tear]) -> list[str]:
 def _batches(
     finished: Sequence[_Finished], frames: Sequence[FrameRef], bad: list[BadFrame]
 ) -> Iterator[RecordBatch]:
-    """All batches by worker: what finished runs have of it, then its frames by number."""
+    """All batches by worker: from finished runs first, then from its frames by number."""
     streams = [_by_worker(each, place) for place, each in enumerate(finished)]
     streams.append(((header.worker, len(finished)), batch) for header, batch in placed_batches(frames, bad))
     return (batch for _, batch in heapq.merge(*streams, key=itemgetter(0)))
 
 
 def _by_worker(finished: _Finished, place: int) -> Iterator[tuple[tuple[str, int], RecordBatch]]:
-    """A finished run's requests in parts of one worker; they are ordered by it."""
+    """A finished run's requests in parts of one worker; they are sorted by worker."""
     for part in open_requests(finished.path).parts():
         if not len(part):
             continue

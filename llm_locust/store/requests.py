@@ -1,4 +1,4 @@
-"""The requests of a run as one Parquet file: written from batches, read part by part."""
+"""Requests of a run as one Parquet file: written from batches, read part by part."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,27 +34,27 @@ from llm_locust.store.frames import (
 
 _ROWS_A_GROUP = 65_536
 
-#: A row group is closed at so many token arrivals even before: memory is bounded by it. It takes 32 MiB.
+#: Most token arrivals of a row group, which bound its memory to 32 MiB.
 _ARRIVALS_A_GROUP = 1 << 22
 
-#: Where the file says which version of the schema it has.
+#: Key of the schema version in the file's metadata.
 _VERSION_KEY = b"llm_locust.schema"
 
-#: Near-sorted times, whose differences are small: packed as deltas, an arrival takes about 4 bytes.
+#: Nearly sorted times with small differences: packed as deltas, an arrival takes about 4 bytes.
 _PACKED_COLUMNS = ("arrivals_ns.list.item", "scheduled_ns", "started_ns", "sent_ns", "ended_ns")
 
 
 def compact(run: Path) -> int:
-    """``batches.frames`` into ``requests.parquet``; gives the number of rows.
+    """Convert ``batches.frames`` to ``requests.parquet``; return the number of rows.
 
-    Each frame's clock offset places its records on the run's axis. Batches are read one by one, so that
-    memory is bounded by a row group. The frames are removed after the Parquet file is whole, but for a
-    file with bytes that are no frame, or with a frame that holds no batch: it stays, and the manifest says
-    so and what is there. Without a frames file the run has no requests: an empty file.
+    Each frame's clock offset moves its records to the run's axis. Batches are read one by one, so that memory
+    is bounded by a row group. The frames are removed after the Parquet file is complete, except if the file
+    has invalid bytes, or a frame without a valid batch: then it stays, and the manifest lists these and what
+    is present. Without a frames file the run has no requests: an empty file.
 
     Raises:
-        BatchError: a whole frame holds no batch, and there is no manifest to say so.
-        StoreError: bytes are no frame, and the manifest that should say so cannot be read.
+        BatchError: a complete frame has no valid batch, and there is no manifest to list it.
+        StoreError: there are invalid bytes, and the manifest that should list them cannot be read.
         OSError: a file cannot be read or written.
     """
     frames_path = run / FRAMES_FILE
@@ -82,7 +82,7 @@ def _tell_tears(
 
 
 def write_requests(path: Path, batches: Iterable[RecordBatch]) -> int:
-    """Write batches as one Parquet file, atomically; gives the number of rows."""
+    """Write batches as one Parquet file, atomically; return the number of rows."""
     rows = 0
     with (
         replacing(path) as file,
@@ -116,7 +116,7 @@ def _groups(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
 
 @dataclass(frozen=True, slots=True)
 class StoredRequests:
-    """The requests of a run directory, read part by part (:class:`~llm_locust.core.batch.Requests`)."""
+    """Requests of a run directory, read part by part (:class:`~llm_locust.core.batch.Requests`)."""
 
     path: Path
     rows: int
@@ -125,29 +125,28 @@ class StoredRequests:
         return self.rows
 
     def parts(self, columns: Sequence[str] = SCHEMA.names) -> Iterator[RecordBatch]:
-        """Parts of at most ``PART_ROWS`` rows: memory is bounded by them, not by the row groups.
+        """Parts of at most ``PART_ROWS`` rows: they bound the memory, not the row groups.
 
         Raises:
-            StoreError: the file cannot be read, or is of another schema.
+            StoreError: the file cannot be read, or has another schema.
         """
-        # Not as a data set: a directory named key=value would be read as a column, and its
-        # read-ahead holds several row groups.
+        # Not as a data set, which would read a directory named key=value as a column, and read far ahead.
         with _reading(self.path), pq.ParquetFile(self.path) as file:
-            # All of the schema, so that a file is refused whichever columns are asked for.
+            # All of the schema, so that a file is refused whichever columns are requested.
             RecordBatch.from_table(file.schema_arrow.empty_table())
             if not self.rows:
                 yield RecordBatch.from_table(RecordBatch.empty().table, columns)
-            # Group by group: asked for all at once, the reader keeps the bytes of those it has read.
+            # Group by group: if all are requested at once, the reader keeps the bytes of those it has read.
             for group in range(file.num_row_groups):
                 check_group(file.metadata.row_group(group))
                 for batch in file.iter_batches(PART_ROWS, row_groups=[group], columns=list(columns)):
                     yield RecordBatch.from_table(pa.Table.from_batches([batch]), columns)
-        # What decoding took goes back to the system: the caller's arrays need it now.
+        # Return the decoding memory to the system: the caller's arrays need it now.
         pa.default_memory_pool().release_unused()
 
 
 def open_requests(run: Path) -> StoredRequests:
-    """The requests of a run directory, of which nothing but their number is read yet.
+    """Open the requests of a run directory; only their number is read yet.
 
     Raises:
         StoreError: no such file, one that is not Parquet, or one of a later version.
@@ -160,19 +159,19 @@ def open_requests(run: Path) -> StoredRequests:
 
 
 def iter_requests(run: Path) -> Iterator[RecordBatch]:
-    """The requests of a run directory in batches of at most ``PART_ROWS``: one at least, maybe empty.
+    """Requests of a run directory in batches of at most ``PART_ROWS``: at least one, which may be empty.
 
     Raises:
-        StoreError: no such file, a file that is not Parquet, or one of another schema.
+        StoreError: no such file, a file that is not Parquet, or one with another schema.
     """
     return open_requests(run).parts()
 
 
 def read_requests(run: Path) -> RecordBatch:
-    """All requests of a run directory, in memory as a whole: see :func:`open_requests` for large runs.
+    """All requests of a run directory in memory: see :func:`open_requests` for large runs.
 
     Raises:
-        StoreError: no such file, a file that is not Parquet, or one of another schema.
+        StoreError: no such file, a file that is not Parquet, or one with another schema.
     """
     path = existing_file(run, REQUESTS_FILE)
     with _reading(path), pq.ParquetFile(path) as file:
@@ -183,7 +182,7 @@ def read_requests(run: Path) -> RecordBatch:
 
 
 def check_group(group: pq.RowGroupMetaData) -> None:
-    """See before it is decoded that a row group has no more arrivals than its rows can have (BatchError)."""
+    """Check before decoding that a row group does not have too many arrivals (raises BatchError)."""
     most = max(group.num_rows, 1) * MAX_ARRIVALS
     for place in range(group.num_columns):
         column = group.column(place)
@@ -194,7 +193,7 @@ def check_group(group: pq.RowGroupMetaData) -> None:
 
 
 def _check_version(metadata: Mapping[bytes, bytes]) -> None:
-    """Refuse what a later version wrote (BatchError): its columns may mean something else."""
+    """Refuse a file of a later version (raises BatchError): its columns may have another meaning."""
     version = metadata.get(_VERSION_KEY, b"")
     if version.isdigit() and int(version) > SCHEMA_VERSION:
         raise BatchError(

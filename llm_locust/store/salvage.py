@@ -1,4 +1,4 @@
-"""What can still be read of a finished run whose file of requests is damaged."""
+"""Recovery of a finished run whose file of requests is damaged."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,20 +13,20 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.store.files import REQUESTS_FILE, existing_file, read_manifest, write_manifest
 from llm_locust.store.requests import StoredRequests, check_group, open_requests, write_requests
 
-#: Row groups that are named in the manifest.
+#: Most row groups listed in the manifest.
 _MOST_NAMED = 20
 
 
 def is_damaged(run: Path) -> bool:
-    """A part of the requests cannot be read (StoreError where nothing of them can)."""
+    """Whether a part of the requests cannot be read (raises StoreError if nothing of them can)."""
     return any(isinstance(part, str) for part in _parts(open_requests(run)))
 
 
 def salvage(run: Path, out: Path) -> Manifest:
-    """Make a run directory of the row groups of ``run`` that can be read; gives its manifest.
+    """Make a run directory of the readable row groups of ``run``; return its manifest.
 
-    Row groups that cannot are named in :attr:`~llm_locust.core.manifest.Manifest.torn`, and their records are
-    missing. ``run`` is only read.
+    Unreadable row groups are listed in :attr:`~llm_locust.core.manifest.Manifest.torn`, and their records are
+    missing. ``run`` is not changed.
 
     Raises:
         StoreError: the file's index cannot be read, so that nothing of it can, or there is no manifest.

@@ -1,4 +1,4 @@
-"""Numbers of batches as ranges, and as the text that manifests have of them: ``0-17 19 21-30``."""
+"""Batch numbers as ranges, and as text in manifests: ``0-17 19 21-30``."""
 
 import re
 from bisect import bisect_right
@@ -8,7 +8,7 @@ _WORD = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 def joined(ranges: Iterable[range]) -> list[range]:
-    """The same numbers in ascending ranges, of which no two touch or overlap."""
+    """The same numbers as ascending ranges that neither touch nor overlap."""
     result: list[range] = []
     for each in sorted((r for r in ranges if r), key=lambda r: r.start):
         if result and each.start <= result[-1].stop:
@@ -19,12 +19,12 @@ def joined(ranges: Iterable[range]) -> list[range]:
 
 
 def seq_ranges(numbers: Iterable[int]) -> list[range]:
-    """These numbers, in any order and any of them more than once, as :func:`joined` ranges."""
+    """These numbers, in any order and with repetitions, as :func:`joined` ranges."""
     return joined(range(n, n + 1) for n in numbers)
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """Numbers as text: ``0-17 19 21-30``; of none it is empty."""
+    """Numbers as text: ``0-17 19 21-30``; empty for none."""
     return ranges_text(seq_ranges(numbers))
 
 
@@ -34,10 +34,10 @@ def ranges_text(ranges: Iterable[range]) -> str:
 
 
 def parse_ranges(text: str) -> list[range]:
-    """The inverse of :func:`format_ranges`, as :func:`joined` ranges.
+    """Parse the result of :func:`format_ranges`, as :func:`joined` ranges.
 
     Raises:
-        ValueError: the text is no list of numbers and ranges; it says which word is wrong.
+        ValueError: the text is not a list of numbers and ranges; names the word.
     """
     return joined(_parse_word(word, text) for word in text.split())
 
@@ -45,30 +45,30 @@ def parse_ranges(text: str) -> list[range]:
 def _parse_word(word: str, text: str) -> range:
     match = _WORD.fullmatch(word)
     if match is None:
-        raise ValueError(f"{word!r} in {text!r} is no range of batch numbers such as 0-17 or 19")
+        raise ValueError(f"{word!r} in {text!r} is not a range of batch numbers such as 0-17 or 19")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
-        raise ValueError(f"{word!r} in {text!r} ends before it begins")
+        raise ValueError(f"{word!r} in {text!r} ends before it starts")
     return range(first, last + 1)
 
 
 def covers(outer: Sequence[range], inner: Sequence[range]) -> bool:
-    """All numbers of ``inner`` are in ``outer``, which is :func:`joined`."""
+    """Whether all numbers of ``inner`` are in ``outer``, which is :func:`joined`."""
     return all(any(o.start <= i.start and i.stop <= o.stop for o in outer) for i in inner)
 
 
 def overlap(some: Sequence[range], others: Sequence[range]) -> bool:
-    """A number is in both."""
+    """Whether a number is in both."""
     return any(s.start < o.stop and o.start < s.stop for s in some for o in others)
 
 
 class Seqs:
-    """A set of batch numbers that grows one by one; it takes memory for its gaps, not for its numbers."""
+    """Growing set of batch numbers; its memory depends on the gaps, not on the numbers."""
 
     __slots__ = ("_length", "_starts", "_stops")
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
-        # Run i is starts[i] <= n < stops[i]; runs ascend, and between two is at least one number.
+        # Run i is starts[i] <= n < stops[i]; runs ascend, with at least one missing number between two.
         self._starts: list[int] = []
         self._stops: list[int] = []
         self._length = 0
@@ -76,10 +76,10 @@ class Seqs:
             self.add(number)
 
     def add(self, number: int) -> None:
-        """Put a number in; one that is in already changes nothing (ValueError below 0)."""
+        """Add a number; a repeated one changes nothing (raises ValueError below 0)."""
         if number < 0:
-            raise ValueError(f"{number} is no batch number: those begin at 0")
-        after = bisect_right(self._starts, number)  # the first run that begins behind the number
+            raise ValueError(f"{number} is not a batch number: those start at 0")
+        after = bisect_right(self._starts, number)  # the first run that starts after the number
         if after and number < self._stops[after - 1]:
             return
         self._length += 1
@@ -97,7 +97,7 @@ class Seqs:
             self._stops.insert(after, number + 1)
 
     def ranges(self) -> list[range]:
-        """The runs of consecutive numbers, as :func:`joined` gives them."""
+        """Runs of consecutive numbers, as from :func:`joined`."""
         return [range(*run) for run in zip(self._starts, self._stops, strict=True)]
 
     def __contains__(self, number: int) -> bool:

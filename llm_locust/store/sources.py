@@ -1,4 +1,4 @@
-"""What there is to make a run from: frames, manifests, last words and finished runs, wherever they lie."""
+"""Sources of a merge: frames, manifests, workers' final facts and finished runs, wherever they are."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ FRAMES_SUFFIX = ".frames"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found, by the files' and directories' real paths.
+    """Content of the sources, by the files' and directories' real paths.
 
     Attributes:
         names: of each file, relative to the source that it was found in.
-        manifests, last_words: by the directory that they lie in.
+        manifests, last_words: by the directory that they are in.
         finished: directories with the requests of a run and its manifest.
         unreadable: a line for each file that could not be used, and why.
     """
@@ -37,14 +37,14 @@ class Found:
 
     @property
     def runs(self) -> list[str]:
-        """The ids of all runs that anything was found of."""
+        """Ids of all runs that anything was found of."""
         return sorted({f.header.run for f in self.frames} | {m.id for m in self.manifests.values()})
 
     def of_run(self, run: str) -> "Found":
-        """What belongs to this run.
+        """Content that belongs to this run.
 
-        A directory belongs to the run of its manifest, or else to those of its frames. Where neither
-        tells, its tears may be of any run, its last words are of the only one that there is.
+        A directory belongs to the run of its manifest, or else to those of its frames. Without either, its
+        tears may belong to any run, and its workers' final facts to the only run that there is.
         """
         runs_of: dict[Path, set[str]] = {}
         for frame in self.frames:
@@ -63,10 +63,10 @@ class Found:
 
 
 def find(sources: Iterable[Path]) -> Found:
-    """Look through directories, with all below them, and single files.
+    """Search directories, recursively, and single files.
 
     Raises:
-        StoreError: a source is not there, or is a file of another kind.
+        StoreError: a source does not exist, or is a file of another kind.
         OSError: a file or directory cannot be read.
     """
     names = _names(sources)
@@ -103,24 +103,24 @@ def find(sources: Iterable[Path]) -> Found:
 
 
 def holds_frames(directory: Path) -> bool:
-    """There are files of frames in the directory or below it."""
+    """Whether there are files of frames in the directory or below it."""
     return any(path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX) for path in _files_below(directory))
 
 
 def _names(sources: Iterable[Path]) -> dict[Path, str]:
-    """Every file that counts, with its shortest name; in an order that does not depend on the sources'."""
+    """Every relevant file, with its shortest name; in an order that does not depend on the sources'."""
     names: dict[Path, str] = {}
     for source in sources:
         root = source.resolve()
         if root.is_dir():
             below = {path: path.relative_to(root).as_posix() for path in _files_below(root) if _counts(path)}
         elif not root.exists():
-            raise StoreError(f"{str(source)!r} is not there: name run directories, spools or files of frames")
+            raise StoreError(f"{str(source)!r} does not exist: name run directories, spools or frame files")
         elif _counts(root):
             below = {root: root.name}
         else:
             raise StoreError(
-                f"{str(source)!r} is no file of a run: name directories, or files such as "
+                f"{str(source)!r} is not a file of a run: name directories, or files such as "
                 f"batches{FRAMES_SUFFIX}, 00000001{FRAME_SUFFIX} or {MANIFEST_FILE}"
             )
         for path, name in below.items():
@@ -142,7 +142,7 @@ def _files_below(directory: Path) -> Iterator[Path]:
 
 def _index(path: Path) -> FrameIndex:
     index = index_frames(path)
-    # The file of one frame that has none: what it was made for is not in it.
+    # A file of one frame without content: it does not show what it was made for.
     if path.suffix == FRAME_SUFFIX and not index.frames and not index.tears:
         return FrameIndex(tears=(Tear(path, 0, 0),))
     return index

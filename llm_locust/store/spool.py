@@ -1,13 +1,13 @@
-"""A worker's spool: its frames on disk, each in a file of its own, until the master has them.
+"""A worker's spool: its frames on disk, one file each, until the master has them.
 
-    FOLDER/manifest.json   the run's facts as the master told them when it began
+    FOLDER/manifest.json   the run's facts as sent by the master at its start
     FOLDER/00000017.frame  the batch of this number
-    FOLDER/worker.json     the worker's last word, where it ended before all was acknowledged
+    FOLDER/worker.json     the worker's final facts, if it ended before all was acknowledged
 
-Nothing is synced: a process that is killed loses nothing of what it wrote, for the kernel keeps it;
-a machine that dies loses some seconds, and an fsync a batch would cost the disk milliseconds each on
-the machine whose timing is measured. Files are as open to others as those of the run directory, and
-hold no more: whoever may read a run may merge its spools.
+Nothing is synced: a killed process loses nothing that it wrote, because the kernel keeps it. A machine that
+dies loses some seconds, but an fsync per batch would take milliseconds on the machine whose timing is
+measured. Files have the same permissions as those of the run directory, and hold no more: whoever may read a
+run may merge its spools.
 """
 
 from contextlib import suppress
@@ -16,28 +16,28 @@ from pathlib import Path
 from llm_locust.store.files import MANIFEST_FILE, write_json
 
 WORKER_FILE = "worker.json"
-SPOOLED = "*.frame"  # the pattern of the frames' names
+SPOOLED = "*.frame"  # pattern of the frames' names
 
 
 class Spool:
-    """One worker's spool of one run. Its folder is made with the first write.
+    """One worker's spool of one run. Its folder is created with the first write.
 
     Args:
         folder: this worker's own.
-        root: what :meth:`close` must not remove, nor anything above it; the folder lies under it.
+        root: neither it nor anything above it is removed by :meth:`close`; the folder must be below it.
     """
 
     def __init__(self, folder: Path, root: Path) -> None:
         if root not in folder.parents or ".." in folder.relative_to(root).parts:
-            raise ValueError(f"the spool {str(folder)!r} does not lie under {str(root)!r}")
+            raise ValueError(f"the spool {str(folder)!r} is not below {str(root)!r}")
         self.folder = folder
         self._root = root
 
     def write(self, seq: int, frame: bytes) -> None:
-        """Put a frame on disk, whole or not at all.
+        """Write a frame to disk, completely or not at all.
 
         Raises:
-            OSError: it could not be written, or one of this number is there.
+            OSError: it could not be written, or one with this number exists.
         """
         path = self._path(seq)
         try:
@@ -56,22 +56,22 @@ class Spool:
             raise
 
     def read(self, seq: int) -> bytes:
-        """The frame of this number (raises OSError)."""
+        """Read the frame with this number (raises OSError)."""
         return self._path(seq).read_bytes()
 
     def drop(self, seq: int) -> None:
-        """Remove a frame; one that is not there is no error (raises OSError for any other reason)."""
+        """Remove a frame; a missing one is not an error (raises OSError for any other reason)."""
         self._path(seq).unlink(missing_ok=True)
 
     def write_facts(self, name: str, value: object) -> None:
-        """Write JSON beside the frames, atomically (raises OSError)."""
+        """Write JSON next to the frames, atomically (raises OSError)."""
         self.folder.mkdir(parents=True, exist_ok=True)
         write_json(self.folder / name, value)
 
     def close(self) -> bool:
-        """Remove the folder, and those above it up to the root that are empty then.
+        """Remove the folder, and then empty ones above it up to the root; return whether it is gone.
 
-        Gives whether the folder is gone. One that holds a frame, or a file of somebody else, stays.
+        A folder that holds a frame, or a foreign file, stays.
         """
         if not self.folder.is_dir():  # nothing was ever written
             return True
@@ -83,7 +83,7 @@ class Spool:
             self.folder.rmdir()
         except OSError:
             return False
-        with suppress(OSError):  # another worker's folder is in it, or has just been removed
+        with suppress(OSError):  # it contains another worker's folder, or has just been removed
             for parent in self.folder.parents:
                 if parent == self._root:
                     break

@@ -378,7 +378,7 @@ def test_the_sdks_own_timeout_tightens_ours(sdk: Sdk, script: Script) -> None:
 def test_the_transport_speaks_with_its_own_target_only(sdk: Sdk) -> None:
     with pytest.raises(openai.APIConnectionError) as refused:
         sdk.client.with_options(base_url="http://127.0.0.1:9/v1").models.list()
-    assert "speaks with http://127.0.0.1" in str(refused.value.__cause__)
+    assert "is for http://127.0.0.1" in str(refused.value.__cause__)
     assert sdk.records == []
 
 

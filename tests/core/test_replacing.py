@@ -102,16 +102,16 @@ def test_an_id_as_they_are_made_names_a_folder(name: str) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 def test_an_id_that_could_name_another_place_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"the id .* is no name for a folder"):
+    with pytest.raises(StoreError, match=r"the id .* is not a valid folder name"):
         check_folder_name(name, "the id")
     run = create_run_dir(tmp_path / "run")
     write_manifest(run, Manifest(id=name, name="x", started_ns=1, ended_ns=2))
-    with pytest.raises(StoreError, match="is no name for a folder"):
+    with pytest.raises(StoreError, match="is not a valid folder name"):
         upload_run(run, str(tmp_path / "to"))
     assert sorted(os.listdir(tmp_path)) == ["run"]
 
 
 @pytest.mark.parametrize("folder", ["../out", "spool/../../out", "spool/../other"])
 def test_a_spool_lies_below_its_root_whatever_its_name_says(folder: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not lie under"):
+    with pytest.raises(ValueError, match="is not below"):
         Spool(tmp_path / "root" / folder, tmp_path / "root")

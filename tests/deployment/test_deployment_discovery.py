@@ -164,12 +164,12 @@ def test_a_token_that_was_renewed_is_used(ask: Ask, api: ApiServer, served: tupl
 @pytest.mark.parametrize(
     ("text", "pods", "why"),
     [
-        ("k8s:app===vllm", [], "it answered 400; are these labels a selector"),
+        ("k8s:app===vllm", [], "it answered 400; is this a valid label selector"),
         ("k8s:forbidden/app=vllm", [], "it answered 403; let its service account list pods there"),
         ("k8s:app=vllm:stats", [pod("vllm-0")], "pod vllm-0 has no port of the name 'stats'"),
-        ("k8s:app=vllm", [pod("vllm-0", port="many")], "pod vllm-0: prometheus.io/port 'many' is no port"),
+        ("k8s:app=vllm", [pod("vllm-0", port="many")], "pod vllm-0: prometheus.io/port 'many' is not a port"),
         ("k8s:app=vllm", [pod("vllm-0", ports=[("a", 1), ("b", 2)])], "pod vllm-0 has 2 ports, and none is"),
-        ("k8s:app=vllm", [pod("vllm-0") | {"spec": 1}], "is no list of pods"),
+        ("k8s:app=vllm", [pod("vllm-0") | {"spec": 1}], "is not a list of pods"),
     ],
 )
 def test_what_keeps_pods_from_being_known_is_said_in_one_line(
@@ -183,7 +183,7 @@ def test_what_keeps_pods_from_being_known_is_said_in_one_line(
 
 
 def test_an_answer_that_is_no_json_is_said(ask: Ask) -> None:
-    with pytest.raises(DiscoveryError, match="is no list of pods"):
+    with pytest.raises(DiscoveryError, match="is not a list of pods"):
         ask("k8s:app=vllm", content="<html>")
 
 
@@ -214,7 +214,7 @@ def test_an_api_server_that_hangs_costs_its_time_and_no_more(api: ApiServer) -> 
 
 
 def test_outside_of_a_pod_and_without_a_token_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DiscoveryError, match="no pod of Kubernetes"):
+    with pytest.raises(DiscoveryError, match="not a pod of Kubernetes"):
         ApiServer.of_this_pod({}, tmp_path)
     with pytest.raises(DiscoveryError, match=r"no service account token in .*: the component pod-discovery"):
         ApiServer.of_this_pod({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, tmp_path)

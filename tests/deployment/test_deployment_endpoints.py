@@ -29,7 +29,7 @@ def test_a_url_is_its_parts(url: str, endpoint: Endpoint) -> None:
         ("ftp://a/metrics", "is not one such as"),
         ("http://a:0/", "is not one such as"),
         ("http://a:99999/", "Port"),
-        ("http://a/b c", "no URL has"),
+        ("http://a/b c", "invalid in a URL"),
         ("http://[::1/", "Invalid IPv6"),
         ("k8s:", "names no pods"),
         ("k8s:app=vllm:0", "names no pods"),

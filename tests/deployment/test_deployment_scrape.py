@@ -145,4 +145,4 @@ def test_addresses_of_a_name_come_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
         found = collect(scraper, lambda s: any(x.target.startswith("127.0.0.2") for x in s))
         scraper.stop(within_s=2.0)
     assert any(x.target.startswith("127.0.0.2") for x in found)
-    assert any("127.0.0.1" in line and "no address of service any more" in line for line in lines)
+    assert any("127.0.0.1" in line and "no longer an address of service" in line for line in lines)

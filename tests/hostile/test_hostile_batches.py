@@ -84,7 +84,7 @@ def test_a_batch_with_a_count_that_nothing_has_is_left_out_and_the_others_are_re
     index = index_frames(tmp_path / FRAMES_FILE)
     ((_, good),) = placed_batches(index.frames, bad)
     assert good.floats(column).tolist() == [5]
-    assert [each.why.rpartition(": ")[2] for each in bad] == [f"{column} has numbers that no count has"]
+    assert [each.why.rpartition(": ")[2] for each in bad] == [f"{column} has counts out of range"]
 
 
 def bomb(column: str, size: int) -> bytes:

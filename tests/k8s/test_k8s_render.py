@@ -206,7 +206,7 @@ def test_an_overlay_that_is_written_renders_to_the_same(render: Render, tmp_path
     assert command.render(kept) == printed
     again = render("users: 5\n", *TARGET, "--write", str(kept))
     assert (again.code, again.out) == (2, "")
-    assert "is there already" in again.err
+    assert "exists already" in again.err
 
 
 @pytest.mark.parametrize(
@@ -214,19 +214,19 @@ def test_an_overlay_that_is_written_renders_to_the_same(render: Render, tmp_path
     [
         ("users: 5\n", (), "no target: give --target"),
         ("user: 5\n", TARGET, "s.yaml:1:1"),
-        ("users: 5\n", ("--target", "vllm:8000"), "is no URL such as"),
+        ("users: 5\n", ("--target", "vllm:8000"), "is not a URL such as"),
         ("users: 5\n", ("--target", "https://api.example.com/v1"), "by --target-cidr"),
         ("users: 5\n", ("--target", "http://h", "--target-cidr", "1.2.3.4/8"), "has host bits set"),
         ("users: 5\napi_key_env: KEY\n", TARGET, "by --api-key-secret NAME/KEY"),
         (
             "users: 5\nheader: Authorization=Bearer sk-1\n",
             TARGET,
-            "'Authorization' would stand in",
+            "'Authorization' would be in",
         ),
         (
             "classes: {a: {headers: {X-Api-Key: sk-1}}}\n",
             TARGET,
-            "the header 'x-api-key' would stand in a ConfigMap, for all to read",
+            "the header 'x-api-key' would be in a ConfigMap, which others can read",
         ),
         ("users: 5\n", (*TARGET, "--api-key-secret", "x"), "is not SECRET/KEY"),
         ("users: 5\n", (*TARGET, "--locustfile", "/no/such.py"), "/no/such.py"),

@@ -92,7 +92,7 @@ def test_sums_that_would_not_fit_into_64_bits_are_refused_and_those_that_do_stay
     fit = 2**62 // (scalar * len(OUTCOMES) or count)
     for seq in range(fit):
         assert store.take("w", greedy(seq, scalar, count)) == "counted"
-    with pytest.raises(ReportError, match=f"^{name} would come to 4.6"):
+    with pytest.raises(ReportError, match=f"^{name} would be 4.6"):
         store.take("w", greedy(fit, scalar, count))
     total = store.total
     assert total["good"] == fit * scalar

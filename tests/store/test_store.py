@@ -296,7 +296,7 @@ def test_compaction_tells_in_the_manifest_what_a_damaged_file_has_left(tmp_path:
     (worker,) = manifest.workers
     assert (worker.received, worker.received_seqs, worker.missing) == (7, "0 2", 4)
     start, length = len(frame(0, range(5))), len(frame(1, range(5, 9)))
-    assert manifest.torn == [f"batches.frames: bytes {start} to {start + length} are no frame"]
+    assert manifest.torn == [f"batches.frames: bytes {start} to {start + length} are not a frame"]
     assert not manifest.complete
     assert (tmp_path / FRAMES_FILE).exists()
 

@@ -377,7 +377,7 @@ def test_a_worker_that_only_its_batches_tell_of_gets_facts_of_its_own(tmp_path: 
     ]
 
 
-# -- bytes that are no frame ----------------------------------------------------------------
+# -- bytes that are not a frame ----------------------------------------------------------------
 
 
 def spoiled(b: Batch) -> Batch:
@@ -392,7 +392,7 @@ def test_damage_that_took_something_is_named_and_what_is_whole_taken(tmp_path: P
     start, end = len(ALL[0].frame), len(ALL[0].frame) + len(ALL[1].frame)
     write_log(tmp_path / "run" / "deep", [ALL[0], spoiled(ALL[1]), *ALL[2:]], manifest(*COUNTS))
     done = merged(tmp_path / "out", tmp_path)
-    assert done.manifest.torn == [f"run/deep/batches.frames: bytes {start} to {end} are no frame"]
+    assert done.manifest.torn == [f"run/deep/batches.frames: bytes {start} to {end} are not a frame"]
     assert [(t.start, t.end) for t in done.tears] == [(start, end)]
     assert ids(tmp_path / "out") == [f"{b.worker[1]}-{b.seq}-{k}" for b in ALL if b != ALL[1] for k in (0, 1)]
 
@@ -405,7 +405,7 @@ def test_a_torn_file_of_a_batch_is_named_unless_the_batch_is_elsewhere(tmp_path:
         write_spool(tmp_path / "spool", [cut], None)
     (tmp_path / "spool" / "w2" / "00000009.frame").touch()
     assert merged(tmp_path / "out", log, spool).manifest.torn == [
-        f"w2/00000004.frame: bytes 0 to {int(0.9 * len(ALL[-1].frame))} are no frame",
+        f"w2/00000004.frame: bytes 0 to {int(0.9 * len(ALL[-1].frame))} are not a frame",
         "w2/00000009.frame: is empty",
     ]
 
@@ -423,7 +423,7 @@ def test_tears_are_named_alike_whatever_sources_find_them(tmp_path: Path) -> Non
         )
     ]
     size = sum(len(b.frame) for b in ALL)
-    assert told == [[f"batches.frames: bytes {size} to {size + 4} are no frame"]] * 3
+    assert told == [[f"batches.frames: bytes {size} to {size + 4} are not a frame"]] * 3
 
 
 def test_a_merged_runs_tears_are_told_on_until_what_they_took_is_found(tmp_path: Path) -> None:
@@ -457,7 +457,7 @@ def test_several_runs_are_told_and_one_is_chosen(tmp_path: Path) -> None:
     done = merge([tmp_path], tmp_path / "out", RUN)
     assert done.manifest == manifest(2, workers=[facts(0, 2, lost=True)])
     assert merge([tmp_path / "other"], tmp_path / "o2").manifest.torn == [
-        "w0/00000001.frame: bytes 0 to 14 are no frame"
+        "w0/00000001.frame: bytes 0 to 14 are not a frame"
     ]
     assert merge([tmp_path], tmp_path / "o3", "another").manifest.workers[0].announced == 18
 
@@ -474,9 +474,9 @@ def test_sources_of_which_no_run_can_be_made_are_said(tmp_path: Path) -> None:
     empty.mkdir()
     assert "there are no batches of a run (0 files)" in refused(empty)
     assert "there are: none" in refused(empty, run="x")
-    assert "'nowhere' is not there: name run directories" in refused(Path("nowhere"))
+    assert "'nowhere' does not exist: name run directories" in refused(Path("nowhere"))
     (empty / "notes.txt").touch()
-    assert "notes.txt' is no file of a run" in refused(empty / "notes.txt")
+    assert "notes.txt' is not a file of a run" in refused(empty / "notes.txt")
     (empty / "00000003.frame").write_bytes(b"LLB1")
     assert "there are no batches of a run (1 torn pieces, 1 files)" in refused(empty)
     assert "no manifest of it" in refused(write_log(tmp_path / "bare", batches(1)))
@@ -521,7 +521,8 @@ def test_finished_runs_that_share_a_part_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seqs", "why"), [("", "does not say which batches of worker w0"), ("0-x", "'0-x' in '0-x' is no range")]
+    ("seqs", "why"),
+    [("", "does not list the batches of worker w0"), ("0-x", "'0-x' in '0-x' is not a range")],
 )
 def test_a_finished_run_that_does_not_say_what_it_has_is_refused(tmp_path: Path, seqs: str, why: str) -> None:
     finished(tmp_path / "a", batches(2), manifest(2, workers=[facts(0, 2, received_seqs=seqs)]))

@@ -69,5 +69,5 @@ def test_a_set_of_consecutive_numbers_takes_one_range_whatever_its_length() -> N
 
 
 def test_a_number_below_0_is_no_batch() -> None:
-    with pytest.raises(ValueError, match="-1 is no batch number"):
+    with pytest.raises(ValueError, match="-1 is not a batch number"):
         Seqs([-1])

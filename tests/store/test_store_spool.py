@@ -153,5 +153,5 @@ def test_closing_leaves_the_spool_of_another_worker(spool: Spool, root: Path) ->
 
 
 def test_a_spool_must_lie_under_its_root(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not lie under"):
+    with pytest.raises(ValueError, match="is not below"):
         Spool(tmp_path / "a", tmp_path / "b")

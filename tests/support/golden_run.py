@@ -144,7 +144,7 @@ def manifest(made: list[RequestRecord]) -> Manifest:
             ),
         ],
         master=NodeHealth(hub_lag_ms_max=4.5, cpu_percent_max=12.0),
-        torn=["batches.frames: bytes 10 to 20 are no frame"],
+        torn=["batches.frames: bytes 10 to 20 are not a frame"],
         messages_dropped={"w2": {"llm_batch": 2, "llm_done": 1}, "stranger": {"llm_ping": 4}},
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from llm_locust.wire.dialects.chat import CHAT
 
 
 def stream_template(job: Job) -> StreamTemplate:
-    """Role delta (chat), a chunk per token, usage when it was asked for, ``[DONE]``."""
+    """Role delta (chat), a chunk per token, usage if requested, ``[DONE]``."""
     before, after = split_at_text(data_event(_chunk(job, TEXT_MARK, None)))
     _, last_after = split_at_text(data_event(_chunk(job, TEXT_MARK, job.finish_reason)))
     counts: tuple[int, ...] = ()
@@ -35,7 +35,7 @@ def stream_template(job: Job) -> StreamTemplate:
 
 
 def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
-    """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
+    """Answer without streaming; its usage includes ``cached_tokens`` of the prompt, unless None."""
     text = job.text.whole(job.text_tokens)
     chat = job.endpoint is CHAT
     content = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
@@ -78,7 +78,7 @@ def _role_chunk(job: Job) -> dict[str, Any]:
 
 
 def _closing(job: Job, cached_tokens: int | None) -> bytes:
-    # The last token's chunk has the finish reason; where there is no token it needs a chunk of its own.
+    # The last token's chunk has the finish reason; without a token it needs a chunk of its own.
     finish = data_event(_chunk(job, "", job.finish_reason)) if job.output_tokens == 0 else b""
     if not job.include_usage:
         return finish + DONE

@@ -1,4 +1,4 @@
-"""From a request's body to what the simulated model will do: counts, lengths, text."""
+"""Conversion of a request's body to the simulated model's work: counts, lengths, text."""
 
 import math
 import random
@@ -80,24 +80,24 @@ class _MessagesBody(_Body, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
-    """Which models are served, and how long their sequences can be.
+    """Served models, and the greatest length of their sequences.
 
-    ``eos``: an answer that ends by itself ends with one more token, which is counted and has no text.
+    ``eos``: an answer that ends by itself has one more token, which is counted and has no text.
     """
 
     models: tuple[str, ...] = ("sim",)
     max_model_len: int = 32_768
-    mean_output_tokens: float = 200.0  # of an answer that ends by itself, without its end
+    mean_output_tokens: float = 200.0  # of an answer that ends by itself, without its end token
     eos: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One request, resolved: everything that its answer's bytes depend on.
+    """One resolved request: everything that its answer's bytes depend on.
 
-    ``eos``: the last of ``output_tokens`` is the answer's end and has no text.
-    ``block_hashes`` are the prefix cache's keys of the prompt's full blocks. They are of its texts in their
-    order, without the roles and the marks that a chat template would put between them.
+    ``eos``: the last of ``output_tokens`` is the end token and has no text. ``block_hashes`` are the prefix
+    cache's keys of the prompt's full blocks. They cover its texts in order, without the roles and the marks
+    that a chat template would add.
     """
 
     endpoint: Dialect
@@ -116,7 +116,7 @@ class Job:
 
     @property
     def text_tokens(self) -> int:
-        """The output tokens that have text."""
+        """Number of output tokens with text."""
         return self.output_tokens - self.eos
 
 
@@ -128,14 +128,14 @@ def resolve(
     source: random.Random,
     block_tokens: int = _KV_BLOCK_TOKENS,
 ) -> Job:
-    """The job that a body asks for.
+    """Resolve the request in a body to a job.
 
     Args:
         source: this request's own random generator.
-        block_tokens: the size of the engines' KV blocks.
+        block_tokens: size of the engines' KV blocks.
 
     Raises:
-        RequestError: 400 for a body that is not what the API takes, 404 for an unknown model.
+        RequestError: 400 for a body that the API does not accept, 404 for an unknown model.
     """
     asked, tokens, max_tokens = READERS[endpoint](body)
     prompt_tokens = max(1, len(tokens))
@@ -186,12 +186,12 @@ def _decode(body: bytes, kind: type[_AnyBody]) -> _AnyBody:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as e:
-        raise RequestError(400, "BadRequestError", f"The body is not what this endpoint takes: {e}") from e
+        raise RequestError(400, "BadRequestError", f"The body is not valid for this endpoint: {e}") from e
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise RequestError(400, "BadRequestError", f"The body is not JSON: {e}") from e
 
 
-#: What was asked, the prompt's tokens, and the bound on the answer's.
+#: The request, the prompt's tokens, and the limit of the answer's tokens.
 _Read = tuple[_Body, list[str], int | None]
 
 

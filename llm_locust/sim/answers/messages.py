@@ -41,19 +41,19 @@ def stream_template(job: Job) -> StreamTemplate:
 
 
 def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
-    """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
+    """Answer without streaming; its usage includes ``cached_tokens`` of the prompt, unless None."""
     text = {"type": "text", "text": job.text.whole(job.text_tokens)}
     usage = _usage(job, job.output_tokens, cached_tokens)
     return _message(job, [text], _STOP_REASONS[job.finish_reason], usage)
 
 
 def error_object(status: int, kind: str, message: str) -> dict[str, Any]:
-    """An error as this API answers it. ``kind`` is what an OpenAI-compatible server would name it."""
+    """Error in this API's form. ``kind`` is its name at an OpenAI-compatible server."""
     return {"type": "error", "error": {"type": _ERROR_TYPES.get(status, "api_error"), "message": message}}
 
 
 def _closing(job: Job, cached_tokens: int | None) -> bytes:
-    # The message began before its prompt had been looked for in the cache: the last usage tells it all again.
+    # The message started before its prompt was looked up in the cache: the last usage repeats all counts.
     tells_all = cached_tokens is not None
     usage = (
         _usage(job, job.output_tokens, cached_tokens) if tells_all else {"output_tokens": job.output_tokens}
@@ -89,7 +89,7 @@ def _message(
 
 
 def _usage(job: Job, output_tokens: int, cached_tokens: int | None) -> dict[str, int]:
-    """In this API ``input_tokens`` are those of the prompt that the cache did not have."""
+    """In this API ``input_tokens`` are those of the prompt that were not in the cache."""
     return {
         "input_tokens": job.prompt_tokens - (cached_tokens or 0),
         "cache_creation_input_tokens": 0,

@@ -11,7 +11,7 @@ from llm_locust.sim.answers.template import FAULT_MESSAGE, TEXT_MARK, StreamTemp
 def stream_template(job: Job) -> StreamTemplate:
     """``response.created`` to ``response.completed``, a ``response.output_text.delta`` per token."""
     opening = _opening(job)
-    # sequence_number stands last, so that the only count is after the text.
+    # sequence_number is last, so that the only count is after the text.
     delta = _event("response.output_text.delta", **_place(job), delta=TEXT_MARK, logprobs=[])
     before, after = split_at_text(delta)
     end = b"}\n\n"
@@ -29,7 +29,7 @@ def stream_template(job: Job) -> StreamTemplate:
 
 
 def whole_body(job: Job, cached_tokens: int | None = None) -> dict[str, Any]:
-    """The answer that is not streamed; its usage tells ``cached_tokens`` of the prompt, None for nothing."""
+    """Answer without streaming; its usage includes ``cached_tokens`` of the prompt, unless None."""
     message = _message(job, _status(job), job.text.whole(job.text_tokens))
     return _response(job, _status(job), [message], _usage(job, cached_tokens))
 

@@ -1,7 +1,7 @@
-"""One streamed answer on its way: the token's bytes, straight onto the transport.
+"""One streamed answer: the tokens' bytes, written straight to the transport.
 
-The head and the end of the answer are aiohttp's; the chunks between go past its writer, for
-that costs as much again as the socket's send.
+aiohttp writes the head and the end of the answer. The chunks between bypass its writer, which takes as long
+again as the socket's send.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import time
 from llm_locust.sim.answers.jobs import Job
 from llm_locust.sim.answers.template import GARBAGE, StreamTemplate
 
-#: Faults that strike a stream in the place of a token.
+#: Faults that replace a token of a stream.
 MIDWAY = frozenset({"reset", "cut", "truncated", "stall", "garbage", "error_object"})
 
 _LINGER_ZERO = struct.pack("ii", 1, 0)
@@ -25,10 +25,10 @@ def reset_connection(transport: asyncio.Transport) -> None:
 
 
 class TokenStream:
-    """Writes a job's tokens as they come, and its fault in the place of token ``strike_at`` + 1.
+    """Writes a job's tokens as they are generated, and its fault in place of token ``strike_at`` + 1.
 
-    ``done`` is resolved when the last byte before the end of the body is written; :meth:`tail` is
-    then what belongs ahead of that end. ``hung_up``: the fault has closed the connection.
+    ``done`` is resolved when the last byte before the end of the body is written; :meth:`tail` is then what
+    precedes that end. ``hung_up``: the fault has closed the connection.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class TokenStream:
         self._fault = fault
         self._strike_at = min(strike_at, job.output_tokens - 1) if fault in MIDWAY else -1
         self._stall_s = stall_s
-        self._tokens = 0  # generated; those of a stalled stream are held back
+        self._tokens = 0  # generated, including the held back ones of a stalled stream
         self._held: list[bytes | None] | None = None  # None: the end without text
         self._opened = False
 
     def open(self) -> None:
-        """Write what comes ahead of the first token, each event by itself; at most once."""
+        """Write the events before the first token, each separately; at most once."""
         if not self._opened:
             self._opened = True
             for event in self._template.opening:
                 self._transport.write(_chunk(event))
 
     def token(self) -> None:
-        """Send the next token. The engine's sink."""
+        """Send the next token. This is the engine's sink."""
         if self.done.done():
             return
         if not self._opened:
@@ -75,7 +75,7 @@ class TokenStream:
             self._strike()
             if self.done.done():
                 return
-        if job.output_tokens:  # an answer without tokens ends where its first one would stand
+        if job.output_tokens:  # an answer without tokens ends at the place of its first one
             self._tokens += 1
             if self._tokens > job.text_tokens:
                 self._send(None)
@@ -87,11 +87,11 @@ class TokenStream:
             self._finish()
 
     def tail(self, cached_tokens: int | None) -> bytes:
-        """What follows the last token; its usage tells so many of the prompt's from the prefix cache."""
+        """Bytes after the last token; usage reports that many cached tokens of the prompt."""
         return self._template.closing(cached_tokens) if self.complete else self._error
 
     def _send(self, chunk: bytes | None) -> None:
-        """A token's event, or that of the end without text."""
+        """Send a token's event, or that of the end without text."""
         if self._held is not None:
             self._held.append(chunk)
             return

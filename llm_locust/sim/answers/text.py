@@ -1,4 +1,4 @@
-"""Text that a simulated model writes, one vocabulary entry a token, and how it reads a prompt."""
+"""Text of a simulated model, one vocabulary entry per token, and tokens of a prompt."""
 
 import random
 import re
@@ -8,8 +8,8 @@ from hashlib import blake2b
 
 import msgspec
 
-# A prime number of entries, so that every stride walks through all of them. Letters of several
-# bytes, a quote, a line end and U+2028 are there because a client's decoder must stand them.
+# A prime number of entries, so that every stride walks through all of them. Letters of several bytes, a
+# quote, a line end and U+2028 are included to test a client's decoder.
 # fmt: off
 _VOCABULARY = (
     " the", " of", " and", " to", " in", " is", " that", " for", " as", " with", " was", " on", " are",
@@ -38,7 +38,7 @@ class TokenText:
         return cls(source.randrange(_SIZE), source.randrange(1, _SIZE))
 
     def escaped(self, index: int) -> bytes:
-        """Token ``index`` as it stands between the quotes of a JSON string, UTF-8."""
+        """Token ``index`` as in a JSON string without its quotes, UTF-8."""
         return _ESCAPED[(self.start + self.stride * index) % _SIZE]
 
     def whole(self, tokens: int) -> str:
@@ -47,10 +47,10 @@ class TokenText:
 
 
 def split_tokens(text: str) -> list[str]:
-    """A prompt's tokens by rule of thumb, as byte-pair tokenizers cut English.
+    """Split a prompt into tokens by a rule of thumb, similar to byte-pair tokenizers on English text.
 
-    A token for each word of up to 12 Latin letters, each further 12, each 3 digits, and each other
-    character that is no space.
+    There is a token for each word of up to 12 Latin letters, each further 12, each 3 digits, and each other
+    character except spaces.
     """
     return _PIECE.findall(text)
 
@@ -61,7 +61,7 @@ def count_tokens(text: str) -> int:
 
 
 def block_hashes(tokens: Sequence[str], block_tokens: int) -> tuple[int, ...]:
-    """A key for each full block of a prompt, that stands for the prompt from its start to that block's end.
+    """Key for each full block of a prompt; it identifies the prompt from its start to that block's end.
 
     The same in every process: 64 bits of BLAKE2b over the tokens so far.
     """

@@ -1,30 +1,30 @@
-"""A simulator of one inference engine with continuous batching. No model, no GPU, no IO and no clock.
+"""Simulator of one inference engine with continuous batching. No model, no GPU, no IO and no clock.
 
-Time is virtual and absolute: a step starts where the last one ended, or when the first waiting
-sequence is ready. With n sequences in its batch, of which d decode, p tokens to prefill and c tokens of
-context that the decoding ones attend to, it lasts
+Time is virtual and absolute: a step starts when the last one ended, or when the first waiting sequence is
+ready. With n sequences in its batch, of which d decode, p tokens to prefill and c tokens of context that the
+decoding ones attend to, it lasts
 
     (base + per_sequence · n + prefill_per_token · p + context_per_token · c) · noise · slow_factor
 
-or, where ``overlap`` is set (a roofline: memory traffic beside arithmetic, the longer one counts),
+or, with ``overlap`` (a roofline: memory traffic and arithmetic in parallel, the longer one counts),
 
     (per_sequence · n + max(base + context_per_token · c, prefill_per_token · (p + d))) · noise · slow_factor
 
-Each step decodes one token of every running sequence; what is left of its token budget goes to
-the prompts of others, first come first served (chunked prefill). A sequence whose prompt is
-done emits its first token at the end of that step. So on an idle engine without overlap
+Each step decodes one token of every running sequence; the rest of its token budget goes to the prompts of
+others, first come first served (chunked prefill). A sequence whose prompt is done emits its first token at
+the end of that step. So on an idle engine without overlap
 
     TTFT = ttft_base + base + per_sequence + prefill_per_token · prompt tokens
 
-Memory is as in vLLM's V1 engine: a sequence gets blocks of the KV cache as its tokens come. Where none
-is free for one that runs, the sequence admitted last is preempted: it loses its blocks, goes to the
-head of the queue, and its prompt and the tokens that it has are prefilled again. With ``prefix_cache``
-a prompt takes over the blocks of an earlier one as far as both begin alike; one token at least is computed.
+Memory works as in vLLM's V1 engine: a sequence gets blocks of the KV cache as it gets tokens. If none is free
+for a running one, the sequence admitted last is preempted: it loses its blocks, goes to the head of the
+queue, and its prompt and the tokens that it has are prefilled again. With ``prefix_cache`` a prompt shares
+the blocks of an earlier one as far as both have the same prefix; at least one token is computed.
 
-What is simplified: a step's time is linear (no quadratic attention in a prefill, no steps between sizes of
-captured graphs); the scheduler and the sampling cost no time of their own beyond ``base``; only prompts
-are found in the prefix cache, not what was generated; the GPUs of one engine act as one; no swapping to
-the host's memory, no priorities, no speculative decoding.
+Simplifications: a step's time is linear (no quadratic attention in a prefill, no steps between sizes of
+captured graphs); the scheduler and the sampling take no time beyond ``base``; the prefix cache contains only
+prompts, not generated text; the GPUs of one engine act as one; there is no swapping to the host's memory, no
+priority, no speculative decoding.
 """
 
 import random
@@ -36,7 +36,7 @@ __all__ = ["Engine", "EngineCounters", "EngineProfile", "Sequence", "step_ns"]
 
 
 class Engine:
-    """A scheduler, and the time that its steps take."""
+    """A scheduler, and the duration of its steps."""
 
     def __init__(self, profile: EngineProfile, seed: int | str) -> None:
         """
@@ -44,12 +44,12 @@ class Engine:
             ValueError: the KV cache is smaller than one block.
         """
         self.profile = profile
-        self.slow_factor = 1.0  # on the duration of every step that starts from now on
-        self.busy_ns = 0  # virtual time in steps, the one under way as a whole
+        self.slow_factor = 1.0  # factor on the duration of every step that starts from now on
+        self.busy_ns = 0  # virtual time in steps, with the whole of the current one
         self._random = random.Random(seed)
         self._scheduler = Scheduler(profile)
-        self._batch = StepBatch()  # of the step under way
-        self._began_ns = 0  # that step, or the last one
+        self._batch = StepBatch()  # batch of the current step
+        self._began_ns = 0  # start of that step, or of the last one
         self._now_ns = 0  # its end
 
     @property
@@ -70,10 +70,10 @@ class Engine:
         return self._scheduler.counters
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence. Sequences must come in the order of their ``ready_ns``.
+        """Queue a sequence. Sequences must be submitted in the order of their ``ready_ns``.
 
         Raises:
-            ValueError: it could never be finished, for it is longer than the whole KV cache.
+            ValueError: it is longer than the whole KV cache, and could never be finished.
         """
         length, longest = (
             sequence.prompt_tokens + sequence.output_tokens,
@@ -84,22 +84,22 @@ class Engine:
         self._scheduler.submit(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """Free the sequence wherever it is; one that is over is left alone."""
+        """Free the sequence wherever it is; one that has ended is ignored."""
         self._scheduler.cancel(sequence)
 
     def clear(self, at_ns: int) -> None:
-        """Lose everything, as a process that is killed at that virtual time: sequences, cache, counters."""
-        # The step under way ends here.
+        """Lose everything, as a process killed at that virtual time: sequences, cache, counters."""
+        # The current step ends here.
         self.busy_ns -= max(0, self._now_ns - max(at_ns, self._began_ns))
         self._now_ns = min(self._now_ns, at_ns)
         self._scheduler, self._batch = Scheduler(self.profile), StepBatch()
 
     def reset_prefix_cache(self) -> None:
-        """No prompt seen so far is found any more. What runs keeps its blocks."""
+        """Forget all prompts seen so far. Running sequences keep their blocks."""
         self._scheduler.forget_prefixes()
 
     def start_step(self) -> int | None:
-        """Form the next batch. Gives the virtual time at which its step ends, None with nothing to do."""
+        """Form the next batch. Return the virtual time at which its step ends, None without work."""
         if not self._scheduler.num_running:
             ready_ns = self._scheduler.next_ready_ns
             if ready_ns is None:
@@ -113,7 +113,7 @@ class Engine:
         return self._now_ns
 
     def finish_step(self) -> list[Sequence]:
-        """End the step: the sequences that have one more token now, in order of admission."""
+        """End the step; return the sequences that have one more token, in order of admission."""
         batch, self._batch = self._batch, StepBatch()
         return self._scheduler.complete(batch)
 
@@ -123,7 +123,7 @@ class Engine:
 
 
 def step_ns(profile: EngineProfile, batch: StepBatch) -> float:
-    """A step's duration by the formulas of this module, without noise and slow factor."""
+    """Duration of a step by the formulas of this module, without noise and slow factor."""
     decodes, prompt_tokens = len(batch.decodes), sum(tokens for _, tokens in batch.chunks)
     memory_ns: float = profile.step_base_ns
     if profile.context_per_token_ns:

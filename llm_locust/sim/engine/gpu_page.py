@@ -1,20 +1,21 @@
-"""A page as NVIDIA's DCGM exporter has it, of the simulated GPUs of each replica, at ``/gpu/metrics``.
+"""A page as from NVIDIA's DCGM exporter, for the simulated GPUs of each replica, at ``/gpu/metrics``.
 
-Nothing of it is measured. A device draws :data:`BUSY_W` while its engine is in a step, whatever is in that,
-and else :data:`IDLE_W`; so energy = idle power · time + (busy − idle power) · time in steps. Utilisation and
-power are those of the moment: all or nothing. Its memory is its share of the weights and of the KV cache.
+Nothing of it is measured. A device draws :data:`BUSY_W` while its engine is in a step, whatever the step
+contains, and otherwise :data:`IDLE_W`; so energy = idle power · time + (busy − idle power) · time in steps.
+Utilisation and power are current values: all or nothing. Its memory is its share of the weights and of the KV
+cache.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-#: Round figures of the size of a data centre's GPU, of none in particular.
+#: Round figures of the size of a data centre's GPU, of no particular model.
 IDLE_W, BUSY_W = 100.0, 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuKind:
-    """What a replica runs on: ``count`` devices, each with its share of the weights and of the KV cache."""
+    """Hardware of a replica: ``count`` devices, each with its share of the weights and of the KV cache."""
 
     model: str = "simulated"
     count: int = 1
@@ -24,8 +25,8 @@ class GpuKind:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """A replica's devices, each. ``busy_ns`` of the ``total_ns`` since its start were in steps; ``in_step``:
-    so is now."""
+    """Reading of a replica's devices, for each. ``busy_ns`` of the ``total_ns`` since its start were in
+    steps; ``in_step`` is set during a step."""
 
     label: str
     total_ns: int
@@ -72,7 +73,7 @@ def gpu_exposition(readings: Sequence[GpuReading], kind: GpuKind) -> str:
 
 
 def _labels(reading: GpuReading, kind: GpuKind) -> list[str]:
-    """Of each device of the replica whose index the reading's label is."""
+    """Labels of each device of the replica whose index is in the reading's label."""
     first = int(reading.label) * kind.count
     return [
         f'gpu="{number}",UUID="GPU-sim-{number}",modelName="{kind.model}"'

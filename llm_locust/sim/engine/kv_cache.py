@@ -1,9 +1,9 @@
-"""The KV cache of one engine: how many of its blocks are taken, and which prompt beginnings it knows.
+"""KV cache of one engine: how many of its blocks are used, and which prompt prefixes it has.
 
-Blocks are counted, and hold no tensors. Sequences take them as their tokens come and give them back
-together. A full block of a prompt may be published under a key that stands for the prompt up to the
-block's end: another sequence that begins alike then shares it. A published block that no sequence
-holds is free, and is still found until its place is needed; the one unused for longest goes first.
+Blocks are counted, and hold no tensors. Sequences take them as they get tokens and return them together. A
+full block of a prompt may be published under a key that identifies the prompt up to the block's end: another
+sequence with the same prefix then shares it. A published block that no sequence holds is free, and is still
+found until its space is needed; the least recently used one goes first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A published block. ``key`` is None once the cache has forgotten it; ``refs``: who holds it."""
+    """A published block. ``key`` is None once the cache has evicted it; ``refs`` counts its holders."""
 
     key: int | None
     refs: int = 1
@@ -20,7 +20,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """What one sequence holds: ``blocks`` with room for ``tokens``, of which ``published`` have a key."""
+    """Blocks of one sequence: ``blocks`` with room for ``tokens``, of which ``published`` have a key."""
 
     tokens: int = 0
     blocks: int = 0
@@ -41,15 +41,15 @@ class KvCache:
         self.block_tokens = block_tokens
         self.used = 0
         self._known: dict[int, Block] = {}
-        self._idle: dict[Block, None] = {}  # known ones that nobody holds, the longest unused first
+        self._idle: dict[Block, None] = {}  # known ones without a holder, the least recently used first
 
     @property
     def free(self) -> int:
-        """Blocks that can be taken, the known ones that nobody holds among them."""
+        """Blocks that can be taken, including known ones without a holder."""
         return self.blocks - self.used
 
     def find(self, keys: Iterable[int]) -> list[Block]:
-        """The known blocks of the longest beginning of ``keys``. Good until the next change."""
+        """Known blocks of the longest prefix of ``keys``. Valid until the next change."""
         found = []
         for key in keys:
             block = self._known.get(key)
@@ -62,7 +62,7 @@ class KvCache:
         """Make ``held`` large enough for ``tokens`` tokens; ``found`` blocks are its first, if it has none.
 
         Returns:
-            False, and nothing has changed, where too few blocks are free.
+            False, without any change, if too few blocks are free.
         """
         more = -(-tokens // self.block_tokens) - held.blocks
         if more <= 0:
@@ -82,20 +82,20 @@ class KvCache:
         return True
 
     def publish(self, held: Held, keys: Iterable[int]) -> None:
-        """Let others find full blocks that ``held`` has alone, each under its key."""
+        """Publish full blocks that only ``held`` has, each under its key."""
         for key in keys:
             other = self._known.get(key)
             if other is not None:
                 if other.refs:
-                    continue  # computed by two at once: this copy stays private
+                    continue  # computed twice at the same time: this copy stays private
                 del self._idle[other]
             self._known[key] = block = Block(key)
             held.published.append(block)
 
     def release(self, held: Held) -> None:
-        """Give back all that is held."""
+        """Return all blocks of ``held``."""
         self.used -= held.blocks - len(held.published)
-        # Backwards, so that a prompt's end is evicted ahead of its beginning, without which it is not found.
+        # Backwards, so that a prompt's end is evicted before its start, without which it is not found.
         for block in reversed(held.published):
             block.refs -= 1
             if not block.refs:
@@ -106,7 +106,7 @@ class KvCache:
         held.published.clear()
 
     def forget(self) -> None:
-        """No block is found any more; those that are held stay held."""
+        """Forget all keys; held blocks stay held."""
         for block in self._known.values():
             block.key = None
         self._known.clear()

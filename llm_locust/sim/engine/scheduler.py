@@ -1,4 +1,4 @@
-"""Who is in an engine's next step: continuous batching, chunked prefill, blocks of KV cache, preemption."""
+"""Scheduling of an engine's next step: continuous batching, chunked prefill, KV cache blocks, preemption."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 from llm_locust.sim.engine.kv_cache import Block, KvCache
 from llm_locust.sim.engine.sequence import EngineCounters, EngineProfile, Sequence
 
-#: A sequence and how many tokens of its prompt, or of what a preemption took from it, are computed.
+#: A sequence, and how many tokens of its prompt, or of what a preemption took from it, are computed.
 Chunk = tuple[Sequence, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """What one step computes: the next token of ``decodes``, and ``chunks``."""
+    """Work of one step: the next token of ``decodes``, and ``chunks``."""
 
     decodes: list[Sequence] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
 
 
 class Scheduler:
-    """A waiting queue and the running sequences. Forms batches, and does not know what they last."""
+    """A waiting queue and the running sequences. Forms batches, without regard to their duration."""
 
     def __init__(self, profile: EngineProfile) -> None:
         """
@@ -30,8 +30,8 @@ class Scheduler:
         self._profile = profile
         self._cache = KvCache(profile.kv_blocks, profile.kv_block_tokens)
         self._waiting: deque[Sequence] = deque()
-        # Dictionaries as ordered sets, both in the order of admission, removal in O(1). Prompts are done in
-        # that order too, so whatever decodes was admitted ahead of whatever does not yet.
+        # Dictionaries as ordered sets, both in the order of admission, removal in O(1). Prompts are finished
+        # in that order too, so that every decoding sequence was admitted before any other.
         self._prefilling: dict[Sequence, None] = {}
         self._decoding: dict[Sequence, None] = {}
 
@@ -50,36 +50,36 @@ class Scheduler:
 
     @property
     def next_ready_ns(self) -> int | None:
-        """When the head of the queue may be admitted; None where nobody waits."""
+        """When the head of the queue may be admitted; None if the queue is empty."""
         return self._waiting[0].ready_ns if self._waiting else None
 
     def submit(self, sequence: Sequence) -> None:
-        """Queue a sequence that the whole KV cache can hold; it is ready no sooner than those before it."""
+        """Queue a sequence that fits into the KV cache; it must not be ready before those queued earlier."""
         self._waiting.append(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """Free the sequence wherever it is; one that is over is left alone."""
+        """Free the sequence wherever it is; one that has ended is ignored."""
         if sequence in self._prefilling or sequence in self._decoding:
             self._release(sequence)
         elif sequence in self._waiting:
             self._waiting.remove(sequence)
 
     def forget_prefixes(self) -> None:
-        """Empty the prefix cache. What runs keeps its blocks."""
+        """Empty the prefix cache. Running sequences keep their blocks."""
         self._cache.forget()
 
     def schedule(self, now_ns: int) -> StepBatch:
-        """The batch of a step that begins now."""
+        """Batch of a step that starts now."""
         preemptions = self.counters.preemptions
         decodes = self._take_decodes()
         budget = self._profile.max_num_batched_tokens - len(decodes)
         chunks = self._take_chunks(budget)
-        if self.counters.preemptions == preemptions:  # else what is free is for those that run
+        if self.counters.preemptions == preemptions:  # otherwise free blocks are for running sequences
             chunks += self._admit(budget - sum(tokens for _, tokens in chunks), now_ns)
         return StepBatch(decodes, chunks)
 
     def complete(self, batch: StepBatch) -> list[Sequence]:
-        """The batch is computed: those that have one more token now, in order of admission."""
+        """End a batch; return the sequences that have one more token, in order of admission."""
         emitted = []
         for sequence in batch.decodes:
             sequence.turns += 1
@@ -102,14 +102,14 @@ class Scheduler:
     def _take_decodes(self) -> list[Sequence]:
         decodes = []
         for sequence in tuple(self._decoding):
-            # Room is short where the next token begins a block, and where it has been preempted just now.
+            # There is no room if the next token starts a block, or if the sequence has just been preempted.
             if sequence.computed == sequence.held.tokens and not self._make_room(sequence, sequence.tokens):
-                break  # those behind it were admitted later, and went first
+                break  # later ones were admitted later, and were preempted first
             decodes.append(sequence)
         return decodes
 
     def _take_chunks(self, budget: int) -> list[Chunk]:
-        """The next parts of prompts that are begun."""
+        """Next chunks of prompts in progress."""
         chunks = []
         for sequence in tuple(self._prefilling):
             tokens = min(budget, sequence.tokens - sequence.computed)
@@ -120,7 +120,7 @@ class Scheduler:
         return chunks
 
     def _admit(self, budget: int, now_ns: int) -> list[Chunk]:
-        """Begin the prompts at the head of the queue, as far as tokens, places and blocks last."""
+        """Start the prompts at the head of the queue, as far as tokens, places and blocks suffice."""
         chunks: list[Chunk] = []
         while budget > 0 and self._waiting and self.num_running < self._profile.max_num_seqs:
             sequence = self._waiting[0]
@@ -143,7 +143,7 @@ class Scheduler:
     def _find(self, sequence: Sequence) -> list[Block]:
         if not self._profile.prefix_cache:
             return []
-        # Not the block of the last token: that token's output is what the next one is sampled from.
+        # Without the block of the last token, whose output is needed to sample the next one.
         most = (sequence.tokens - 1) // self._cache.block_tokens
         return self._cache.find(sequence.block_hashes[:most])
 
@@ -162,10 +162,11 @@ class Scheduler:
             self._cache.publish(sequence.held, sequence.block_hashes[full])
 
     def _make_room(self, sequence: Sequence, tokens: int) -> bool:
-        """Have the running sequence hold that many tokens, if need be at the cost of those admitted later.
+        """Make room for that many tokens of a running sequence, if necessary by preempting those admitted
+        later.
 
         Returns:
-            False where it does not run any more: it was, or is now, the one to give way.
+            False if it no longer runs: it was preempted before, or is now.
         """
         while sequence.held.blocks:
             if self._cache.take(sequence.held, tokens):

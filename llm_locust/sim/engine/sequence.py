@@ -1,4 +1,4 @@
-"""What an engine is made of and works on: its profile, its sequences, its counters."""
+"""Basic types of an engine: its profile, its sequences, its counters."""
 
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
@@ -8,20 +8,20 @@ from llm_locust.sim.engine.kv_cache import Held
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProfile:
-    """How fast one replica is, and how much it can hold."""
+    """Speed and capacity of one replica."""
 
-    ttft_base_ns: int = 20_000_000  # between arrival and being ready for the scheduler
+    ttft_base_ns: int = 20_000_000  # from arrival until ready for the scheduler
     prefill_per_token_ns: float = 30_000
     step_base_ns: int = 15_000_000
     step_per_sequence_ns: int = 100_000
-    context_per_token_ns: float = 0.0  # to read the keys and values of one token
-    overlap: bool = False  # memory traffic and arithmetic take place side by side
+    context_per_token_ns: float = 0.0  # reading the keys and values of one token
+    overlap: bool = False  # memory traffic and arithmetic run in parallel
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 2_048
-    kv_cache_tokens: int = 500_000  # all of it; what is no whole block is not used
+    kv_cache_tokens: int = 500_000  # total; a partial block is not used
     kv_block_tokens: int = 16
     prefix_cache: bool = False
-    noise: float = 0.02  # sigma of the log-normal factor on a step's duration, whose mean is 1
+    noise: float = 0.02  # sigma of the log-normal factor, with mean 1, on a step's duration
 
     @property
     def kv_blocks(self) -> int:
@@ -37,10 +37,10 @@ class EngineProfile:
 class Sequence:
     """One request inside an engine.
 
-    ``ready_ns`` is the virtual time from which it may be admitted; ``pace`` is the number of
-    steps that one of its tokens takes; ``block_hashes`` are the prefix cache's keys of its prompt's full
-    blocks. ``scheduled_ns`` is the virtual start of the first step that worked on its prompt,
-    ``cached_tokens`` how much of that the prefix cache had then: None before, and without such a cache.
+    ``ready_ns`` is the virtual time from which it may be admitted; ``pace`` is the number of steps per token;
+    ``block_hashes`` are the prefix cache's keys of its prompt's full blocks. ``scheduled_ns`` is the virtual
+    start of the first step with a part of its prompt, ``cached_tokens`` how much of that was in the prefix
+    cache then: None before, and without such a cache.
     """
 
     prompt_tokens: int
@@ -50,7 +50,7 @@ class Sequence:
     block_hashes: Ordered[int] = ()
     computed: int = 0  # tokens whose keys and values are in the KV cache
     generated: int = 0
-    turns: int = 0  # decode steps it has been part of
+    turns: int = 0  # decode steps that included it
     preemptions: int = 0
     scheduled_ns: int | None = None
     cached_tokens: int | None = None
@@ -64,7 +64,7 @@ class Sequence:
 
 @dataclass(slots=True)
 class EngineCounters:
-    """Since the start. Lookups are of prompt tokens, once a sequence: not again after a preemption."""
+    """Totals since the start. Lookups count prompt tokens once per sequence, despite preemption."""
 
     preemptions: int = 0
     prefix_queries: int = 0

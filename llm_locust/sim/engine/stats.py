@@ -1,4 +1,4 @@
-"""What a replica counts, and its Prometheus text with the names that vLLM uses."""
+"""Counters of a replica, and their Prometheus text with the names that vLLM uses."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -24,7 +24,7 @@ _REQUEST_EDGES_S = (
 
 @dataclass(slots=True)
 class BucketHistogram:
-    """Counts per bucket; an edge belongs to the bucket below it, as Prometheus' ``le`` has it."""
+    """Counts per bucket; an edge belongs to the bucket below it, as in Prometheus' ``le``."""
 
     edges: tuple[float, ...]
     counts: list[int] = field(init=False)
@@ -42,8 +42,8 @@ class BucketHistogram:
 class ReplicaStats:
     """Counters since the start of one replica.
 
-    ``queue_s`` is from being ready for the scheduler to the first step that works on the prompt,
-    ``prefill_s`` from there to the first token; both are observed at the request's end, as vLLM does.
+    ``queue_s`` is from being ready for the scheduler to the first step with a part of the prompt,
+    ``prefill_s`` from there to the first token; both are observed at the request's end, as in vLLM.
     """
 
     prompt_tokens: int = 0
@@ -59,7 +59,7 @@ class ReplicaStats:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReading:
-    """One replica at one moment."""
+    """State of one replica at one time."""
 
     engine: str
     running: int
@@ -81,10 +81,10 @@ _SINGLES: tuple[tuple[str, str, str, Callable[[ReplicaReading], float]], ...] = 
     (
         "prefix_cache_queries_total",
         "counter",
-        "Prompt tokens looked for in the prefix cache.",
+        "Prompt tokens looked up in the prefix cache.",
         lambda r: r.counters.prefix_queries,
     ),
-    ("prefix_cache_hits_total", "counter", "Those that it had.", lambda r: r.counters.prefix_hits),
+    ("prefix_cache_hits_total", "counter", "Prompt tokens found there.", lambda r: r.counters.prefix_hits),
     (
         "num_preemptions_total",
         "counter",
@@ -110,7 +110,7 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[ReplicaStats], BucketHistogram]], .
 
 
 def exposition(model: str, readings: Sequence[ReplicaReading]) -> str:
-    """All replicas' metrics as Prometheus text (format 0.0.4), told apart by the label ``engine``."""
+    """All replicas' metrics as Prometheus text (format 0.0.4), distinguished by the label ``engine``."""
     rows = [(f'engine="{_escape(r.engine)}",model_name="{_escape(model)}"', r) for r in readings]
     families = [
         _family(name, kind, text, (f"{name}{{{label}}} {of(r)}" for label, r in rows))

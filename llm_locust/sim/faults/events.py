@@ -1,4 +1,4 @@
-"""What was done to replicas and what the gateway made of it, as it happened: lines and JSON Lines."""
+"""Log of the plan's actions on replicas and the gateway's reactions, as lines and JSON Lines."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from llm_locust.sim.truth import JsonLines
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``time_ns`` is CLOCK_REALTIME; ``who`` did it: the plan, the gateway, or a client that asked for it."""
+    """One event. ``time_ns`` is CLOCK_REALTIME; ``who`` caused it: the plan, the gateway, or a client."""
 
     time_ns: int
     who: str
@@ -19,7 +19,7 @@ class Event:
     factor: float | None = None  # of ``slow``
 
 
-#: What a line says of each action, for those whose name is not yet a sentence.
+#: Text of actions whose name is not a phrase.
 _SAID = {
     "kill": "killed",
     "start": "started",
@@ -32,12 +32,12 @@ _SAID = {
 
 
 def events_path(truth: Path) -> Path:
-    """Where the events stand: beside the truth log, ``<truth>.events.jsonl``."""
+    """Path of the events, next to the truth log: ``<truth>.events.jsonl``."""
     return truth.with_name(truth.name + ".events.jsonl")
 
 
 class EventLog(JsonLines):
-    """Tells each event as one line, ``plan: replica-2 killed at 10.003 s``, and appends it to a file.
+    """Reports each event as one line, ``plan: replica-2 killed at 10.003 s``, and appends it to a file.
 
     Times in lines count from the last ``begin``.
     """
@@ -48,11 +48,11 @@ class EventLog(JsonLines):
         self._began_ns = time.time_ns()
 
     def begin(self) -> None:
-        """The deployment listens from now on."""
+        """Set the start of the deployment's time to now."""
         self._began_ns = time.time_ns()
 
     def add(self, who: str, replica: str, action: str, factor: float | None = None) -> None:
-        """Note what was done just now."""
+        """Record an action that was just taken."""
         event = Event(time.time_ns(), who, replica, action, factor)
         said = _SAID.get(action, action) + (f" {factor:g}x" if factor is not None else "")
         self._say(f"{who}: {replica} {said} at {(event.time_ns - self._began_ns) * 1e-9:.3f} s")

@@ -1,7 +1,7 @@
-"""A fault plan: which share of requests goes wrong, and how.
+"""Fault plan: the share of requests that fail, and how.
 
-Written as words, ``http_500=1% reset=0.5% refused=2s@10s``, or as a JSON or YAML file that maps
-the same names to the same values. Each request draws at most one fault.
+Written as words, ``http_500=1% reset=0.5% refused=2s@10s``, or as a JSON or YAML file that maps the same
+names to the same values. Each request draws at most one fault.
 """
 
 import difflib
@@ -13,17 +13,17 @@ from pathlib import Path
 from llm_locust.core.durations import parse_time_ns
 from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 
-#: Every fault but ``http_<status>``, with what a client sees of it.
+#: Every fault except ``http_<status>``, with its effect on a client.
 FAULTS = {
     "close_before": "the connection is closed before any byte of an answer",
     "reset": "after some tokens the connection is reset (RST)",
     "cut": "after some tokens the connection is closed, inside the chunked body",
-    "truncated": "after some tokens the answer ends in good order, without finish reason or [DONE]",
-    "stall": "after some tokens nothing comes for the stall's duration",
-    "garbage": "after some tokens an event comes that is not JSON",
-    "error_object": "after some tokens an error object comes inside the 200 stream",
+    "truncated": "after some tokens the answer ends regularly, without finish reason or [DONE]",
+    "stall": "after some tokens nothing is sent for the stall's duration",
+    "garbage": "after some tokens an event is not JSON",
+    "error_object": "after some tokens an error object is sent inside the 200 stream",
     "empty": "the answer is complete and has no token",
-    "slow": "the answer is right, but its tokens come many times slower",
+    "slow": "the answer is right, but its tokens arrive many times slower",
 }
 
 _HTTP_STATUS = re.compile(r"http_([45][0-9][0-9])")
@@ -31,7 +31,7 @@ _RATE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(%?)")
 
 
 class FaultPlanError(ValueError):
-    """A plan that cannot be read; the text points at the word."""
+    """A plan that cannot be parsed; the text points to the word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """The share of requests, 0 to 1, that each fault gets; the shares' sum is at most 1."""
+    """Share of requests, 0 to 1, for each fault; the sum of the shares is at most 1."""
 
     rates: tuple[tuple[str, float], ...] = ()
     refusal: Refusal | None = None
 
     def pick(self, draw: float) -> str | None:
-        """The fault of a request whose uniform draw from [0, 1) this is."""
+        """Fault of a request whose uniform draw from [0, 1) is ``draw``."""
         edge = 0.0
         for name, rate in self.rates:
             edge += rate
@@ -60,17 +60,17 @@ class FaultPlan:
 
 
 def http_status(fault: str) -> int | None:
-    """The status that ``http_<status>`` names, None for another fault."""
+    """Status in ``http_<status>``; None for another fault."""
     match = _HTTP_STATUS.fullmatch(fault)
     return int(match[1]) if match else None
 
 
 def parse_fault_plan(text: str) -> FaultPlan:
-    """A plan out of words, or out of a file where the text is the path of a .json, .yaml or .yml one.
+    """Parse a plan from words, or from a file if the text is the path of a .json, .yaml or .yml one.
 
     Raises:
-        FaultPlanError: an unknown fault, a value that is not a share, shares of over 100 %,
-            a file that cannot be read.
+        FaultPlanError: an unknown fault, a value that is not a share, a sum over 100 %, a file that cannot be
+            read.
     """
     if re.fullmatch(r"\S+\.(json|ya?ml)", text.strip()):
         return _plan(_words_of_file(Path(text.strip())))
@@ -101,7 +101,7 @@ def _plan(words: list[tuple[str, str, str]]) -> FaultPlan:
     refusal = None
     for where, name, value in words:
         if name in rates or (name == "refused" and refusal):
-            raise FaultPlanError(f"{where}: {name!r} stands twice in the plan")
+            raise FaultPlanError(f"{where}: {name!r} appears twice in the plan")
         if name == "refused":
             refusal = _refusal(where, value)
             continue

@@ -1,8 +1,8 @@
-"""A timed plan: what happens to which replica, and when.
+"""Timed plan: actions on replicas, with their times.
 
-Written as steps, ``10s kill 2; 20s start 2; 30s slow 1 3x; 40s normal 1; 50s drain 0``, or as a YAML file:
-a list of the same with the keys ``at``, ``action``, ``replica`` and ``factor``. Times count from the moment
-that the deployment listens. Nothing here waits or acts.
+Written as steps, ``10s kill 2; 20s start 2; 30s slow 1 3x; 40s normal 1; 50s drain 0``, or as a YAML file: a
+list of the same with the keys ``at``, ``action``, ``replica`` and ``factor``. Times count from when the
+deployment listens. Nothing here waits or acts.
 """
 
 import difflib
@@ -18,22 +18,22 @@ from llm_locust.core.small_yaml import SmallYamlError, read_small_yaml
 
 
 class Action(StrEnum):
-    """What a step does to its replica."""
+    """Action of a step on its replica."""
 
-    KILL = "kill"  # as SIGKILL: no port, no connections, nothing in flight
-    START = "start"  # serves again: with an empty cache after a kill, as it was after a drain
-    DRAIN = "drain"  # takes nothing new, finishes what it has
+    KILL = "kill"  # as by SIGKILL: no port, no connections, nothing in flight
+    START = "start"  # serve again: with an empty cache after a kill, unchanged after a drain
+    DRAIN = "drain"  # accept nothing new, finish what it has
     SLOW = "slow"  # its steps last ``factor`` times as long
-    NORMAL = "normal"  # no longer
+    NORMAL = "normal"  # end of ``slow``
 
 
 class PlanError(ValueError):
-    """A plan that cannot be followed; one line that points at the word."""
+    """An invalid plan; one line that points to the word."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """``at_ns`` since the start; ``factor`` of ``slow``, 1 otherwise; ``where``: its place in the text."""
+    """``at_ns`` since the start; ``factor`` of ``slow``, 1 otherwise; ``where``: its position in the text."""
 
     at_ns: int
     action: Action
@@ -42,7 +42,7 @@ class PlanStep:
     where: str = field(default="", compare=False)
 
 
-#: The longest and the shortest that a step can become: a thousandth, and a thousand times.
+#: Smallest and largest factor on a step's duration.
 _FACTORS = (0.001, 1000.0)
 _FACTOR = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)x?")
 _KEYS = ("at", "action", "replica", "factor")
@@ -50,10 +50,10 @@ _EXAMPLE = "write such as '10s kill 2' or '30s slow 1 3x'"
 
 
 def parse_plan(text: str) -> tuple[PlanStep, ...]:
-    """The steps in order of time, out of words, or out of a file where the text is the path of a YAML one.
+    """Parse steps, sorted by time, from words, or from a file if the text is the path of a YAML one.
 
     Raises:
-        PlanError: a step that is none, a file that cannot be read.
+        PlanError: an invalid step, or a file that cannot be read.
     """
     if re.fullmatch(r"\S+\.(json|ya?ml)", text.strip()):
         steps = _steps_of_file(Path(text.strip()))
@@ -68,7 +68,7 @@ def parse_plan(text: str) -> tuple[PlanStep, ...]:
 
 
 def check_plan(steps: Sequence[PlanStep], replicas: int) -> None:
-    """Raise PlanError where a step names a replica that there is not, or one that is not in its state for it.
+    """Check that every step names an existing replica in a suitable state (raises PlanError).
 
     Args:
         steps: in order of time.
@@ -96,10 +96,10 @@ def check_plan(steps: Sequence[PlanStep], replicas: int) -> None:
 
 
 def parse_factor(text: str) -> float:
-    """``3x``, ``3`` or ``0.5``.
+    """Parse ``3x``, ``3`` or ``0.5``.
 
     Raises:
-        ValueError: none, or out of bounds; the text says what to write.
+        ValueError: not a factor, or out of range; the text says what to write.
     """
     match = _FACTOR.fullmatch(text)
     factor = float(match[1]) if match else 0.0
@@ -109,7 +109,7 @@ def parse_factor(text: str) -> float:
 
 
 def _step_of_words(words: list[str], before: int) -> PlanStep:
-    """``before``: the number of the plan's words ahead of these."""
+    """``before`` is the number of the plan's words before these."""
 
     def where(index: int) -> str:
         return f"word {before + index + 1} of the plan, {words[index]!r}"

@@ -35,7 +35,7 @@ FORMATS = {
 
 @dataclass(slots=True, kw_only=True)
 class GatewayExchange:
-    """A request under way. ``source`` is its own random generator, from the seed and its id."""
+    """A request in progress. ``source`` is its own random generator, from the seed and its id."""
 
     request: web.Request
     endpoint: Dialect
@@ -43,7 +43,7 @@ class GatewayExchange:
     source: random.Random
     faults: FaultSettings
     early_role: bool
-    hung_up: bool = False  # a fault has closed the connection: that is not the client's doing
+    hung_up: bool = False  # a fault has closed the connection: the client has not
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -53,7 +53,7 @@ class GatewayExchange:
         return transport
 
     async def answer(self, job: Job, replica: Replica) -> web.StreamResponse:
-        """Have the replica do the job, with the fault that the entry names."""
+        """Have the replica do the job, with the fault in the entry."""
         fault = self.entry.fault
         if fault == "close_before":
             self.hung_up = True
@@ -133,7 +133,7 @@ class GatewayExchange:
     async def _generate(
         self, job: Job, replica: Replica, sink: TokenSink, done: asyncio.Future[None]
     ) -> Sequence:
-        """Wait for ``done``; the sequence is over then, and its part of the entry is written."""
+        """Wait for ``done``; then the sequence has ended, and its part of the entry is written."""
         sequence = replica.submit(
             job.prompt_tokens,
             max(1, job.output_tokens),
@@ -156,7 +156,7 @@ class GatewayExchange:
             self.entry.scheduled_ns = sequence.scheduled_ns + time.time_ns() - time.monotonic_ns()
 
     async def _break_off(self, body: bytes) -> web.StreamResponse:
-        """Half of the body, then the end of the connection."""
+        """Send half of the body, then close the connection."""
         response = web.StreamResponse(headers=self._headers("application/json"))
         response.content_length = len(body)
         await response.prepare(self.request)

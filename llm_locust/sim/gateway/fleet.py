@@ -1,4 +1,4 @@
-"""The operator's hand: does to replicas what a plan says, and keeps the gateway's view of their health."""
+"""Operator of the deployment: executes a plan's steps, and updates the gateway's view of replica health."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 
 
 class Fleet:
-    """All replicas of a deployment, and who is told what becomes of them."""
+    """All replicas of a deployment, with notification of the gateway and the log."""
 
     def __init__(self, upstreams: Sequence[Upstream], gateway: Gateway, events: EventLog) -> None:
         self._upstreams = upstreams
@@ -27,7 +27,7 @@ class Fleet:
             await self.act(step)
 
     async def act(self, step: PlanStep) -> None:
-        """Do the step now, and say so."""
+        """Do the step now, and log it."""
         upstream = self._upstreams[step.replica]
         match step.action:
             case Action.KILL:
@@ -41,11 +41,11 @@ class Fleet:
         factor = step.factor if step.action is Action.SLOW else None
         self._events.add("plan", upstream.name, step.action, factor)
         if step.action is Action.DRAIN:
-            # Whoever drains a replica tells the balancer: no check has to find it out.
+            # Whoever drains a replica informs the balancer: no health check has to detect it.
             self._look_at(upstream)
 
     async def check_health(self, interval_ns: int) -> None:
-        """Look at every multiple of the interval from now on, for ever."""
+        """Check health at every multiple of the interval from now on, forever."""
         loop = asyncio.get_running_loop()
         began_s, number = loop.time(), 0
         while True:
@@ -54,7 +54,7 @@ class Fleet:
             self.look()
 
     def look(self) -> None:
-        """The gateway sees which replicas serve, and takes the others out of its rotation."""
+        """Update the gateway's rotation to the replicas that serve."""
         for upstream in self._upstreams:
             self._look_at(upstream)
 
@@ -85,5 +85,5 @@ async def _start(upstream: Upstream) -> None:
 
 
 async def _until(time_s: float) -> None:
-    """Sleep until the loop's clock says so."""
+    """Sleep until this time of the loop's clock."""
     await asyncio.sleep(max(0.0, time_s - asyncio.get_running_loop().time()))

@@ -1,4 +1,4 @@
-"""What stands behind one port, and which of it a request goes to."""
+"""What is behind one port, and which replica a request goes to."""
 
 import random
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from llm_locust.sim.answers.jobs import Job, RequestError
 from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 from llm_locust.sim.routing import Policy, Routed
 
-#: The header that names a session to the sticky policy.
+#: Header with the session for the sticky policy.
 SESSION_HEADER = "X-Session-Id"
 
 
@@ -23,14 +23,14 @@ class Front:
 
     @property
     def gone(self) -> bool:
-        """It is the port of a replica that was killed, which has reset its connections."""
+        """Whether it is the port of a replica that was killed, which has reset its connections."""
         return self.policy is None and self.upstreams[0].state is ReplicaState.DOWN
 
     def route(self, request: web.Request, job: Job, source: random.Random) -> Upstream:
-        """The replica of a request.
+        """Replica of a request.
 
         Raises:
-            RequestError: 503 where none takes requests.
+            RequestError: 503 if none accepts requests.
         """
         if self.policy is None:
             (upstream,) = self.upstreams
@@ -45,7 +45,7 @@ class Front:
 
 
 def _session(request: web.Request) -> str:
-    """The session that the client names, else the connection, which is all that a TCP balancer has."""
+    """Session given by the client, else the connection, which is all that a TCP balancer has."""
     named = request.headers.get(SESSION_HEADER)
     if named:
         return named

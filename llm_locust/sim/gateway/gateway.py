@@ -1,4 +1,4 @@
-"""The HTTP side: routes, access, routing to replicas, one truth entry a request for inference."""
+"""HTTP side: routes, access, routing to replicas, one truth entry per request for inference."""
 
 import asyncio
 import hmac
@@ -26,14 +26,14 @@ from llm_locust.wire.dialects.dialect import Dialect
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
-#: What the truth log names as the fault of requests that met a replica that was killed.
-KILLED = "killed"  # while they were under way
-DEAD = "dead"  # before they came, and the gateway had not noticed
+#: Faults in the truth log of requests that met a killed replica.
+KILLED = "killed"  # killed while they were in flight
+DEAD = "dead"  # killed before they arrived, and the gateway had not noticed
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A request that a replica has, and whether that was killed."""
+    """A request that a replica has, and whether the replica was killed."""
 
     task: "asyncio.Task[object]"
     upstream: Upstream
@@ -53,27 +53,27 @@ class Gateway:
         self._stopping = False
 
     def application(self, upstreams: Sequence[Upstream]) -> web.Application:
-        """The application of the gateway's port, in front of these replicas."""
+        """Application of the gateway's port, in front of these replicas."""
         policy = make_policy(self._settings.routing, self._settings.prefix_imbalance)
         app = self._api(Front(upstreams, policy))
         add_gateway_pages(app, upstreams, self._settings.limits.models[0], self._settings.gpu)
         return app
 
     def replica_application(self, upstream: Upstream) -> web.Application:
-        """The application of a replica's own port."""
+        """Application of a replica's own port."""
         app = self._api(Front([upstream], None))
         add_replica_pages(app, upstream, self._settings.limits.models[0], self._settings.gpu, self._events)
         return app
 
     def break_off(self, upstream: Upstream) -> None:
-        """The replica was killed: end what it has under way, as its clients would see it."""
+        """End the requests of a replica that was killed, as its clients would see it."""
         for flight in self._flights:
             if flight.upstream is upstream and not flight.struck:
                 flight.struck = True
                 flight.task.cancel()
 
     async def stop(self) -> None:
-        """Break off what is under way; when this returns, every entry is in the truth log."""
+        """Break off all requests; when this returns, every entry is in the truth log."""
         self._stopping = True
         for task in self._under_way:
             task.cancel()
@@ -106,7 +106,7 @@ class Gateway:
         except asyncio.CancelledError:
             exchange.entry.disconnected = not (exchange.hung_up or self._stopping or front.gone)
             raise
-        except ConnectionError:  # nobody is there to be told
+        except ConnectionError:  # the client has left
             exchange.entry.disconnected = not (exchange.hung_up or self._stopping or front.gone)
             return web.Response()
         finally:
@@ -118,7 +118,7 @@ class Gateway:
         self, exchange: GatewayExchange, front: Front, task: "asyncio.Task[object]"
     ) -> web.StreamResponse:
         entry, source = exchange.entry, exchange.source
-        # Drawn first, so that a request's fault depends on nothing but the seed and its id.
+        # Drawn first, so that a request's fault depends only on the seed and its id.
         fault = self._settings.faults.plan.pick(source.random())
         try:
             self._check_access(exchange.request)
@@ -173,10 +173,10 @@ class Gateway:
 
 
 def _struck(exchange: GatewayExchange, front: Front) -> web.StreamResponse:
-    """What a client sees of a replica that is killed while it has the client's request.
+    """Answer to a client whose request was in a replica that is killed.
 
-    On the replica's own port a reset; behind the gateway 502 ahead of the answer's head, and after it the
-    end of the connection amid the chunked body, as nginx does it.
+    On the replica's own port it is a reset. Behind the gateway it is a 502 before the answer's head, and
+    after it the end of the connection within the chunked body, as from nginx.
 
     Raises:
         RequestError: the 502.
@@ -185,7 +185,7 @@ def _struck(exchange: GatewayExchange, front: Front) -> web.StreamResponse:
     entry.fault, entry.complete = KILLED, False
     if front.policy is not None and entry.status is None:
         raise RequestError(
-            502, "BadGatewayError", f"{entry.replica} closed the connection ahead of its answer."
+            502, "BadGatewayError", f"{entry.replica} closed the connection before its answer."
         )
     exchange.hung_up = True
     if front.policy is None:
@@ -196,7 +196,7 @@ def _struck(exchange: GatewayExchange, front: Front) -> web.StreamResponse:
 
 
 def _same(given: str, asked: str) -> bool:
-    """Without telling by its time how much of it is right."""
+    """Compare in constant time."""
     given_bytes, asked_bytes = (text.encode("utf-8", "surrogateescape") for text in (given, asked))
     return hmac.compare_digest(given_bytes, asked_bytes)
 
@@ -211,7 +211,7 @@ async def _read(request: web.Request) -> bytes:
 
 
 def _printable(header: str | None) -> str:
-    """A header as text that can stand in another header and in JSON."""
+    """A header as text that is valid in another header and in JSON."""
     if not header or header.isprintable():
         return header or ""
     return "".join(c if c.isprintable() else "?" for c in header)

@@ -1,4 +1,4 @@
-"""What a port says beside the API: health, metrics, and a vLLM server's control endpoints."""
+"""Pages of a port besides the API: health, metrics, and a vLLM server's control endpoints."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,10 +13,10 @@ from llm_locust.sim.gateway.upstream import ReplicaState, Upstream
 
 
 def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], model: str, gpu: GpuKind) -> None:
-    """``/health``: 200 while any replica is in rotation. ``/metrics``: those of all that live.
+    """``/health``: 200 while any replica is in rotation. ``/metrics``: those of all living replicas.
 
-    The control endpoints are not here (404), as gateways that know the API's routes have it: they act on
-    one server, and nobody could say on which.
+    The control endpoints are missing here (404), as at gateways that only know the API's routes: they act on
+    one server, which a request to the gateway cannot name.
     """
 
     async def health(request: web.Request) -> web.Response:
@@ -35,7 +35,7 @@ def add_gateway_pages(app: web.Application, upstreams: Sequence[Upstream], model
 def add_replica_pages(
     app: web.Application, upstream: Upstream, model: str, gpu: GpuKind, events: EventLog
 ) -> None:
-    """``/health``: 200, and 503 while it drains. ``/metrics``: as a server of its own, ``engine="0"``."""
+    """``/health``: 200, and 503 during a drain. ``/metrics``: as a separate server, ``engine="0"``."""
 
     async def health(request: web.Request) -> web.Response:
         return web.Response(status=200 if upstream.state is ReplicaState.UP else 503)
@@ -51,7 +51,7 @@ def add_replica_pages(
 
 
 async def _control(upstream: Upstream, events: EventLog, action: str, request: web.Request) -> web.Response:
-    """200 without a body in every state, as vLLM has it: a start twice and a stop without one are ignored."""
+    """200 without a body in every state, as from vLLM: superfluous starts and stops are ignored."""
     ignored = ""
     match action:
         case "reset_prefix_cache":

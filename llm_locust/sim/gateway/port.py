@@ -1,4 +1,4 @@
-"""One listening port with its application, which can be taken away and come back."""
+"""One listening port with its application, which can be closed and reopened."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ class PortError(OSError):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there.
+    """Open a listening socket.
 
     Raises:
         PortError: a port is busy or not allowed.
@@ -49,15 +49,15 @@ class Port:
 
     @property
     def url(self) -> str:
-        """The base URL, with ``/v1``."""
+        """Base URL, with ``/v1``."""
         host, port = self._address
         return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
     async def open(self) -> None:
-        """Listen, as at the start or once more.
+        """Listen, for the first time or again.
 
         Raises:
-            PortError: somebody else has taken the port in between.
+            PortError: another process has taken the port meanwhile.
         """
         if self._runner.server is None:
             await self._runner.setup()
@@ -66,7 +66,7 @@ class Port:
         await self._site.start()
 
     async def close(self) -> None:
-        """Refuse new connections; open ones stay as they are."""
+        """Refuse new connections; open ones stay open."""
         site, self._site = self._site, None
         if site is not None:
             await site.stop()
@@ -79,7 +79,7 @@ class Port:
                 reset_connection(connection.transport)
 
     async def cleanup(self) -> None:
-        """End the service for good, or give up the socket of one that was never opened."""
+        """End the service for good, or close the socket of one that was never opened."""
         if self._socket is not None:
             self._socket.close()
         await self._runner.cleanup()

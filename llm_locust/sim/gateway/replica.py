@@ -27,8 +27,8 @@ class _Running:
 class Replica:
     """One simulated server. Its engine's virtual time is this host's CLOCK_MONOTONIC.
 
-    A step that asyncio wakes up late for does not move the next one: lateness shows in the
-    time of a token, never in the rate of tokens.
+    A late wake-up of asyncio does not move the next step: lateness affects the time of a token, never the
+    rate of tokens.
     """
 
     def __init__(self, index: int, engine: Engine) -> None:
@@ -42,12 +42,12 @@ class Replica:
 
     @property
     def in_flight(self) -> int:
-        """Sequences that have tokens to come."""
+        """Sequences with tokens still to be generated."""
         return len(self._sequences)
 
     @property
     def slow_factor(self) -> float:
-        """How many times as long as by its profile each step lasts that starts from now on."""
+        """Factor on the duration of each step that starts from now on."""
         return self._engine.slow_factor
 
     @slow_factor.setter
@@ -69,8 +69,8 @@ class Replica:
         """Queue a request now.
 
         Args:
-            pace: the number of steps that one of its tokens takes.
-            sink: is called ``output_tokens`` times, unless the request is cancelled or the replica killed.
+            pace: number of steps per token.
+            sink: called ``output_tokens`` times, unless the request is cancelled or the replica killed.
             block_hashes: the prefix cache's keys of the prompt's full blocks.
 
         Raises:
@@ -86,14 +86,14 @@ class Replica:
         return sequence
 
     def cancel(self, sequence: Sequence) -> None:
-        """Free what the sequence holds; nothing happens where it is over already."""
+        """Free what the sequence holds; one that has ended is ignored."""
         if self._sequences.pop(sequence, None) is not None:
             self._engine.cancel(sequence)
 
     def kill(self) -> None:
-        """Lose everything, as a process that is killed: requests, caches, counters. It can serve again.
+        """Lose everything, as a killed process: requests, caches, counters. It can serve again.
 
-        No sink is called any more: to end the answers that wait for tokens is the caller's part.
+        No sink is called afterwards: the caller must end the answers that wait for tokens.
         """
         if self._next_step is not None:
             self._next_step.cancel()
@@ -103,7 +103,7 @@ class Replica:
         self._sequences.clear()
 
     def reset_prefix_cache(self) -> None:
-        """Forget all prompts seen so far. What runs goes on."""
+        """Forget all prompts seen so far. Running sequences go on."""
         self._engine.reset_prefix_cache()
 
     def reading(self) -> ReplicaReading:
@@ -118,9 +118,9 @@ class Replica:
         )
 
     def gpu(self) -> GpuReading:
-        """What a device that does nothing but this engine's steps would tell of itself."""
+        """Reading of a device that does nothing but this engine's steps."""
         now_ns = time.monotonic_ns()
-        # A step counts as a whole from its start: one that is under way is not over yet.
+        # A step counts as a whole from its start, so that the current one must be cut off at now.
         busy_ns = min(self._engine.busy_ns, now_ns - self._began_ns)
         in_step = self._next_step is not None
         return GpuReading(self._label, now_ns - self._began_ns, busy_ns, in_step, self._engine.kv_cache_usage)
@@ -143,7 +143,7 @@ class Replica:
             self._await_step()
 
     def _count(self, sequence: Sequence, running: _Running) -> None:
-        """Observe the token that the sequence has got just now."""
+        """Observe the token that the sequence has just got."""
         now_ns = time.monotonic_ns()
         stats = self._stats
         if sequence.generated == 1:

@@ -1,4 +1,4 @@
-"""A replica as its gateway and its operator see it: what it is, and what is thought of it."""
+"""A replica as seen by its gateway and its operator: its true state, and the gateway's view."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,19 +8,19 @@ from llm_locust.sim.gateway.replica import Replica
 
 
 class ReplicaState(StrEnum):
-    """What a replica truly does."""
+    """True state of a replica."""
 
     UP = "up"
-    DRAINING = "draining"  # takes nothing new, finishes what it has
+    DRAINING = "draining"  # accepts nothing new, finishes what it has
     DOWN = "down"
 
 
 @dataclass(slots=True, eq=False)
 class Upstream:
-    """One replica. ``base_factor``: how much longer its steps last while no plan slows it.
+    """One replica. ``base_factor`` is the factor on its steps while no plan slows it.
 
-    ``in_rotation`` is the gateway's opinion, which follows the truth with a delay; ``in_flight`` counts
-    the requests that it has and that are not over; ``profiling``: by ``/start_profile``.
+    ``in_rotation`` is the gateway's view, which follows the true state with a delay; ``in_flight`` counts its
+    unfinished requests; ``profiling`` is set by ``/start_profile``.
     """
 
     replica: Replica
@@ -39,5 +39,5 @@ class Upstream:
         return self.replica.name
 
     def slow(self, factor: float) -> None:
-        """Every later step lasts ``factor`` times as long as this replica's own ones do."""
+        """Make every later step last ``factor`` times as long as normal for this replica."""
         self.replica.slow_factor = self.base_factor * factor

@@ -1,4 +1,4 @@
-"""What a simulated deployment is made of."""
+"""Configuration of a simulated deployment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from llm_locust.sim.routing import PREFIX_IMBALANCE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSettings:
-    """The plan, and how its faults behave."""
+    """The plan, and the parameters of its faults."""
 
     plan: FaultPlan = field(default_factory=FaultPlan)
-    after_tokens: int = 3  # where a fault midway strikes; ahead of the last token of a shorter answer
+    after_tokens: int = 3  # position of a fault within a stream; before the last token of a shorter answer
     stall_ns: int = 3_600_000_000_000
     slow_factor: int = 10
 
@@ -26,9 +26,9 @@ class FaultSettings:
 class SimSettings:
     """One gateway and its replicas.
 
-    ``replica_ports`` is the first of their own ports, None for none. ``speeds`` maps a replica's index to
-    how many times as long its steps last. ``health_interval_ns``: how often the gateway looks whether its
-    replicas serve. ``profile``: what the engine's figures were computed from, None where they were given.
+    ``replica_ports`` is the first of their own ports, None for none. ``speeds`` maps a replica's index to a
+    factor on the duration of its steps. ``health_interval_ns`` is the interval of the gateway's health
+    checks. ``profile`` says what the engine's figures were computed from, None if they were given.
     """
 
     host: str = "127.0.0.1"
@@ -53,11 +53,11 @@ class SimSettings:
 
 
 class SettingsError(ValueError):
-    """Settings that do not go together; the text says which and what to do."""
+    """Settings that contradict each other; the text says which and what to do."""
 
 
 def check(settings: SimSettings) -> None:
-    """Raise SettingsError, or PlanError, where a deployment of these settings could not work."""
+    """Check that a deployment with these settings can work (raises SettingsError or PlanError)."""
     engine, limits = settings.engine, settings.limits
     if engine.max_num_batched_tokens < engine.max_num_seqs:
         raise SettingsError(

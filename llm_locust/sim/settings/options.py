@@ -1,4 +1,4 @@
-"""The options of ``llm-locust sim`` and what their values look like."""
+"""Options of ``llm-locust sim`` and the parsers of their values."""
 
 import argparse
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from llm_locust.sim.routing import POLICIES, PREFIX_IMBALANCE
 
 _T = TypeVar("_T")
 
-#: What an option of an engine that is not given has.
+#: Defaults of the engine's options.
 _ENGINE = EngineProfile()
 
 
@@ -90,7 +90,7 @@ def _add_routing_arguments(routing: argparse._ArgumentGroup) -> None:
 
 
 def _add_engine_arguments(engine: argparse._ArgumentGroup) -> None:
-    """All of them are None where they are not given, for a profile to step in."""
+    """Add the engine's options. Their default is None, so that a profile can set them."""
     engine.add_argument(
         "--profile",
         type=Path,
@@ -165,7 +165,7 @@ def _duration(text: str) -> int:
 
 
 def _speeds(text: str) -> dict[int, float]:
-    """``1=3x`` or ``1=3x,2=0.5``."""
+    """Parse ``1=3x`` or ``1=3x,2=0.5``."""
     speeds: dict[int, float] = {}
     for part in text.split(","):
         index, equals, factor = part.strip().partition("=")

@@ -1,8 +1,8 @@
 """Deployment profiles: an engine's figures computed from a model and GPUs; see ``examples/deployments``.
 
-The file names a model's shape and a GPU, or writes their values down. What a step costs follows from them by
-:mod:`llm_locust.roofline`; what does not, stands under ``engine`` in the words of the options, such as
-``max_num_seqs``. An overhead that the file does not state is none: the engine then runs at its roofline.
+The file names a model's shape and a GPU, or contains their values. The cost of a step follows from them by
+:mod:`llm_locust.roofline`; other values are under ``engine`` with the names of the options, such as
+``max_num_seqs``. An overhead that the file does not state is 0: the engine then runs at its roofline.
 """
 
 import difflib
@@ -43,10 +43,10 @@ class DeploymentProfile:
 
 
 def read_profile(path: Path) -> DeploymentProfile:
-    """The profile in a YAML file.
+    """Read the profile in a YAML file.
 
     Raises:
-        SettingsError: it cannot be read, or a key or a value is not what it has to be; names file and key.
+        SettingsError: it cannot be read, or a key or a value is invalid; names file and key.
     """
     content = _document(path)
     _check_keys(content, _KEYS, f"profile {path}")
@@ -110,14 +110,14 @@ def _values(kind: type[_Kind], value: Any, where: str) -> _Kind:
         raise SettingsError(f"{where} is {value!r}: write a name, or a mapping of its values")
     _check_keys(value, [field.name for field in fields(kind)], where)
     try:
-        # Not strict: YAML 1.1 takes 8.03e9 for a text.
+        # Not strict: YAML 1.1 reads 8.03e9 as text.
         return msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as e:
         raise SettingsError(f"{where}: {e}") from e
 
 
 def _engine(content: Any, where: str) -> dict[str, Any]:
-    """Field by field what the section states, and ``max_model_len``, which is not the engine's."""
+    """Fields in the section, including ``max_model_len``, which is not the engine's."""
     if not isinstance(content, dict):
         raise SettingsError(f"{where} is {content!r}: write a mapping such as max_num_seqs: 256")
     _check_keys(content, tuple(_STATED), where)
@@ -168,7 +168,7 @@ def _switch(value: Any, where: str) -> bool:
     return value
 
 
-#: What ``engine`` may state: the field of the engine's profile, and what reads its value.
+#: Keys of ``engine``: the field of the engine's profile, and the parser of its value.
 _STATED: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "ttft_base": ("ttft_base_ns", _duration),
     "step_base": ("step_base_ns", _duration),

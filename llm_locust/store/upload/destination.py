@@ -1,4 +1,4 @@
-"""A folder that files are written into: of an object store, or of a file system."""
+"""Destination folder for files: in an object store, or in a file system."""
 
 import os
 import re
@@ -15,28 +15,28 @@ from pyarrow import fs
 from llm_locust.core.replacing import replacing
 from llm_locust.wire.secrecy import blanked, public_url, url_secret
 
-#: Bounds of one request to an object store: another one may then be tried.
+#: Timeouts of one request to an object store, after which another one may be tried.
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 30.0
 
-#: What may stand behind the question mark of an address; the SDKs take all else from the environment.
+#: Allowed settings after the question mark of an address; the SDKs take the others from the environment.
 _S3_SETTINGS = ("region", "scheme", "endpoint_override")
 _GS_SETTINGS = ("scheme", "endpoint_override", "project_id", "anonymous")
 
 _FORMS = "s3://bucket/prefix, gs://bucket/prefix, file:///path or a path"
 
-#: What Google's client says, the code's places and the rest of its words apart.
+#: Parts of an error of Google's client: source positions, and the rest.
 _GOOGLE = re.compile(
     r"google::cloud::Status\((\w+): (?:.*? a last message of )?"
     r"(.* underlying error message was: )?(.*?) error_info="
 )
 
-#: The environment's secrets, should a store's error quote one.
+#: Secrets in the environment, in case a store's error quotes one.
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
 
 class UploadError(ValueError):
-    """Not everything is where it should be; the text says why in one line, and what to do."""
+    """An incomplete upload; the text says in one line why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Destination:
 
     Attributes:
         text: the folder as a person writes it; it holds no secret.
-        filesystem: where it is.
+        filesystem: its file system.
         path: the folder in it.
     """
 
@@ -54,7 +54,7 @@ class Destination:
     path: str
 
     def folder(self, name: str) -> "Destination":
-        """The folder of that name in this one."""
+        """Subfolder of this name."""
         address, mark, settings = self.text.partition("?")
         text = f"{address.rstrip('/')}/{name}{mark}{settings}"
         return replace(self, text=text, path=f"{self.path.rstrip('/')}/{name}")
@@ -69,7 +69,7 @@ class Destination:
         }
 
     def read(self, name: str) -> bytes | None:
-        """A file's content; None where there is no such file (raises OSError)."""
+        """Content of a file; None if it does not exist (raises OSError)."""
         if self._info(name).type != fs.FileType.File:
             return None
         with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
@@ -77,12 +77,13 @@ class Destination:
             return content
 
     def write(self, name: str, chunks: Iterator[bytes]) -> int:
-        """Make or replace a file, whole or not at all; gives its size in bytes.
+        """Create or replace a file, completely or not at all; return its size in bytes.
 
-        An object appears when its last part is there. On a file system it is written beside its place.
+        An object appears when its last part is there. On a file system it is first written to a temporary
+        file.
 
         Raises:
-            OSError: it was not written, or is of another size than what was sent.
+            OSError: it was not written, or has another size than what was sent.
         """
         target = f"{self.path}/{name}"
         size = 0
@@ -98,7 +99,7 @@ class Destination:
                         stream.write(chunk)
                         size += len(chunk)
             except BaseException:
-                with suppress(OSError):  # what was cut while it was read here has been made all the same
+                with suppress(OSError):  # if reading was interrupted, the object was created all the same
                     self.filesystem.delete_file(target)
                 raise
         if (found := self._info(name).size) != size:
@@ -110,7 +111,7 @@ class Destination:
         self.filesystem.delete_file(f"{self.path}/{name}")
 
     def reason(self, error: Exception) -> str:
-        """What an error says, in one line and without the environment's secrets."""
+        """Error text in one line and without the environment's secrets."""
         text = " ".join(str(error).split()) or type(error).__name__
         if found := _GOOGLE.search(text):
             text = f"GCS error {found[1]}: {'no access token: ' if found[2] else ''}{found[3]}"
@@ -121,7 +122,7 @@ class Destination:
 
 
 def open_destination(text: str) -> Destination:
-    """The folder that an address names. Nothing is asked of a network yet.
+    """Folder of an address. The network is not used yet.
 
     Raises:
         UploadError: not an address of a known kind, or one with credentials in it.
@@ -138,7 +139,7 @@ def open_destination(text: str) -> Destination:
 
 
 def check_address(text: str) -> SplitResult:
-    """The parts of an address that :func:`open_destination` takes, without a client of its store.
+    """Parse an address for :func:`open_destination`, without a client of its store.
 
     Raises:
         UploadError: as there.
@@ -148,7 +149,7 @@ def check_address(text: str) -> SplitResult:
     except ValueError as e:
         raise UploadError(f"{public_url(text)!r} is not an address; allowed is {_FORMS}") from e
     if address.scheme and "://" in text:
-        # A bucket's name has no colon; the secret behind it may have a slash, and so end the name.
+        # A bucket's name has no colon; a secret after it may contain a slash, and so end the name.
         if "@" in address.netloc or ":" in address.netloc:
             found: str | None = "credentials"
         else:
@@ -157,20 +158,20 @@ def check_address(text: str) -> SplitResult:
             )
         if found:
             raise UploadError(
-                f"an address of {address.scheme}:// with {found} in it: the environment has to have them"
+                f"an address of {address.scheme}:// with {found} in it: set them in the environment instead"
             )
     if address.scheme == "file" and (address.query or address.fragment):
         raise UploadError(f"{public_url(text)!r}: file:// takes no settings")
     if address.scheme in ("", "file"):
         return address
     if address.scheme not in ("s3", "gs"):
-        raise UploadError(f"{public_url(text)!r} is of no known kind; allowed is {_FORMS}")
+        raise UploadError(f"{public_url(text)!r} is of an unknown kind; allowed is {_FORMS}")
     if not address.netloc:
         raise UploadError(f"{public_url(text)!r} names no bucket; allowed is {_FORMS}")
     known = _S3_SETTINGS if address.scheme == "s3" else _GS_SETTINGS
     if unknown := sorted(dict(parse_qsl(address.query, keep_blank_values=True)).keys() - set(known)):
         raise UploadError(
-            f"{unknown[0]!r} is no setting of {address.scheme}://; allowed is {', '.join(known)}"
+            f"{unknown[0]!r} is not a setting of {address.scheme}://; allowed is {', '.join(known)}"
         )
     return address
 
@@ -189,13 +190,13 @@ def _s3(settings: dict[str, str]) -> fs.FileSystem:
         **(_endpoint(os.environ) | settings),
         connect_timeout=CONNECT_TIMEOUT_S,
         request_timeout=REQUEST_TIMEOUT_S,
-        # Attempts are counted, and waited for, in one place: by who uploads.
+        # Attempts are counted, and paused between, in one place: by the caller.
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=1),
     )
 
 
 def _endpoint(environ: Mapping[str, str]) -> dict[str, str]:
-    """The endpoint that the environment names for S3, which Arrow does not look for itself."""
+    """Endpoint for S3 from the environment, which Arrow itself does not read."""
     url = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
     if not url:
         return {}
@@ -207,6 +208,6 @@ def _gs(settings: dict[str, str]) -> fs.FileSystem:
     anonymous = settings.pop("anonymous", "false")
     if anonymous not in ("true", "false"):
         raise UploadError(f"anonymous={anonymous}: write true or false")
-    # An attempt of its own is over soon, as with S3.
+    # One attempt of its own is short, as with S3.
     limit = timedelta(seconds=CONNECT_TIMEOUT_S)
     return fs.GcsFileSystem(anonymous=anonymous == "true", **settings, retry_time_limit=limit)

@@ -1,7 +1,7 @@
-"""What a run directory amounts to at another place: files, and slices of the one that only grows.
+"""Content of a run directory at its destination: files, and slices of the one that only grows.
 
-While a run goes on its batches are appended to one file, which may have gigabytes. It is sent in slices of
-whole frames, ``batches/<offset>.frames``, each once: ``llm-locust merge`` reads them like the file itself.
+During a run its batches are appended to one file, which may have gigabytes. It is sent in slices of whole
+frames, ``batches/<offset>.frames``, each once: ``llm-locust merge`` reads them like the file itself.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _SLICE = "batches/{:015d}.frames"
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A file as it was sent: its size in bytes, and the SHA-256 of its content in hexadecimal digits."""
+    """A file as sent: its size in bytes, and the SHA-256 of its content in hexadecimal digits."""
 
     size: int
     sha256: str
@@ -33,7 +33,7 @@ class UploadPart:
 
     Attributes:
         name: at the destination.
-        stop: None for the end that the file has when it is read.
+        stop: None for the end of the file at the time of reading.
     """
 
     name: str
@@ -42,7 +42,7 @@ class UploadPart:
     stop: int | None = None
 
     def is_as(self, stored: Stored) -> bool:
-        """Whether it has this content. Of a slice the size tells: frames are appended and never changed."""
+        """Whether it has this content. For a slice the size is enough: frames are never changed."""
         if self.stop is not None:
             return self.stop - self.start == stored.size
         try:
@@ -55,7 +55,7 @@ class UploadPart:
         return stored == Stored(size, digest.hexdigest())
 
     def chunks(self, digest: "hashlib._Hash") -> Iterator[bytes]:
-        """Its bytes, which ``digest`` takes in (raises OSError)."""
+        """Its bytes, which also update ``digest`` (raises OSError)."""
         with self.path.open("rb") as file:
             file.seek(self.start)
             left = None if self.stop is None else self.stop - self.start
@@ -66,10 +66,10 @@ class UploadPart:
 
 
 def parts_of(run: Path, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
-    """What a run directory amounts to now; links, hidden files and those half written are none of it.
+    """Current content of a run directory, without links, hidden files and unfinished ones.
 
     Args:
-        sent: what an earlier upload has sent: slices go on behind its last one.
+        sent: files sent by an earlier upload: slices continue after its last one.
 
     Raises:
         OSError: the file of batches cannot be read.
@@ -88,7 +88,7 @@ def parts_of(run: Path, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
 
 
 def _slices(path: Path, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
-    """Those that were sent, then all behind them up to the end of the last whole frame."""
+    """Slices that were sent, then all later ones up to the end of the last complete frame."""
     try:
         size, start = path.stat().st_size, 0
         while (stored := sent.get(_SLICE.format(start))) and 0 < stored.size <= size - start:

@@ -1,8 +1,8 @@
-"""A run directory's way to where runs are kept: an object store or another file system.
+"""Upload of a run directory to an object store or another file system.
 
 At the destination a run has a folder of its own, named by its id. The manifest comes last, so that a folder
-that has one is whole; before it comes ``uploaded.json``, which is kept up to date file by file and tells a
-later attempt what is there already.
+with one is complete. Before that comes ``uploaded.json``, which is updated file by file and lists what is
+there for a later attempt.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ INDEX_FILE = "uploaded.json"
 
 LONGEST_PAUSE_S = 30.0
 
-#: What another attempt cannot change.
+#: Errors that another attempt cannot change.
 _FINAL = re.compile(
     "ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID"
     "|MISSING_AUTHENTICATION_TOKEN|HTTP status 40[13]|PERMISSION_DENIED|UNAUTHENTICATED|Permanent error",
@@ -43,14 +43,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """What an upload did.
+    """Result of an upload.
 
     Attributes:
         to: the run's folder at the destination.
         sent: names of the files that were sent.
         skipped: names of those that were there already.
-        removed: names of those that an earlier upload had sent, and the run has no more.
-        bytes_sent: size of ``sent`` together.
+        removed: names of those that an earlier upload had sent, and the run no longer has.
+        bytes_sent: total size of ``sent``.
     """
 
     to: str
@@ -66,14 +66,14 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a step is tried, and how long is waited between: twice as long each time, 30 s at most."""
+    """Number of attempts of a step, and the pause between them, which doubles each time up to 30 s."""
 
     attempts: int = 5
     pause_s: float = 1.0
     wait: Callable[[float], None] = time.sleep
 
     def try_again(self, step: Callable[[], T]) -> T:
-        """Do the step; its last error is raised when it has failed ``attempts`` times, or for good."""
+        """Do the step; raise its last error after ``attempts`` failures, or if it is final."""
         pause_s = self.pause_s
         for left in range(self.attempts - 1, -1, -1):
             try:
@@ -87,24 +87,24 @@ class RetryPolicy:
 
 
 def upload_run(run: Path, to: str, patience: RetryPolicy | None = None) -> Uploaded:
-    """Copy a run directory to ``to/<run id>``, or what of it is new or has changed.
+    """Copy a run directory to ``to/<run id>``, or the part of it that is new or has changed.
 
-    A file is skipped where ``uploaded.json`` there names it with the size and SHA-256 that it has here, and
-    the destination says that the size is so. Files that are new there come first; while others are changed,
-    the manifest of an earlier upload is not there. What an earlier upload sent and is no more goes.
+    A file is skipped if ``uploaded.json`` there lists it with its present size and SHA-256, and the
+    destination reports that size. New files are sent first. While others are changed, the manifest of an
+    earlier upload is removed. Files of an earlier upload that no longer exist are deleted.
 
-    A directory of a run that goes on can be uploaded too, again and again: its manifest is that of the
-    moment when the upload began, all that it tells of is there. Two uploads of one directory take turns.
+    A directory of a running run can be uploaded too, repeatedly: its manifest is that of the start of the
+    upload, and everything that it lists is there. Two uploads of one directory take turns.
 
     Args:
-        run: run directory with its manifest. It is only read.
-        to: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``file:///path`` or a path. Credentials come
-            from the environment.
+        run: run directory with its manifest. It is not changed.
+        to: ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``file:///path`` or a path. Credentials come from
+            the environment.
 
     Raises:
-        UploadError: in one line why not everything is there; the files here are as they were, and another
-            upload goes on where this one ended.
-        StoreError: ``run`` is no run directory, or its id cannot be the name of a folder.
+        UploadError: in one line why it is incomplete; the local files are unchanged, and another upload goes
+            on where this one ended.
+        StoreError: ``run`` is not a run directory, or its id cannot be the name of a folder.
     """
     run_id = check_folder_name(read_manifest(run).id, f"{str(run)!r} cannot be uploaded: its run's id")
     destination = open_destination(to)
@@ -126,7 +126,7 @@ def _everything(run: Path, to: Destination, patience: RetryPolicy) -> Uploaded:
 
 @contextmanager
 def _alone(run: Path) -> Iterator[None]:
-    """No other upload of the directory meanwhile; of a file system without locks that is not known."""
+    """Exclude other uploads of the directory; impossible on a file system without locks."""
     folder = os.open(run, os.O_RDONLY)
     try:
         with suppress(OSError):
@@ -137,11 +137,11 @@ def _alone(run: Path) -> Iterator[None]:
 
 
 class _GoneError(Exception):
-    """A file that was there is not there any more."""
+    """A file that existed has disappeared."""
 
 
 class _EndedError(Exception):
-    """The run has ended meanwhile, and its batches have become another file."""
+    """The run has ended meanwhile, and its batches are in another file."""
 
 
 class _Upload:
@@ -154,7 +154,7 @@ class _Upload:
         self._sent: dict[str, Stored] = {}
 
     def everything(self) -> Uploaded:
-        # Before anything else is looked at: what it tells of is there then.
+        # Before anything else is read, so that everything that it lists exists.
         manifest = (self._run / MANIFEST_FILE).read_bytes()
         index = self._patience.try_again(self._read_index)
         sizes = self._patience.try_again(self._to.sizes)
@@ -179,14 +179,14 @@ class _Upload:
         return Uploaded(self._to.text, tuple(self._sent), tuple(sorted(there)), removed, bytes_sent)
 
     def _send(self, parts: Sequence[UploadPart], index: dict[str, Stored]) -> None:
-        """Send files, each followed by the index that says so."""
+        """Send files, each followed by the updated index."""
         for part in parts:
-            with suppress(_GoneError):  # a batch in the spool that the master has by now
+            with suppress(_GoneError):  # a batch in the spool that the master has received meanwhile
                 index[part.name] = self._sent[part.name] = self._patience.try_again(partial(self._copy, part))
                 self._write_index(index)
 
     def _send_manifest(self, content: bytes, index: dict[str, Stored]) -> None:
-        """Last, and always: that it is there says that all else is."""
+        """Send the manifest last, and always: its presence means that everything else is there."""
         self._sent[MANIFEST_FILE] = _stored(content)
         self._write_index(index | {MANIFEST_FILE: _stored(content)})
         self._patience.try_again(lambda: self._to.write(MANIFEST_FILE, iter([content])))
@@ -213,7 +213,7 @@ class _Upload:
         self._patience.try_again(lambda: self._to.write(INDEX_FILE, iter([content])))
 
     def _read_index(self) -> dict[str, Stored]:
-        """What an earlier upload has left; nothing where it left nothing that can be read."""
+        """Index of an earlier upload; empty if it left none that can be read."""
         content = self._to.read(INDEX_FILE)
         try:
             files = {} if content is None else msgspec.json.decode(content, type=dict[str, Any])["files"]

@@ -50,7 +50,7 @@ def test_a_file_says_the_same_as_words(tmp_path: Path, name: str) -> None:
         ("reset=", "'' is not a share"),
         ("reset=5", "'5' is over 100%"),
         ("reset=60% cut=60%", "word 2 of the fault plan, 'cut=60%': the shares up to here are 1.2"),
-        ("cut=1% cut=2%", "'cut' stands twice"),
+        ("cut=1% cut=2%", "'cut' appears twice"),
         ("refused=1%", "must be a duration and a start, such as 2s@10s (refused closes the listening port"),
         ("refused=2s@soon", "'soon': not a duration"),
         ("nowhere/plan.yaml", "fault plan nowhere/plan.yaml: cannot be read: No such file"),

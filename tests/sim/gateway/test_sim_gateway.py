@@ -108,7 +108,7 @@ def test_completions_and_responses_stream_and_answer_whole(tmp_path: Path) -> No
     ("body", "status", "says"),
     [
         (b"{nonsense", 400, "not JSON"),
-        (b'{"messages": 3}', 400, "not what this endpoint takes"),
+        (b'{"messages": 3}', 400, "not valid for this endpoint"),
         (b'{"model": "gpt-9", "messages": [{"content": "x"}]}', 404, "Models served: sim."),
     ],
 )

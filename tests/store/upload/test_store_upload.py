@@ -141,9 +141,9 @@ def _failing(text: str) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("ftp://host/x", "of no known kind"),
+        ("ftp://host/x", "of an unknown kind"),
         ("s3:///prefix", "names no bucket"),
-        ("s3://bucket/x?acl=public", "'acl' is no setting of s3://"),
+        ("s3://bucket/x?acl=public", "'acl' is not a setting of s3://"),
         ("s3://bucket/x?scheme=ftp", "Invalid S3 connection scheme 'ftp'"),
         ("gs://bucket/x?anonymous=yes", "anonymous=yes: write true or false"),
         ("file://elsewhere/x", "names another host"),
@@ -156,7 +156,7 @@ def test_an_address_that_cannot_be_used_is_said(run: Path, address: str, reason:
 
 
 def test_an_address_with_credentials_in_it_is_refused_and_not_repeated(run: Path) -> None:
-    with pytest.raises(UploadError, match="the environment has to have them") as said:
+    with pytest.raises(UploadError, match="set them in the environment instead") as said:
         upload_run(run, f"s3://{KEY}:{SECRET}@bucket/x")
     assert SECRET not in str(said.value)
 
@@ -180,6 +180,6 @@ def test_the_command_says_what_went_wrong_and_ends_with_2(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(run), "ftp://host/x"]) == 2
-    assert capsys.readouterr().err.startswith("llm-locust upload: 'ftp://host/x' is of no known kind")
+    assert capsys.readouterr().err.startswith("llm-locust upload: 'ftp://host/x' is of an unknown kind")
     with pytest.raises(SystemExit):
         main([str(run), "kept", "--attempts", "0"])
