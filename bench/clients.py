@@ -1,4 +1,4 @@
-"""The cases of the bench: each starts a fresh server of known times and one client, and measures."""
+"""Cases of the bench: each starts a fresh server of known times and one client, and measures."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class BenchError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds: the load before the window, the window, and what is left for answers to end in."""
+    """Seconds of the load before the window, of the window, and of the wait for the last answers."""
 
     warmup_s: float
     window_s: float
@@ -37,7 +37,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """All clocks and counters at one side of a window."""
+    """Clocks and counters at one end of a window."""
 
     truth: dict[str, Any]
     machine_cpu_s: float
@@ -46,7 +46,7 @@ class Edge:
 
 @contextmanager
 def running(command: Sequence[str | Path], log: Path, **more: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that does not outlive the block; its output is at ``log`` unless it is piped."""
+    """A process that ends with the block at the latest; its output is at ``log`` unless it is piped."""
     with log.open("w") as out:
         streams: dict[str, Any] = {"stdout": out, "stderr": out, **more}
         process = subprocess.Popen([str(c) for c in command], text=True, cwd=HERE.parent, **streams)
@@ -66,7 +66,7 @@ def stop(process: subprocess.Popen[str]) -> None:
 
 
 def read_line(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
-    """The next line of JSON that a piped process prints."""
+    """Next line of JSON from a piped process."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -76,7 +76,7 @@ def read_line(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 
 @contextmanager
 def serving(server: Sequence[str | Path], logs: Path) -> Iterator[int]:
-    """A server of known times; gives its port."""
+    """Start a server of known times; yield its port."""
     log = logs / "server.log"
     with running([*server, "--port", "0"], log, stdout=subprocess.PIPE) as process:
         yield int(read_line(process, log)["port"])
@@ -101,7 +101,7 @@ def edge(port: int, pids: Sequence[int], method: str) -> Edge:
 
 
 def between(start: Edge, end: Edge) -> tuple[Truth, float]:
-    """The server's truth over a window, and the CPU percent of everything that is not the bench."""
+    """The server's truth over a window, and the CPU percent of all processes outside the bench."""
     seconds = (end.truth["now_ns"] - start.truth["now_ns"]) * 1e-9
     truth = Truth(
         ttft_ms=end.truth["ttft_ms"],
@@ -123,7 +123,7 @@ def measure_itself(
     timing: Timing,
     logs: Path,
 ) -> Figures:
-    """A client that says when its window opens, and at its end what it saw."""
+    """Measure a client that reports when its window opens, and its own figures at its end."""
     log = logs / "client.log"
     with serving(server, logs) as port:
         options = f"--port {port} --streams {streams} --warmup {timing.warmup_s} --seconds {timing.window_s}"
@@ -155,7 +155,7 @@ def free_port() -> int:
 
 
 def locust_commands(port: int, streams: int, timing: Timing, out: Path) -> tuple[list[str], list[str]]:
-    """Master and worker, as a user starts them; users come over four seconds."""
+    """Commands of master and worker, as a user starts them; users start over four seconds."""
     rendezvous = str(free_port())
     locust = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE)]
     total_s = timing.warmup_s + timing.window_s + timing.tail_s
@@ -167,7 +167,7 @@ def locust_commands(port: int, streams: int, timing: Timing, out: Path) -> tuple
 
 
 def last_words(log: Path) -> str:
-    """The last line of a log, and where the rest is."""
+    """Last line of a log, and where the rest is."""
     lines = log.read_text().split("\n") if log.exists() else []
     said = [line.strip() for line in lines if line.strip()]
     return f"{said[-1] if said else 'it said nothing'} ({log})"
@@ -195,7 +195,7 @@ def tokens_between(requests: Path, start_ns: int, end_ns: int) -> int:
 
 
 def measure_llm_locust(server: Sequence[str | Path], streams: int, timing: Timing, logs: Path) -> Figures:
-    """A real headless run, one master and one worker; the worker's whole process is counted."""
+    """Measure a real headless run, one master and one worker; the worker's whole process is counted."""
     if not LOCUSTFILE.exists():
         raise BenchError(f"{LOCUSTFILE} is missing")
     out = logs / "run"
@@ -226,7 +226,7 @@ def wait_for_end(master: subprocess.Popen[str], timing: Timing, logs: Path) -> N
 
 
 def locust_figures(streams: int, out: Path, start: Edge, end: Edge, worker_s: float) -> Figures:
-    """What the run's own summary says, beside the truth and the worker's CPU."""
+    """Figures of the run's own summary, with the truth and the worker's CPU."""
     summary = json.loads((out / "summary.json").read_text())
     latency = summary["latency_ms"]
     start_ns, end_ns = start.truth["now_ns"], end.truth["now_ns"]

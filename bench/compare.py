@@ -1,11 +1,12 @@
-"""Does ``compare`` find what changed, and nothing else? On runs of the simulated engine, in its own time.
+"""Check that ``compare`` finds what changed, and nothing else, on runs of the simulated engine in virtual
+time.
 
     python bench/compare.py [--pairs 100]
 
-Each run is one engine with continuous batching that is sent 2,000 requests at random times (Poisson), so
-that neighbours share its queue and its batches as those of a real server do. Two runs of one server have
-other arrivals, lengths and noise, and must differ in nothing; of a server whose prefill and first wait take
-so much longer that the mean TTFT is 10 % up, TTFT must. Nothing is sent: a run takes a fifth of a second.
+Each run is one engine with continuous batching and 2,000 requests at random times (Poisson), so that
+neighbours share its queue and its batches as in a real server. Two runs of one server have different
+arrivals, lengths and noise, and must show no difference. If prefill and first wait are so much slower that
+the mean TTFT is 10 % up, TTFT must show it. Nothing is sent: a run takes a fifth of a second.
 """
 
 import argparse
@@ -32,8 +33,8 @@ SLOWER = 1.1
 
 
 def slower(profile: EngineProfile, factor: float) -> EngineProfile:
-    """The engine whose first tokens take ``factor`` times as long, its steps being what they were."""
-    # An idle TTFT is the wait, the prefill and one step; the wait takes what the step does not.
+    """Engine whose first tokens take ``factor`` times as long, with unchanged steps."""
+    # An idle TTFT is the wait, the prefill and one step; the wait takes the share of the step.
     step_ns = profile.step_base_ns + profile.step_per_sequence_ns
     return replace(
         profile,
@@ -43,7 +44,7 @@ def slower(profile: EngineProfile, factor: float) -> EngineProfile:
 
 
 def run(seed: int, profile: EngineProfile) -> Compared:
-    """One run of :data:`REQUESTS` requests, measured."""
+    """One measured run of :data:`REQUESTS` requests."""
     rng = np.random.default_rng(seed)
     sent_s = np.cumsum(rng.exponential(1 / RATE_PER_S, REQUESTS))
     prompts = np.clip(rng.lognormal(np.log(400), 0.4, REQUESTS), 10, 4000).astype(int)
@@ -69,7 +70,7 @@ def run(seed: int, profile: EngineProfile) -> Compared:
 def served(
     engine: Engine, sent_ns: NDArray[np.int64], prompts: list[int], answers: list[int]
 ) -> Iterator[RequestRecord]:
-    """What the engine does with the requests, in the order of their ends."""
+    """Records of the requests, in the order of their ends."""
     base_ns = engine.profile.ttft_base_ns
     coming = [(int(at), k) for k, at in enumerate(sent_ns.tolist())]
     heapq.heapify(coming)

@@ -1,10 +1,9 @@
-"""``make bench-coverage``: how often 95 % intervals hold the truth, and how often relative gates err.
+"""``make bench-coverage``: how often 95 % intervals contain the truth, and how often relative gates err.
 
-Runs are made, many of each kind, and their figures are told as a summary tells them. The truth is known in
-closed form: an M/M/1 queue's time in system is exponential, the values of the other processes are normal or
-lognormal. Printed is, for each figure, how many runs have an interval of it, and how many of these hold the
-truth. The mark is that 0.90 to 0.98 of them do, within three standard errors. Where fewer than one run in
-fifty has an interval, too few are seen to judge by.
+Many runs of each kind are made and summarised. The truth is known in closed form: an M/M/1 queue's time in
+system is exponential, the values of the other processes are normal or lognormal. For each figure, it prints
+how many runs have an interval, and how many of these contain the truth. The mark is that 0.90 to 0.98 of them
+do, within three standard errors. If fewer than one run in fifty has an interval, these are too few to judge.
 
 Relative gates of +5 % judge pairs of such runs, one of which is slower by a known share. The mark is that a
 change within the limit breaks at most one in twenty.
@@ -42,7 +41,7 @@ LOW, HIGH, RARE = 0.90, 0.98, 0.02
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a run is made of: ``sample(rng, n)`` values in seconds, in their order, and the truth."""
+    """A source of runs: ``sample(rng, n)`` returns values in seconds, in order; and its truth."""
 
     name: str
     sample: Callable[[np.random.Generator, int], Floats]
@@ -52,7 +51,8 @@ class Process:
 
 
 def sojourns(rng: np.random.Generator, load: float, n: int) -> Floats:
-    """Times in system of an M/M/1 queue in its steady state, of a mean service time of 1 s (Lindley 1952)."""
+    """Times in system of an M/M/1 queue in its steady state, with a mean service time of 1 s
+    (Lindley 1952)."""
     before = int(30 / (1 - load) ** 2)
     service, between = rng.exponential(1, n + before), rng.exponential(1 / load, n + before)
     level = np.concatenate([[0.0], np.cumsum(service[:-1] - between[1:])])
@@ -71,7 +71,7 @@ def queue(load: float, *sizes: int) -> Process:
 
 
 def autoregressive(rng: np.random.Generator, memory: float, n: int) -> Floats:
-    """Normal values of variance 1, each with ``memory`` of the one before."""
+    """Normal values of variance 1, each with the correlation ``memory`` to the previous one."""
     steps = rng.normal(size=n) * math.sqrt(1 - memory**2)
     steps[0] /= math.sqrt(1 - memory**2)
     return np.fromiter(accumulate(steps, lambda before, step: memory * before + step), float, n)
@@ -100,7 +100,7 @@ PROCESSES = (
 
 @dataclass(slots=True)
 class Count:
-    """Runs, those that had an interval, and those of which it held the truth."""
+    """Numbers of runs, of those with an interval, and of those whose interval contains the truth."""
 
     runs: int = 0
     told: int = 0
@@ -123,7 +123,7 @@ class Count:
 
     @property
     def is_met(self) -> bool:
-        """Within three standard errors, of so many runs."""
+        """Whether the share is within three standard errors for this number of runs."""
         if self.share < RARE:
             return True
         too_low, too_high = (3 * math.sqrt(mark * (1 - mark) / self.told) for mark in (LOW, HIGH))
@@ -131,7 +131,8 @@ class Count:
 
 
 def coverage(process: Process, n: int, runs: int, seed: int = 0) -> dict[str, Count]:
-    """The mean, the percentiles and the goodput ratio (95 % are good) of many runs of ``n`` requests."""
+    """Coverage of the mean, the percentiles and the goodput ratio (95 % are good) over many runs of ``n``
+    requests."""
     found = {key: Count() for key in ("mean", *PLACES, "goodput")}
     truths = {"mean": process.mean} | {key: process.quantile(p / 100) for key, p in PLACES.items()}
     for i in range(runs):
@@ -219,7 +220,7 @@ def gate_findings(
 
 
 def estimate(statistic: str, values: Floats) -> Estimate:
-    """A latency's figure as a comparison takes it."""
+    """A latency's figure in the form used by a comparison."""
     ascending, course = ordered(values), in_order(values)
     mean, std = moments(ascending)
     if statistic == "mean":
@@ -231,7 +232,7 @@ def estimate(statistic: str, values: Floats) -> Estimate:
 
 
 def gates_table(pairs: int) -> tuple[Table, bool]:
-    """Held / unknown / broken by the true change, and whether the mark is met."""
+    """Table of held / unknown / broken by the true change, and whether the mark is met."""
     table = Table(
         "gate",
         "process",

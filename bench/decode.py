@@ -1,7 +1,7 @@
-"""CPU time of the decode path, per token event: SSE, JSON and the reading of deltas together.
+"""CPU time of the decode path per token event: SSE, JSON and deltas together.
 
-Run: ``python bench/decode.py``. Each case is the best of some repetitions over one stream of 100
-events, given to the decoder at once, one read an event, or in reads of 1,460 bytes.
+Run: ``python bench/decode.py``. Each case is the best of several repetitions over one stream of 100 events,
+given to the decoder at once, one read per event, or in reads of 1,460 bytes.
 """
 
 import json
@@ -20,7 +20,7 @@ _SEGMENT_BYTES = 1460
 
 
 def chat_chunk(delta: dict[str, Any], **more: Any) -> bytes:
-    """One chunk as vLLM writes it."""
+    """One chunk in vLLM's form."""
     chunk = {
         "id": "chatcmpl-0123456789abcdef0123456789abcdef",
         "object": "chat.completion.chunk",
@@ -74,7 +74,7 @@ def us_per_event(endpoint: Dialect, event: bytes, read_bytes: int, repeats: int 
 
 
 def cases() -> list[tuple[str, Dialect, bytes]]:
-    """Each kind of event, on the wire as common servers send it."""
+    """Each kind of event, in the form sent by common servers."""
     chat = chat_chunk({"content": " tok"})
     usage = {"prompt_tokens": 512, "completion_tokens": 17, "total_tokens": 529}
     call = {"index": 0, "function": {"arguments": '{"a"'}}

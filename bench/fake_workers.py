@@ -1,7 +1,7 @@
-"""Workers that make no load: they speak Locust's channel and ship batches that were made before.
+"""Workers that make no load: they use Locust's channel and ship prepared batches.
 
-Many in one process, each with a socket, heartbeats, reports, a spool and the package's own shipping.
-Ends when the master tells all of them to quit, and prints one line of JSON (:class:`tally.Tally`).
+Many in one process, each with a socket, heartbeats, reports, a spool and the package's own shipping. Ends
+when the master tells all of them to quit, and prints one line of JSON (:class:`tally.Tally`).
 """
 
 import argparse
@@ -30,7 +30,7 @@ FLUSH_S = 60.0
 
 
 class Channel(Client):
-    """Locust's client, on a context that all share: one of its own would take two threads each."""
+    """Locust's client, on a shared context: a separate one would take two threads each."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", port: int, identity: str) -> None:
         self.socket = context.socket(zmq.DEALER)
@@ -42,9 +42,9 @@ class FakeWorker:
     """One worker.
 
     Args:
-        payload: its batch; ``made_ns`` is when its records ended.
-        interval_s: between two batches, of which the first comes ``phase_s`` after the run's begin.
-        report: what it reports every time, beside its counts.
+        payload: its batch; ``made_ns`` is the end time of its records.
+        interval_s: between two batches; the first is sent ``phase_s`` after the start of the run.
+        report: its report, the same every time, without its counts.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class FakeWorker:
         self._state = runners.STATE_INIT
         self._run = ""
         self._seq = 0
-        self._sizes: dict[int, int] = {}  # of frames that are not acknowledged
+        self._sizes: dict[int, int] = {}  # of frames without acknowledgement
         self._beat_at_s = 0.0
         self._shipper = Shipper(self._send_batch)
         self._making: gevent.Greenlet[[], None] = gevent.Greenlet(self._make_batches)
 
     def live(self) -> None:
-        """Join, and do as the master says until it says to quit."""
+        """Join, and follow the master until it says to quit."""
         self._send("client_ready", __version__)
         helpers = [
             gevent.spawn(each) for each in (self._beat, self._report_counts, self._shipper.ship_forever)
@@ -129,7 +129,7 @@ class FakeWorker:
             rows=BATCH_ROWS,
             finished=(self._seq + 1) * BATCH_ROWS,
             in_flight=0,
-            # The same records each time: a clock that is behind by their age puts them where they belong.
+            # The same records each time: a clock offset by their age moves them to now.
             clock_offset_ns=time.time_ns() - self._made_ns,
             clock_error_ns=0,
         )

@@ -1,4 +1,4 @@
-"""What a case of the bench measured, the marks it is held against, and how both are printed."""
+"""Figures of a bench case, their marks, and the printing of both."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from rich.table import Table
 OURS = "llm-locust"
 READER = "C reader"
 SDK = "openai SDK"
-NOISE_PERCENT = 20.0  # of one core: more than that beside the bench moves the figures
+NOISE_PERCENT = 20.0  # of one core: more outside the bench distorts the figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What the server did while a case's window was open: its own times, and how late it was."""
+    """What the server did while a case's window was open: its own times, and its lateness."""
 
     ttft_ms: float
     gap_ms: float
@@ -35,11 +35,11 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One client at one number of streams. ``None``: the client saw nothing to say it of.
+    """One client at one number of streams. ``None``: the client has no data for it.
 
-    ``cpu_us_per_token`` is user and system time of the client's process over the tokens that reached
-    it in the same window; ``others_cpu_percent`` what the machine did beside the bench, in percent of
-    one core: the noise.
+    ``cpu_us_per_token`` is user and system time of the client's process over the tokens that it received in
+    the same window; ``others_cpu_percent`` the CPU of processes outside the bench, in percent of one core:
+    the noise.
     """
 
     client: str
@@ -77,7 +77,7 @@ def _off(seen: float | None, true: float) -> float | None:
 
 
 def marks_of(figures: Figures) -> list[Mark]:
-    """The marks of llm-locust at this number of streams; no other client has any."""
+    """Marks of llm-locust at this number of streams; no other client has any."""
     if figures.client != OURS:
         return []
     truth, at = figures.truth, f"{figures.streams:,} streams: "
@@ -96,7 +96,7 @@ def marks_of(figures: Figures) -> list[Mark]:
 
 
 def ratio(figures: Figures, client: str, among: Sequence[Figures]) -> float | None:
-    """CPU per token against another client's: at the nearest number of streams."""
+    """CPU per token relative to another client's, at the nearest number of streams."""
     peers = [f for f in among if f.client == client and f.cpu_us_per_token]
     if not peers or not figures.cpu_us_per_token:
         return None
@@ -129,7 +129,7 @@ def _row(figures: Figures, among: Sequence[Figures]) -> list[str]:
 
 
 def print_figures(console: Console, results: Sequence[Figures]) -> None:
-    """The table of all cases, and below it the marks."""
+    """Print the table of all cases, and below it the marks."""
     table = Table(
         title="Clients against a server of known times (in brackets: the truth)", title_justify="left"
     )

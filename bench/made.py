@@ -1,4 +1,4 @@
-"""What a worker under load would send, made without any load."""
+"""Data of a worker under load, made without any load."""
 
 from typing import Any
 

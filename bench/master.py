@@ -1,7 +1,7 @@
-"""``make bench-master``: does one master keep up with what hundreds of workers under load would send?
+"""``make bench-master``: whether one master keeps up with the data of hundreds of workers under load.
 
 A real ``locust --master --headless`` with the package loaded, and fake workers in two processes
-(``fake_workers.py``), which make no requests: their batches were made before. All on loopback.
+(``fake_workers.py``), which send prepared batches instead of requests. Everything uses loopback.
 """
 
 import argparse
@@ -37,13 +37,13 @@ MOST_CPU_PERCENT = 100.0
 LEAST_TAKEN = 0.99
 MOST_OTHERS_PERCENT = 20.0
 
-#: How Locust's master tells of a worker that missed three heartbeats.
+#: Locust's messages about a worker that missed three heartbeats.
 MISSED = re.compile(r"failed to send heartbeat|self-healed with heartbeat")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Clocks and counters at a moment of the machine's monotonic clock; CPU in seconds so far."""
+    """Clocks and counters at a time of the machine's monotonic clock; CPU in seconds so far."""
 
     at_s: float
     rss_gib: float
@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run, over the span from the last worker's begin to the stop."""
+    """One run, over the span from the last worker's start to the stop."""
 
     seconds: float
     offered_per_s: float  # records
@@ -74,7 +74,7 @@ class Measured:
 
     @property
     def whole(self) -> bool:
-        """Everything that was offered was announced, received and stored."""
+        """Whether everything offered was announced, received and stored."""
         m = self.manifest
         return m.complete and m.records_announced == m.records_received == self.stored == self.records
 
@@ -82,7 +82,7 @@ class Measured:
 def commands(
     options: argparse.Namespace, port: int, url: str, folder: Path
 ) -> tuple[list[str], list[list[str]]]:
-    """The master, and the processes of fake workers."""
+    """Commands of the master, and of the processes of fake workers."""
     load = f"--headless -u {options.workers} -r {options.workers} -t {options.seconds}s -H {url}"
     master = f"--master --master-bind-host 127.0.0.1 --master-bind-port {port}"
     waits = f"--expect-workers {options.workers} --expect-workers-max-wait 120 --flush-timeout 60s"
@@ -96,10 +96,10 @@ def commands(
 
 
 def run(options: argparse.Namespace, folder: Path) -> Measured:
-    """The run from begin to report.
+    """Do the run, including the report.
 
     Raises:
-        BenchError: it does not begin, does not end, or ends badly.
+        BenchError: it does not start, does not end, or fails.
     """
     sim = [sys.executable, "-m", "llm_locust.sim", "--port", "0", "--replicas", "1"]
     with ExitStack() as stack:
@@ -127,7 +127,7 @@ def listens_at(server: "subprocess.Popen[str]") -> str:
 def sample_until_end(
     master: "subprocess.Popen[str]", fakes: Sequence["subprocess.Popen[str]"], seconds: float, folder: Path
 ) -> list[Sample]:
-    """Samples until the master has ended, its report included."""
+    """Take samples until the master has ended, including its report."""
     process = psutil.Process(master.pid)
     deadline_s = time.monotonic() + seconds + REPORT_PATIENCE_S
     fakes_cpu_s = [0.0] * len(fakes)
@@ -190,7 +190,7 @@ def measured(samples: Sequence[Sample], told: Sequence[Tally], folder: Path) -> 
 
 
 def print_measured(m: Measured, console: Console) -> bool:
-    """The figures and the marks; gives whether all marks are met."""
+    """Print the figures and the marks; return whether all are met."""
     master = m.manifest.master
     resent = sum(worker.resent for worker in m.manifest.workers)
     lines = [
@@ -227,7 +227,7 @@ def _ms(value: float | None) -> str:
 
 
 def main() -> int:
-    """0: all marks met; 1: not so, or not measured."""
+    """Return 0 if all marks are met, 1 if not, or not measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=30, help="of load (%(default)s)")
     parser.add_argument("--workers", type=int, default=500, help="(%(default)s)")

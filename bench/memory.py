@@ -1,4 +1,4 @@
-"""Memory over time: samples of processes, the slope of what they hold, and how both are told."""
+"""Memory over time: samples of processes, the slope of their memory, and the printing of both."""
 
 import csv
 import math
@@ -14,15 +14,15 @@ from rich.table import Table
 
 MOST_MB_PER_H = 1.0
 
-#: Allocators take memory from the system in steps of one to two MB: a few steps are no trend yet. The
-#: standard error knows nothing of steps.
+#: Allocators take memory from the system in steps of one to two MB: a few steps are not a trend. The standard
+#: error does not account for steps.
 STEPS_MB = 5.0
 WARMUP = 0.25  # of the samples
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one process had used at a moment after the load's begin."""
+    """Resources used by one process at a time after the start of the load."""
 
     at_s: float
     rss_mb: float
@@ -33,7 +33,7 @@ class Sample:
 class Trend:
     """A line through memory over time, in MB per hour, and the standard error of its slope.
 
-    ``grown_mb`` is what was added between its ends.
+    ``grown_mb`` is the difference between its ends.
     """
 
     slope: float
@@ -42,12 +42,12 @@ class Trend:
 
     @property
     def grows(self) -> bool:
-        """Whether the slope is above the mark beyond doubt."""
+        """Whether the slope is significantly above the mark."""
         return self.slope - 2 * self.error > MOST_MB_PER_H and self.grown_mb > STEPS_MB
 
 
 def trend(samples: Sequence[Sample], clock: float) -> Trend:
-    """Least squares over the samples after the warm-up; ``clock`` is how much faster hours go by.
+    """Least squares over the samples after the warm-up; ``clock`` is the factor by which hours are shortened.
 
     Raises:
         BenchError: fewer than three samples are left.
@@ -65,7 +65,7 @@ def trend(samples: Sequence[Sample], clock: float) -> Trend:
 
 
 def write_samples(path: Path, samples: Mapping[str, Sequence[Sample]]) -> None:
-    """The figures of a plot: a row a sample."""
+    """Write the data of a plot: a row per sample."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["process", "at_s", "rss_mb", "cpu_s"])
@@ -74,7 +74,7 @@ def write_samples(path: Path, samples: Mapping[str, Sequence[Sample]]) -> None:
 
 
 def print_memory(console: Console, samples: Mapping[str, Sequence[Sample]], clock: float) -> bool:
-    """The table of processes; gives whether all are flat."""
+    """Print the table of processes; return whether all are flat."""
     table = Table(
         "process", "RSS MB at first", "after warm-up", "last", "MB/h", "± s.e.", "MB/h, wall", "CPU %", ""
     )

@@ -1,6 +1,6 @@
-"""``make bench-report``: what a report costs, in time and memory, on a run that was made and not sent.
+"""``make bench-report``: time and memory of a report on a synthetic run.
 
-The run goes to disk part by part, then ``llm-locust report`` reads it in a process of its own.
+The run is written to disk part by part, then ``llm-locust report`` reads it in a process of its own.
 """
 
 import argparse
@@ -42,7 +42,7 @@ MARKS = {1_000_000: (40.0, 2.0), 10_000_000: (180.0, 3.0)}
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one command took; ``read_mb`` is what it asked the file system for, cached or not."""
+    """Cost of one command; ``read_mb`` is what it read from the file system, cached or not."""
 
     wall_s: float
     cpu_s: float
@@ -51,7 +51,7 @@ class Cost:
 
 
 def parts(rows: int, seed: int) -> Iterator[RecordBatch]:
-    """An open loop at a steady rate: TTFT from 40 ms on, a token every 20 ms in the mean, 1 % failures."""
+    """An open loop at a steady rate: TTFT from 40 ms on, a token every 20 ms on average, 1 % failures."""
     rng = np.random.default_rng(seed)
     for first in range(0, rows, PART):
         yield _part(rng, first, min(PART, rows - first))
@@ -100,7 +100,7 @@ def _part(rng: np.random.Generator, first: int, n: int) -> RecordBatch:
 
 
 def _ns(rng: np.random.Generator, n: int, least_s: float, more_s: float) -> NDArray[np.int64]:
-    """``least_s`` and an exponential time on top, in whole nanoseconds."""
+    """``least_s`` plus an exponential time, in whole nanoseconds."""
     more_ns = rng.standard_exponential(n, dtype=np.float32) * np.float32(more_s * 1e9)
     return more_ns.astype(np.int64) + round(least_s * 1e9)
 
@@ -111,7 +111,7 @@ def _text(codes: NDArray[np.int64], names: Sequence[str]) -> pa.DictionaryArray:
 
 
 def _constant(field: pa.Field, n: int) -> pa.Array:
-    """What all rows have alike: unknown where that is allowed, else yes, 0 or an empty text."""
+    """Column of constants: null if allowed, else true, 0 or an empty text."""
     if field.nullable:
         return pa.nulls(n, field.type)
     if pa.types.is_boolean(field.type):
@@ -144,7 +144,7 @@ def measure(command: Sequence[str | Path]) -> Cost:
     """
     began = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and its /proc still there
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its /proc still exists
         wall_s = time.monotonic() - began
         counts = dict(line.split(": ") for line in Path(f"/proc/{process.pid}/io").read_text().splitlines())
     if process.returncode:

@@ -1,7 +1,7 @@
-"""``make bench``: what a token costs, and how true the times are, against a server of known times.
+"""``make bench``: cost of a token, and accuracy of the times, against a server of known times.
 
-Cases: a C program that only reads (the floor), the openai SDK in gevent (the usual way), and
-llm-locust itself as a real headless run of one master and one worker.
+Cases: a C program that only reads (the floor), the openai SDK in gevent (the usual way), and llm-locust
+itself as a real headless run of one master and one worker.
 """
 
 import argparse
@@ -29,7 +29,7 @@ Case = Callable[[Path], Figures]
 
 
 def compile_c(console: Console) -> dict[str, Path]:
-    """Both C programs, or none where they cannot be built; says why."""
+    """Compile both C programs; return none, and print why, if they cannot be built."""
     compiler = shutil.which("cc")
     if compiler is None:
         console.print("No C compiler (cc) here: the Python server is used, and there is no C reader.")
@@ -77,7 +77,7 @@ def raise_file_limit() -> None:
 
 
 def run_cases(console: Console, cases: dict[str, Case]) -> tuple[list[Figures], dict[str, str]]:
-    """The figures of the cases that could be measured, and why the others could not."""
+    """Figures of the cases that were measured, and why the others were not."""
     results, failures = [], {}
     for name, case in cases.items():
         logs = BUILD / "logs" / name
@@ -109,7 +109,7 @@ def write_results(path: Path, results: Sequence[Figures], failures: dict[str, st
 
 
 def main() -> int:
-    """0: all was measured and every mark met; 1: not so; 2: usage error."""
+    """Return 0 if all was measured and every mark met, 1 if not, 2 for a usage error."""
     parser = argparse.ArgumentParser(description="CPU per token and truth of times, against known times.")
     parser.add_argument("--quick", action="store_true", help="shorter windows: noisier figures")
     parser.add_argument("--only", action="append", metavar="NAME", help="this case alone (repeatable)")

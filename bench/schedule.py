@@ -1,9 +1,9 @@
-"""What the schedule itself costs: µs of CPU an arrival, and the share of a core at 10,000 requests/s.
+"""Cost of the schedule: µs of CPU per arrival, and the share of a core at 10,000 requests/s.
 
     python bench/schedule.py
 
-No network and no Locust: arrivals of one worker of W, all of which share 10,000/s, and the reading of
-a trace of as many requests a second.
+No network and no Locust: arrivals of one worker of W, which together share 10,000/s, and the reading of a
+trace with the same rate.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from llm_locust.workload.traces import TraceEntry, open_trace
 
 RATE = 10_000
 SECONDS = 20
-STEP_S = 0.1  # a sender asks this often
+STEP_S = 0.1  # interval of a sender's queries
 
 
 def show(name: str, schedule: Timetable[Arrival] | Timetable[TraceEntry], workers: int) -> None:

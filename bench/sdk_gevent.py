@@ -1,7 +1,7 @@
 """The usual way, for comparison: users in gevent that iterate the openai SDK's own stream.
 
-Times are taken where such a user takes them, around the iterator. Prints ``{"window": "open"}`` when
-the warm-up is over, and one line of JSON when the time is.
+Times are taken around the iterator, as such a user does. Prints ``{"window": "open"}`` after the warm-up, and
+one line of JSON at the end.
 """
 
 from gevent import monkey
@@ -20,7 +20,7 @@ import openai  # noqa: E402
 
 @dataclass(slots=True)
 class Window:
-    """What the users saw while it was open."""
+    """Data of the users while it was open."""
 
     is_open: bool = False
     tokens: int = 0
@@ -52,8 +52,8 @@ def one_request(client: openai.OpenAI, window: Window) -> None:
 
 
 def user(base_url: str, delay_s: float, window: Window) -> None:
-    """One user with a client of its own: a shared one keeps no more than 100 connections alive."""
-    http_client = openai.DefaultHttpxClient(verify=False)  # plain HTTP: spares 20 ms of CPU for CAs
+    """A user with a client of its own: a shared one keeps no more than 100 connections alive."""
+    http_client = openai.DefaultHttpxClient(verify=False)  # plain HTTP: saves 20 ms of CPU for loading CAs
     client = openai.OpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http_client)
     gevent.sleep(delay_s)
     while True:

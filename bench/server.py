@@ -1,7 +1,7 @@
-"""The server of known times for machines without a C compiler: ``server.c`` again, in asyncio.
+"""Server of known times for machines without a C compiler: ``server.c`` in asyncio.
 
-The same options, answers and ``/truth``. It has no kernel stamps of requests, and asyncio's timers are
-up to 1 ms late; ``/truth`` says by how much, so the measurement stays honest.
+It has the same options, answers and ``/truth``. It has no kernel stamps of requests, and asyncio's timers are
+up to 1 ms late; ``/truth`` reports by how much, so that the measurement stays honest.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _MODELS = {"object": "list", "data": [{"id": "known", "object": "model"}]}
 
 
 def event(choices: list[dict[str, object]], **more: object) -> bytes:
-    """One ``data:`` event of a chat completion as one HTTP chunk, its id's digits all 0."""
+    """One ``data:`` event of a chat completion as one HTTP chunk, with an id of zeros."""
     body = {"id": f"chatcmpl-{_ID.decode()}", "object": "chat.completion.chunk", "created": 1700000000}
     text = json.dumps({**body, "model": "known", "choices": choices, **more}, separators=(",", ":"))
     return http_chunk(b"data: " + text.encode() + b"\n\n")
@@ -38,7 +38,7 @@ def choice(delta: dict[str, str], finish: str | None = None) -> list[dict[str, o
 
 
 def answer_writes(tokens: int) -> list[bytes]:
-    """What each write of one answer carries: the role with the first token, the finish with the last."""
+    """Content of each write of one answer: the role with the first token, the finish reason with the last."""
     usage = {"prompt_tokens": 64, "total_tokens": 64 + tokens, "completion_tokens": tokens}
     writes = [event(choice({"content": " token"}))] * (tokens - 1)
     writes.append(event(choice({"content": " token"}, "length")))

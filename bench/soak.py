@@ -1,9 +1,9 @@
-"""``make soak``: does memory stay flat, and is every record there, when a run goes on for long?
+"""``make soak``: whether memory stays flat, and every record arrives, in a long run.
 
-A master and two workers against ``llm-locust sim``. The resident memory of each process is sampled, and
-its slope after a warm-up told by least squares. With ``--report-interval`` below Locust's 3 s a short
-run has the reports and batches of a longer one; slopes are then per hour of that faster clock: per
-1,200 reports, which take an hour at 3 s.
+A master and two workers against ``llm-locust sim``. The resident memory of each process is sampled, and its
+slope after a warm-up computed by least squares. With ``--report-interval`` below Locust's 3 s a short run has
+the reports and batches of a longer one; slopes are then per hour of that faster clock: per 1,200 reports,
+which take an hour at 3 s.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Chat(ChatUser):
 
 
 def commands(port: int, url: str, options: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
-    """The processes of the swarm by their names."""
+    """Commands of the swarm's processes, by name."""
     locustfile = folder / "soak_chat.py"
     locustfile.write_text(LOCUSTFILE.format(interval_s=options.report_interval))
     locust = [sys.executable, "-m", "locust", "-f", str(locustfile)]
@@ -65,10 +65,10 @@ def commands(port: int, url: str, options: argparse.Namespace, folder: Path) -> 
 
 
 def soak(options: argparse.Namespace, folder: Path, console: Console) -> dict[str, list[Sample]]:
-    """The run itself; gives the samples of each process.
+    """Do the run; return the samples of each process.
 
     Raises:
-        BenchError: it does not begin, or does not end well.
+        BenchError: it does not start, or does not end well.
     """
     truth = folder / "truth.jsonl"
     sim = [sys.executable, "-m", "llm_locust.sim", "--port", "0", "--truth", str(truth), "--seed", "1"]
@@ -108,7 +108,7 @@ def _wait_for_load(truth: Path, started: Mapping[str, "subprocess.Popen[str]"], 
 def _sample(
     started: Mapping[str, "subprocess.Popen[str]"], seconds: float, console: Console
 ) -> dict[str, list[Sample]]:
-    """A sample of each process every :data:`SAMPLE_S`, on a schedule that does not drift."""
+    """Sample each process every :data:`SAMPLE_S`, on a schedule that does not drift."""
     samples: dict[str, list[Sample]] = {name: [] for name in started}
     began = time.monotonic()
     for due_s in np.arange(0, seconds, SAMPLE_S):
@@ -131,9 +131,9 @@ class _Seen(msgspec.Struct):
 
 
 def unlike(run: Path, truth: Path) -> tuple[int, int, int]:
-    """Requests that the server saw, those of them without a record, and records of what it never saw.
+    """Numbers of requests at the server, of those without a record, and of records unknown to it.
 
-    A request that was cancelled as it was sent may not have reached the server.
+    A request that was cancelled while it was sent may not have reached the server.
     """
     decode = msgspec.json.Decoder(_Seen).decode
     with truth.open("rb") as file:
@@ -161,7 +161,7 @@ def _ms(value: float | None) -> str:
 
 
 def check_records(console: Console, folder: Path, options: argparse.Namespace) -> bool:
-    """Print records against truth; gives whether they are the same and batches were as many as meant."""
+    """Print the comparison of records and truth; return whether they match and there were enough batches."""
     manifest = read_manifest(folder / "run")
     print_health(console, manifest)
     seen, missing, unseen = unlike(folder / "run", folder / "truth.jsonl")
@@ -178,7 +178,7 @@ def check_records(console: Console, folder: Path, options: argparse.Namespace) -
 
 
 def main() -> int:
-    """0: flat and whole; 1: not so, or not measured."""
+    """Return 0 if flat and complete, 1 if not, or not measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=1800, help="of load (%(default)s)")
     parser.add_argument("--streams", type=int, default=200, help="(%(default)s)")

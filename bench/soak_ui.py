@@ -1,8 +1,7 @@
-"""``make soak-ui``: a day of the live store in short, its clock turned by hand.
+"""``make soak-ui``: a day of the live store in minutes, with a simulated clock.
 
-Two workers report every 3 s for 24 h; now and then the load changes, and a worker goes and comes. What is
-asked: that the store's memory is bounded, and that a page is answered within 200 ms and 2 MB however long
-the run is.
+Two workers report every 3 s for 24 h; now and then the load changes, and a worker leaves and joins. The
+store's memory must be bounded, and a page must be answered within 200 ms and 2 MB however long the run is.
 """
 
 import argparse
@@ -62,7 +61,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What was measured at a time of the run; the largest of the answers of each kind."""
+    """Measurements at one time of the run; the largest of the answers of each kind."""
 
     hours: float
     store_mib: float
@@ -83,7 +82,7 @@ class Day:
         self._slices = [made_slices(self.run, np.random.default_rng(seed)) for seed in range(_SHAPES)]
 
     def step(self) -> None:
-        """One interval of reports, with observations in between."""
+        """Simulate one interval of reports, with observations in between."""
         number = self.seqs["a"]
         away = number % 700 > 680
         users = 64 + 8 * (number // 400 % 4)
@@ -103,7 +102,7 @@ class Day:
 
 
 def made_slices(run: LiveRun, rng: np.random.Generator) -> list[LiveSlice]:
-    """The counts of one report: requests to two names on several replicas, a few of them failed."""
+    """Counts of one report: requests to two names on several replicas, a few of them failed."""
     records = [_record(i, rng) for i in range(REQUESTS_A_REPORT)]
     limit, third = KeyLimit(), REQUESTS_A_REPORT // 3
     return [
@@ -145,7 +144,7 @@ def _record(i: int, rng: np.random.Generator) -> RequestRecord:
 
 
 def measure(day: Day, feed: Feed, tokens: dict[str, str]) -> Sample:
-    """Ask for everything: as a page that is opened now, and as one that has been open all the time."""
+    """Request everything: as a page that has just been opened, and as one that has been open all the time."""
     store = day.store
     answers_ms: dict[str, float] = {}
     answers_bytes: dict[str, int] = {}
@@ -156,7 +155,7 @@ def measure(day: Day, feed: Feed, tokens: dict[str, str]) -> Sample:
         answers_ms[kind] = max(answers_ms.get(kind, 0.0), (time.perf_counter() - began) * 1e3)
         answers_bytes[kind] = max(answers_bytes.get(kind, 0), len(body))
 
-    time.sleep(KEEP_S)  # or the answers would be those of the hour before
+    time.sleep(KEEP_S)  # otherwise the answers would be cached ones of the hour before
     for span in SPANS:
         told = feed.answer(span, tokens.get(span, ""))
         tokens[span] = told["token"]
@@ -199,7 +198,7 @@ def soak(hours: float, console: Console) -> list[Sample]:
 
 
 def told(samples: list[Sample], console: Console) -> bool:
-    """Print the samples; whether all is as it shall be."""
+    """Print the samples; return whether all is as expected."""
     kinds = list(samples[0].answers_ms)
     table = Table("hours", "store MiB", "process MiB", *(f"{kind} ms (kB)" for kind in kinds))
     for s in samples:

@@ -1,4 +1,4 @@
-"""What fake workers count, and tell the bench at their end."""
+"""Counts of fake workers, printed for the bench at their end."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Tally:
-    """What the workers of one process did. Times are seconds of the machine's monotonic clock."""
+    """Totals of the workers of one process. Times are seconds of the machine's monotonic clock."""
 
-    began_s: float = 0.0  # the last of them was told of the run
-    stopped_s: float = 0.0  # the first of them was told to stop
+    began_s: float = 0.0  # when the last of them received the run
+    stopped_s: float = 0.0  # when the first of them was told to stop
     settled_s: float = 0.0  # the last acknowledgement
     offered: int = 0  # batches
     offered_bytes: int = 0

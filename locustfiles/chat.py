@@ -1,4 +1,4 @@
-"""Closed loop: each of -u users sends a chat completion, waits for its end, sends the next."""
+"""Closed loop: each of -u users sends a chat completion, waits for its end, and sends the next."""
 
 from locust import task
 

@@ -1,4 +1,4 @@
-"""People who talk: several turns with the history carried on, and time to think between them.
+"""Conversations: several turns with the history carried on, and think time between them.
 
 ``--header "X-Session-Id={session}"`` lets a gateway keep a conversation on one replica.
 """
@@ -11,7 +11,7 @@ from llm_locust import ConversationUser
 class Talk(ConversationUser):
     turns = "uniform:3,8"
     think_time = "exponential:5s"
-    patience = "lognormal:10s,0.5"  # who waits longer for a first token leaves
+    patience = "lognormal:10s,0.5"  # a user who waits longer for a first token leaves
 
     @task
     def talk(self) -> None:

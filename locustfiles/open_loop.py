@@ -1,4 +1,4 @@
-"""Open loop: requests come at --request-rate, however slow the server is. Without it -u is the rate."""
+"""Open loop: requests follow --request-rate, however slow the server is. Without it -u is the rate."""
 
 from llm_locust import OpenLoopUser
 

@@ -1,4 +1,4 @@
-"""Code written for the openai SDK, measured by the same stamps as ChatUser."""
+"""Code written for the openai SDK, measured with the same time stamps as ChatUser."""
 
 from locust import task
 

@@ -47,7 +47,7 @@ def _text(path: Path) -> str:
     except (OSError, ValueError) as e:  # ValueError: a path with a null byte
         raise SmallYamlError(f"cannot be read: {getattr(e, 'strerror', None) or e}") from e
     if len(raw) > MAX_BYTES:
-        raise SmallYamlError(f"longer than the limit of {MAX_BYTES >> 10} KiB")
+        raise SmallYamlError(f"longer than {MAX_BYTES >> 10} KiB, the limit of such a file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:

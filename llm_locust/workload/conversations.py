@@ -1,9 +1,8 @@
-"""Conversations: how many turns they have, what a person says next, how long one thinks and waits.
+"""Conversations: number of turns, next message, think time and patience.
 
-A turn's request is what is new in it, after as much of the turns before as the history policy
-carries on: the user's messages as they were sent, the assistant's as the server answered them.
-Everything is drawn from generators of (seed, worker, user, conversation): no two users behave alike,
-and none does otherwise because of another one.
+A turn's request is its new message, after as much of the earlier turns as the history policy carries: the
+user's messages as they were sent, the assistant's as the server answered them. Everything is drawn from
+generators of (seed, worker, user, conversation): users are independent of each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,10 +21,10 @@ from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
 from llm_locust.workload.plan import DEFAULT_INPUT_TOKENS, Workload
 from llm_locust.workload.text.prompts import Prompt, head_tag, with_head
 
-#: Turns of a conversation where neither its plan nor a dataset says how many.
+#: Turns of a conversation if neither its plan nor a dataset gives a number.
 DEFAULT_TURNS = 5
 
-#: The third number of the keys of :func:`~llm_locust.workload.draws.generator`; their last is one of these.
+#: Third number of the keys of :func:`~llm_locust.workload.draws.generator`; their last is one of these.
 CONVERSATION = 100
 _TURNS, _PATIENCE, _THINKING, _LENGTHS, _SCRIPT = range(5)
 
@@ -33,18 +32,18 @@ HISTORY_FORMS = "full, none, or last:N (N turns)"
 
 
 class ConversationError(ValueError):
-    """A plan that cannot be followed; says the value and what is allowed."""
+    """An invalid plan; has the value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationPlan:
-    """How people talk.
+    """Behaviour of the users in conversations.
 
     Attributes:
-        turns: how many a conversation has; None: those of the dataset's, else :data:`DEFAULT_TURNS`.
+        turns: number per conversation; None: that of the dataset, else :data:`DEFAULT_TURNS`.
         think_time: between an answer's end and the next turn; None: no pause.
-        patience: how long a user waits for a first token, drawn once a conversation; None: for ever.
-        carried: how many of the turns before are sent again, None for all of them.
+        patience: longest wait for a first token, drawn once a conversation; None: unlimited.
+        carried: number of earlier turns that are sent again, None for all of them.
     """
 
     turns: Lengths | None = None
@@ -60,10 +59,10 @@ def parse_plan(
     patience: str | None = None,
     history: str = "full",
 ) -> ConversationPlan:
-    """The plan that these texts describe; the fields of a scenario's ``conversation`` fit too.
+    """Parse the texts of a plan; the fields of a scenario's ``conversation`` fit too.
 
     Raises:
-        LengthError, TimesError, ConversationError: for a person, with the text that is wrong.
+        LengthError, TimesError, ConversationError: with the invalid text.
     """
     return ConversationPlan(
         turns=parse_lengths(turns) if isinstance(turns, str) else turns,
@@ -74,7 +73,7 @@ def parse_plan(
 
 
 def parse_history(text: str) -> int | None:
-    """How many turns ``full`` (None), ``none`` (0) or ``last:N`` carry on (raises ConversationError)."""
+    """Number of turns that ``full`` (None), ``none`` (0) or ``last:N`` carry (raises ConversationError)."""
     if text == "full":
         return None
     if text == "none":
@@ -87,7 +86,7 @@ def parse_history(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ConversationId:
-    """Which conversation it is: the n-th of a user of a worker, in the run of a seed."""
+    """Identity of a conversation: the n-th of a user of a worker, in the run of a seed."""
 
     seed: int
     worker: int
@@ -100,7 +99,7 @@ class ConversationId:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a user goes about a conversation. ``think_s`` gives the pause before each turn but the first."""
+    """Behaviour of a user in one conversation. ``think_s`` yields the pauses between turns."""
 
     patience_s: float | None
     think_s: Iterator[float]
@@ -117,15 +116,15 @@ def _thinking(think_time: TimeDistribution | None, place: ConversationId) -> Ite
         yield 0.0 if think_time is None else think_time.draw_s(rng)
 
 
-# What is said
+# Messages
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a user says, turn by turn, whatever is answered; at least one turn.
+    """A user's messages, turn by turn, whatever the answers; at least one turn.
 
-    Each turn is a prompt with what is new in it alone. ``lead`` (what the system is told) stands
-    before all of them, and no history policy drops it.
+    Each turn is a prompt with only its new message. ``lead`` (the system message) precedes all of them, and
+    every history policy keeps it.
     """
 
     turns: tuple[Prompt, ...]
@@ -133,24 +132,24 @@ class Script:
 
 
 def script_of(prompt: Prompt) -> Script:
-    """A dataset's line as a script: each message of a user begins a turn.
+    """Script from a dataset's line: each user message starts a turn.
 
-    What the line has of an assistant or a tool is left out: the server's own answers stand there. A
-    line of one user's message, or of none, is one turn with all that it has.
+    Messages of an assistant or a tool are left out: the server's own answers replace them. A line with at
+    most one user message is one turn with all its messages.
     """
     messages = prompt.messages or ()
     asked = [i for i, message in enumerate(messages) if message.get("role") == "user"]
     if len(asked) < 2:
         return Script((prompt,))
     lead = tuple(m for m in messages[: asked[0]] if m.get("role") in ("system", "developer"))
-    # What the line says of lengths and of the right answer is meant for its last question, after all others.
+    # The line's lengths and its right answer apply to its last question, after all others.
     new = replace(prompt, asked_input_tokens=None, counted_input_tokens=None, answer=None, expected=None)
     turns = [replace(new, messages=(messages[i],)) for i in asked]
     return Script((*turns[:-1], replace(turns[-1], answer=prompt.answer, expected=prompt.expected)), lead)
 
 
 def script_of_dialogue(dialogue: ShareGptConversation, head: str = "") -> Script:
-    """A dataset's conversation as a script; with ``head``, all its requests begin with that."""
+    """Script from a dataset's conversation; ``head``, if given, starts all its requests."""
     turns = [Prompt(text=turn.text, id=dialogue.id) for turn in dialogue.turns]
     if dialogue.system is None:
         first = with_head(turns[0], head) if head else turns[0]
@@ -162,14 +161,14 @@ def script_of_dialogue(dialogue: ShareGptConversation, head: str = "") -> Script
 def drawn_script(
     dialogues: Sequence[ShareGptConversation], place: ConversationId, salt: str | None
 ) -> Script:
-    """One of ``dialogues``, each as likely. ``salt``, a text of the run's own, makes its start unique."""
+    """A random one of ``dialogues``, uniformly. ``salt``, unique to the run, makes its start unique."""
     chosen = int(place.generator(_SCRIPT).integers(len(dialogues)))
     head = "" if salt is None else head_tag(salt, *_key(place))
     return script_of_dialogue(dialogues[chosen], head)
 
 
 def turn_count(plan: ConversationPlan, place: ConversationId, own: int, most: int | None = None) -> int:
-    """How many turns a conversation has: the plan's, up to ``most``; ``own`` where the plan does not say."""
+    """Number of turns of a conversation: the plan's, up to ``most``; ``own`` if the plan has none."""
     if plan.turns is None:
         return own
     drawn = plan.turns.sample(place.generator(_TURNS))
@@ -177,10 +176,9 @@ def turn_count(plan: ConversationPlan, place: ConversationId, own: int, most: in
 
 
 def follow_ups(workload: Workload, place: ConversationId) -> Iterator[Prompt]:
-    """Synthetic turns after the first, without end, each as long as ``--input-tokens`` says.
+    """Synthetic turns after the first, without end, each with a length from ``--input-tokens``.
 
-    They have no shared prefix: that is the beginning of a conversation. An output length comes only
-    with a file of pairs.
+    They have no shared prefix, which only starts a conversation. Only a file of pairs gives output lengths.
     """
     inputs, outputs = workload.spec.input_tokens or DEFAULT_INPUT_TOKENS, workload.spec.output_tokens
     paired = inputs.joint and (outputs is None or outputs == inputs)
@@ -200,19 +198,19 @@ def _number(place: ConversationId, turn: int) -> int:
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest())
 
 
-# What is carried on
+# History
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredTurn:
-    """One turn that was answered: its messages, and their tokens as far as they are known."""
+    """One answered turn: its messages, and their tokens as far as they are known."""
 
     messages: tuple[Message, ...]
     tokens: int | None
 
 
 def exchange(said: Prompt, answer: str, answer_tokens: int | None) -> AnsweredTurn:
-    """What was new in a turn, and the answer to it.
+    """New messages of a turn, and its answer.
 
     Args:
         answer_tokens: of ``answer`` alone, without the reasoning before it.
@@ -225,15 +223,15 @@ def exchange(said: Prompt, answer: str, answer_tokens: int | None) -> AnsweredTu
 def carry_on(
     past: Sequence[AnsweredTurn], last: AnsweredTurn, carried: int | None
 ) -> tuple[AnsweredTurn, ...]:
-    """The turns that the next request begins with."""
+    """Turns that the next request starts with."""
     turns = (*past, last)
     return turns if carried is None else turns[max(0, len(turns) - carried) :]
 
 
 def with_history(said: Prompt, past: Sequence[AnsweredTurn], lead: Sequence[Message] = ()) -> Prompt:
-    """The request of a turn: ``lead``, the turns ``past``, and what is new.
+    """Request of a turn: ``lead``, the turns ``past``, and the new message.
 
-    Its asked input length is the new one and all that is carried; None where a part is not known.
+    Its asked input length is the new one and all that is carried; None if a part is unknown.
     """
     if not past and not lead:
         return said

@@ -1,4 +1,4 @@
-"""In which order a dataset's lines are sent, and which worker sends which."""
+"""Order in which a dataset's lines are sent, and their distribution among the workers."""
 
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -16,18 +16,18 @@ _BLOCK = 64
 
 
 def sequential(lines: int, worker_index: int, worker_count: int) -> Iterator[int]:
-    """Worker i of W sends lines i, i + W, i + 2W ..., over and over: no line is two workers'.
+    """Lines i, i + W, i + 2W .. of worker i of W, repeated: each line belongs to one worker.
 
-    Only where there are more workers than lines do some share one.
+    Only with more workers than lines do some share one.
     """
     while True:
         yield from range(worker_index % lines, lines, worker_count)
 
 
 def shuffled(lines: int, worker_index: int, worker_count: int, seed: int) -> Iterator[int]:
-    """All lines in an order of the seed's, a new one each epoch; shared out as :func:`sequential` does.
+    """All lines in a random order, a new one each epoch; shared out as in :func:`sequential`.
 
-    Every worker draws the same order: within an epoch no line is two workers', and none is left out.
+    Every worker draws the same order: within an epoch each line is sent by exactly one worker.
     """
     for epoch in count():
         order = swarm_generator(seed, ORDER, epoch).permutation(lines)
@@ -35,9 +35,9 @@ def shuffled(lines: int, worker_index: int, worker_count: int, seed: int) -> Ite
 
 
 def weighted(weights: Sequence[float], worker_index: int, seed: int) -> Iterator[int]:
-    """Lines drawn with replacement, each as often as its weight's share says.
+    """Lines drawn with replacement, with probabilities proportional to their weights.
 
-    Every worker draws from all lines, so that the swarm's shares are right whatever its size.
+    Every worker draws from all lines, so that the shares are right for any number of workers.
     """
     rng = generator(seed, worker_index, 0, ORDER)
     total = np.cumsum(np.asarray(weights, dtype=np.float64))

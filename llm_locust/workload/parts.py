@@ -1,4 +1,4 @@
-"""The parts that a class of requests is made of, as values."""
+"""Parts of a class of requests, as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from llm_locust.workload.lengths.tokens import Lengths
 from llm_locust.workload.ordering import Order
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 
-#: The forms a dataset may have, where its name does not tell.
+#: Formats of a dataset, for names that do not show it.
 FORMATS = ("jsonl", "sharegpt", "csv", "text")
 
-#: How an answer is held against the one that the dataset expects.
+#: Comparisons of an answer with the expected one.
 EXPECTATIONS = ("exact", "choice", "number", "regex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
-    """A file of prompts, not opened yet. ``format`` None: as the file's name tells."""
+    """A file of prompts, not opened yet. ``format`` None: by the file's name."""
 
     file: str
     order: Order = "sequential"
@@ -27,8 +27,8 @@ class DatasetSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """Requests that follow each other. ``turns`` is how many a session has; ``think_time`` (between an
-    answer and the next turn) and ``patience`` (for a first token) are texts, or None: no pause, no end."""
+    """Consecutive requests of a session. ``turns`` is their number; ``think_time`` (between an answer and the
+    next turn) and ``patience`` (for a first token) are texts, or None: no pause, no limit."""
 
     turns: Lengths
     think_time: str | None = None
@@ -38,10 +38,10 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """What an answer must hold; one that does not is ``rejected``.
+    """A requirement on an answer; one that does not meet it is ``rejected``.
 
-    ``kind`` and the type of ``argument``: ``regex`` a pattern that is found in it, ``contains`` a tuple
-    of texts that are all in it, ``json_schema`` a dict, ``max_repetition`` the largest share 0 .. 1 of it
+    ``kind`` and the type of ``argument``: ``regex`` a pattern that must be found in it, ``contains`` a tuple
+    of texts that must all be in it, ``json_schema`` a dict, ``max_repetition`` the largest share 0 .. 1 of it
     that may be repetition, ``function`` the text ``module:function``.
     """
 
@@ -51,7 +51,7 @@ class Validator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """Each line of the dataset has under ``field`` the answer that is right by ``match``."""
+    """Key ``field`` of the dataset's lines with the right answer, and its comparison ``match``."""
 
     match: str
     field: str = "expected"
@@ -59,12 +59,12 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficClass:
-    """One kind of requests.
+    """One kind of request.
 
-    Either ``weight`` (its part of the run's load is weight / sum of all weights) or ``rate`` (a rate
-    of its own, as ``--request-rate`` takes it) is not None. ``None`` elsewhere: the run's option holds.
-    ``body`` is put over the run's ``--body``, key by key. The values of ``headers`` are templates
-    (see :mod:`llm_locust.wire.headers`); they may be secrets.
+    Either ``weight`` (its part of the run's load is weight / sum of all weights) or ``rate`` (a rate of its
+    own, in the grammar of ``--request-rate``) is not None. ``None`` elsewhere: the run's option applies.
+    ``body`` overrides the run's ``--body``, key by key. The values of ``headers`` are templates (see
+    :mod:`llm_locust.wire.headers`); they may be secrets.
     """
 
     name: str

@@ -1,11 +1,11 @@
-"""Which prompts each user of each worker sends, reproducibly.
+"""Reproducible choice of the prompts of each user of each worker.
 
-Every (seed, worker, user) has lengths of its own, and its prompt k a random generator of its own: no
-two users draw alike, and none depends on when another one acts, nor on when or in which
-thread a prompt is made. A dataset is the worker's: its users take the next line as they come,
-and line k has the same lengths whoever takes it. Two runs of one seed and worker count send the
-same, but for the run-unique starts that keep prefix caches from hitting, and for what is learned
-from the server's counts (:class:`~llm_locust.workload.text.calibration.Calibration`).
+Every (seed, worker, user) has its own lengths, and its prompt k its own random generator: no two users draw
+the same, and none depends on when another one acts, nor on when or in which thread a prompt is made. A
+dataset belongs to the worker: its users take the next line in the order of their requests, and line k has the
+same lengths whichever user takes it. Two runs with one seed and worker count send the same, except for the
+run-unique starts that prevent prefix cache hits, and for what is learned from the server's counts
+(:class:`~llm_locust.workload.text.calibration.Calibration`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,10 +28,10 @@ from llm_locust.workload.text.synthetic import AboutWriter, ExactWriter, Writer
 
 __all__ = ["DEFAULT_INPUT_TOKENS", "Workload", "WorkloadError", "WorkloadSpec"]
 
-#: Input length where neither lengths nor a dataset are given.
+#: Input length if neither lengths nor a dataset are given.
 DEFAULT_INPUT_TOKENS = parse_lengths("512")
 
-_BLOCK = 64  # lengths drawn at a time: a draw of one costs as much as a draw of a hundred
+_BLOCK = 64  # lengths drawn at a time: one takes as long as a hundred
 
 _LINES_AHEAD = 16  # a dataset's iterator serves all users of a worker
 
@@ -42,10 +42,10 @@ class Workload:
     Args:
         spec: what is sent.
         seed: of all draws, >= 0.
-        worker_index: this worker's place, from 0.
-        worker_count: how many workers there are.
-        salt: a text that no other run has; only the prompts' heads and shared beginnings depend on it.
-        executor: makes prompts ahead in other threads where a tokenizer makes that slow; see
+        worker_index: this worker's index, from 0.
+        worker_count: number of workers.
+        salt: a text unique to the run; only the prompts' heads and shared prefixes depend on it.
+        executor: makes prompts ahead in other threads if a tokenizer makes that slow; see
             :mod:`llm_locust.workload.text.ahead`. Prompts are the same without it.
 
     Raises:
@@ -71,7 +71,7 @@ class Workload:
         self._key = (seed, worker_index)
         self._salt = salt
         self._executor = executor if spec.tokenizer is not None else None
-        # --body wins over the drawn bound of the answer's length: what is recorded is what is sent.
+        # --body overrides the drawn limit of the answer's length: the record must have what is sent.
         self._bounded = any(name in spec.extra_body for name in spec.endpoint.limit_fields)
         self._bound = output_limit(spec.extra_body, spec.endpoint.limit_fields)
         self.calibration = Calibration(spec.endpoint.template_tokens, enabled=spec.calibrate)
@@ -84,17 +84,17 @@ class Workload:
         )
 
     def prompts(self, user: int) -> Iterator[Prompt]:
-        """The prompts of one user, without end. With a dataset all users share one iterator."""
+        """Prompts of one user, without end. With a dataset all users share one iterator."""
         return self._lines or self._made(self._synthetic(user), 1)
 
     def output_lengths(self, user: int) -> Iterator[int | None]:
-        """Asked output lengths for prompts that a user brings itself, drawn apart from :meth:`prompts`."""
+        """Asked output lengths for a user's own prompts, drawn separately from :meth:`prompts`."""
         return self._outputs(self._generator(user, OWN_OUTPUTS))
 
     def learn(self, prompt: Prompt, input_tokens: int) -> None:
-        """The server counted ``input_tokens`` for a prompt of this workload.
+        """Learn that the server counted ``input_tokens`` for a prompt of this workload.
 
-        Of use for the first synthetic prompts without a tokenizer; else it changes nothing.
+        Only the first synthetic prompts without a tokenizer are used.
         """
         synthetic = self.spec.dataset is None and self.spec.tokenizer is None
         if synthetic and self.calibration.learning and prompt.text is not None:
@@ -103,11 +103,11 @@ class Workload:
     def replayed(
         self, k: int, input_tokens: int, output_tokens: int | None, hash_ids: Sequence[int] = ()
     ) -> Prompt:
-        """Row k of a trace as a prompt: the same on whichever worker, other than any other row's.
+        """Prompt for row k of a trace: the same on any worker, different from any other row's.
 
         Args:
-            input_tokens: asked length, all that is shared included.
-            hash_ids: blocks of 512 tokens that it begins with: equal leading ids give equal beginnings.
+            input_tokens: asked length, including all that is shared.
+            hash_ids: blocks of 512 tokens that it starts with: equal leading ids give equal prefixes.
         """
         rng = swarm_generator(self._key[0], REPLAY, k)
         if hash_ids:
@@ -183,7 +183,7 @@ class Workload:
                 yield row[0], (row[1] if paired and not self._bounded else next(drawn))
 
     def _outputs(self, rng: np.random.Generator) -> Iterator[int | None]:
-        """Asked output lengths alone: of pairs, their second."""
+        """Only asked output lengths: of pairs, the second."""
         lengths = self.spec.output_tokens
         while True:
             if self._bounded or lengths is None:
@@ -192,7 +192,7 @@ class Workload:
                 yield from lengths.rows(rng, _BLOCK)[:, -1].tolist()
 
     def _bound_to(self, line: Prompt, output: int | None) -> Prompt:
-        """The line with the asked bound, else its own, else the length of the answer that it came with."""
+        """The line with the asked limit, else its own, else the length of its answer in the dataset."""
         if output is None and not self._bounded:
             tokenizer = self.spec.tokenizer
             if line.asked_output_tokens is not None or line.answer is None or tokenizer is None:

@@ -1,4 +1,4 @@
-"""What a workload sends, as checked settings: the same on every worker."""
+"""Checked settings of a workload: the same on every worker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from llm_locust.workload.text.tokenizer import PromptTokenizer, TokenizerError
 
 
 class WorkloadError(ValueError):
-    """Settings of a workload that contradict each other, or its place in the swarm."""
+    """Settings of a workload that contradict each other, or an invalid worker index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class WorkloadSpec:
     def _check_dataset(self, dataset: Dataset) -> None:
         if self.input_tokens is not None:
             raise WorkloadError(
-                f"input lengths {self.input_tokens.text!r} beside dataset {dataset.path!r}: "
+                f"input lengths {self.input_tokens.text!r} with dataset {dataset.path!r}: "
                 "a dataset has its own; give one of the two"
             )
         if self.order == "weighted":
@@ -83,11 +83,11 @@ class WorkloadSpec:
         if self.input_tokens is not None and self.input_tokens.most < least:
             raise WorkloadError(
                 f"input lengths {self.input_tokens.text!r}: the shortest prompt has {least} tokens by "
-                f"{tokenizer.path!r}, with what is put around its text; ask for more"
+                f"{tokenizer.path!r}, with the text added around it; ask for more"
             )
 
     def body_template(self, model: str) -> BodyTemplate:
-        """The template that :meth:`BodyTemplate.encode` puts this workload's prompts into."""
+        """Template into which :meth:`BodyTemplate.encode` puts this workload's prompts."""
         return body_template(
             self.endpoint,
             model,

@@ -102,7 +102,7 @@ def test_merge_exits_as_the_report_of_the_run_does(tmp_path: Path) -> None:
 
 def test_merge_refuses_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, out = str(write_run(tmp_path / "run")), str(tmp_path / "out")
-    assert "nowhere' is not there" in refused(capsys, "merge", str(tmp_path / "nowhere"), "--out", out)
+    assert "nowhere' does not exist" in refused(capsys, "merge", str(tmp_path / "nowhere"), "--out", out)
     assert "holds a run already" in refused(capsys, "merge", run, "--out", run)
     assert "there is nothing of run 'x'" in refused(capsys, "merge", run, "--out", out, "--run", "x")
     assert "--out" in refused(capsys, "merge", run)

@@ -89,7 +89,7 @@ def test_json_has_the_same_unrounded(capsys: pytest.CaptureFixture[str]) -> None
         ([*LLAMA[:1], "h10", *LLAMA[2:]], 'there is no GPU "h10": did you mean "h100"?'),
         ([*LLAMA, "--gpus", "0"], "gpus is 0: write how many GPUs serve"),
         ([*LLAMA, "--gpus", "two"], "argument --gpus: invalid int value: 'two'"),
-        ([*LLAMA, "--batch", "1,x"], '"1,x" is no list of batches: write numbers, as 1,8,32'),
+        ([*LLAMA, "--batch", "1,x"], '"1,x" is not a list of batches: write numbers, as 1,8,32'),
         ([*LLAMA, "--batch", "0"], "batch is 0: write numbers from 1"),
         ([*LLAMA, "--input-tokens", "0"], "input_tokens is 0: write 1 or more"),
         ([*LLAMA, "--output-tokens", "-5"], "output_tokens is -5: write 1 or more"),

@@ -50,8 +50,8 @@ def test_a_gpu_is_given_by_its_values_in_the_units_of_data_sheets() -> None:
     ("text", "said"),
     [
         ("memory=80,bandwidth=3", "bf16 is missing: write memory=80,"),
-        ("memory=80,speed=3", '"speed" is none of memory, bandwidth, bf16, fp8, int8'),
-        ("memory=80,memory=3", '"memory" is there twice'),
+        ("memory=80,speed=3", '"speed" is not one of memory, bandwidth, bf16, fp8, int8'),
+        ("memory=80,memory=3", '"memory" is given twice'),
         ("memory=lots,bandwidth=3,bf16=1", 'memory is "lots": write a number'),
         ("memory=0,bandwidth=3,bf16=1", "memory_bytes of GPU by its values is 0: write a number above 0"),
         ("memory=1,bandwidth=nan,bf16=1", "is nan: write a number above 0"),

@@ -58,7 +58,7 @@ CASES = {
         ["--dataset", "{folder}/pictures.jsonl"], r"pictures\.jsonl:1: .*text", locustfile="completions.py"
     ),
     "dataset and lengths": Case(
-        ["--dataset", "{folder}/chat.jsonl", "--input-tokens", "9"], r"input lengths '9' beside dataset"
+        ["--dataset", "{folder}/chat.jsonl", "--input-tokens", "9"], r"input lengths '9' with dataset"
     ),
     "out below a file": Case(["--out", "{folder}/file/run"], r"--out: .*run' cannot be written: Not a dir"),
     "out below a file, forked": Case(

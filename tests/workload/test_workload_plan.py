@@ -196,7 +196,7 @@ def test_drawn_output_lengths_belong_to_the_line_and_differ_between_workers() ->
 
 
 def test_a_dataset_beside_input_lengths_is_an_error_that_names_both() -> None:
-    with pytest.raises(WorkloadError, match="input lengths '512' beside dataset 'questions'"):
+    with pytest.raises(WorkloadError, match="input lengths '512' with dataset 'questions'"):
         WorkloadSpec(dataset=QUESTIONS, input_tokens=parse_lengths("512"))
 
 

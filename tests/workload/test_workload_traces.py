@@ -292,19 +292,19 @@ def test_turns_older_than_the_memory_are_forgotten_with_an_error(tmp_path: Path)
     [
         (
             [AZURE, "yesterday,1,2"],
-            "trace:2: TIMESTAMP 'yesterday' is no time; expected one like 2023-11-16 18",
+            "trace:2: TIMESTAMP 'yesterday' is not a time; expected one like 2023-11-16 18",
         ),
         (
             [AZURE, "2023-11-16 18:17:03,-1,2"],
-            "trace:2: ContextTokens '-1' is no token count; expected a whole",
+            "trace:2: ContextTokens '-1' is not a token count; expected a whole",
         ),
-        ([AZURE, "2023-11-16 18:17:03,1,"], "trace:2: GeneratedTokens '' is no token count"),
+        ([AZURE, "2023-11-16 18:17:03,1,"], "trace:2: GeneratedTokens '' is not a token count"),
         ([AZURE, "", "2023-11-16 18:17:03,1"], "trace:3: 2 cells in '2023-11-16 18:17:03,1'; expected 3"),
-        ([BURSTGPT, "nan,x,1,2,3,y"], "trace:2: Timestamp 'nan' is no time; expected a number of seconds"),
-        ([BURSTGPT, "1,x,1,2.5,3,y"], "trace:2: Response tokens '2.5' is no token count"),
+        ([BURSTGPT, "nan,x,1,2,3,y"], "trace:2: Timestamp 'nan' is not a time; expected a number of seconds"),
+        ([BURSTGPT, "1,x,1,2.5,3,y"], "trace:2: Response tokens '2.5' is not a token count"),
         (
             [BURSTGPT, "1,x,1,20000000,3,y"],
-            "'20000000' is no token count; expected a whole number in 0 .. 10,000,",
+            "'20000000' is not a token count; expected a whole number in 0 .. 10,000,",
         ),
         (
             [mooncake_line(0, 1, 1), '{"timestamp": 5}'],
@@ -328,10 +328,10 @@ def test_turns_older_than_the_memory_are_forgotten_with_an_error(tmp_path: Path)
         ),
         (
             ["a,b", "1,2"],
-            "trace:1: 'a,b' starts no format known; allowed are azure, mooncake, burstgpt, sessions",
+            "trace:1: 'a,b' is the start of no known format; allowed are azure, mooncake, burstgpt, sessions",
         ),
-        (["", "[1, 2]"], "trace:2: '[1, 2]' starts no format known"),
-        (['{"x": 1}'], "trace:1: '{\"x\": 1}' starts no format known"),
+        (["", "[1, 2]"], "trace:2: '[1, 2]' is the start of no known format"),
+        (['{"x": 1}'], "trace:1: '{\"x\": 1}' is the start of no known format"),
         ([], "trace 'trace': it is empty; expected one of the formats azure"),
         ([AZURE], "trace 'trace': it has no request in its slice from 0 s to inf s"),
     ],
@@ -355,7 +355,7 @@ def test_a_wrong_line_says_file_line_value_and_what_is_expected(
         ({"start_s": -1.0}, "no slice from -1 s to inf s"),
         ({"start_s": 5.0, "end_s": 5.0}, "no slice from 5 s to 5 s"),
         ({"start_s": 8.0}, "no request in its slice from 8 s"),
-        ({"start_s": 7.1, "rate": 5.0}, "all its requests (1) are at one time: there is no rate to scale"),
+        ({"start_s": 7.1, "rate": 5.0}, "all its requests (1) have the same time: there is no rate to scale"),
     ],
 )
 def test_wrong_arguments_say_the_value_and_what_is_allowed(

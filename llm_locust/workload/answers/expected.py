@@ -1,14 +1,14 @@
-"""Whether an answer is the expected one.
+"""Comparison of an answer with the expected one.
 
 ========== ==========================================================================================
-``exact``  the whole answer, but for case, white space, and quotes, emphasis or a full stop around it
-``choice`` the letter A .. E that the answer decides for, see :func:`choice_of`
+``exact``  the whole answer, ignoring case, white space, and quotes, emphasis or a full stop around it
+``choice`` the letter A .. E that the answer chooses, see :func:`choice_of`
 ``number`` the last number in the answer, see :func:`number_of`
 ``regex``  a pattern that occurs in the answer
 ========== ==========================================================================================
 
-Like validators, this runs in the event loop after the request's end, and is bounded: some microseconds
-for an answer of 2 kB, under 2 ms for one of 100 kB.
+Like validators, this runs in the event loop after the request's end, and is bounded: some microseconds for an
+answer of 2 kB, under 2 ms for one of 100 kB.
 """
 
 import math
@@ -22,10 +22,10 @@ from llm_locust.workload.answers.validators import ValidatorError, compiled_patt
 
 KINDS = ("exact", "choice", "number", "regex")
 
-#: Letters and numbers are looked for in this many last characters: a decision stands at the end.
+#: Number of characters, from the end, that are searched for letters and numbers: a conclusion comes last.
 EXAMINED_CHARS = 1 << 14
 
-#: Numbers that differ by no more than this share are the same.
+#: Relative difference up to which numbers are equal.
 NUMBER_TOLERANCE = 1e-6
 
 _AROUND = " \t\r\n\"'`*_.“”‘’"
@@ -48,14 +48,14 @@ _LONE_LINE = re.compile(r"^[ \t*_(]*([A-E])[ \t*_).]*$", re.MULTILINE)
 
 
 class ExpectedError(ValueError):
-    """An expected answer that nothing can be held against; the text says why, and what is expected."""
+    """An invalid expected answer; the text says why, and what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedAnswer:
-    """The right answer, and by which of :data:`KINDS` an answer is held against it.
+    """The right answer, and the :data:`KINDS` of comparison.
 
-    ``value`` is ready to be compared: a normalised text, a letter A .. E, a finite number, a pattern.
+    ``value`` is prepared for the comparison: a normalised text, a letter A .. E, a finite number, a pattern.
     """
 
     kind: str
@@ -63,13 +63,13 @@ class ExpectedAnswer:
 
 
 def expected_answer(value: object, kind: str | None = None) -> ExpectedAnswer:
-    """What a dataset's line says under ``expected``: a plain value, or ``{kind: value}``.
+    """Parse a dataset line's ``expected``: a plain value, or ``{kind: value}``.
 
     Args:
-        kind: how a plain value is compared, as the line's class says it; None: ``exact``.
+        kind: comparison for a plain value, from the line's class; None: ``exact``.
 
     Raises:
-        ExpectedError: another kind, or a value that is none of that kind.
+        ExpectedError: an unknown kind, or a value that is invalid for its kind.
     """
     if isinstance(value, Mapping):
         if len(value) != 1:
@@ -84,7 +84,7 @@ def expected_answer(value: object, kind: str | None = None) -> ExpectedAnswer:
 
 
 def is_correct(text: str, expected: ExpectedAnswer) -> bool | None:
-    """Whether an answer is the expected one; None where a pattern was given up, see ``found``."""
+    """Whether an answer is the expected one; None if the search for a pattern was aborted, see ``found``."""
     value = expected.value
     if isinstance(value, float):
         number = number_of(text)
@@ -104,16 +104,16 @@ def is_correct(text: str, expected: ExpectedAnswer) -> bool | None:
 
 
 def normalised(text: str) -> str:
-    """The text in NFKC and lower case, white space as single blanks, without what stands around it."""
+    """The text in NFKC and lower case, white space as single blanks, without surrounding marks."""
     return " ".join(normalize("NFKC", text).casefold().split()).strip(_AROUND)
 
 
 def choice_of(text: str) -> str | None:
-    """The letter A .. E that an answer decides for; None where it decides for none.
+    r"""The letter A .. E that an answer chooses; None if it chooses none.
 
-    The first of these that it has: nothing but a letter (``b``, ``(B)``, ``**B**``); its last ``answer
-    is B``, ``Answer: (B)``; a letter at its beginning (``B) Paris``); its last ``(B)``, ``**B**``,
-    ``\\boxed{B}``; its last ``option B``; its last line of a letter alone.
+    The first of these that is present: nothing but a letter (``b``, ``(B)``, ``**B**``); its last ``answer is
+    B``, ``Answer: (B)``; a letter at its start (``B) Paris``); its last ``(B)``, ``**B**``, ``\boxed{B}``;
+    its last ``option B``; its last line with only a letter.
     """
     text = text[-EXAMINED_CHARS:]
     if lone := _LONE.fullmatch(text):
@@ -126,16 +126,16 @@ def choice_of(text: str) -> str | None:
 
 
 def number_of(text: str) -> float | None:
-    """The last number in an answer, whatever unit stands with it; None without one.
+    """The last number in an answer, ignoring its unit; None without one.
 
-    A comma between groups of three digits parts thousands; the decimal sign is a full stop.
+    A comma between groups of three digits separates thousands; the decimal sign is a full stop.
     """
     numbers = deque(_NUMBER.finditer(text[-EXAMINED_CHARS:]), maxlen=1)
     return float(numbers[0][0].translate(_MINUS)) if numbers else None
 
 
 def _last(pattern: "re.Pattern[str]", text: str) -> str | None:
-    """The first group that matched, of the last occurrence."""
+    """First matching group of the last occurrence."""
     matches = deque(pattern.finditer(text), maxlen=1)
     return next(group for group in matches[0].groups() if group) if matches else None
 

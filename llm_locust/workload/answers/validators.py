@@ -1,10 +1,10 @@
-"""What an answer must hold to count: one that does not is ``rejected``, however fast it came.
+"""Requirements on an answer: one that does not meet them is ``rejected``, however fast it was.
 
-A validator runs in the event loop after the request's end: no time of a record has it inside, but other
-streams wait for it. So each is bounded. A regular expression gives up after :data:`REGEX_LIMIT_S` of
-CPU time, whatever the pattern; repetition is measured over the last :data:`REPETITION_WORDS` words; the
-rest is one pass over the answer. Each takes at most 2 ms for an answer of 100 kB, and for one of 2 kB some
-3 to 30 µs. Only a function of the user's own has no bound: it must neither wait nor compute for long.
+A validator runs in the event loop after the request's end: no time of a record includes it, but other streams
+wait for it. So each is bounded. A regular expression is aborted after :data:`REGEX_LIMIT_S` of CPU time,
+whatever the pattern; repetition is measured over the last :data:`REPETITION_WORDS` words; the rest is one
+pass over the answer. Each takes at most 2 ms for an answer of 100 kB, and some 3 to 30 µs for one of 2 kB.
+Only a user's own function has no bound: it must neither block nor compute for long.
 """
 
 import importlib
@@ -23,10 +23,10 @@ from llm_locust.workload.text.prompts import Prompt
 REGEX_LIMIT_S = 0.002
 REPETITION_WORDS = 1 << 12
 
-#: Words in a row that are held against those before.
+#: Number of consecutive words that are compared with earlier ones.
 REPETITION_GRAM = 4
 
-#: A user's function: True (or an empty text) where the answer holds, False or a text why not elsewhere.
+#: A user's function: True (or an empty text) if the answer is valid, else False or a reason.
 OwnFunction = Callable[[str, Prompt | None], bool | str]
 
 _NAME_LENGTH = 60
@@ -38,7 +38,7 @@ class ValidatorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A validator that is ready. ``why_not`` says of (answer, prompt) what is wrong, None where nothing is.
+    """A compiled validator. ``why_not`` returns what is wrong with (answer, prompt), or None.
 
     ``why_not`` of a user's function raises what the function raises.
     """
@@ -48,11 +48,10 @@ class Check:
 
 
 def check_of(validator: Validator | OwnFunction) -> Check:
-    """A validator of a scenario, or a function of the user's own, made ready.
+    """Compile a validator of a scenario, or a user's own function.
 
     Raises:
-        ValidatorError: there is no such kind, its argument is not what the kind takes, or the function
-            cannot be imported.
+        ValidatorError: there is no such kind, its argument is invalid, or the function cannot be imported.
     """
     if not isinstance(validator, Validator):
         return _function_check(validator)
@@ -63,12 +62,12 @@ def check_of(validator: Validator | OwnFunction) -> Check:
 
 
 def checks_of(validators: Sequence[Validator | OwnFunction]) -> tuple[Check, ...]:
-    """Each validator made ready, in order (raises ValidatorError)."""
+    """Compile each validator, in order (raises ValidatorError)."""
     return tuple(map(check_of, validators))
 
 
 def compiled_pattern(pattern: object) -> "regex.Pattern[str]":
-    """A pattern for :func:`found` (raises ValidatorError)."""
+    """Compile a pattern for :func:`found` (raises ValidatorError)."""
     if not isinstance(pattern, str) or not pattern:
         raise ValidatorError(f"pattern {pattern!r}: expected a regular expression as text")
     try:
@@ -81,16 +80,16 @@ def found(pattern: "regex.Pattern[str]", text: str) -> bool:
     """Whether the pattern occurs in ``text``.
 
     Raises:
-        TimeoutError: that was not known after :data:`REGEX_LIMIT_S` of CPU time.
+        TimeoutError: there was no result after :data:`REGEX_LIMIT_S` of CPU time.
     """
     return pattern.search(text, timeout=REGEX_LIMIT_S) is not None
 
 
 def repetition(text: str) -> float | None:
-    """Share of the text's 4-grams of words that stood in it before: (n − distinct) / n, n = words − 3.
+    """Share of the text's 4-grams of words that are repeated: (n − distinct) / n, n = words − 3.
 
-    Words are what white space parts, the last :data:`REPETITION_WORDS` of them. Ordinary prose is
-    below 0.1, an answer that goes round in circles near 1. None for fewer than 4 words.
+    Words are separated by white space; the last :data:`REPETITION_WORDS` are used. Ordinary prose is below
+    0.1, an answer that goes round in circles near 1. None for fewer than 4 words.
     """
     words = text.rsplit(None, REPETITION_WORDS)[-REPETITION_WORDS:]
     n = len(words) - REPETITION_GRAM + 1
@@ -139,7 +138,7 @@ def _schema_check(argument: object) -> Check:
             return "the answer is not JSON"
         except (ValueError, OverflowError):
             return "the answer is JSON that cannot be checked: too deep, or a number too large"
-        # The schema's place and not the value: one kind of failure has one text.
+        # The schema's location and not the value: one kind of failure has one text.
         return None if error is None else f"does not fit the schema at {_place(error.schema_path)}"
 
     return Check("json_schema", why_not)
@@ -173,7 +172,7 @@ def _named_function_check(argument: object) -> Check:
         raise ValidatorError(f"function {argument!r}: expected module:function")
     try:
         own = getattr(importlib.import_module(module), name, None)
-    except Exception as e:  # a module of the user's own may raise anything
+    except Exception as e:  # a module of the user may raise anything
         raise ValidatorError(f"function {argument!r}: importing {module!r} failed: {e!r}") from e
     if not callable(own):
         raise ValidatorError(f"function {argument!r}: {module!r} has no function {name!r}")

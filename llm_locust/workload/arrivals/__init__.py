@@ -1,4 +1,4 @@
-"""When requests are sent: schedules that are absolute, reproducible and divided over the workers."""
+"""Send times of requests: schedules that are absolute, reproducible and divided among the workers."""
 
 from llm_locust.workload.arrivals.mixed import ClassArrival, MixedSchedule
 from llm_locust.workload.arrivals.parse import ArrivalError, TraceFile, parse_arrival, parse_rate

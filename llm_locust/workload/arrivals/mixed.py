@@ -1,4 +1,4 @@
-"""Several schedules as one: each class of requests arrives at a rate of its own."""
+"""Several schedules as one: each class of requests arrives at its own rate."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from llm_locust.workload.arrivals.schedule import Schedule
 
 
 class ClassArrival(NamedTuple):
-    """An arrival of the class ``of``; ``k`` is its place among those of all classes and workers."""
+    """An arrival of the class ``of``; ``k`` is its index among those of all classes and workers."""
 
     k: int
     at_s: float
@@ -18,13 +18,13 @@ class ClassArrival(NamedTuple):
 
 
 class MixedSchedule:
-    """The union of schedules in the order of time; worker i of W has k = i, i + W, i + 2W ... of it.
+    """Union of schedules in order of time; worker i of W has k = i, i + W, i + 2W ... of it.
 
-    Every worker draws the whole union, some 0.5 µs an arrival, so that all agree on each one's place.
+    Every worker draws the whole union, some 0.5 µs an arrival, so that all agree on each index.
 
     Args:
-        classes: name -> the class's schedule as a single worker's, without a limit.
-        limit: only the first so many of all classes together.
+        classes: name -> the class's schedule for a single worker, without a limit.
+        limit: only this many arrivals of all classes together.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MixedSchedule:
         return self._given >= self._limit
 
     def before(self, until_s: float) -> list[ClassArrival]:
-        """All of this worker's due before ``until_s`` that no earlier call gave, ascending."""
+        """All of this worker's arrivals before ``until_s`` that no earlier call returned, ascending."""
         times = [schedule.times(until_s).at_s for schedule in self._schedules]
         of = np.repeat(np.arange(len(times)), [len(t) for t in times])
         at_s = np.concatenate(times)

@@ -1,9 +1,9 @@
-"""Arrivals as text: what ``--arrival`` and ``--request-rate`` take.
+"""Arrivals as text: the grammars of ``--arrival`` and ``--request-rate``.
 
 ============================== ==============================================================
-``constant``                   gaps that are all alike
+``constant``                   equal gaps
 ``poisson``                    independent arrivals: exponential gaps
-``gamma:CV``                   gamma gaps of that coefficient of variation
+``gamma:CV``                   gamma gaps with that coefficient of variation
 ``trace:FILE``                 the recorded times of a trace
 ============================== ==============================================================
 
@@ -11,7 +11,7 @@
 ``R``                          always R requests/s
 ``ramp:A..B,D``                from A to B in the time D, then B; more legs may follow:
                                ``ramp:0..100,1m,100..100,5m,100..0,1m``
-``steps:R@D,R@D,...``          each rate for its time; the last one holds, its time may lack
+``steps:R@D,R@D,...``          each rate for its time; the last one stays, its time is optional
 ``sine:MEAN,AMPLITUDE,PERIOD`` MEAN + AMPLITUDE·sin(2π·t/PERIOD), as ``sine:50,40,24h``
 ``spike:BASE,PEAK,AT,FOR``     BASE, but PEAK from AT on for the time FOR
 ============================== ==============================================================
@@ -27,7 +27,7 @@ from llm_locust.core.durations import parse_duration
 from llm_locust.workload.arrivals.process import Process
 from llm_locust.workload.arrivals.profile import Leg, Profile, constant, piecewise, sine
 
-#: No rate is higher: a typing error must not ask for a schedule that fills the memory.
+#: Highest rate: a typing error must not ask for a schedule that fills the memory.
 MAX_RATE = 1_000_000.0
 
 ALLOWED_ARRIVALS = "constant, poisson, gamma:CV or trace:FILE"
@@ -37,7 +37,7 @@ ALLOWED_RATES = (
 
 
 class ArrivalError(ValueError):
-    """A text that is no arrival process or no rate; says the value and what is allowed."""
+    """A text that is not an arrival process or a rate; has the value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class TraceFile:
 
 
 def parse_arrival(text: str) -> Process | TraceFile:
-    """The process that ``text`` names, in the module's grammar.
+    """Parse the process in ``text``, in the module's grammar.
 
     Raises:
-        ArrivalError: unknown name, a parameter that is missing, too many or out of bounds.
+        ArrivalError: unknown name, or a parameter that is missing, superfluous or out of range.
     """
     name, colon, rest = text.strip().partition(":")
     try:
@@ -70,11 +70,11 @@ def parse_arrival(text: str) -> Process | TraceFile:
 
 
 def parse_rate(text: str) -> Profile:
-    """The rate over time that ``text`` names, in the module's grammar.
+    """Parse the rate over time in ``text``, in the module's grammar.
 
     Raises:
-        ArrivalError: unknown name, a parameter that is missing, too many or out of bounds, or a
-            profile that never asks for a request.
+        ArrivalError: unknown name, a parameter that is missing, superfluous or out of range, or a profile
+            without any request.
     """
     name, colon, rest = text.strip().partition(":")
     try:
@@ -126,7 +126,7 @@ def _step(word: str, *, last: bool) -> Leg:
 
 def _gamma_cv(word: str) -> float:
     cv = _number("CV", word)
-    if cv <= 0:  # the process would take 0 for constant gaps
+    if cv <= 0:  # the process would interpret 0 as constant gaps
         raise ValueError(f"CV {word.strip()!r} is not above 0 (for gaps that are all alike: constant)")
     return cv
 
@@ -156,7 +156,7 @@ def _seconds(name: str, word: str, *, positive: bool = True) -> float:
 
 
 def _number(name: str, word: str) -> float:
-    """The plain decimal number that ``word`` is: ``float`` would take ``nan`` and ``1_0`` too."""
+    """Parse a plain decimal number: ``float`` would accept ``nan`` and ``1_0`` too."""
     try:
         value = float(word)
     except ValueError:

@@ -1,7 +1,8 @@
-"""Arrival processes of rate 1: the law of the gaps, and one endless sequence of it for all workers.
+"""Arrival processes of rate 1: the distribution of the gaps, and one endless sequence for all workers.
 
-A sequence in *unit time* has one arrival a unit on average. A rate profile maps it to seconds
-(:mod:`llm_locust.workload.arrivals.profile`), so a process keeps its law whatever the rate does.
+A sequence in *unit time* has one arrival per unit on average. A rate profile maps it to seconds
+(:mod:`llm_locust.workload.arrivals.profile`), so that a process keeps its distribution whatever the rate
+does.
 """
 
 import math
@@ -14,11 +15,11 @@ from numpy.typing import NDArray
 #: Arrivals that are drawn at a time.
 BLOCK = 4096
 
-#: Bounds of the coefficient of variation: below, the gaps are constant to three digits; above,
-#: nearly all load comes in single bursts.
+#: Range of the coefficient of variation: below it, the gaps are constant to three digits; above it, nearly
+#: all load comes in single bursts.
 LEAST_CV, MOST_CV = 0.001, 100.0
 
-#: Sets these draws apart from every other use of the same seed.
+#: Separates these draws from all others with the same seed.
 _KEY = int.from_bytes(b"arrivals", "big")
 
 
@@ -40,7 +41,7 @@ class Process:
             raise ValueError(f"CV {self.cv:g} is not in {LEAST_CV:g} .. {MOST_CV:g}")
 
     def gaps(self, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
-        """n gaps, shape (n,), each >= 0. Those of a high ``cv`` may be too small for a float: 0."""
+        """Draw n gaps, shape (n,), each >= 0. With a high ``cv`` they may underflow to 0."""
         if self.cv == 0:
             return np.ones(n)
         if self.cv == 1:
@@ -50,18 +51,18 @@ class Process:
 
 
 def unit_times(process: Process, seed: int, stream: str = "") -> Iterator[NDArray[np.float64]]:
-    """The arrivals u_0 <= u_1 <= ... of ``process`` in unit time, :data:`BLOCK` at a time, without end.
+    """Arrivals u_0 <= u_1 <= ... of ``process`` in unit time, :data:`BLOCK` at a time, without end.
 
-    They depend on the arguments alone, so that every worker has the same. ``stream`` gives processes
-    of one seed sequences of their own.
+    They depend only on the arguments, so that every worker has the same. ``stream`` gives processes with one
+    seed different sequences.
 
     Raises:
         ValueError: a negative seed.
     """
     seeds = np.random.SeedSequence(seed, spawn_key=(_KEY, *stream.encode()))
     rng = np.random.Generator(np.random.Philox(seeds))
-    # The time reached is kept as whole units and a fraction below 1. Both are exact, so that a long
-    # sequence is not worn down by the rounding of a sum that grows.
+    # The current time is kept as whole units and a fraction below 1. Both are exact, so that a long sequence
+    # does not lose precision as a growing sum would.
     whole, fraction = (-1 if process.cv == 0 else 0), 0.0
     while True:
         reached = fraction + np.cumsum(process.gaps(rng, BLOCK))

@@ -1,8 +1,8 @@
-"""The rate of arrivals over time, its integral Λ, and the inverse that turns units into seconds.
+"""Rate of arrivals over time, its integral Λ, and the inverse that maps units to seconds.
 
-The arrival k of a process in unit time, u_k, happens at t_k = Λ⁻¹(u_k). A Poisson process stays
-Poisson, of the varying rate; constant gaps stay evenly spaced in Λ. Λ⁻¹(u) is the first instant
-after which Λ exceeds u: arrivals before t are those with u < Λ(t), and none falls into a span of rate 0.
+The arrival k of a process in unit time, u_k, happens at t_k = Λ⁻¹(u_k). A Poisson process stays Poisson, with
+the varying rate; constant gaps stay evenly spaced in Λ. Λ⁻¹(u) is the first time after which Λ exceeds u:
+arrivals before t are those with u < Λ(t), and none falls into a span of rate 0.
 """
 
 import math
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-#: Where an equation of order 1 counts as solved: what its own evaluation is rounded to.
+#: Tolerance for the solution of an equation of order 1: the rounding error of its own evaluation.
 _SOLVED = 4 * np.finfo(float).eps
 
 #: Bisection alone has halved 1 down to the float's last digit by then.
@@ -40,7 +40,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A stretch of ``seconds`` in which the rate goes straight from ``first`` to ``last``, requests/s."""
+    """A span of ``seconds`` in which the rate changes linearly from ``first`` to ``last``, requests/s."""
 
     first: float
     last: float
@@ -49,7 +49,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The segments column by column, and Λ at each one's start and end."""
+    """Columns of the segments, and Λ at each one's start and end."""
 
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
@@ -63,7 +63,7 @@ class _Columns:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A rate over time, from 0 s on; the last segment goes on for ever. Equal when their segments are.
+    """A rate over time, from 0 s on; the last segment never ends. Equal when their segments are.
 
     Raises:
         ValueError: segments that do not start at 0 or do not ascend, or a rate that falls below 0.
@@ -84,7 +84,7 @@ class Profile:
         return last.rate_after(t_s - last.start_s)
 
     def load(self, t_s: ArrayLike) -> NDArray[np.float64]:
-        """Λ: the arrivals expected before ``t_s``, of the same shape; 0 before 0."""
+        """Λ: number of arrivals expected before ``t_s``, of the same shape; 0 before 0."""
         c, t = self._columns, np.maximum(np.asarray(t_s, dtype=np.float64), 0.0)
         i = np.searchsorted(c.start_s, t, side="right") - 1
         tau = t - c.start_s[i]
@@ -95,8 +95,8 @@ class Profile:
     def time(self, load: ArrayLike) -> NDArray[np.float64]:
         """Λ⁻¹ in seconds, of the shape of ``load`` (>= 0); infinite where Λ never exceeds it.
 
-        Exact but for the rounding of ``load`` and of the seconds themselves; near a rate of 0, where
-        Λ is flat, that rounding shows the most.
+        Exact except for the rounding of ``load`` and of the seconds themselves; near a rate of 0, where Λ is
+        flat, that rounding has the most effect.
         """
         c, u = self._columns, np.asarray(load, dtype=np.float64)
         i = np.searchsorted(c.start_load, u, side="right") - 1
@@ -111,8 +111,8 @@ class Profile:
     def changed_at(self, t_s: float, rate: float) -> "Profile":
         """This profile before ``t_s`` and the constant ``rate`` from then on.
 
-        All that know the same changes in the same order agree on every arrival; those before
-        ``t_s`` stay where they were.
+        All workers with the same changes in the same order agree on every arrival; those before ``t_s`` do
+        not move.
         """
         kept = tuple(s for s in self.segments if s.start_s < t_s)
         return Profile((*kept, Segment(max(0.0, t_s), rate)))
@@ -124,12 +124,12 @@ def constant(rate: float) -> Profile:
 
 
 def piecewise(legs: Iterable[Leg]) -> Profile:
-    """The legs one after the other; then the last one's ``last`` holds. Legs of 0 s are left out."""
+    """The legs in sequence; then the ``last`` of the last one stays. Legs of 0 s are left out."""
     segments, at_s, held = [], 0.0, 0.0
     for leg in legs:
         held, end_s = leg.last, at_s + leg.seconds
         if end_s > at_s:
-            # Over the length that rounding left, lest a short leg far out ends below 0.
+            # Over the length after rounding, so that a short leg far out does not end below 0.
             segments.append(Segment(at_s, leg.first, (leg.last - leg.first) / (end_s - at_s)))
         at_s = end_s
     return Profile((*segments, Segment(at_s, held)))
@@ -145,7 +145,7 @@ def _straight_time(
 ) -> NDArray[np.float64]:
     """τ with rate·τ + slope·τ²/2 = v, in the form that cancels no digits."""
     speeds = rate + np.sqrt(np.maximum(rate**2 + 2 * slope * v, 0.0))
-    standing = np.where(slope > 0, 0.0, np.inf)  # a ramp from 0 at its foot, or a rate of 0 for ever
+    standing = np.where(slope > 0, 0.0, np.inf)  # a ramp from 0 at its start, or a rate of 0 forever
     return np.asarray(np.divide(2 * v, speeds, out=standing, where=speeds > 0))
 
 
@@ -157,8 +157,8 @@ def _wave_time(
 ) -> NDArray[np.float64]:
     """τ with mean·τ + amplitude·period/π·sin²(π·τ/period) = v.
 
-    In periods: x + r/π·sin²(πx) = y over 0 .. 1 with r = amplitude/mean, by Newton's steps, each
-    replaced by bisection where it would leave the bracket.
+    In periods: x + r/π·sin²(πx) = y over 0 .. 1 with r = amplitude/mean, by Newton's method, with bisection
+    for steps that would leave the bracket.
     """
     periods, y = np.divmod(v / (mean * period_s), 1.0)
     r = amplitude / mean
@@ -172,7 +172,7 @@ def _wave_time(
         slope = np.maximum(1 + r * np.sin(2 * np.pi * x), _SOLVED)
         step = x - excess / slope
         step = np.where((step > low) & (step < high), step, 0.5 * (low + high))
-        # What is solved stays: a time must not depend on which others are worked out beside it.
+        # Solved values stay: a time must not depend on which others are computed with it.
         x = np.where(unsolved, step, x)
     return np.asarray((periods + x) * period_s)
 
@@ -190,10 +190,10 @@ def _columns(segments: tuple[Segment, ...]) -> _Columns:
 
 def _check(segments: tuple[Segment, ...]) -> None:
     if not segments or segments[0].start_s != 0 or segments[-1].slope:
-        raise ValueError("a profile starts at 0 s, and its last rate holds")
+        raise ValueError("a profile starts at 0 s, and its last rate has no end")
     for s, after in zip(segments, (*segments[1:], None), strict=True):
         if after is not None and not s.start_s < after.start_s:
-            raise ValueError(f"a segment at {after.start_s:g} s stands after one at {s.start_s:g} s")
+            raise ValueError(f"a segment at {after.start_s:g} s follows one at {s.start_s:g} s")
         if not all(map(math.isfinite, (s.start_s, s.rate, s.slope, s.amplitude, s.period_s))):
             raise ValueError(f"{s} is not finite")
         if s.rate < 0 or (s.slope and after and s.rate_after(after.start_s - s.start_s) < -1e-9 * s.rate):
@@ -201,4 +201,4 @@ def _check(segments: tuple[Segment, ...]) -> None:
         if not 0 <= s.amplitude <= s.rate:
             raise ValueError(f"the amplitude {s.amplitude:g} is not in 0 .. {s.rate:g}, the mean")
         if s.period_s <= 0 or (s.amplitude and s.slope):
-            raise ValueError(f"{s} is no sine: it needs a period above 0 s and no slope")
+            raise ValueError(f"{s} is not a sine: it needs a period above 0 s and no slope")

@@ -1,7 +1,7 @@
-"""One worker's arrivals, handed out as time goes on: absolute, each once, none dropped.
+"""One worker's arrivals, returned as time goes on: absolute, each once, none dropped.
 
-Times are seconds after an origin that all workers agree on. They are worked out from the origin,
-never from the arrival before, so that no delay adds up.
+Times are seconds after an origin that all workers agree on. They are computed from the origin, never from the
+previous arrival, so that delays do not accumulate.
 """
 
 import math
@@ -16,7 +16,7 @@ from llm_locust.workload.arrivals.profile import Profile
 
 
 class Timed(Protocol):
-    """Something that is due at a time; ``k`` is its place, from 0, among those of all workers."""
+    """Something that is due at a time; ``k`` is its index, from 0, among those of all workers."""
 
     @property
     def k(self) -> int: ...
@@ -31,7 +31,7 @@ class Arrival(NamedTuple):
 
 
 class ArrivalColumns(NamedTuple):
-    """Arrivals as columns of shape (n,): ``k`` ascends, and so does ``at_s`` but for a float's last digit."""
+    """Arrivals as columns of shape (n,), both ascending, ``at_s`` except for a float's last digit."""
 
     k: NDArray[np.int64]
     at_s: NDArray[np.float64]
@@ -41,7 +41,7 @@ T = TypeVar("T", bound=Timed)
 
 
 class Timetable(Protocol[T]):
-    """What a sender works from: it asks for the near future again and again."""
+    """Source of a sender's work: it is queried for the near future again and again."""
 
     @property
     def ended(self) -> bool:
@@ -49,7 +49,7 @@ class Timetable(Protocol[T]):
         ...
 
     def before(self, until_s: float) -> list[T]:
-        """All due before ``until_s`` that no earlier call gave, ascending."""
+        """All due before ``until_s`` that no earlier call returned, ascending."""
         ...
 
 
@@ -57,8 +57,8 @@ class Schedule:
     """Arrivals of a process at a rate: worker i of W has k = i, i + W, i + 2W ... of them.
 
     Args:
-        process, profile, seed, stream: as :func:`unit_times` takes them; the same on all workers.
-        worker_index, worker_count: this worker's place, from 0, among how many.
+        process, profile, seed, stream: as for :func:`unit_times`; the same on all workers.
+        worker_index, worker_count: this worker's index, from 0, and the number of workers.
         limit: only the arrivals k < ``limit`` of all workers together.
 
     Raises:
@@ -83,7 +83,7 @@ class Schedule:
         self._blocks = unit_times(process, seed, stream)
         self._block_start = 0  # k of the next block's first arrival
         self._next_k = worker_index
-        self._units = np.empty(0)  # drawn and not yet handed out, this worker's only
+        self._units = np.empty(0)  # drawn and not returned yet, only this worker's
 
     @property
     def profile(self) -> Profile:
@@ -91,19 +91,19 @@ class Schedule:
 
     @property
     def ended(self) -> bool:
-        """Whether ``limit`` is reached. A rate of 0 is no end: it may be changed."""
+        """Whether ``limit`` is reached. A rate of 0 is not an end: it may be changed."""
         return self._next_k >= self._limit
 
     def change_rate(self, at_s: float, rate: float) -> None:
-        """From ``at_s`` on ``rate`` requests/s, as :meth:`Profile.changed_at`.
+        """Change the rate to ``rate`` requests/s from ``at_s`` on, as :meth:`Profile.changed_at`.
 
-        What was handed out stays. Where that reaches past ``at_s``, the next arrivals may be due
-        before the last one, or before now: still each k comes once.
+        Arrivals that were returned stay. If they extend past ``at_s``, the next arrivals may be due before
+        the last one, or before now; each k still comes once.
         """
         self._profile = self._profile.changed_at(at_s, rate)
 
     def times(self, until_s: float) -> ArrivalColumns:
-        """The arrivals before ``until_s`` that no earlier call gave.
+        """Arrivals before ``until_s`` that no earlier call returned.
 
         Raises:
             ValueError: ``until_s`` is not finite.
@@ -125,12 +125,12 @@ class Schedule:
         return ArrivalColumns(k, self._profile.time(units))
 
     def before(self, until_s: float) -> list[Arrival]:
-        """:meth:`times`, one by one."""
+        """As :meth:`times`, one by one."""
         k, at_s = self.times(until_s)
         return list(map(Arrival, k.tolist(), at_s.tolist()))
 
     def _draw(self) -> None:
-        """This worker's part of the next block, cut at the limit."""
+        """Draw this worker's part of the next block, cut at the limit."""
         units = next(self._blocks)[self._next_k - self._block_start :: self._count]
         self._block_start += BLOCK
         if math.isfinite(self._limit):
@@ -139,7 +139,7 @@ class Schedule:
 
 
 class ListedSchedule(Generic[T]):
-    """Arrivals at explicit times, as of a trace: read only as far as they are asked for.
+    """Arrivals at explicit times, as of a trace: read only as far as needed.
 
     Args:
         entries: this worker's, ascending by ``at_s``.
@@ -156,7 +156,7 @@ class ListedSchedule(Generic[T]):
         return self._next is None
 
     def before(self, until_s: float) -> list[T]:
-        """All due before ``until_s`` that no earlier call gave."""
+        """All due before ``until_s`` that no earlier call returned."""
         due = []
         while self._next is not None and self._next.at_s < until_s:
             due.append(self._next)

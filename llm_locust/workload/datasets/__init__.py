@@ -1,1 +1,1 @@
-"""Readers of datasets, one a format. :func:`llm_locust.workload.datasets.load.load_dataset` chooses."""
+"""Readers of datasets, one per format. :func:`llm_locust.workload.datasets.load.load_dataset` chooses."""

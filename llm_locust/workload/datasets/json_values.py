@@ -1,6 +1,6 @@
-"""JSON values out of a file: one a line (JSONL), or the items of one list (JSON).
+"""JSON values from a file: one per line (JSONL), or the items of one list (JSON).
 
-Blank lines, a BOM and CRLF do not matter.
+Blank lines, a BOM and CRLF are ignored.
 """
 
 import re
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 def json_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[DatasetRow]:
-    """The rows of a file in either form (raises DatasetError with file and line)."""
+    """Rows of a file in either form (raises DatasetError with file and line)."""
     return json_values(path, partial(row_of_value, expected_field=expected_field))
 
 
 def json_values(path: Path, read: Callable[[Any, int], T | None]) -> Iterator[T]:
-    """What ``read`` makes of each value and its line number, in a file of either form, without the Nones.
+    """Results of ``read`` for each value and its line number, in a file of either form, without the Nones.
 
     Raises:
         DatasetError: ``read`` raised a ValueError, or the file is not JSON; with file and line.
@@ -42,12 +42,12 @@ def json_values(path: Path, read: Callable[[Any, int], T | None]) -> Iterator[T]
 
 
 def is_list(path: Path) -> bool:
-    """The file's first character that means something opens a list."""
+    """Whether the file's first significant character opens a list."""
     return first_character(path) == b"["
 
 
 def first_character(path: Path) -> bytes:
-    """The first byte that is neither space nor BOM; none in an empty file."""
+    """First byte that is neither space nor BOM; empty for an empty file."""
     with path.open("rb") as file:
         return file.read(4096).removeprefix(_BOM).lstrip()[:1]
 
@@ -66,7 +66,7 @@ def _of_list(path: Path, read: Callable[[Any, int], T | None]) -> Iterator[T]:
         items = msgspec.json.decode(data, type=list[msgspec.Raw])
     except RecursionError as e:
         raise _error(f"{path}:1", "nested too deep", data) from e
-    except ValueError as e:  # not JSON: text that is no UTF-8 inside an item is found with the item
+    except ValueError as e:  # not JSON: invalid UTF-8 inside an item is found with the item
         at = re.search(r"\(byte (\d+)\)", str(e))
         place = min(int(at[1]), len(data)) if at else len(data)
         line = data.count(b"\n", 0, place) + 1

@@ -1,22 +1,21 @@
-"""Prompts out of a file, whatever its format.
+"""Prompts from a file of any supported format.
 
 ======================= ==================================================================
-``.jsonl``, ``.ndjson`` one JSON value a line, each as below
-``.json``               one list of such values; ShareGPT's files are this
+``.jsonl``, ``.ndjson`` one JSON value per line, each as below
+``.json``               one list of such values, as in ShareGPT's files
 ``.csv``, ``.tsv``      see :mod:`llm_locust.workload.datasets.tables`
-``.txt``                one prompt a line
-a folder                one prompt a file
+``.txt``                one prompt per line
+a folder                one prompt per file
 ======================= ==================================================================
 
-A file of another name is what its first character says: JSON values, or plain text.
+The format of a file with another name is chosen by its first character: JSON values, or plain text.
 
 A JSON value is an object with ``messages`` (OpenAI's chat form), with ``prompt`` (a text) or with
-``conversations`` (ShareGPT's form, of which the first question is the prompt), or a bare JSON string,
-which is a text. Understood beside ``messages`` and ``prompt``: ``id``, ``name`` (the request's name in
-the statistics), ``class`` (its SLO class), ``input_tokens`` and ``output_tokens`` (asked lengths),
-``weight`` (for the weighted order). Every other key goes into the request body (``tools``,
-``temperature``, ``max_tokens``, ...), but for those that the run itself decides: see
-:mod:`llm_locust.workload.body`.
+``conversations`` (ShareGPT's form, of which the first question is the prompt), or a bare JSON string, which
+is a text. Other known keys with ``messages`` and ``prompt``: ``id``, ``name`` (the request's name in the
+statistics), ``class`` (its SLO class), ``input_tokens`` and ``output_tokens`` (asked lengths), ``weight``
+(for the weighted order). Every other key goes into the request body (``tools``, ``temperature``,
+``max_tokens``, ...), except those that the run itself sets: see :mod:`llm_locust.workload.body`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +44,7 @@ __all__ = ["EXPECTED", "Dataset", "DatasetError", "load_conversations", "load_da
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The prompts of a file in its order, the line number of each, and their weights if any has one."""
+    """Prompts of a file in its order, the line number of each, and their weights if any has one."""
 
     path: str
     prompts: tuple[Prompt, ...]
@@ -56,9 +55,9 @@ class Dataset:
         return len(self.prompts)
 
     def share(self, worker_index: int, worker_count: int) -> Sequence[Prompt]:
-        """Worker i of W has lines i, i + W, i + 2W ...: none in two shares, all in one.
+        """Lines i, i + W, i + 2W ... for worker i of W: each line in exactly one share.
 
-        Only where there are more workers than lines do some share a line.
+        Only with more workers than lines do some share a line.
         """
         return self.prompts[worker_index % len(self) :: worker_count]
 
@@ -79,7 +78,7 @@ class Dataset:
         return (self.prompts[place] for place in places)
 
     def checked_weights(self) -> tuple[float, ...]:
-        """The weights (raises DatasetError where there are none)."""
+        """The weights (raises DatasetError if there are none)."""
         if not self.weights:
             raise DatasetError(f"dataset {self.path!r}: order 'weighted', and no line has a weight")
         return self.weights
@@ -88,16 +87,16 @@ class Dataset:
 def load_dataset(
     path: str | Path, format: str | None = None, expected_field: str = EXPECTED_FIELD
 ) -> Dataset:
-    """The dataset in the file or folder at ``path``.
+    """Load the dataset in the file or folder at ``path``.
 
     Args:
-        format: ``jsonl``, ``sharegpt`` (both JSON, lines or a list), ``csv`` or ``text``; None: as the
-            file's name or its first character tells.
-        expected_field: the key or column of the right answers.
+        format: ``jsonl``, ``sharegpt`` (both JSON, lines or a list), ``csv`` or ``text``; None: by the file's
+            name or its first character.
+        expected_field: key or column of the right answers.
 
     Raises:
-        DatasetError: it cannot be read, a line is not what the module describes, or there is none; or
-            no line has the ``expected_field`` that was asked for.
+        DatasetError: it cannot be read, a line does not have the form above, or there is none; or no line has
+            the requested ``expected_field``.
     """
     place = Path(path)
     rows = _all(path, lambda: _read(place, format or _format(place), expected_field))
@@ -113,10 +112,10 @@ def load_dataset(
 
 
 def load_conversations(path: str | Path) -> tuple[ShareGptConversation, ...]:
-    """The conversations of a file in ShareGPT's form, as JSON or JSONL, with all their turns.
+    """Load the conversations of a file in ShareGPT's form, as JSON or JSONL, with all their turns.
 
     Raises:
-        DatasetError: it cannot be read, an item is not of that form, or nobody asks anything.
+        DatasetError: it cannot be read, an item is not of that form, or there is no question.
     """
 
     def read(value: Any, line: int) -> ShareGptConversation | None:

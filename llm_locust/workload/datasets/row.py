@@ -1,4 +1,4 @@
-"""One prompt of a dataset as its reader found it, and the form that a JSON value may have."""
+"""One prompt of a dataset as read, and the forms of a JSON value."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from llm_locust.workload.body import check_choices, output_limit
 from llm_locust.workload.datasets.sharegpt import prompt_of_conversation
 from llm_locust.workload.text.prompts import Prompt
 
-#: Where a line has the right answer, unless it is said otherwise.
+#: Default key of the right answer.
 EXPECTED_FIELD = "expected"
 
 EXPECTED = 'expected an object with "messages", "prompt" or "conversations", or a JSON string'
@@ -22,7 +22,7 @@ _Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class DatasetError(ValueError):
-    """A file that is no dataset; one line: where, what is wrong, what is expected."""
+    """A file that is not a dataset; one line: where, what is wrong, what is expected."""
 
     def __init__(self, what: str) -> None:
         super().__init__(one_line(what))
@@ -30,7 +30,7 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DatasetRow:
-    """A prompt, the number of the line that it begins in, and its weight where it has one."""
+    """A prompt, the number of its first line, and its weight if it has one."""
 
     prompt: Prompt
     line: int
@@ -47,7 +47,7 @@ class _Message(msgspec.Struct):
 
 
 class _DatasetLine(msgspec.Struct, rename={"slo_class": "class"}):
-    """The understood keys; they are checked here, and the values sent are the line's own."""
+    """Known keys. They are only checked here; the line's own values are sent."""
 
     messages: Annotated[list[_Message], msgspec.Meta(min_length=1)] | None = None
     prompt: _Text | None = None
@@ -64,13 +64,13 @@ _UNDERSTOOD = frozenset(field.encode_name for field in msgspec.structs.fields(_D
 
 
 def row_of_value(value: Any, line: int, expected_field: str = EXPECTED_FIELD) -> DatasetRow | None:
-    """The row that a JSON value describes; None for a conversation in which nobody asks anything.
+    """Row of a JSON value; None for a conversation without a question.
 
     Args:
-        expected_field: the key of the right answer; another one is no part of the request's body then.
+        expected_field: key of the right answer; it is then not part of the request's body.
 
     Raises:
-        ValueError: it describes none; the text says what is wrong.
+        ValueError: it is invalid; the text says what is wrong.
     """
     if isinstance(value, str):
         if not value:
@@ -110,13 +110,13 @@ def _of_object(value: Any, number: int) -> DatasetRow:
 
 
 def excerpt(raw: bytes) -> str:
-    """The beginning of ``raw``, quoted, for an error's text."""
+    """Start of ``raw``, quoted, for an error's text."""
     text = raw[:240].decode(errors="replace")
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
 def where_not_utf8(raw: bytes) -> str:
-    """What is wrong with bytes that are no UTF-8."""
+    """Description of invalid UTF-8."""
     try:
         raw.decode()
     except UnicodeDecodeError as e:

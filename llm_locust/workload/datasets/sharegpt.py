@@ -1,8 +1,8 @@
 """ShareGPT's form: ``{"id": ..., "conversations": [{"from": "human", "value": ...}, ...]}``.
 
-The speakers ``human`` and ``user`` ask; ``gpt``, ``assistant``, ``model``, ``chatgpt``, ``bing``
-and ``bard`` answer; ``system`` sets the scene. What is answered before anybody asked is left out,
-and so is what has no text; the published files have both.
+The speakers ``human`` and ``user`` ask; ``gpt``, ``assistant``, ``model``, ``chatgpt``, ``bing`` and ``bard``
+answer; ``system`` is the system message. Answers before the first question and items without text are left
+out; the published files have both.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class _Shared(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ShareGptTurn:
-    """What a user said, and what was answered then; None where nothing was."""
+    """A user message, and the answer; None without one."""
 
     text: str
     answer: str | None = None
@@ -39,7 +39,7 @@ class ShareGptTurn:
 
 @dataclass(frozen=True, slots=True)
 class ShareGptConversation:
-    """A user's turns in order, at least one, and what the system was told before them."""
+    """A user's turns in order, at least one, and the system message before them."""
 
     turns: tuple[ShareGptTurn, ...]
     system: str | None = None
@@ -47,7 +47,7 @@ class ShareGptConversation:
 
 
 def conversation_of(value: Any) -> ShareGptConversation | None:
-    """The conversation in ShareGPT's form; None where nobody asks anything.
+    """Parse a conversation in ShareGPT's form; None without a question.
 
     Raises:
         ValueError: it is not of that form, or a speaker is unknown.
@@ -79,7 +79,7 @@ def conversation_of(value: Any) -> ShareGptConversation | None:
 
 
 def prompt_of_conversation(value: Any) -> Prompt | None:
-    """A conversation's first turn as a prompt of its own (raises as :func:`conversation_of`)."""
+    """A conversation's first turn as a prompt (raises as :func:`conversation_of`)."""
     conversation = conversation_of(value)
     if conversation is None:
         return None

@@ -1,8 +1,8 @@
-"""Prompts out of a CSV file with a header.
+"""Prompts from a CSV file with a header.
 
-The prompt is in the column ``prompt``, else ``text``, else ``input``. Understood beside it: ``id``,
-``name``, ``class``, ``expected``, ``input_tokens``, ``output_tokens``, ``weight``. Other columns are left
-alone. In a ``.tsv`` file tabs stand for the commas.
+The prompt is in the column ``prompt``, else ``text``, else ``input``. Other known columns: ``id``, ``name``,
+``class``, ``expected``, ``input_tokens``, ``output_tokens``, ``weight``. Unknown columns are ignored. A
+``.tsv`` file uses tabs instead of commas.
 """
 
 import csv
@@ -20,11 +20,11 @@ _LONGEST = 1 << 30  # bytes of a cell; the csv module's own limit is 131,072
 
 
 def table_rows(path: Path, expected_field: str = EXPECTED_FIELD) -> Iterator[DatasetRow]:
-    """The rows of a CSV file.
+    """Rows of a CSV file.
 
     Raises:
-        DatasetError: no column of prompts, a row that is cut short or has none, or a wrong number;
-            with file and line.
+        DatasetError: no column of prompts, an incomplete row, an empty prompt, or an invalid number; with
+            file and line.
         OSError: the file cannot be read.
     """
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
@@ -85,12 +85,12 @@ def _count(where: str, name: str, cell: str | None) -> int | None:
         return None
     value = plain_number(cell)
     if value is None or not value.is_integer() or value < 1:
-        raise DatasetError(f"{where}: {name} {cell[:40]!r} is no whole number from 1")
+        raise DatasetError(f"{where}: {name} must be a positive integer, got {cell[:40]!r}")
     return int(value)
 
 
 def _weight(where: str, cell: str | None) -> float | None:
     value = None if cell is None else plain_number(cell)
     if cell is not None and (value is None or not 0 < value <= 1e12):
-        raise DatasetError(f"{where}: weight {cell[:40]!r} is no number above 0")
+        raise DatasetError(f"{where}: weight must be a number above 0, got {cell[:40]!r}")
     return value

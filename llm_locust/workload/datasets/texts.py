@@ -1,4 +1,4 @@
-"""Prompts out of plain text: one a line, or one a file of a folder."""
+"""Prompts from plain text: one per line, or one per file of a folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +17,9 @@ def text_line_rows(path: Path) -> Iterator[DatasetRow]:
 
 
 def folder_rows(path: Path) -> Iterator[DatasetRow]:
-    """Each file's whole text, in the order of their names, which become the prompts' ids.
+    """Whole text of each file, in the order of their names, which become the prompts' ids.
 
-    Hidden files and inner folders are left out; so are empty files. A row's line is its file's number.
+    Hidden files, subfolders and empty files are left out. A row's line is its file's number.
 
     Raises:
         DatasetError: a file is not text in UTF-8.

@@ -1,1 +1,1 @@
-"""Lengths as distributions: in tokens, in time, or out of a file."""
+"""Lengths as distributions: in tokens, in time, or from a file."""

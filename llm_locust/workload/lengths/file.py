@@ -1,6 +1,6 @@
-"""Token lengths out of a file: rows of one length, or of an input and an output length.
+"""Token lengths from a file: rows of one length, or of an input and an output length.
 
-CSV (a first row without a number is its header) or Parquet of one or two columns of whole numbers.
+CSV (a first row without a number is its header) or Parquet of one or two columns of integers.
 """
 
 import csv
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-#: No length is longer: a typing error in a distribution must not fill the memory.
+#: Largest length: a typing error in a distribution must not fill the memory.
 MAX_TOKENS = 10_000_000
 
 _MAGIC = b"PAR1"
@@ -20,15 +20,15 @@ _COLUMNS = "expected one column of lengths, or two: input,output"
 
 
 class LengthError(ValueError):
-    """A text that is no distribution of lengths; says the value and what is allowed."""
+    """A text that is not a distribution of lengths; has the value and what is allowed."""
 
 
 def read_lengths(path: Path) -> NDArray[np.int64]:
-    """The file's rows, shape (n, 1) or (n, 2), n > 0.
+    """Rows of the file, shape (n, 1) or (n, 2), n > 0.
 
     Raises:
-        LengthError: the file cannot be read, is neither CSV nor Parquet, has no row, or one that
-            is not of lengths in 1 .. :data:`MAX_TOKENS`.
+        LengthError: the file cannot be read, is neither CSV nor Parquet, has no row, or a row that is not of
+            lengths in 1 .. :data:`MAX_TOKENS`.
     """
     try:
         with path.open("rb") as file:
@@ -48,7 +48,7 @@ def read_lengths(path: Path) -> NDArray[np.int64]:
 
 
 def plain_number(word: str) -> float | None:
-    """The plain decimal number that ``word`` is: ``float`` would take ``nan`` and ``1_0`` too."""
+    """Parse a plain decimal number: ``float`` would accept ``nan`` and ``1_0`` too."""
     try:
         value = float(word)
     except ValueError:
@@ -106,4 +106,4 @@ def _column(path: Path, name: str, column: pa.ChunkedArray) -> NDArray[np.int64]
 
 
 def _no_length(where: str, value: str) -> LengthError:
-    return LengthError(f"{where}: {value!r} is no length; expected a whole number in 1 .. {MAX_TOKENS:,}")
+    return LengthError(f"{where}: {value!r} is not a length; expected a whole number in 1 .. {MAX_TOKENS:,}")

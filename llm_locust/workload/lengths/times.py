@@ -1,14 +1,14 @@
-"""Lengths of time as distributions: ``2s``, ``uniform:1s,5s``, ``exponential:3s``, ``lognormal:4s,0.8``.
+"""Times as distributions: ``2s``, ``uniform:1s,5s``, ``exponential:3s``, ``lognormal:4s,0.8``.
 
 ====================== =====================================================================
 ``T``                  always T
-``uniform:LOW,HIGH``   every time from LOW to HIGH, equally likely
-``exponential:MEAN``   of that mean
+``uniform:LOW,HIGH``   uniform from LOW to HIGH
+``exponential:MEAN``   exponential with that mean
 ``lognormal:M,SIGMA``  median M, standard deviation SIGMA of the natural logarithm; the mean is
                        M·exp(SIGMA²/2)
 ====================== =====================================================================
 
-A time has its unit, as in ``500ms``. No draw is longer than :data:`LONGEST_S`.
+A time has a unit, as in ``500ms``. No draw is longer than :data:`LONGEST_S`.
 """
 
 import math
@@ -21,10 +21,10 @@ import numpy as np
 from llm_locust.core.durations import parse_duration
 from llm_locust.workload.lengths.file import plain_number
 
-#: The forms that error texts name.
+#: Forms for error texts.
 ALLOWED = "2s, uniform:LOW,HIGH, exponential:MEAN or lognormal:MEDIAN,SIGMA"
 
-#: A day. A draw far out in a tail must not keep a user from ever coming back.
+#: A day. An extreme draw must not keep a user away forever.
 LONGEST_S = 86_400.0
 
 _MOST_SIGMA = 10.0
@@ -33,7 +33,7 @@ Law = Callable[[np.random.Generator], float]
 
 
 class TimesError(ValueError):
-    """A text that is no distribution of times; says the value and what is allowed."""
+    """A text that is not a distribution of times; has the value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +44,15 @@ class TimeDistribution:
     law: Law = field(compare=False, repr=False)
 
     def draw_s(self, rng: np.random.Generator) -> float:
-        """One time, in seconds."""
+        """Draw one time, in seconds."""
         return min(self.law(rng), LONGEST_S)
 
 
 def parse_times(text: str) -> TimeDistribution:
-    """The distribution that ``text`` names, in the module's grammar.
+    """Parse the distribution in ``text``, in the module's grammar.
 
     Raises:
-        TimesError: unknown name, a parameter that is missing, not a time, or out of bounds.
+        TimesError: unknown name, or a parameter that is missing, not a time, or out of range.
     """
     name, colon, rest = text.strip().partition(":")
     words = [word.strip() for word in rest.split(",")] if colon else []

@@ -2,15 +2,15 @@
 
 ====================== =====================================================================
 ``N``                  always N
-``uniform:LOW,HIGH``   every whole number from LOW to HIGH, both included, equally often
-``normal:MEAN,SD``     normal of that mean and standard deviation, before the bounds below
+``uniform:LOW,HIGH``   uniform over the integers from LOW to HIGH, both included
+``normal:MEAN,SD``     normal with that mean and standard deviation, before the limits below
 ``lognormal:M,SIGMA``  median M, standard deviation SIGMA of the natural logarithm; the mean
                        is M·exp(SIGMA²/2), for ``512,1.2`` 1,052
 ``file:PATH``          rows of a CSV or Parquet file, drawn with replacement; one column of
-                       lengths, or two: an input length and the output length that belongs to it
+                       lengths, or two: an input length and its output length
 ====================== =====================================================================
 
-Draws are rounded to whole tokens and brought into 1 .. :data:`MAX_TOKENS`.
+Draws are rounded to whole tokens and clipped to 1 .. :data:`MAX_TOKENS`.
 """
 
 import math
@@ -26,7 +26,7 @@ from llm_locust.workload.lengths.file import MAX_TOKENS, LengthError, plain_numb
 
 __all__ = ["ALLOWED", "MAX_TOKENS", "LengthError", "Lengths", "parse_lengths"]
 
-#: The forms that error texts name.
+#: Forms for error texts.
 ALLOWED = "512, uniform:LOW,HIGH, normal:MEAN,SD, lognormal:MEDIAN,SIGMA or file:PATH (CSV, Parquet)"
 
 #: ``(rng, n)`` to n rows: shape (n, 1) of lengths, or (n, 2) of input and output lengths.
@@ -40,28 +40,28 @@ class Lengths:
     text: str
     law: Law = field(compare=False, repr=False)
     joint: bool = False  # a row is an input length with its output length
-    least: int = 1  # of a joint distribution, of its input lengths; so is most
+    least: int = 1  # of a joint distribution's input lengths; so is most
     most: int = MAX_TOKENS
 
     def rows(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
-        """n independent draws, shape (n, 2) where ``joint``, else (n, 1)."""
+        """Draw n independent rows, shape (n, 2) if ``joint``, else (n, 1)."""
         return self.law(rng, n)
 
     def draw(self, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
-        """n independent lengths, each >= 1; of a joint distribution the input lengths."""
+        """Draw n independent lengths, each >= 1; of a joint distribution the input lengths."""
         return self.law(rng, n)[:, 0]
 
     def sample(self, rng: np.random.Generator) -> int:
-        """One length, >= 1."""
+        """Draw one length, >= 1."""
         return int(self.draw(rng, 1)[0])
 
 
 def parse_lengths(text: str) -> Lengths:
-    """The distribution that ``text`` names, in the module's grammar.
+    """Parse the distribution in ``text``, in the module's grammar.
 
     Raises:
-        LengthError: unknown name, a parameter that is missing or out of bounds, a file that
-            cannot be read or has a row that is not a length.
+        LengthError: unknown name, a parameter that is missing or out of range, or a file that cannot be read
+            or has an invalid row.
     """
     name, colon, rest = text.strip().partition(":")
     if not colon:
@@ -104,7 +104,7 @@ def _normal(mean: float, deviation: float, rng: np.random.Generator, n: int) -> 
 
 
 def _lognormal(mu: float, sigma: float, rng: np.random.Generator, n: int) -> NDArray[np.int64]:
-    # Bounded before exp, which would otherwise overflow for a large sigma.
+    # Clipped before exp, which would otherwise overflow for a large sigma.
     logarithms = np.minimum(rng.normal(mu, sigma, size=(n, 1)), math.log(MAX_TOKENS))
     return _tokens(np.exp(logarithms))
 

@@ -1,1 +1,1 @@
-"""Text of prompts: of an asked length, by a tokenizer or by words, with shared beginnings."""
+"""Text of prompts: of an asked length, by a tokenizer or by words, with shared prefixes."""

@@ -1,13 +1,13 @@
-"""Prompts made before they are asked for, in another thread.
+"""Prompts made ahead of their use, in another thread.
 
-Making a prompt of 4,000 tokens that a tokenizer has counted takes about 8 ms: too long for the
-thread in which an event loop reads streams. The tokenizer lets go of the GIL while it counts,
-so a second thread can do it meanwhile; what is left of Python there (joining words,
-the chat template) holds the loop up by less than a millisecond.
+Making a prompt of 4,000 tokens with a tokenizer takes about 8 ms: too long for the thread in which an event
+loop reads streams. The tokenizer releases the GIL while it counts, so that a second thread can do it
+meanwhile. The remaining Python code there (joining words, the chat template) blocks the loop for less than a
+millisecond.
 
-The executor is whoever's: ``concurrent.futures.ThreadPoolExecutor`` anywhere, and under gevent its own
-``gevent.threadpool.ThreadPoolExecutor``, whose threads are real ones where ``threading`` is patched,
-and whose futures are waited for without holding up the loop.
+Any executor works: ``concurrent.futures.ThreadPoolExecutor``, or under gevent
+``gevent.threadpool.ThreadPoolExecutor``, whose threads are real ones even if ``threading`` is patched, and
+whose futures can be awaited without blocking the loop.
 """
 
 from collections import deque
@@ -21,14 +21,14 @@ Order = Callable[[], Prompt]
 
 
 class Ahead(Iterator[Prompt]):
-    """The prompts of ``orders``, in their order, up to ``depth`` of them made ahead.
+    """Prompts of ``orders``, in their order, up to ``depth`` of them made ahead.
 
-    Orders are drawn here, in the caller's thread, and only carried out in the executor's: what
-    comes does not depend on how many threads it has, on ``depth``, or on who is faster. A prompt that
-    is not ready yet is waited for; an error in making one is raised when its turn comes.
+    Orders are drawn here, in the caller's thread, and only carried out in the executor's: the result does not
+    depend on the number of threads, on ``depth``, or on timing. A prompt that is not ready is waited for; an
+    error in making one is raised at its turn.
 
-    The first prompts are made when the first one is asked for, so that a user that never asks costs
-    nothing. For each iterator ``depth`` prompts are held.
+    The first prompts are made when the first one is requested, so that a user that never asks costs nothing.
+    Each iterator holds ``depth`` prompts.
     """
 
     def __init__(self, orders: Iterator[Order], executor: Executor, depth: int = 1) -> None:

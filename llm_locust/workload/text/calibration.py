@@ -1,8 +1,8 @@
-"""How many words make an asked number of tokens, learned from the server's own counts.
+"""Number of words for an asked number of tokens, learned from the server's own counts.
 
-Without the model's tokenizer a prompt's length is a guess: a word is taken for a token, and the
-chat template for the dialect's ``template_tokens``. What the server's usage
-says of the first prompts tells both better: counted = tokens_per_word · words + overhead.
+Without the model's tokenizer a prompt's length is a guess: a word counts as a token, and the chat template as
+the dialect's ``template_tokens``. The server's usage of the first prompts corrects both: counted =
+tokens_per_word · words + overhead.
 """
 
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-#: After so many counts a line is put through them. The first one brings prompts near the asked lengths,
-#: where the counts of the next are worth more; the last one holds for the rest of the run.
+#: Numbers of counts after which a line is fitted. The first fit brings prompts near the asked lengths, where
+#: later counts are more useful; the last one stays for the rest of the run.
 STAGES = (8, 32, 128)
 
-#: What a chat template may add at most, for a count that could be explained by words of more tokens too.
+#: Most tokens attributed to a chat template, if a count can be explained by longer words too.
 _MOST_OVERHEAD = 64
 
-#: Tokens of a word: beyond these, the counts are of something else.
+#: Plausible tokens per word: beyond these, the counts are of something else.
 _LEAST_PER_WORD, _MOST_PER_WORD = 0.25, 16.0
 
 
@@ -29,19 +29,19 @@ class Fit:
     overhead: float
 
     def words(self, asked: int) -> int:
-        """The words of a prompt of ``asked`` tokens, >= 1."""
+        """Number of words of a prompt of ``asked`` tokens, >= 1."""
         return max(1, round((asked - self.overhead) / self.tokens_per_word))
 
 
 class Calibration:
-    """A :class:`Fit` that the counts of the first prompts replace, at each of :data:`STAGES`.
+    """A :class:`Fit` that is replaced by the counts of the first prompts, at each of :data:`STAGES`.
 
-    The asked lengths of a run stay those of its seed; the texts of a calibrated one are longer or
-    shorter, from a prompt on that depends on when answers came. So two runs of one seed ask for the
-    same, and send the same only where ``enabled`` is false, or a tokenizer makes this needless.
+    The asked lengths of a run depend only on its seed. The texts of a calibrated run are longer or shorter,
+    from a prompt on that depends on when answers arrived. So two runs with one seed ask for the same lengths,
+    and send the same texts only if ``enabled`` is false, or with a tokenizer.
 
     Args:
-        overhead: tokens around the text of a prompt, as far as is known beforehand.
+        overhead: tokens around the text of a prompt, as far as known beforehand.
         enabled: learn at all.
     """
 
@@ -53,11 +53,11 @@ class Calibration:
 
     @property
     def learning(self) -> bool:
-        """More counts are wanted."""
+        """Whether more counts are needed."""
         return self._enabled and len(self._counts) < STAGES[-1]
 
     def learn(self, words: int, counted: int) -> None:
-        """The server counted ``counted`` tokens for a prompt of so many words."""
+        """Learn that the server counted ``counted`` tokens for a prompt of this many words."""
         if not self.learning:
             return
         self._counts.append((words, counted))
@@ -67,15 +67,14 @@ class Calibration:
 
 
 def fitted(words: NDArray[np.float64], counted: NDArray[np.float64], first: Fit) -> Fit:
-    """The line through (words, counted): medians throughout, so that odd counts do not bend it.
+    """Line through (words, counted): medians throughout, so that outliers do not bend it.
 
-    The slope is the median over pairs that lie far apart, the overhead that of the later half, whose
-    lengths are more like those to come. Where all lengths are about equal, slope and overhead cannot be
-    told apart: up to 64 tokens more than words are taken for the overhead, anything else for words of
-    another length.
+    The slope is the median over pairs that are far apart, the overhead that of the later half, whose lengths
+    are more like those to come. If all lengths are about equal, slope and overhead cannot be separated: up to
+    64 tokens more than words count as overhead, anything else as words of another length.
 
     Returns:
-        ``first`` where the counts are no prompts' of these lengths.
+        ``first`` if the counts cannot be those of prompts of these lengths.
     """
     spread = float(np.ptp(words))
     if spread < max(16.0, 0.1 * float(np.median(words))):

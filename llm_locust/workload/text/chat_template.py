@@ -1,4 +1,4 @@
-"""A model's chat template, rendered as the servers render it: jinja2 as transformers sets it up.
+"""A model's chat template, rendered as by the servers: jinja2 in the configuration of transformers.
 
 A template comes with a model's files and is not trusted: it runs in jinja2's sandbox.
 """
@@ -16,11 +16,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class ChatTemplateError(ValueError):
-    """A template that cannot be used, or messages that it refuses; one line."""
+    """A template that cannot be used, or messages that it rejects; one line."""
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what the model wrote, for training. Here it is its content."""
+    """``{% generation %}`` marks the model's text, for training. Here it is its content."""
 
     tags = {"generation"}  # noqa: RUF012  jinja2 declares it so
 
@@ -56,10 +56,10 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> str:
-        """The text that a model is given for ``messages``, up to where its answer begins.
+        """Render the model's input for ``messages``, up to the start of its answer.
 
         Raises:
-            ChatTemplateError: the template refuses them, or fails.
+            ChatTemplateError: the template rejects them, or fails.
         """
         try:
             return self._template.render(
@@ -69,7 +69,7 @@ class ChatTemplate:
                 add_generation_prompt=True,
                 **self._special_tokens,
             )
-        # The template's own code can fail in any way, and what it says is all that is known.
+        # The template's own code can fail in any way.
         except Exception as e:
             raise ChatTemplateError(f"the chat template does not take these messages: {_line(e)}") from e
 
@@ -93,7 +93,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as it is: jinja2's own filter would escape ``<`` and ``>`` for HTML."""
+    """Plain JSON: jinja2's own filter would escape ``<`` and ``>`` for HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,9 +1,9 @@
 """Text of exactly an asked number of tokens, by the tokenizer that counts it.
 
-Tokens of pieces do not add up to the tokens of their sum, and decoding is no inverse of encoding.
-So a text is made by what each word costs in the middle of a text, encoded whole as it will be
-sent, and lengthened or shortened by what it is off, until the whole is right. With the
-byte-level and SentencePiece tokenizers in use the first text is right, or the second.
+The tokens of parts do not add up to the tokens of their sum, and decoding is not the inverse of encoding. So
+a text is made from the cost of each word in the middle of a text, encoded whole as it will be sent, and
+lengthened or shortened by the difference, until it is right. With the byte-level and SentencePiece tokenizers
+in use the first or second text is right.
 """
 
 from bisect import bisect_right
@@ -19,23 +19,23 @@ from llm_locust.workload.text.prompts import SLICE_WORDS, Corpus, Prompt, Prompt
 from llm_locust.workload.text.tokenizer import PromptTokenizer
 from llm_locust.workload.text.words import WORDS
 
-#: ``text`` to the tokens that the server counts for a prompt of it.
+#: ``text`` to the tokens that the server counts for it as a prompt.
 Count = Callable[[str], int]
 
 _TRIES = 8
 
-#: Endings that lengthen a text by one token or few where no word does, mildest first.
+#: Endings that lengthen a text by one or few tokens if no word does, mildest first.
 _ENDINGS = (" a", "a", " the", ".", ",", " 1", "1", "x", " x", "!", "?", "\n", ";")
 _END_TRIES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordCosts:
-    """What the vocabulary's words cost in one tokenizer, and passages measured by it.
+    """Cost of the vocabulary's words in one tokenizer, and passages measured by it.
 
     Attributes:
-        tokens: of each word, in the midst of others.
-        units: the words of one token.
+        tokens: of each word, in the middle of others.
+        units: words of one token.
         total: of the corpus' first i words together, for each i.
     """
 
@@ -58,11 +58,11 @@ class WordCosts:
         return cls(corpus, tokens, units, total)
 
     def of_text(self, text: str) -> int:
-        """About the tokens of ``text``: the sum over its words, one each for unknown ones."""
+        """Approximate tokens of ``text``: the sum over its words, one for each unknown word."""
         return sum(self.tokens.get(word, 1) for word in text.split(" ")) if text else 0
 
     def passage(self, rng: np.random.Generator, tokens: int) -> tuple[str, int]:
-        """Words that cost ``tokens`` at most, and less by no more than one word costs; and what they cost."""
+        """Words that cost at most ``tokens``, and less than one word's cost below it; and their cost."""
         pieces: list[str] = []
         left = tokens
         while left > 0:
@@ -78,25 +78,25 @@ class WordCosts:
 
 
 class ExactText:
-    """Makes texts that ``count`` says are of an asked length.
+    """Makes texts that have an asked length according to ``count``.
 
     Args:
         costs: of the tokenizer that ``count`` uses.
-        count: the tokens of a text with all that is put around it.
+        count: tokens of a text with everything added around it.
     """
 
     def __init__(self, costs: WordCosts, count: Count) -> None:
         self._costs = costs
         self._count = count
         self._shortest = min(("a", "i", "1", "go"), key=count)
-        #: The tokens of the shortest prompt.
+        #: Tokens of the shortest prompt.
         self.least = count(self._shortest)
         self._around = count(WORDS[0]) - costs.tokens[WORDS[0]]
 
     def of(self, asked: int, rng: np.random.Generator, lead: str = "") -> str:
-        """A text that counts ``asked`` tokens, starting with ``lead`` (of words).
+        """Make a text that counts ``asked`` tokens, starting with ``lead`` (of words).
 
-        An asked length that the lead alone goes beyond is the lead cut short.
+        If the lead alone is longer than asked, it is cut.
 
         Raises:
             PromptError: no such text was found; the text says why.
@@ -128,14 +128,14 @@ class ExactText:
         return self._by_endings(best, asked)
 
     def _longer(self, text: str, tokens: int, rng: np.random.Generator) -> str:
-        """The text with words that cost ``tokens``, or less where no word costs one token."""
+        """The text with words that cost ``tokens``, or less if no word costs one token."""
         body, cost = self._costs.passage(rng, tokens)
         units, missing = self._costs.units, max(0, tokens - cost)
         fill = [units[i] for i in rng.integers(len(units), size=missing).tolist()] if units else []
         return " ".join(part for part in (text, body, *fill) if part) or self._shortest
 
     def _by_endings(self, text: str, asked: int) -> tuple[str, int]:
-        """The text lengthened by endings that are no words, as near to ``asked`` as they get it."""
+        """The text with endings that are not words, as near to ``asked`` as possible."""
         counted = self._count(text)
         while counted > asked and text != self._shortest:
             text = text.rpartition(" ")[0] or self._shortest
@@ -158,10 +158,9 @@ def _shorter(text: str, tokens: int, costs: WordCosts) -> str:
 
 
 def prompt_count(tokenizer: PromptTokenizer, dialect: Dialect) -> Count:
-    """How an endpoint's server counts a prompt that is one text.
+    """Count of a prompt of one text, as by an endpoint's server.
 
-    Without a chat template its tokens are taken to be
-    the dialect's ``template_tokens``.
+    Without a chat template its tokens are estimated by the dialect's ``template_tokens``.
     """
     if dialect.text_only:
         return lambda text: tokenizer.count(text, special=True)
@@ -181,9 +180,8 @@ def exact_prompt(
     """One prompt of exactly ``asked`` tokens; for many keep an :class:`ExactText`.
 
     Raises:
-        PromptError: there is no such prompt, because what is put around the text is longer, or none was
-            found.
-        TokenizerError: the chat template does not take a user's message.
+        PromptError: there is no such prompt, because the text added around it is longer, or none was found.
+        TokenizerError: the chat template does not accept a user's message.
     """
     maker = ExactText(WordCosts.of(tokenizer, corpus), prompt_count(tokenizer, dialect))
     text = maker.of(asked, rng, head)

@@ -1,11 +1,11 @@
-"""What one request says, and synthetic text of about an asked length in tokens.
+"""Content of one request, and synthetic text of about an asked length in tokens.
 
-Synthetic text is words of :data:`llm_locust.workload.text.words.WORDS`, one token each, drawn
-independently and uniformly: ten bits a word, so that nothing can compress a prompt below a
-fifth of its size (zlib: a half). A word is 6.5 characters with its space. A message is
-counted as its words plus the dialect's ``template_tokens``. What that leaves as error against a
-server's own count is its chat template: BOS and role marks are 3 tokens for some models and
-10 for others, and a template with a default system prompt adds that too (20 to 40 tokens).
+Synthetic text is words of :data:`llm_locust.workload.text.words.WORDS`, one token each, drawn independently
+and uniformly: ten bits a word, so that nothing can compress a prompt below a fifth of its size (zlib: a
+half). A word has 6.5 characters with its space. A message counts as its words plus the dialect's
+``template_tokens``. The remaining error against a server's own count is its chat template: BOS and role marks
+are 3 tokens for some models and 10 for others, and a template with a default system prompt adds that too (20
+to 40 tokens).
 """
 
 from array import array
@@ -24,7 +24,7 @@ from llm_locust.workload.text.words import WORDS
 #: Words, and so tokens, of a synthetic prompt's run-unique head.
 HEAD_WORDS = 6
 
-#: Longer passages are made of several slices, so that none repeats itself.
+#: Longer passages consist of several slices, so that none repeats itself.
 SLICE_WORDS = 1 << 12
 
 _CORPUS_WORDS = 1 << 16
@@ -36,15 +36,14 @@ class PromptError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """The content of one request: either ``text`` or ``messages``.
+    """Content of one request: either ``text`` or ``messages``.
 
-    ``messages`` are in OpenAI's chat form and go out as they are. ``extra`` holds further
-    fields of the request body (tools, temperature, ...). The asked lengths are what the
-    workload wanted, ``None`` where it did not say; they are never measured counts.
-    ``counted_input_tokens`` is the count by the tokenizer that was given, where one was:
-    other than asked only where no text has the asked length. ``answer`` is the one
-    that a dataset has beside the question, ``expected`` the right one as the dataset's line says it:
-    see :mod:`llm_locust.workload.answers.expected`.
+    ``messages`` are in OpenAI's chat form and are sent unchanged. ``extra`` holds further fields of the
+    request body (tools, temperature, ...). The asked lengths are those of the workload, ``None`` if it has
+    none; they are never measured counts. ``counted_input_tokens`` is the count by the tokenizer, if there is
+    one: different from the asked length only if no text has that length. ``answer`` is a dataset's own
+    answer, ``expected`` the right one in the form of the dataset's line: see
+    :mod:`llm_locust.workload.answers.expected`.
     """
 
     text: str | None = None
@@ -65,7 +64,7 @@ class Prompt:
 
 
 def as_text(prompt: Prompt) -> str:
-    """The prompt as one text: the messages' contents, a blank line between two.
+    """The prompt as one text: the messages' contents, separated by a blank line.
 
     Raises:
         PromptError: a part of a message is not text (an image, audio).
@@ -86,7 +85,7 @@ def _texts(content: Any) -> list[str]:
 
 
 def with_head(prompt: Prompt, head: str) -> Prompt:
-    """The prompt with ``head`` and a space before everything it says."""
+    """The prompt with ``head`` and a space before all its text."""
     if prompt.text is not None:
         return replace(prompt, text=f"{head} {prompt.text}")
     first, *others = prompt.messages or ()
@@ -99,7 +98,7 @@ def with_head(prompt: Prompt, head: str) -> Prompt:
 
 
 def head_words(*key: object) -> str:
-    """:data:`HEAD_WORDS` words out of a hash of ``key``: two keys give two heads (60 bits)."""
+    """:data:`HEAD_WORDS` words from a hash of ``key``: two keys give two heads (60 bits)."""
     rest = int.from_bytes(_digest(key))
     words = []
     for _ in range(HEAD_WORDS):
@@ -109,7 +108,7 @@ def head_words(*key: object) -> str:
 
 
 def head_tag(*key: object) -> str:
-    """``[1f0c9a3be2d4]``: a head that reads as an identifier and leaves a real question its sense."""
+    """``[1f0c9a3be2d4]``: a head that looks like an identifier and leaves a question's meaning."""
     return f"[{_digest(key).hex()[:12]}]"
 
 
@@ -119,15 +118,15 @@ def _digest(key: tuple[object, ...]) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
-    """A long seeded text that passages are cut out of, at word boundaries."""
+    """A long seeded text from which passages are cut, at word boundaries."""
 
     text: str
     starts: "array[int]"  # of word i in text; one more at the end
-    words: NDArray[np.int64]  # of word i, its place in WORDS
+    words: NDArray[np.int64]  # of word i, its index in WORDS
 
     @classmethod
     def of(cls, seed: int) -> "Corpus":
-        """65,536 words; equal for equal seeds. Takes under 10 ms."""
+        """Make 65,536 words; equal for equal seeds. Takes under 10 ms."""
         rng = np.random.default_rng(np.random.SeedSequence(seed))
         drawn = rng.integers(len(WORDS), size=_CORPUS_WORDS)
         words = [WORDS[i] for i in drawn.tolist()]
@@ -139,7 +138,7 @@ class Corpus:
         return self.text[self.starts[first] : self.starts[first + words] - 1]
 
     def passage(self, rng: np.random.Generator, words: int) -> str:
-        """``words`` words, from one random place or, where that is too long, from several."""
+        """``words`` words, from one random position or, if that is too long, from several."""
         pieces = []
         while words > 0:
             taken = min(words, SLICE_WORDS)
@@ -150,9 +149,9 @@ class Corpus:
 
 
 def synthetic_text(corpus: Corpus, rng: np.random.Generator, tokens: int, head: str = "") -> str:
-    """A text of ``tokens`` tokens by the vocabulary's measure, ``head`` (of words) included.
+    """A text of ``tokens`` tokens by the vocabulary's count, including ``head`` (of words).
 
-    An asked length below the head's is the head cut short.
+    If the head alone is longer than asked, it is cut.
     """
     words = head.split()[:tokens]
     body = corpus.passage(rng, tokens - len(words))

@@ -1,4 +1,4 @@
-"""Beginnings that many prompts share, for tests of a server's prefix cache."""
+"""Prefixes shared by many prompts, for tests of a server's prefix cache."""
 
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -18,24 +18,24 @@ _MOST_GROUPS = 1_000_000
 _ALLOWED = "groups=N tokens=N choice=uniform|zipf run_unique=yes|no"
 _EXAMPLE = "such as 'groups=10 tokens=1000'"
 
-#: Texts that are kept; of 512 tokens each, 14 MB.
+#: Most texts that are cached; with 512 tokens each, 14 MB.
 _KEPT = 4096
 
 
 class SharedPrefixError(ValueError):
-    """Settings of a shared prefix that cannot be; says the value and what is allowed."""
+    """Invalid settings of a shared prefix; has the value and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """Every prompt begins with one of ``groups`` texts of ``tokens`` tokens.
+    """Every prompt starts with one of ``groups`` texts of ``tokens`` tokens.
 
-    They are the same on all workers, and prompts of one group are alike in nothing but them. ``zipf``
-    takes the k-th group with a probability that goes as 1/k. Other runs have others, so that their
-    cache does not help, unless ``run_unique`` is false.
+    They are the same on all workers, and prompts of one group have nothing else in common. ``zipf`` chooses
+    the k-th group with a probability proportional to 1/k. Other runs have other texts, so that their cache
+    does not help, unless ``run_unique`` is false.
 
     Raises:
-        SharedPrefixError: a number out of bounds, or no such choice.
+        SharedPrefixError: a number out of range, or an unknown choice.
     """
 
     groups: int = 10
@@ -53,7 +53,7 @@ class SharedPrefix:
             )
 
     def draw(self, rng: np.random.Generator) -> int:
-        """One group, from 0."""
+        """Draw a group, from 0."""
         if self.choice == "uniform":
             return int(rng.integers(self.groups))
         return int(np.searchsorted(_zipf(self.groups), rng.random(), side="right"))
@@ -67,37 +67,41 @@ def _zipf(groups: int) -> NDArray[np.float64]:
 
 
 def parse_shared_prefix(text: str) -> SharedPrefix:
-    """``groups=10 tokens=1000 choice=zipf run_unique=no``; what is left out has its default.
+    """Parse ``groups=10 tokens=1000 choice=zipf run_unique=no``; missing words have their defaults.
 
     Raises:
-        SharedPrefixError: a word that is none of these, or a value out of bounds.
+        SharedPrefixError: an unknown word, or a value out of range.
     """
     names = {field.name for field in fields(SharedPrefix)}
     found: dict[str, int | str | bool] = {}
     for word in text.replace(",", " ").split():
         name, equals, value = word.partition("=")
         if not equals or name not in names:
-            raise SharedPrefixError(f"shared prefix {text!r}: {word!r} is none of {_ALLOWED}, {_EXAMPLE}")
+            raise SharedPrefixError(f"shared prefix {text!r}: {word!r} is not one of {_ALLOWED}, {_EXAMPLE}")
         if name in ("groups", "tokens"):
             if not (value.isascii() and value.isdigit()):
-                raise SharedPrefixError(f"shared prefix {text!r}: {value!r} is no whole number, {_EXAMPLE}")
+                raise SharedPrefixError(
+                    f"shared prefix {text!r}: {value!r} is not a whole number, {_EXAMPLE}"
+                )
             found[name] = int(value[:18])
         elif name == "run_unique":
             if value not in ("yes", "no"):
-                raise SharedPrefixError(f"shared prefix {text!r}: run_unique is yes or no, not {value!r}")
+                raise SharedPrefixError(
+                    f"shared prefix {text!r}: run_unique must be yes or no, got {value!r}"
+                )
             found[name] = value == "yes"
         else:
             found[name] = value
     if not found:
-        raise SharedPrefixError(f"shared prefix {text!r} says nothing; allowed is {_ALLOWED}, {_EXAMPLE}")
+        raise SharedPrefixError(f"shared prefix {text!r} is empty; allowed is {_ALLOWED}, {_EXAMPLE}")
     return SharedPrefix(**found)  # type: ignore[arg-type]  # each value is of its name's type by now
 
 
 class SharedTexts:
-    """The texts of prefix groups and of trace blocks: the same on every worker of a run.
+    """Texts of prefix groups and of trace blocks: the same on every worker of a run.
 
     Args:
-        salt: a text that no other run has, or an empty one for texts that every run of the seed has.
+        salt: a text unique to the run, or empty for texts that depend only on the seed.
     """
 
     def __init__(self, writer: Writer, seed: int, salt: str) -> None:
@@ -107,14 +111,14 @@ class SharedTexts:
         self._text = lru_cache(maxsize=_KEPT)(self._write)
 
     def prefix(self, group: int, tokens: int) -> str:
-        """The prefix of a group, ``tokens`` tokens."""
+        """Prefix of a group, ``tokens`` tokens."""
         return self._text(PREFIX, group, tokens)
 
     def prefix_of_blocks(self, hash_ids: tuple[int, ...], block_tokens: int = 512) -> str:
         """A text in which each id stands for a block of ``block_tokens`` tokens.
 
-        Where two lists begin with the same ids, their texts begin with the same blocks, and differ from
-        there on. A prompt shorter than its blocks together is cut to its length by the writer.
+        If two lists start with the same ids, their texts start with the same blocks, and differ from there
+        on. The writer cuts a prompt that is shorter than its blocks together.
         """
         return " ".join(self._text(BLOCK, number, block_tokens) for number in hash_ids)
 

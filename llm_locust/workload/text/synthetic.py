@@ -1,4 +1,4 @@
-"""Writes synthetic text of an asked length: exactly, by a tokenizer, or about, by words."""
+"""Synthetic text of an asked length: exact, by a tokenizer, or approximate, by words."""
 
 from typing import Protocol
 
@@ -15,20 +15,19 @@ class Writer(Protocol):
     """Makes texts. Equal generators and leads give equal texts."""
 
     def prompt(self, asked: int, rng: np.random.Generator, lead: str = "") -> tuple[str, int | None]:
-        """A prompt's text that begins with ``lead`` (words), and its tokens where they are known.
+        """A prompt's text that starts with ``lead`` (words), and its tokens if they are known.
 
-        A lead that is longer than asked is cut short. An asked length that no text has
-        gives the nearest one.
+        A lead that is longer than asked is cut. If no text has the asked length, the nearest one is returned.
         """
         ...
 
     def passage(self, tokens: int, rng: np.random.Generator, lead: str = "") -> str:
-        """A part of a prompt, of ``tokens`` tokens, that never depends on what was learned."""
+        """A part of a prompt, of ``tokens`` tokens, that never depends on learned counts."""
         ...
 
 
 class AboutWriter:
-    """Takes a word for a token, and learns from the server's counts where it may."""
+    """Counts a word as a token, and learns from the server's counts if enabled."""
 
     def __init__(self, corpus: Corpus, calibration: Calibration) -> None:
         self._corpus = corpus
@@ -42,7 +41,7 @@ class AboutWriter:
 
 
 class ExactWriter:
-    """Has every text counted by the model's tokenizer. Safe to use from several threads."""
+    """Counts every text by the model's tokenizer. Safe to use from several threads."""
 
     def __init__(self, corpus: Corpus, tokenizer: PromptTokenizer, dialect: Dialect) -> None:
         costs = WordCosts.of(tokenizer, corpus)

@@ -1,9 +1,9 @@
-"""A model's own tokenizer: how many tokens a text or a conversation is to the server.
+"""A model's own tokenizer: the tokens that a server counts for a text or a conversation.
 
 A Hugging Face folder (``tokenizer.json``, ``tokenizer_config.json``, ``chat_template.jinja``) or a
-``tokenizer.json`` alone. Special tokens are counted as servers add them: around a bare text
-those that ``tokenizer.json`` puts there (what the configuration says of BOS and EOS is left aside, as
-transformers does), in a conversation only what the template writes.
+``tokenizer.json`` alone. Special tokens are counted as servers add them: around a plain text those that
+``tokenizer.json`` defines (BOS and EOS in the configuration are ignored, as by transformers), in a
+conversation only those that the template writes.
 """
 
 import json
@@ -22,14 +22,14 @@ _TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
 
 
 class TokenizerError(ValueError):
-    """A path without a tokenizer that can be used, or what it cannot count; one line."""
+    """A path without a usable tokenizer, or text that it cannot count; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokenizer:
     """A tokenizer with its chat templates. Make one with :func:`load_tokenizer`.
 
-    Counting lets go of the GIL, so that a thread that counts does not hold up the others.
+    Counting releases the GIL, so that it does not block other threads.
     """
 
     path: str
@@ -38,7 +38,7 @@ class PromptTokenizer:
     tool_template: ChatTemplate | None = field(default=None, compare=False, repr=False)
 
     def count(self, text: str, *, special: bool = False) -> int:
-        """Tokens of ``text``; with ``special`` those too that are put around a completion's prompt."""
+        """Tokens of ``text``; with ``special`` including those added around a completion's prompt."""
         # encode() would hold the GIL: 8 ms for 4,000 tokens.
         return len(self.tokenizer.encode_batch_fast([text], add_special_tokens=special)[0])
 
@@ -48,26 +48,24 @@ class PromptTokenizer:
 
     @property
     def knows_chat(self) -> bool:
-        """There is a chat template, so that :meth:`count_chat` can count."""
+        """Whether there is a chat template, so that :meth:`count_chat` can count."""
         return self.template is not None
 
     def count_chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> int:
-        """Tokens that the model is given for a conversation, the start of its answer included.
+        """Tokens of the model's input for a conversation, including the start of its answer.
 
-        Text parts of one message are put on lines of their own, as servers do for templates
-        that take text.
+        Text parts of one message are put on separate lines, as servers do for templates that take text.
 
         Raises:
-            TokenizerError: no chat template, one that refuses the messages, or a part that is
-                not text.
+            TokenizerError: no chat template, one that rejects the messages, or a part that is not text.
         """
         template = self.tool_template if tools and self.tool_template else self.template
         if template is None:
             raise TokenizerError(
                 f"{self.path!r} has no chat template: expected one in tokenizer_config.json, "
-                "or chat_template.jinja beside it"
+                "or chat_template.jinja next to it"
             )
         try:
             return self.count(template.render([_plain(message) for message in messages], tools))
@@ -89,10 +87,10 @@ def _plain(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def load_tokenizer(path: str | Path) -> PromptTokenizer:
-    """The tokenizer at ``path``.
+    """Load the tokenizer at ``path``.
 
     Raises:
-        TokenizerError: there is none, or one of its files is not what it should be.
+        TokenizerError: there is none, or one of its files is invalid.
     """
     place = Path(path)
     folder = place if place.is_dir() else place.parent
@@ -103,8 +101,8 @@ def load_tokenizer(path: str | Path) -> PromptTokenizer:
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as e:  # the library raises Exception itself
-        raise TokenizerError(f"{file} is no tokenizer: {_line(e)}; {_EXPECTED}") from e
-    # A file may carry its training's bounds: counts would stop at them.
+        raise TokenizerError(f"{file} is not a tokenizer: {_line(e)}; {_EXPECTED}") from e
+    # A file may contain the limits of its training: counts would stop there.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if not place.is_dir():
@@ -139,7 +137,7 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens' texts by name; each stands as a text, or as an object with ``content``."""
+    """Texts of the special tokens by name; each is a text, or an object with ``content``."""
     found = {}
     for name in _TOKEN_NAMES:
         value = config.get(name)
@@ -150,9 +148,9 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The template for conversations, and the one for those with tools where it is another.
+    """Template for conversations, and the one for those with tools if it is different.
 
-    A file of its own goes before what the configuration says.
+    A template file takes precedence over the configuration.
     """
     own = _read(folder / "chat_template.jinja")
     tools = _read(folder / "additional_chat_templates" / "tool_use.jinja")

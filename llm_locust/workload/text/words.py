@@ -1,9 +1,9 @@
-"""The vocabulary of synthetic prompts: 1,024 common English words.
+"""Vocabulary of synthetic prompts: 1,024 common English words.
 
-Each is one token, with a space before it, for seven tokenizers in wide use (Qwen, cl100k,
-Mistral's SentencePiece of 32k and its Tekken, DeepSeek, Claude): n of them joined by spaces
-were n tokens to within 0.1 % at n = 504, and at most 2 tokens more at n = 16. Words that a
-model's safety training might stumble over are left out.
+Each is one token, with a space before it, for seven tokenizers in wide use (Qwen, cl100k, Mistral's
+SentencePiece of 32k and its Tekken, DeepSeek, Claude): n of them joined by spaces were n tokens to within 0.1
+% at n = 504, and at most 2 tokens more at n = 16. Words that could trigger a model's safety training are left
+out.
 """
 
 _TEXT = """
@@ -76,5 +76,5 @@ within without witness wolf woman wood work worker world write writer yard year 
 zero
 """
 
-#: In alphabetical order; a power of two, so that a word carries ten bits.
+#: In alphabetical order; a power of two, so that a word has ten bits.
 WORDS: tuple[str, ...] = tuple(_TEXT.split())

@@ -1,4 +1,4 @@
-"""Recorded workloads: when requests came, how long they were, and what they had in common.
+"""Recorded workloads: times, lengths and common prefixes of requests.
 
 ============ ======================================================================================
 ``azure``    Azure LLM inference, CSV: ``TIMESTAMP,ContextTokens,GeneratedTokens``
@@ -7,7 +7,7 @@
 ``sessions`` JSON lines of this project's own, :mod:`llm_locust.workload.traces.sessions`
 ============ ======================================================================================
 
-Files are read as they are asked for, gzip-compressed ones too, and never held whole.
+Files, also gzip-compressed ones, are read on demand, and are never held in memory as a whole.
 """
 
 from llm_locust.workload.traces.entry import HASH_BLOCK_TOKENS, TraceEntry, TraceError

@@ -1,4 +1,4 @@
-"""Azure LLM inference traces: CSV with one request a line, times as date and time of day."""
+"""Azure LLM inference traces: CSV with one request per line, times as date and time of day."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
-    """The rows of such a file; times to the microsecond, without a zone taken as UTC."""
+    """Rows of such a file; times to the microsecond, UTC without a time zone."""
     return table_rows(path, texts, COLUMNS, (), _row)
 
 
@@ -28,6 +28,6 @@ def _time_ns(text: str) -> int:
         at = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ValueError(
-            f"TIMESTAMP {text[:60]!r} is no time; expected one like 2023-11-16 18:17:03.9799600"
+            f"TIMESTAMP {text[:60]!r} is not a time; expected one like 2023-11-16 18:17:03.9799600"
         ) from None
     return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // _MICROSECOND * 1000

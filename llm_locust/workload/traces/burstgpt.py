@@ -1,4 +1,4 @@
-"""BurstGPT traces: CSV with one request a line, times in seconds."""
+"""BurstGPT traces: CSV with one request per line, times in seconds."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 
 def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
-    """The rows of such a file. Requests that failed are in some, with 0 response tokens."""
+    """Rows of such a file. Some have failed requests, with 0 response tokens."""
     return table_rows(path, texts, COLUMNS, ("Session ID",), _row)
 
 

@@ -14,7 +14,7 @@ _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
 class MooncakeLine(msgspec.Struct, frozen=True):
-    """``timestamp`` in milliseconds. A key that is not here is passed over."""
+    """``timestamp`` in milliseconds. Unknown keys are ignored."""
 
     timestamp: Annotated[float, msgspec.Meta(ge=-MAX_SECONDS * 1000, le=MAX_SECONDS * 1000)]
     input_length: _Tokens
@@ -26,7 +26,7 @@ _DECODER = msgspec.json.Decoder(MooncakeLine)
 
 
 def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
-    """The rows of such a file."""
+    """Rows of such a file."""
     expected = '{"timestamp": MS, "input_length": N, "output_length": N, "hash_ids": [...]}'
     return json_rows(path, texts, _DECODER, _row, expected)
 

@@ -1,4 +1,4 @@
-"""Lines out of a file, rows out of lines; every failure names the file and the line."""
+"""Lines of a file, rows of lines; every error names the file and the line."""
 
 import csv
 import gzip
@@ -13,10 +13,10 @@ import msgspec
 from llm_locust.workload.lengths.tokens import MAX_TOKENS
 from llm_locust.workload.traces.entry import TraceError, TraceRow
 
-#: No line is longer, in bytes: a file without line ends must not fill the memory.
+#: Longest line in bytes: a file without line ends must not fill the memory.
 MAX_LINE = 1 << 20
 
-#: Recorded times are within this many seconds of their epoch.
+#: Largest distance in seconds of recorded times from their epoch.
 MAX_SECONDS = 1e11
 
 _BOM = b"\xef\xbb\xbf"
@@ -26,7 +26,7 @@ S = TypeVar("S")
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of the text file at ``path``, blank ones too; unpacked where it is a gzip file.
+    """Lines of the text file at ``path``, including blank ones; decompressed if it is a gzip file.
 
     Raises:
         TraceError: it cannot be read, is not UTF-8, or has a line of more than :data:`MAX_LINE` bytes.
@@ -58,11 +58,10 @@ def table_rows(
     optional: Sequence[str],
     build: Callable[[int, list[str]], TraceRow],
 ) -> Iterator[TraceRow]:
-    """The rows of a CSV file with a header.
+    """Rows of a CSV file with a header.
 
-    ``build`` gets the line's number and the cells of ``names`` and ``optional``, in that order whatever
-    the file's is; a column of ``optional`` that the file has not is empty. It raises ValueError for a
-    cell that is wrong.
+    ``build`` gets the line's number and the cells of ``names`` and ``optional``, in that order whatever the
+    file's is; a missing column of ``optional`` is empty. It raises ValueError for an invalid cell.
     """
     reader = csv.reader(texts)
     try:
@@ -74,7 +73,7 @@ def table_rows(
                 f"no column {', '.join(map(repr, lacking))} in {_excerpt(','.join(header))}; "
                 f"expected {', '.join(names)}"
             )
-        # The cell past the last one is the empty one of columns that are not there.
+        # The index past the last cell stands for missing columns and is empty.
         wanted = [places.get(plain(name), len(header)) for name in (*names, *optional)]
         for cells in reader:
             if not any(map(str.strip, cells)):
@@ -96,7 +95,7 @@ def json_rows(
     build: Callable[[int, S], TraceRow],
     expected: str,
 ) -> Iterator[TraceRow]:
-    """The rows of JSON lines; ``expected`` says in errors what a line looks like."""
+    """Rows of JSON lines; ``expected`` is the form of a line, for errors."""
     for number, text in enumerate(texts, 1):
         if text.isspace():
             continue
@@ -108,31 +107,31 @@ def json_rows(
 
 
 def plain(name: str) -> str:
-    """A column's name as it is compared: ``Session ID`` and ``session_id`` are the same."""
+    """A column's name for comparison: ``Session ID`` and ``session_id`` are the same."""
     return name.strip().casefold().replace(" ", "").replace("_", "")
 
 
 def tokens(name: str, text: str) -> int:
-    """The token count in a cell of the column ``name``; ``512.0`` is one."""
+    """Token count in a cell of the column ``name``; ``512.0`` is valid."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not (value.is_integer() and 0 <= value <= MAX_TOKENS) or "_" in text:
         raise ValueError(
-            f"{name} {text[:60]!r} is no token count; expected a whole number in 0 .. {MAX_TOKENS:,}"
+            f"{name} {text[:60]!r} is not a token count; expected a whole number in 0 .. {MAX_TOKENS:,}"
         )
     return int(value)
 
 
 def nanoseconds(name: str, text: str) -> int:
-    """The nanoseconds of the seconds in a cell of the column ``name``."""
+    """Nanoseconds of the seconds in a cell of the column ``name``."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not abs(seconds) <= MAX_SECONDS or "_" in text:
-        raise ValueError(f"{name} {text[:60]!r} is no time; expected a number of seconds")
+        raise ValueError(f"{name} {text[:60]!r} is not a time; expected a number of seconds")
     return round(seconds * 1e9)
 
 

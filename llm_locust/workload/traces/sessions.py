@@ -1,4 +1,4 @@
-"""Traces of sessions and agents, in a form of this project's own: JSON lines, one turn each.
+"""Traces of sessions and agents, in this project's own format: JSON lines, one turn each.
 
 .. code-block:: json
 
@@ -10,7 +10,7 @@
 ``at``                        when it was sent, in seconds of any epoch
 ``input_tokens``,             its lengths
 ``output_tokens``
-``after``                     ids of the turns whose answers it needed; they stand before it in time
+``after``                     ids of the turns whose answers it needed; they are earlier in time
 ``gap_s``                     how long the client was idle after the last of them (a person who reads,
                               a tool that runs); 0 if not given
 ``session``                   name of its session; if not given, that of the turns before it, and the
@@ -18,7 +18,7 @@
 ``hash_ids``                  as in a Mooncake trace
 ============================= ==================================================================
 
-All turns that depend on each other are of one session. Any other key is an error.
+All turns that depend on each other belong to one session. Any other key is an error.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ from llm_locust.workload.lengths.tokens import MAX_TOKENS
 from llm_locust.workload.traces.entry import TraceError, TraceRow
 from llm_locust.workload.traces.reading import MAX_SECONDS, json_rows
 
-#: Turns that are remembered, so that later ones can refer to them.
+#: Most turns remembered, so that later ones can refer to them.
 MEMORY = 100_000
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
@@ -53,7 +53,7 @@ _DECODER = msgspec.json.Decoder(SessionLine)
 
 
 def rows(path: Path, texts: Iterable[str]) -> Iterator[TraceRow]:
-    """The rows of such a file, each by itself: see :func:`linked`."""
+    """Rows of such a file, independently of each other: see :func:`linked`."""
     expected = (
         '{"id": ID, "at": SECONDS, "input_tokens": N, "output_tokens": N, "after": [ID, ...], "gap_s": S}'
     )
@@ -75,7 +75,7 @@ def _row(number: int, line: SessionLine) -> TraceRow:
 
 
 class _Known(NamedTuple):
-    """What later turns need to know of one."""
+    """Facts of a turn for later turns."""
 
     line: int
     at_ns: int
@@ -84,13 +84,13 @@ class _Known(NamedTuple):
 
 
 def linked(path: Path, ordered: Iterable[TraceRow], start_s: float) -> Iterator[TraceRow]:
-    """Rows in order of time, each with its session and its turn, the references checked.
+    """Rows in order of time, each with its session and its turn, with checked references.
 
-    No turn waits for one before ``start_s``, counted from the first row: it is no part of the replay.
+    Turns do not wait for one before ``start_s``, counted from the first row: it is not part of the replay.
 
     Raises:
-        TraceError: an id that comes twice, a reference to none of the last :data:`MEMORY` turns,
-            or turns of several sessions that depend on each other.
+        TraceError: a repeated id, a reference to none of the last :data:`MEMORY` turns, or turns of several
+            sessions that depend on each other.
     """
     known: OrderedDict[str, _Known] = OrderedDict()
     start_ns: int | None = None
@@ -122,7 +122,7 @@ def _turn_before(path: Path, row: TraceRow, id_: str, known: Mapping[str, _Known
 
 
 def _session(path: Path, row: TraceRow, before: Iterable[_Known]) -> str:
-    """The session of a turn and of all that it waits for."""
+    """Session of a turn and of all that it waits for."""
     named = {b.session for b in before} | ({row.session} if row.session else set())
     if len(named) > 1:
         raise TraceError(

@@ -1,4 +1,4 @@
-"""A trace as something to replay: in order, cut, stretched, and divided over the workers."""
+"""A trace for replay: sorted, cut, stretched, and divided among the workers."""
 
 import heapq
 import math
@@ -13,7 +13,7 @@ from llm_locust.workload.traces import azure, burstgpt, mooncake, sessions
 from llm_locust.workload.traces.entry import TraceEntry, TraceError, TraceRow
 from llm_locust.workload.traces.reading import lines, plain
 
-#: A line may stand this many lines after its place in time.
+#: How many lines a line may be away from its position in time.
 WINDOW = 4096
 
 #: Name -> reader of each format.
@@ -27,7 +27,7 @@ FORMATS: dict[str, Callable[[Path, Iterable[str]], Iterator[TraceRow]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
-    """What a trace asks for: ``span_s`` is from its slice's first request to the last one, scaled."""
+    """Totals of a trace: ``span_s`` is from its slice's first request to the last one, scaled."""
 
     entries: int
     span_s: float
@@ -36,18 +36,18 @@ class TraceFacts:
 
     @property
     def rate(self) -> float:
-        """Mean requests/s, from the first request to the last; NaN for less than two times."""
+        """Mean requests/s, from the first request to the last; NaN for fewer than two different times."""
         return (self.entries - 1) / self.span_s if self.span_s > 0 else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """A slice of a trace file. Iterating reads the file anew, each time; :func:`open_trace` makes one.
+    """A slice of a trace file. Each iteration reads the file again; :func:`open_trace` makes one.
 
-    ``scale`` stretches all times: 2 is twice as slow, at half the rate. ``start_s`` and ``end_s``
-    cut before that, in recorded seconds after the file's first request, ``end_s`` itself excluded.
+    ``scale`` stretches all times: 2 is twice as slow, at half the rate. ``start_s`` and ``end_s`` cut before
+    that, in recorded seconds after the file's first request, ``end_s`` itself excluded.
 
-    Iterating raises TraceError at a line that is wrong.
+    Iterating raises TraceError at an invalid line.
     """
 
     path: Path
@@ -61,7 +61,7 @@ class Trace:
         return (self._entry(k, at_s, row) for k, at_s, row in self._slice())
 
     def share(self, worker_index: int, worker_count: int) -> Iterator[TraceEntry]:
-        """Worker i of W has the requests k = i, i + W ..., and those of every W-th session, whole.
+        """Requests k = i, i + W ... for worker i of W, and those of every W-th session, whole.
 
         Sessions are divided by a hash of their names: about equally.
         """
@@ -71,7 +71,7 @@ class Trace:
                 yield self._entry(k, at_s, row)
 
     def facts(self) -> TraceFacts:
-        """Counted over the whole slice, which also checks every line of it."""
+        """Count the whole slice, which also checks every line of it."""
         entries, first_s, last_s, inputs, outputs = 0, 0.0, 0.0, 0, 0
         for k, at_s, row in self._slice():
             first_s = first_s if k else at_s
@@ -122,15 +122,15 @@ def open_trace(
     end_s: float | None = None,
     rate: float | None = None,
 ) -> Trace:
-    """The trace in the file at ``path``, checked as far as its first request.
+    """Open the trace in the file at ``path``, and check it up to its first request.
 
     Args:
-        format: one of :data:`FORMATS`; by default what the first line looks like.
-        scale, start_s, end_s: as :class:`Trace` has them.
-        rate: mean requests/s that the slice is stretched to; in place of ``scale``. Reads the file once.
+        format: one of :data:`FORMATS`; by default according to the first line.
+        scale, start_s, end_s: as for :class:`Trace`.
+        rate: mean requests/s that the slice is stretched to, instead of ``scale``. Reads the file once.
 
     Raises:
-        TraceError: no such file or format, arguments out of bounds, a wrong line, or no request.
+        TraceError: no such file or format, arguments out of range, an invalid line, or no request.
     """
     name = f"trace {str(path)!r}"
     if not (math.isfinite(scale) and scale > 0):
@@ -157,7 +157,7 @@ def _scale(name: str, facts: TraceFacts, rate: float) -> float:
         raise TraceError(f"{name}: rate {rate:g} is not above 0 requests/s")
     if math.isnan(facts.rate):
         raise TraceError(
-            f"{name}: all its requests ({facts.entries}) are at one time: there is no rate to scale"
+            f"{name}: all its requests ({facts.entries}) have the same time: there is no rate to scale"
         )
     return facts.rate / rate
 
@@ -174,7 +174,7 @@ def _format(path: Path, asked: str | None) -> str:
     found = _of_object(first) if first.lstrip().startswith("{") else _of_header(first)
     if found is None:
         raise TraceError(
-            f"{path}:{number}: {first.strip()[:60]!r} starts no format known; allowed are {allowed}"
+            f"{path}:{number}: {first.strip()[:60]!r} is the start of no known format; allowed are {allowed}"
         )
     return found
 
@@ -194,7 +194,7 @@ def _of_header(text: str) -> str | None:
 
 
 def _ascending(path: Path, rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
-    """The rows in order of time, as far as :data:`WINDOW` lines of them show it."""
+    """Rows in order of time, if at most :data:`WINDOW` lines out of place."""
     waiting: list[TraceRow] = []
     given: TraceRow | None = None
     for row in rows:

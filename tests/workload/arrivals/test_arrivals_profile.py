@@ -162,8 +162,8 @@ def test_a_later_change_replaces_an_earlier_one_that_was_still_to_come() -> None
     [
         ((), "starts at 0 s"),
         ((Segment(1.0, 5.0),), "starts at 0 s"),
-        ((Segment(0.0, 5.0, slope=1.0),), "its last rate holds"),
-        ((Segment(0.0, 5.0), Segment(0.0, 6.0)), "at 0 s stands after one at 0 s"),
+        ((Segment(0.0, 5.0, slope=1.0),), "its last rate has no end"),
+        ((Segment(0.0, 5.0), Segment(0.0, 6.0)), "at 0 s follows one at 0 s"),
         ((Segment(0.0, -1.0),), "falls below 0"),
         ((Segment(0.0, 5.0, slope=-1.0), Segment(6.0, 0.0)), "falls below 0"),
         ((Segment(0.0, 5.0, amplitude=6.0),), "amplitude 6 is not in 0 .. 5"),

@@ -143,12 +143,12 @@ def test_a_wrong_text_is_answered_in_one_line_with_the_value(text: str, said: st
     [
         ("", "has no row"),
         ("input,output\n", "has no row"),
-        ("input\n10\nten\n", ":3: 'ten' is no length"),
-        ("10\n0\n", ":2: '0' is no length"),
-        ("10\n2.5\n", ":2: '2.5' is no length"),
+        ("input\n10\nten\n", ":3: 'ten' is not a length"),
+        ("10\n0\n", ":2: '0' is not a length"),
+        ("10\n2.5\n", ":2: '2.5' is not a length"),
         ("10,2\n\n10\n", ":3: 1 columns, 2 in the rows before"),
         ("10,2,3\n", ":1: 3 columns; expected an input length"),
-        ("10,\n", ":1: '' is no length"),
+        ("10,\n", ":1: '' is not a length"),
     ],
 )
 def test_a_wrong_file_is_answered_with_its_line(tmp_path: Path, content: str, said: str) -> None:
@@ -185,10 +185,10 @@ def test_a_parquet_file_has_pairs_or_one_column_of_whole_numbers(tmp_path: Path,
     [
         ({"a": [1], "b": [2], "c": [3]}, "3 columns (a, b, c); expected one column of lengths, or two"),
         ({"a": ["ten"]}, "column 'a' is of type string; expected one column"),
-        ({"a": [1, None]}, "row 2 of column 'a': 'None' is no length; expected a whole number"),
-        ({"a": [5], "b": [0]}, "row 1 of column 'b': '0' is no length"),
-        ({"a": [1.0, 2.5]}, "row 2 of column 'a': '2.5' is no length"),
-        ({"a": [10_000_001]}, "'10000001' is no length"),
+        ({"a": [1, None]}, "row 2 of column 'a': 'None' is not a length; expected a whole number"),
+        ({"a": [5], "b": [0]}, "row 1 of column 'b': '0' is not a length"),
+        ({"a": [1.0, 2.5]}, "row 2 of column 'a': '2.5' is not a length"),
+        ({"a": [10_000_001]}, "'10000001' is not a length"),
         ({"a": pa.array([], pa.int32())}, "has no row; expected one or two lengths a row"),
     ],
 )

@@ -35,15 +35,15 @@ def test_a_text_says_what_it_wants_and_leaves_the_rest() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "says nothing; allowed is groups=N"),
-        ("ten", "'ten' is none of groups=N tokens=N"),
-        ("group=3", "'group=3' is none of"),
+        ("", "is empty; allowed is groups=N"),
+        ("ten", "'ten' is not one of groups=N tokens=N"),
+        ("group=3", "'group=3' is not one of"),
         ("groups=0", "groups 0 is not in 1 .. 1,000,000"),
-        ("groups=-1", "'-1' is no whole number"),
+        ("groups=-1", "'-1' is not a whole number"),
         ("tokens=99999999999999999999999", "tokens 999999999999999999 is not in 1"),
-        ("tokens=1.5", "'1.5' is no whole number"),
+        ("tokens=1.5", "'1.5' is not a whole number"),
         ("choice=random", "no choice 'random'; there are uniform, zipf"),
-        ("run_unique=maybe", "run_unique is yes or no, not 'maybe'"),
+        ("run_unique=maybe", "run_unique must be yes or no, got 'maybe'"),
     ],
 )
 def test_a_wrong_text_is_answered_in_one_line_with_the_value(text: str, said: str) -> None:

@@ -141,7 +141,7 @@ def write_latin(folder: Path) -> None:
     [
         (lambda folder: None, "model' does not exist; expected a Hugging Face folder with tokenizer.json"),
         (write_nothing, "tokenizer.json' does not exist; expected a Hugging Face folder"),
-        (write_broken_tokenizer, "tokenizer.json is no tokenizer: EOF"),
+        (write_broken_tokenizer, "tokenizer.json is not a tokenizer: EOF"),
         (write_broken_config, "tokenizer_config.json is not JSON: Expecting"),
         (write_list_config, "tokenizer_config.json: expected a JSON object"),
         (write_broken_template, "line 2 of the chat template: "),

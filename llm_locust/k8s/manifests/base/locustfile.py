@@ -1,4 +1,4 @@
-"""What --scenario says: its classes of requests, in a closed or an open loop."""
+"""Requests of --scenario: its classes, in a closed or an open loop."""
 
 from llm_locust import ScenarioUser
 
