@@ -1,6 +1,5 @@
 """What the chaos tests share: the load, the events to wait for, and a run that something happened to."""
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -12,7 +11,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Any
 
-from swarm_process import PATIENCE_S, Process, Result, Simulation, wait_until
+from swarm_process import Process, Result, Simulation, wait_until
 
 from llm_locust.store import FRAMES_FILE, index_frames
 
@@ -79,15 +78,10 @@ class Merged:
 def merge(out: Path, *sources: Path, options: tuple[str, ...] = ()) -> Merged:
     """Run ``llm-locust merge`` on run directories and spools."""
     command = [sys.executable, "-m", "llm_locust", "merge", *map(str, sources), "--out", str(out), *options]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env=os.environ | {"COLUMNS": "200"},
-    )
-    return Merged(done.returncode, done.stdout, done.stderr, out)
+    process = Process(command, out.parent, stdout=f"{out.name}.out")
+    code = process.exit_code()
+    process.end()
+    return Merged(code, process.stdout, process.stderr, out)
 
 
 def unrecorded(truth: dict[str, dict[str, Any]], rows: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
