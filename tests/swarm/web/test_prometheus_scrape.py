@@ -89,6 +89,7 @@ class Scraped:
     p95_s: float
     counted: float
     rules: list[dict[str, Any]]
+    late: bool  # the client called itself invalid on the way, as it may on a busy machine
     result: Result
 
 
@@ -114,9 +115,10 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Scraped:
         p95_s = server.value("histogram_quantile(0.95, sum by (le) (llm_locust_ttft_seconds_bucket))")
         counted = server.value(count)
         rules = [rule for group in server.api("rules")["groups"] for rule in group["rules"]]
+        late = server.value('max_over_time(llm_locust_client_verdict{verdict="invalid"}[5m])') == 1
         process.signal(SIGTERM)
         process.exit_code()
-        return Scraped(p95_s, counted, rules, Result.read(folder / "run"))
+        return Scraped(p95_s, counted, rules, late, Result.read(folder / "run"))
 
 
 def test_the_p95_of_promql_is_within_a_bucket_of_that_of_the_records(scraped: Scraped) -> None:
@@ -130,4 +132,7 @@ def test_the_p95_of_promql_is_within_a_bucket_of_that_of_the_records(scraped: Sc
 def test_every_rule_is_evaluated_and_none_alerts_without_a_reason(scraped: Scraped) -> None:
     assert len(scraped.rules) == 9
     assert {rule["health"] for rule in scraped.rules} == {"ok"}
-    assert {rule["state"] for rule in scraped.rules if rule["type"] == "alerting"} == {"inactive"}
+    alerting = [rule for rule in scraped.rules if rule["type"] == "alerting"]
+    assert alerting
+    active = {rule["name"] for rule in alerting if rule["state"] != "inactive"}
+    assert active <= ({"LlmLocustClientInvalid"} if scraped.late else set())
