@@ -68,7 +68,7 @@ ACCESS = (
     ),
     Option(
         "--header-env",
-        "request header whose value is in an environment variable of each process (repeatable)",
+        "request header whose value each process reads from an environment variable (repeatable)",
         parse_header_env,
         "K=NAME",
         kind="list",

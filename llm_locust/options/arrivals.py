@@ -140,7 +140,7 @@ LOAD = (
     ),
     Option(
         "--num-requests",
-        "end the run when exactly N requests were sent by all workers together",
+        "end the run after exactly N requests from all workers together",
         parse_count,
         "N",
         form=forms.WHOLE,

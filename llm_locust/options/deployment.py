@@ -92,7 +92,7 @@ def patience_s(settings: DeploymentSettings) -> float | None:
 DEPLOYMENT = (
     Option(
         "--targets",
-        "send requests straight to these instead of -H, commas between (repeatable); "
+        "send requests directly to these instead of -H, commas between (repeatable); "
         "dns+http://service:8000 stands for all addresses of a name",
         parse_urls,
         "URLS",
@@ -122,7 +122,7 @@ DEPLOYMENT = (
     ),
     Option(
         "--ready-timeout",
-        "wait so long for every target, replica and address of the host to answer /health and a "
+        "wait this long for every target, replica and address of the host to answer /health and a "
         "request of one token (default 60s where --targets, --replica-url or --expect-replicas is given)",
         parse_time,
         "TIME",

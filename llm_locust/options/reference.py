@@ -9,7 +9,7 @@ from llm_locust.options.table import OPTIONS
 
 _HEAD = """# Options
 
-All options of a load test besides Locust's own. `make docs` writes this page from the rows in
+All options of a load test, in addition to Locust's own. `make docs` writes this page from the rows in
 `llm_locust/options/`.
 
 The command line wins over the environment, the environment over the [scenario](scenario.md), the scenario

@@ -18,10 +18,10 @@ def parse_note(text: str) -> str:
 PRICES = tuple(
     Option(flag, meaning, parse_price, metavar, form=forms.NUMBER)
     for flag, metavar, meaning in (
-        ("--gpu-hour-cost", "COST", "what one GPU costs an hour, for the cost of requests and tokens"),
-        ("--gpus", "N", "how many GPUs serve"),
-        ("--input-token-price", "COST", "of an API, for a million input tokens"),
-        ("--output-token-price", "COST", "of an API, for a million output tokens"),
+        ("--gpu-hour-cost", "COST", "cost of one GPU per hour, for the cost of requests and tokens"),
+        ("--gpus", "N", "number of serving GPUs"),
+        ("--input-token-price", "COST", "an API's price per million input tokens"),
+        ("--output-token-price", "COST", "an API's price per million output tokens"),
     )
 )
 
@@ -35,7 +35,7 @@ REPORT = (
     ),
     Option(
         "--rolling-summary",
-        "in a soak: every so often a report of what has come so far, in so-far/ of the run directory",
+        "for a soak: interval between reports of the results so far, in so-far/ of the run directory",
         parse_time,
         "TIME",
         form=forms.TIME,
@@ -43,7 +43,7 @@ REPORT = (
     ),
     Option(
         "--metrics-port",
-        "serve /metrics for Prometheus on a port of its own",
+        "serve /metrics for Prometheus on its own port",
         metavar="N",
         kind="whole",
         record=None,
@@ -55,10 +55,10 @@ REPORT = (
         default="127.0.0.1",
         record=None,
     ),
-    Option("--gpu-type", "the GPU that serves, as h100: for MFU and MBU", gpu_named, "NAME"),
+    Option("--gpu-type", "type of the serving GPUs, such as h100, for MFU and MBU", gpu_named, "NAME"),
     Option(
         "--model-shape",
-        "the model that is served, as in examples/models; with --gpu-type and --gpus",
+        "the model being served, as in examples/models; with --gpu-type and --gpus",
         read_shape,
         "FILE",
         kind="path",

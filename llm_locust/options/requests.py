@@ -58,14 +58,14 @@ REQUESTS = (
     Option("--dataset-order", "of the dataset's lines (default sequential)", choices=ORDERS),
     Option(
         "--tokenizer",
-        "Hugging Face folder or tokenizer.json: prompts then have exactly the asked lengths, and "
-        "answers whose usage the server does not tell are counted by it",
+        "Hugging Face folder or tokenizer.json: prompts then have exactly the requested lengths, and "
+        "answers whose usage the server does not report are counted by it",
         metavar="PATH",
         kind="path",
     ),
     Option(
         "--shared-prefix",
-        'beginnings that many prompts share: "groups=10 tokens=1000 choice=uniform|zipf run_unique=yes|no"',
+        'prefixes shared by many prompts: "groups=10 tokens=1000 choice=uniform|zipf run_unique=yes|no"',
         parse_shared_prefix,
         "P",
         scope="classes",

@@ -35,7 +35,7 @@ RUN = (
     Option(
         "--gate",
         'limits for the run, such as "goodput>=0.95 p99_ttft<800ms output_tps>2000"; '
-        "a broken one gives exit code 1",
+        "a failed one gives exit code 1",
         parse_gates,
         "GATES",
         form=forms.GATES,
@@ -44,7 +44,7 @@ RUN = (
     ),
     Option(
         "--warmup",
-        "left out of the measured window, such as 30s (default 0s)",
+        "excluded from the measured window, such as 30s (default 0s)",
         parse_time,
         "TIME",
         default="0s",
@@ -73,7 +73,7 @@ RUN = (
     Option(
         "--swarm-secret-env",
         "environment variable of master and workers that holds the run's secret, 16 characters or more: "
-        "who does not know it takes no part in the run, and is sent none of its options (default: none; "
+        "processes without it cannot join the run and get none of its options (default: none; "
         "--processes makes its own)",
         metavar="NAME",
         scope=None,  # each process's own: workers show theirs before they are sent a scenario
@@ -89,7 +89,7 @@ RUN = (
     ),
     Option(
         "--max-answer",
-        "most bytes of one answer; a larger one is broken off, and invalid (default 64MiB)",
+        "maximum size of one answer; a larger one is cut off, and invalid (default 64MiB)",
         parse_size,
         "SIZE",
         default="64MiB",
@@ -97,8 +97,7 @@ RUN = (
     ),
     Option(
         "--drain",
-        "how long requests under way are waited for once the load has ended; 0 cuts them at once "
-        "(default 60s)",
+        "how long to wait for requests in flight when the load ends; 0 cuts them immediately (default 60s)",
         parse_time,
         "TIME",
         default="60s",
@@ -107,7 +106,7 @@ RUN = (
     ),
     Option(
         "--flush-timeout",
-        "how long the workers' last records are waited for (default 30s)",
+        "how long to wait for the workers' last records (default 30s)",
         parse_time,
         "TIME",
         default="30s",
@@ -116,7 +115,7 @@ RUN = (
     ),
     Option(
         "--replica-header",
-        "response header that names the replica (repeatable; common ones are known)",
+        "response header that names the replica (repeatable; common ones are recognised)",
         metavar="NAME",
         kind="list",
         is_load=False,

@@ -9,7 +9,7 @@ DEFAULT_WEB_HOST = "127.0.0.1"
 WEB = (
     Option(
         "--allow-host",
-        "a host that the web UI's form may name, beside those of the command line, the scenario and the "
+        "another host for the web UI's form, besides those of the command line, the scenario and the "
         "locustfile: load and keys go to no other (repeatable)",
         Target.parse,
         "URL",
@@ -19,7 +19,7 @@ WEB = (
     ),
     Option(
         "--web-name",
-        "host name under which the web UI is reached, such as an ingress's, beside addresses and "
+        "host name under which the web UI is reached, such as an ingress's, besides addresses and "
         "localhost; other names are then refused (repeatable)",
         metavar="NAME",
         kind="list",
