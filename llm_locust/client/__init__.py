@@ -1,1 +1,1 @@
-"""Streaming HTTP/1.1 transport: sockets, TLS, time stamps. The only room that uses gevent's loop."""
+"""One call to a server: sent, read, decoded, recorded. ``http`` has the connections and their clocks."""

@@ -1,1 +1,1 @@
-"""Options of a load test: their types, their checks, and the settings made of them."""
+"""Options of a load test: their rows and checks, the settings made of them, the rules that stop a run."""

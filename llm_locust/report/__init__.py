@@ -1,1 +1,1 @@
-"""Formatting only: one summary as text for a terminal, a pull request, a spreadsheet."""
+"""Reports of runs and comparisons: read, analysed, and written as text, pages and files of other programs."""

@@ -1,4 +1,1 @@
-"""Locust users, options and the path of records from workers to the run directory.
-
-The only room that imports Locust.
-"""
+"""Everything that runs in a Locust process: users, delivery of records, live numbers, roles, the web UI."""

@@ -1,1 +1,1 @@
-"""Bytes in, values out: what an inference server says. No IO, no clock, no Locust."""
+"""Requests to an inference server and its answers, as bytes and as values. No IO, no clock, no Locust."""

@@ -1,1 +1,1 @@
-"""Selection of requests by an expression."""
+"""Selection of the requests of a report: by an expression, from several runs, apart from first tries."""

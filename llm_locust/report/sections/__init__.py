@@ -1,1 +1,1 @@
-"""Sections of a report, before any format: one module a section."""
+"""Sections of a report, before any format: one module per subject, which may have several sections."""

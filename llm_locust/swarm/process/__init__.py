@@ -1,1 +1,1 @@
-"""Services of one Locust process: event loop, clocks, signals, children."""
+"""Services of one Locust process: event loop, health, signals, children, log."""

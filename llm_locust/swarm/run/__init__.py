@@ -1,1 +1,1 @@
-"""One run in the process that owns its directory: its preparation, its workers, its end."""
+"""One run in the process that owns its directory: its checks before the load, its workers, its end."""
