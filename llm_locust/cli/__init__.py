@@ -1,1 +1,1 @@
-"""The ``llm-locust`` command: one module per subcommand; ``main`` has the parser, ``merge`` and ``options``."""
+"""The ``llm-locust`` command: one module per subcommand, except ``merge`` and ``options`` in ``main``."""
