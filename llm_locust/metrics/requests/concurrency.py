@@ -1,4 +1,4 @@
-"""How many requests are between sent and ended."""
+"""Number of requests between sent and ended."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ _SLICE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """The times [sent, ended) of requests, each sorted on its own: all that counting needs."""
+    """Times [sent, ended) of requests, each sorted separately: all that counting needs."""
 
     starts_s: Floats
     ends_s: Floats
 
     @classmethod
     def of(cls, c: Times, rows: Rows | None = None) -> "Spans":
-        """Those of ``rows`` (all without it) that were sent, whatever became of them."""
+        """Spans of the ``rows`` (default: all) that were sent, whatever their outcome."""
         sent_s = c.sent_s if rows is None else c.sent_s[rows]
         ended_s = c.ended_s if rows is None else c.ended_s[rows]
         lasts = ended_s > sent_s  # not so without sent, nor where the clock was set back
@@ -30,7 +30,7 @@ class Spans:
         return np.diff(time) / np.diff(edges_s)
 
     def peak(self, start_s: float, end_s: float) -> int:
-        """The most at one time in [start, end). One that ends does not meet one sent at that instant."""
+        """Maximum in [start, end). A request that ends does not overlap one sent at the same time."""
         most = 0
         for first in range(0, int(np.searchsorted(self.starts_s, end_s)), _SLICE):
             inside = self.starts_s[first : first + _SLICE]
@@ -42,7 +42,7 @@ class Spans:
 
 
 def _elapsed(times_s: Floats, edges_s: Floats) -> Floats:
-    """Sum over all times before each edge of edge − time."""
+    """Sum of edge − time over all times before each edge."""
     before = np.searchsorted(times_s, edges_s)
     total = np.zeros(len(times_s) + 1)
     np.cumsum(times_s, out=total[1:])

@@ -1,7 +1,7 @@
-"""What is known of a request that was given up before its end: how long it had already taken.
+"""Lower bounds for requests that were given up before their end: the time they had taken.
 
-The run's end cuts requests that are under way, a user whose patience is over leaves, and a time-out passes.
-Either way the request would have taken longer: its durations are right-censored, neither known nor absent.
+The run's end cuts requests in flight, a user loses patience and leaves, or a timeout expires. In each case
+the request would have taken longer: its durations are right-censored, neither known nor absent.
 """
 
 from collections.abc import Mapping
@@ -22,21 +22,22 @@ MeasuredFrom = Literal["scheduled", "sent"]
 
 
 def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> Floats:
-    """The least that a latency of each request that was given up can be, in seconds; shape (rows,).
+    """Lower bound of a latency for each request that was given up, in seconds; shape (rows,).
 
-    That is ttft or ttfo itself where that token had come. Otherwise it is the time until the request was
-    given up, e2el's too: an answer that is not complete has its last token still to come. The tpot is at
-    least (ended − sent − ttft) / (m − 1), m being the most tokens that the answer may have: those that were
-    asked for, or one more than have come where these are more or not known. A request that was given up
-    before it was sent counts from started in place of sent: it waited for a server that took no connection.
+    It is ttft or ttfo itself if that token had arrived. Otherwise it is the time until the request was given
+    up, which also bounds e2el: the last token of an incomplete answer is still to come. The tpot is at least
+    (ended − sent − ttft) / (m − 1), where m is the greatest number of tokens that the answer may have: those
+    that were asked for, or one more than have arrived, if these are more or the former is unknown. A request
+    that was given up before it was sent counts from started instead of sent: it waited for a server that
+    accepted no connection.
 
     Args:
         metric: one that an SLO may have, or that has an end.
-        measured_from: where ttft, ttfo and e2el begin.
+        measured_from: start of ttft, ttfo and e2el.
 
     Returns:
-        NaN for requests that were not given up, and where nothing is known: of tpot, before the first
-        token; of ttft and ttfo, where nothing is streamed.
+        NaN for requests that were not given up, and where nothing is known: for tpot, before the first token;
+            for ttft and ttfo, without streaming.
     """
     row = LATENCY[metric]
     if row.end is None:
@@ -53,12 +54,12 @@ def at_least(c: Columns, metric: str, measured_from: MeasuredFrom = "sent") -> F
 
 
 def begun_s(c: Columns) -> Floats:
-    """When each request was sent, or started where it never was, in seconds."""
+    """Time at which each request was sent, or started if it never was, in seconds."""
     return np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
 
 
 def _begun_s(c: Columns, row: LatencyMetric, measured_from: MeasuredFrom) -> Floats:
-    """When a latency begins for each request, in seconds."""
+    """Start of a latency for each request, in seconds."""
     begin = Begin(measured_from) if row.begins_as_told else row.begin
     return {Begin.SCHEDULED: c.scheduled_s, Begin.STARTED: c.started_s, Begin.SENT: begun_s(c)}[begin]
 
@@ -68,20 +69,20 @@ def _came(c: Columns, end: End) -> Floats:
 
 
 def most_gaps(c: Columns) -> Floats:
-    """The most gaps between tokens that an answer that is not complete may have in the end."""
+    """Greatest number of gaps between tokens that an incomplete answer may finally have."""
     return np.fmax(c.asked_output_tokens - 1, np.maximum(c.paced_tokens, 1))
 
 
 def is_open(c: Columns, end: End) -> Mask:
-    """The requests that were given up before an event that latencies wait for."""
+    """Requests that were given up before an event that latencies wait for."""
     return c.given_up if end is End.LAST_TOKEN else c.given_up & c.streamed & np.isnan(_came(c, end))
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """One latency of all requests: what it was, or for those that were given up its lower bound.
+    """One latency of all requests: its value, or its lower bound for those that were given up.
 
-    ``open`` marks the latter; ``bounds_s`` is None for a latency that is of ok requests alone.
+    ``open`` marks the latter; ``bounds_s`` is None for a latency of ok requests only.
     """
 
     c: Columns
@@ -91,16 +92,15 @@ class Samples:
 
     @classmethod
     def of(cls, c: Columns, values: Mapping[str, Floats], metric: str) -> "Samples":
-        """``values`` has the latencies as :func:`~llm_locust.metrics.requests.latency.per_request` gives
-        them.
-        """
+        """Samples of a metric; ``values`` are the latencies from
+        :func:`~llm_locust.metrics.requests.latency.per_request`."""
         end = LATENCY[metric].end
         if end is None or not c.given_up.any():
             return cls(c, values[metric], None, None)
         return cls(c, values[metric], at_least(c, metric), is_open(c, end))
 
     def durations(self, population: Population, order: Order | None = None) -> Durations:
-        """Those of a population: of its ok requests, and of those that were given up.
+        """Durations of a population: of its ok requests, and of those that were given up.
 
         Args:
             order: of all requests of the population, for the course of the durations.
@@ -108,10 +108,10 @@ class Samples:
         return self._durations(population, population.given_up(self.c), order)
 
     def adjusted(self, population: Population, plain: Durations, order: Order) -> Durations:
-        """The same with +∞ for each failed request, those that timed out among them.
+        """The same with +∞ for each failed request, including timeouts.
 
         Args:
-            plain: what :meth:`durations` gives for the population.
+            plain: result of :meth:`durations` for the population.
         """
         if self.c.timed_out[population.failed].any():
             plain = self._durations(population, population.cancelled, order)
@@ -149,9 +149,9 @@ class Samples:
 
 
 def with_unsent(found: Durations, metric: str, unsent: int) -> Durations:
-    """The same durations of a metric among those of requests that were due and never sent.
+    """The same durations of a metric together with those of requests that were due and never sent.
 
-    How long these would have waited is not known: they leave open what they could move.
+    How long these would have waited is unknown: they leave open whatever they could change.
     """
     if not unsent or not LATENCY[metric].is_from_scheduled:
         return found
@@ -159,9 +159,9 @@ def with_unsent(found: Durations, metric: str, unsent: int) -> Durations:
 
 
 def with_stuck(found: Durations, lasted_s: Floats) -> Durations:
-    """The same durations among those of requests that had lasted so long when they were given up.
+    """The same durations together with those of requests that had taken this long when they were given up.
 
-    These are in them because they were long: they leave open what they could move.
+    They are included because they were long: they leave open whatever they could change.
     """
     if not len(lasted_s):
         return found

@@ -1,9 +1,9 @@
-"""The gaps of a run summed up in cells of its time: what the intervals of ITL are made of.
+"""Gaps of a run summed up in cells of its time, for the confidence intervals of ITL.
 
-Gaps share the engine's steps with those of other requests, and those of one request follow each other. A
-request's gaps are in the cell in which it was scheduled; that neighbouring cells share steps is seen by the
-bootstrap's blocks. Each cell counts its gaps in bins whose width grows with them, 256 between each power of
-two nanoseconds and the next, because the limits that will be asked for are known only when all is read.
+Requests share the engine's steps, and so do their gaps; gaps of one request are consecutive. A request's gaps
+are in the cell in which it was scheduled; the bootstrap's blocks account for steps shared by neighbouring
+cells. Each cell counts its gaps in bins whose width grows with the gap, 256 between each power of two
+nanoseconds and the next, because the limits are known only when everything has been read.
 """
 
 from collections.abc import Sequence
@@ -41,9 +41,9 @@ class GapCourse:
         return np.asarray(self._sums_ns * 1e-9, dtype=np.float64)
 
     def at_most(self, limits: Floats) -> Floats:
-        """The gaps in each cell up to that edge of the limit's bin which more nearly parts them as it does.
+        """Gaps in each cell up to the edge of the limit's bin that splits them more nearly as the limit does.
 
-        Of the edges one that has gaps at both sides is taken, where there is one.
+        An edge with gaps on both sides is preferred.
         """
         below = np.cumsum(self.table, axis=1, dtype=np.int64)
         below = np.hstack([np.zeros((len(below), 1), np.int64), below])
@@ -54,7 +54,7 @@ class GapCourse:
         return found
 
     def _edge(self, limit_ns: float, whole: _Integers) -> int:
-        """The number of bins that a limit has below it."""
+        """Number of bins below a limit."""
         bin_ = int(_bins(np.array([limit_ns]))[0])
         lower = min(max(bin_ - self.first, 0), self.table.shape[1])
         upper = min(lower + 1, self.table.shape[1])
@@ -64,12 +64,12 @@ class GapCourse:
         return int(min(parting or [upper], key=lambda edge: abs(float(whole[edge] - wanted))))
 
     def add(self, gaps_ns: Rows, rows_gaps: Rows, cell_of: Rows) -> None:
-        """The gaps of some requests.
+        """Add the gaps of some requests.
 
         Args:
-            gaps_ns: of all, one request after the other.
-            rows_gaps: how many gaps each request has.
-            cell_of: the cell of each, none is -1.
+            gaps_ns: of all, request by request.
+            rows_gaps: number of gaps of each request.
+            cell_of: cell of each request, -1 for none.
         """
         if not len(gaps_ns):
             return
@@ -84,7 +84,7 @@ class GapCourse:
         np.add.at(self._sums_ns, cell_of, sums)
 
     def merge(self, other: "GapCourse") -> None:
-        """Add the gaps of another one, which has as many cells."""
+        """Add the gaps of another course with the same number of cells."""
         width = other.table.shape[1]
         if width:
             self._cover(other.first, other.first + width)
@@ -93,7 +93,7 @@ class GapCourse:
             self._sums_ns += other._sums_ns
 
     def _cover(self, first: int, last: int) -> None:
-        """Make place for bins ``first`` up to before ``last``."""
+        """Make room for bins from ``first`` to before ``last``."""
         cells, width = self.table.shape
         if not width:
             self.first, self.table = first, np.zeros((cells, last - first), np.int64)
@@ -105,7 +105,7 @@ class GapCourse:
 
 
 def joined(courses: Sequence[GapCourse]) -> GapCourse | None:
-    """One of all gaps; None of none."""
+    """Sum of all courses; None for none."""
     if not courses:
         return None
     whole = GapCourse(len(courses[0].counts))

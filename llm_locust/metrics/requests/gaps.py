@@ -1,6 +1,6 @@
-"""The inter-token latencies of a run, pooled part by part: as they are, or counted where too many.
+"""Inter-token latencies of a run, pooled part by part: exact, or counted if there are too many.
 
-A gap is *unknown* where one of its two events may have come earlier than its stamp by more than
+A gap is *unknown* if one of its two events may have arrived earlier than its stamp by more than
 :data:`UNKNOWN_NS` and more than :data:`UNKNOWN_OF_MEAN` of the mean gap of its request: the client was late,
 and read several packets with the stamp of the last one. Unknown gaps are counted, and are in no latency.
 """
@@ -31,10 +31,10 @@ WIDE_OF_TTFT = 0.05
 
 
 class PooledGaps:
-    """The gaps of the requests of each (name, class), and of any of these together.
+    """Gaps of the requests of each (name, class), and of any combination of these.
 
-    Up to ``exact`` gaps in all each one is kept; beyond it all are in histograms. Which of the two
-    depends on their number alone, not on the parts in which they came.
+    Up to ``exact`` gaps in total each one is kept; beyond that all are in histograms. The choice depends only
+    on their number, not on the parts in which they were added.
     """
 
     def __init__(self, exact: int | None = None) -> None:
@@ -48,16 +48,16 @@ class PooledGaps:
 
     @property
     def relative_error(self) -> float:
-        """Of a percentile at most; 0 where every gap was kept. Mean, std, min and max are exact."""
+        """Greatest relative error of a percentile; 0 if every gap was kept. Mean, std and ends are exact."""
         return RELATIVE_ERROR if self._n > self._exact else 0.0
 
     @property
     def known(self) -> int:
-        """How many gaps were put in."""
+        """Number of gaps added."""
         return self._n
 
     def add(self, c: Part, rows: Rows, cells: Cells | None = None) -> None:
-        """Those of ``rows`` that have gaps; ``cells`` are those of all of ``c``, for their course."""
+        """Add those of ``rows`` that have gaps; ``cells`` are those of all of ``c``, for their course."""
         having = rows[c.streamed[rows] & (c.events[rows] > 1)]
         width = len(c.slo_class.names)
         pairs = c.name.codes[having].astype(np.int64) * width + c.slo_class.codes[having]
@@ -72,7 +72,7 @@ class PooledGaps:
                 self._put(key, gaps_ns)
 
     def ascending(self, name: str | None = None, slo_class: str | None = None) -> Floats | Histogram:
-        """The gaps in seconds, of one name or one class where given, in ascending order."""
+        """Gaps in seconds, optionally of one name or one class, in ascending order."""
 
         def asked(key: tuple[str, str]) -> bool:
             return name in (None, key[0]) and slo_class in (None, key[1])
@@ -93,7 +93,7 @@ class PooledGaps:
         return np.sort(np.concatenate([gaps, others_s]))
 
     def course(self, name: str | None = None, slo_class: str | None = None) -> GapCourse | None:
-        """Of the same gaps; None where there is none, or where cells were not told."""
+        """Course of the same gaps; None if there is none, or without cells."""
         keys = [key for key in self._keys if name in (None, key[0]) and slo_class in (None, key[1])]
         if not all(key in self._courses for key in keys):
             return None
@@ -120,10 +120,10 @@ class PooledGaps:
 
 
 def known_gaps(c: Part, rows: Rows) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """The known gaps of ``rows``, each of two events at least, some MiB at a time.
+    """Known gaps of ``rows``, each with at least two events, some MiB at a time.
 
     Yields:
-        Consecutive rows, their gaps in nanoseconds, and how many each of them has.
+        Consecutive rows, their gaps in nanoseconds, and the number of gaps of each.
     """
     for part, lists in pieces(c.arrivals, rows):
         gaps_ns = _between(lists, np.diff(lists.values))
@@ -137,9 +137,9 @@ def known_gaps(c: Part, rows: Rows) -> Iterator[tuple[Rows, Rows, Rows]]:
 
 
 def unknown_gaps(c: Part, rows: Rows, lists: Ragged) -> Mask | None:
-    """Which gaps of ``lists``, the arrivals of ``rows``, are unknown; None where every event is exact.
+    """Mask of the unknown gaps of ``lists``, the arrivals of ``rows``; None if every event is exact.
 
-    Each row has one event at least.
+    Each row has at least one event.
     """
     events = lengths(lists)
     late = c.early.offsets[rows + 1] - c.early.offsets[rows] == events
@@ -156,13 +156,13 @@ def unknown_gaps(c: Part, rows: Rows, lists: Ragged) -> Mask | None:
 
 
 def _between(lists: Ragged, pairs: Rows) -> Rows:
-    """Of what each two neighbours have, what two events of one list have."""
+    """Values between events of one list, selected from those between all neighbours."""
     return np.delete(pairs, lists.offsets[1:-1] - 1)
 
 
 def first_token_wide(c: Columns) -> Mask:
-    """Whether the first token may have come earlier than its stamp by more than 1 ms and 5 % of the TTFT.
+    """Whether the first token may have arrived earlier than its stamp by more than 1 ms and 5 % of the TTFT.
 
-    Its read was late and took later packets too, and the stamp is that of the last one.
+    Its read was late and included later packets, and the stamp is that of the last one.
     """
     return c.first_early_s > np.maximum(WIDE_S, WIDE_OF_TTFT * c.first_event_s)

@@ -1,4 +1,4 @@
-"""Which requests were good, and how many of all that were asked for."""
+"""Good requests, and their share of all that were asked for."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ _LAST = np.finfo(np.float64).max
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The run's SLO, and those of classes that have their own instead."""
+    """The run's SLO, and those of classes with their own."""
 
     slo: Slo
     of_class: Mapping[str, Slo] = field(default_factory=dict)
@@ -49,16 +49,16 @@ class Limits:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All that have a limit somewhere, in the order of :data:`SLO_METRICS`."""
+        """All metrics with a limit, in the order of :data:`SLO_METRICS`."""
         every = [self.slo, *self.of_class.values()]
         return tuple(metric for metric in SLO_METRICS if any(metric in slo.limits for slo in every))
 
     def of(self, label: str) -> Slo:
-        """The SLO of a class."""
+        """SLO of a class."""
         return self.of_class.get(label, self.slo)
 
     def per_request(self, classes: Labels, metric: str) -> Floats:
-        """The limit of each request in seconds; infinite where it has none."""
+        """Limit of each request in seconds; infinite without one."""
         of_code = [*map(self.of, classes.names), self.slo]  # -1: no class
         return np.array([slo.limits.get(metric, np.inf) for slo in of_code], dtype=np.float64)[classes.codes]
 
@@ -67,12 +67,12 @@ class Limits:
 class Judgement:
     """Each request against its SLO; arrays of shape (rows,).
 
-    ``judged`` marks the requests that are good or bad: those that ended ok, failed, or were cancelled when
-    they had already broken a limit. ``limited[metric]`` marks those that are held against that limit: they
-    have it, and ended ok, failed, or were cancelled when they had broken it. ``held[metric]`` marks those
-    of them that ended ok and kept it (and the ok ones without such a limit), ``good`` those that kept all.
-    ``unjudged[metric]`` marks those that have the limit and ended ok, but cannot be held against it.
-    ``first_failed`` is the index of what broke first among :attr:`causes`, -1 for good and not judged.
+    ``judged`` marks the requests that are good or bad: those that ended ok, failed, or were cancelled after
+    they had broken a limit. ``limited[metric]`` marks those that this limit applies to: they have it, and
+    ended ok, failed, or were cancelled after they had broken it. ``held[metric]`` marks those of them that
+    ended ok and met it (and the ok ones without such a limit), ``good`` those that met all.
+    ``unjudged[metric]`` marks those that have the limit and ended ok, but cannot be compared with it.
+    ``first_failed`` is the index of what broke first in :attr:`causes`, -1 for good and not judged.
     """
 
     limits: Limits
@@ -85,17 +85,17 @@ class Judgement:
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """What ``first_failed`` has indices of."""
+        """Causes that ``first_failed`` refers to by index."""
         return (*self.held, OUTCOME, ABANDONED)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Requests that were not scheduled in the window by any record, and were not good.
+    """Requests that no record shows as scheduled in the window, and that were not good.
 
-    ``lost`` and ``unsent`` ones have no record: of the latter it is known that they were due and were never
-    sent. ``stuck`` ones were scheduled before the window and hung in it, see
-    :mod:`llm_locust.metrics.sections.stuck`. None where it is not known how many of the run's belong here.
+    ``lost`` and ``unsent`` ones have no record: the latter were due and never sent. ``stuck`` ones were
+    scheduled before the window and hung in it, see :mod:`llm_locust.metrics.sections.stuck`. None if it is
+    unknown how many of the run's belong here.
     """
 
     lost: int | None = 0
@@ -108,16 +108,16 @@ class Missing:
 
 
 def judge(c: Columns, values: Mapping[str, Floats], limits: Limits, measured_from: MeasuredFrom) -> Judgement:
-    """Hold every request against the SLO of its class.
+    """Judge every request by the SLO of its class.
 
     Args:
-        values: what :func:`~llm_locust.metrics.requests.latency.per_request` gave for ``c``.
-        measured_from: where ttft, ttfo and e2el begin.
+        values: result of :func:`~llm_locust.metrics.requests.latency.per_request` for ``c``.
+        measured_from: start of ttft, ttfo and e2el.
 
-    A metric that is not defined breaks its limit, but for tpot. An answer of fewer than two tokens has no
-    pace to break. Of more tokens that came at one time the pace is not known: such an answer is judged by
-    its other limits, and breaks this one where it has no other. A cancelled request has broken a limit when
-    its metric is above it for certain: see :func:`~llm_locust.metrics.requests.cut.at_least`.
+    An undefined metric breaks its limit, except tpot. An answer with fewer than two tokens has no pace to
+    break. The pace of several tokens that arrived at the same time is unknown: such an answer is judged by
+    its other limits, and breaks this one if it has no other. A cancelled request has broken a limit if its
+    metric is certainly above it: see :func:`~llm_locust.metrics.requests.cut.at_least`.
     """
     ok, cancelled = c.ok, c.cancelled
     held, limited, unjudged, broken_at_s = {}, {}, {}, []
@@ -158,19 +158,19 @@ def goodput(
 ) -> dict[str, Any]:
     """Shares of the requests that were scheduled in a window.
 
-    ``slo`` is in milliseconds: what all of the population is held against; where its classes differ, the
-    run's, and ``slo_by_class`` has those of each. ``attainment`` is for each limit the share, of those in
-    ``judged``, the denominator, that have it and can be judged by it, that ended ok and held it.
-    ``not_judged`` counts those that cannot. ``first_failed`` counts, for the requests that were not good,
-    which limit broke first in time, ``outcome`` standing for those that failed, ``abandoned`` for those whose
-    user left when a limit had passed, ``lost`` and ``unsent`` for those without a record, ``stuck`` for those
-    from before the window; the counts and the good ones add up to ``judged``.
+    ``slo`` is in milliseconds: the limits of the whole population; if its classes differ, the run's, and
+    ``slo_by_class`` has those of each. ``attainment`` is for each limit the share of requests that ended ok
+    and met it; the denominator are those in ``judged`` that have it and can be judged by it. ``not_judged``
+    counts those that cannot. ``first_failed`` counts, for the requests that were not good, which limit broke
+    first in time, ``outcome`` for those that failed, ``abandoned`` for those whose user left after a limit
+    was exceeded, ``lost`` and ``unsent`` for those without a record, ``stuck`` for those from before the
+    window; the counts and the good ones add up to ``judged``.
 
     Args:
-        judgement: None where no SLO was given: nothing is good or bad then, all values are None.
+        judgement: None without an SLO: nothing is good or bad then, all values are None.
         scheduled: those of any outcome; see :class:`Judgement` for which of them are judged. Shares are None
             without any and without a missing one.
-        missing: these held no limit. What is not known of them is in no share, and has no key in
+        missing: these met no limit. What is unknown of them is in no share, and has no key in
             ``first_failed``.
     """
     if judgement is None:
@@ -200,10 +200,10 @@ def goodput(
 
 
 def good_rates(judgement: Judgement | None, credits: Credits, rows: Rows) -> dict[str, Any]:
-    """Good requests that ended in the window, whenever they were scheduled, and good requests' tokens that
+    """Good requests that ended in the window, whenever they were scheduled, and tokens of good requests that
     arrived in it, per second.
 
-    They are a part of what :func:`~llm_locust.metrics.requests.throughput.throughput` has of the same
+    They are a part of the result of :func:`~llm_locust.metrics.requests.throughput.throughput` for the same
     ``rows``, which are all requests and not those scheduled in the window.
     """
     seconds = credits.window.seconds
@@ -218,7 +218,7 @@ def good_rates(judgement: Judgement | None, credits: Credits, rows: Rows) -> dic
 
 
 def _limits(limits: Limits, classes: Labels, judged: Rows) -> dict[str, Any]:
-    """The keys ``slo`` and ``slo_by_class``."""
+    """Keys ``slo`` and ``slo_by_class``."""
     found = {classes.names[code] for code in np.unique(classes.codes[judged]).tolist() if code >= 0}
     slos = {label: limits.of(label).limits for label in sorted(found)}
     alike = len({tuple(slo.items()) for slo in slos.values()}) == 1
@@ -253,9 +253,9 @@ def _measured(values: Mapping[str, Floats], metric: str, measured_from: Measured
 def _moment_s(
     c: Columns, values: Mapping[str, Floats], metric: str, limit_s: Floats, measured_from: MeasuredFrom
 ) -> Floats:
-    """When a limit breaks, in seconds after sent.
+    """Time at which a limit breaks, in seconds after sent.
 
-    A bound on an end breaks as it passes; tpot when the answer takes longer than its n tokens may.
+    A limit on an end breaks as it passes; tpot when the answer takes longer than its n tokens may.
     """
     if metric == "tpot":
         gaps = np.where(c.cancelled, most_gaps(c), c.paced_tokens - 1)

@@ -1,4 +1,4 @@
-"""How sure goodput is: the intervals of its ratio and its rates."""
+"""Confidence intervals of goodput: of its ratio and its rates."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,12 +28,13 @@ RATES = ("requests_per_s", "output_tokens_per_s")
 def goodput_intervals(m: Measured, scheduled: Rows, rows: Rows, missing: int = 0) -> dict[str, Any]:
     """``ci95`` of ratio, requests_per_s and output_tokens_per_s, and ``n_effective`` of the ratio.
 
-    None where the data cannot tell, and all of it where there is no SLO.
+    None if the data are not sufficient; all None without an SLO.
 
     Args:
-        scheduled: the requests that the ratio is of, before they are judged.
-        rows: those that the rates are of.
-        missing: requests without a record; they are spread over all cells, for nobody knows their places.
+        scheduled: requests of the ratio, before they are judged.
+        rows: requests of the rates.
+        missing: requests without a record; they are spread over all cells, because their positions are
+            unknown.
     """
     ends: dict[str, Ends | None] = dict.fromkeys(("ratio", *RATES))
     worth = None
@@ -52,10 +53,10 @@ def goodput_intervals(m: Measured, scheduled: Rows, rows: Rows, missing: int = 0
 
 
 def ratio_worth(c: Columns, judged: Rows, hits: Floats, missing: int = 0) -> Worth | None:
-    """What a share of ``judged`` is worth, ``hits`` being 1 for each that it counts.
+    """Effective sample size of a share of ``judged``, where ``hits`` is 1 for each that counts.
 
-    Where nearly all are hits, or nearly none, it is worth no more than the mean E2EL of the ok ones: requests
-    that are slow together fail together.
+    If nearly all are hits, or nearly none, it is at most that of the mean E2EL of the ok ones: requests that
+    are slow together fail together.
     """
     order = order_cells(c, judged)
     counts = np.diff(order.bounds).astype(np.float64)

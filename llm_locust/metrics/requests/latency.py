@@ -1,4 +1,4 @@
-"""The latencies of requests, and the figures of many. Their formulas are in the catalogue."""
+"""Latencies of requests, and their figures. The catalogue has the formulas."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,22 +21,22 @@ from llm_locust.metrics.window import Population
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """The inter-token latencies of requests: request i has ``values_s[offsets[i]:offsets[i + 1]]``."""
+    """Inter-token latencies of requests: request i has ``values_s[offsets[i]:offsets[i + 1]]``."""
 
     offsets: NDArray[np.int64]
     values_s: Floats
 
 
 def user_tps(c: Columns) -> Floats:
-    """1 / tpot: the tokens/s that one user sees."""
+    """1 / tpot: the tokens/s for one user."""
     return np.reciprocal(tpot(c))
 
 
 def chars_per_s(c: Columns) -> Floats:
     """Characters of the answer × (1 − 1/events) / (e2el − ttft): the pace without a tokenizer.
 
-    Each event carries as many characters, and those of the first have no gap before them. Not defined for
-    fewer than two events, nor where all came at once.
+    Each event counts as the same number of characters, and those of the first have no gap before them.
+    Undefined for fewer than two events, and if all arrived at once.
     """
     spent = c.last_event_s - ttft(c)
     with np.errstate(divide="ignore"):
@@ -66,7 +66,7 @@ def itl(c: Part, rows: Rows | None = None) -> Gaps:
 class PerRequest(Mapping[str, Floats]):
     """Every latency of the catalogue that is one number a request (all but ``itl``).
 
-    Each is computed anew when it is asked for: all of them would take more memory than the columns.
+    Each is computed on every access: all of them would take more memory than the columns.
     """
 
     columns: Columns
@@ -96,7 +96,7 @@ def summarise_latency(
 
     Returns:
         n, mean, std, min, p50, p75, p90, p95, p99, p99_9 (or ``places``), max, ci95, n_effective, beyond,
-        censored and at_least, as :func:`~llm_locust.metrics.stats.censoring.summarise` has them.
+        censored and at_least, as from :func:`~llm_locust.metrics.stats.censoring.summarise`.
     """
     found = Durations.of(values_s, failed=failed)
     return summarise(replace(found, course=in_order(values_s, failed)), 1e3, places)
@@ -104,11 +104,11 @@ def summarise_latency(
 
 @dataclass(frozen=True, slots=True)
 class Measurable:
-    """Whose latencies a table is of, and their gaps.
+    """A population of a table, and its gaps.
 
-    ``order`` is that of all of the population. ``failed_over_time`` are how many failed in each cell of the
-    gaps' course. ``unsent`` more were due and never sent.
-    ``stuck_s`` gives the lower bounds of a metric of requests from before the window that hung in it.
+    ``order`` is that of all of the population. ``failed_over_time`` counts the failures in each cell of the
+    gaps' course. ``unsent`` further requests were due and never sent. ``stuck_s`` returns the lower bounds of
+    a metric for requests from before the window that hung in it.
     """
 
     population: Population
@@ -157,7 +157,7 @@ def adjusted_gaps(found: Durations, population: Population, failed_over_time: Fl
     average ok one.
 
     Args:
-        failed_over_time: how many failed in each cell of the gaps' course.
+        failed_over_time: number of failures in each cell of the gaps' course.
     """
     failed, gaps = len(population.failed), len(found.observed)
     infinite = round(failed * gaps / len(population.ok)) if gaps else failed
@@ -171,10 +171,10 @@ def latency_figures(
     places: Mapping[str, float],
     stuck_s: Sequence[Callable[[str], Floats]] | None = None,
 ) -> list[dict[str, dict[str, Any]]]:
-    """The plain figures of some metrics other than itl, for each population.
+    """Plain figures of some metrics other than itl, for each population.
 
     Args:
-        stuck_s: of each population, as :class:`Measurable` has it; without it there are none.
+        stuck_s: of each population, as in :class:`Measurable`; default: none.
     """
     bounds_s = stuck_s or [lambda _: np.empty(0)] * len(populations)
     found: list[dict[str, dict[str, Any]]] = [{} for _ in populations]

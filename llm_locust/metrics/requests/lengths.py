@@ -1,4 +1,4 @@
-"""How near prompts came to the length that was asked for."""
+"""Error of prompt lengths against the lengths that were asked for."""
 
 from typing import Any
 

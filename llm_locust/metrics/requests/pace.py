@@ -1,4 +1,4 @@
-"""Whether tokens came in time for somebody who reads along."""
+"""Share of tokens that arrived in time for a person who reads along."""
 
 from typing import Any
 
@@ -16,15 +16,11 @@ _LATEST_NS = 1 << 40
 
 
 def on_time_ratio(c: Part, rows: Rows, ttft_limit_s: float, tpot_limit_s: float) -> Floats:
-    """The share of each request's tokens that came by their deadline, shape (len(rows),).
+    """Share of each request's tokens that arrived by their deadline, shape (len(rows),).
 
-    Token k is due at sent + TTFT limit + k × TPOT limit; when one is late, the deadlines behind it
-    count from its arrival. With more tokens than events, the n tokens are spread over the events
-    evenly, and only the first of an event can be late: those behind it are due later and came with
-    it. NaN where no token event is known.
-
-    A reader's slack at token k is a_k − k × TPOT limit. A miss sets the clock back to exactly that
-    slack, so that a token is late when its slack is above the TTFT limit and above all before it.
+    Token k is due at sent + TTFT limit + k × TPOT limit. If one is late, later deadlines count from its
+    arrival. With more tokens than events, the n tokens are spread evenly over the events, and only the first
+    of an event can be late: the others are due later and arrived with it. NaN if no token event is known.
     """
     out = np.full(len(rows), np.nan)
     usable = c.streamed & (c.events > 0) & (c.event_tokens > 0)
