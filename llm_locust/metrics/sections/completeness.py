@@ -1,8 +1,8 @@
-"""Is everything that was sent in the run, and if not: what is missing, and at which worker?
+"""Completeness of a run: whether every request that was sent is in it, and what is missing, by worker.
 
-A request is *lost* when it was sent, as far as is known, and the run has no record of it: it was
-under way when its worker was last heard, or its record did not come. A worker counts as unrecorded
-what it announced and what it had under way, less what came of it; see
+A request is *lost* if it was sent, as far as is known, and the run has no record of it: it was in flight when
+its worker last reported, or its record was not received. The unrecorded requests of a worker are those that
+it announced and those in flight, less those received; see
 :attr:`~llm_locust.core.manifest.WorkerFacts.unrecorded`.
 """
 
@@ -15,22 +15,21 @@ from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFac
 
 
 def requests_lost(manifest: Manifest, rows: int) -> int:
-    """Requests of the whole run without a record: at the workers, or of which the master had one and
-    which are not among the ``rows`` that the run has."""
+    """Requests of the whole run without a record: lost at the workers, or received but not in ``rows``."""
     return manifest.records_lost + max(0, manifest.records_received - rows)
 
 
 def requests_unsent(manifest: Manifest, warmup_s: float) -> int:
     """Requests of a schedule that were due after the warm-up, and were never sent.
 
-    Of those in the run's own warm-up the moment is not known: where less is left out, all of them count.
+    For those in the run's own warm-up the time is unknown: if less is left out, all of them count.
     """
     shorter = warmup_s < manifest.warmup_s
     return sum(w.unsent - (0 if shorter else w.unsent_warmup) for w in manifest.workers)
 
 
 def unsent_by_class(manifest: Manifest, warmup_s: float) -> dict[str, int] | None:
-    """The same by the class that they were of; None where that is not known of all of them."""
+    """The same by class; None if the class of some is unknown."""
     counts: Counter[str] = Counter()
     for worker in manifest.workers:
         counts.update(worker.unsent_by_class)
@@ -38,15 +37,15 @@ def unsent_by_class(manifest: Manifest, warmup_s: float) -> dict[str, int] | Non
 
 
 def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
-    """What came of what was announced, over all workers and for each one, by their index.
+    """Announced and received records, over all workers and for each one, by index.
 
     ``missing`` has each worker that lacks records, ``lost`` each lost one. ``in_flight_lost`` are the
-    requests that the lost workers had under way; they are among ``records_lost``. ``held_back`` are those
-    that ``--max-in-flight`` made wait, ``unsent`` those that were due and still waited when the load ended:
-    these were never sent, and no record of them is missing. A run of fewer ``rows`` than the master
-    received is not complete, nor one of which a worker has ``faults``: what makes its count of records
-    doubtful. ``messages_dropped`` are those that did not fit or came from nobody that is known,
-    ``messages_dropped_by`` by sender and kind.
+    requests that the lost workers had in flight; they are among ``records_lost``. ``held_back`` are those
+    that ``--max-in-flight`` delayed, ``unsent`` those that were due and still waited when the load ended:
+    these were never sent, and no record of them is missing. A run of fewer ``rows`` than the master received
+    is not complete, nor one of which a worker has ``faults``: what makes its count of records doubtful.
+    ``messages_dropped`` are invalid ones and those of unknown senders, ``messages_dropped_by`` by sender and
+    kind.
     """
     workers = sorted(manifest.workers, key=lambda w: (w.index, w.id))
     return {
@@ -79,12 +78,12 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
 
 
 def largest(values: Iterable[float | None]) -> float | None:
-    """The largest value that is known; None without any."""
+    """Largest known value; None without any."""
     return max((v for v in map(known, values) if v is not None), default=None)
 
 
 def known(value: float | None) -> float | None:
-    """The value, and None for one that is not a finite number."""
+    """The value, or None if it is not a finite number."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -113,7 +112,7 @@ def _worker(worker: WorkerFacts, manifest: Manifest) -> dict[str, Any]:
 
 
 def _state(worker: WorkerFacts, manifest: Manifest) -> str:
-    """What became of it; until the last record is in, one that is neither lost nor gone is running."""
+    """State of a worker; until the last record is in, one that is neither lost nor gone is running."""
     if worker.lost:
         return "lost"
     if worker.left:

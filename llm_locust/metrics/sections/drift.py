@@ -1,10 +1,10 @@
-"""Did a long run get slower, or worse, with the hours?
+"""Drift: whether a long run gets slower, or worse, with time.
 
 The window is cut into equal bins of a minute or more and of 100 requests or more, at most 60. A line is
 fitted to the values of the bins by least squares; its slope is the drift per hour. Bins of minutes carry
-little of what binds one request to the next, and the interval is widened by the correlation that is left
-between them (:mod:`llm_locust.metrics.stats.trend`). What wanders more slowly than a thirtieth of the window
-cannot be told from a drift.
+little of the dependence between successive requests, and the interval is widened by the correlation that is
+left between them (:mod:`llm_locust.metrics.stats.trend`). Fluctuations slower than a thirtieth of the window
+cannot be distinguished from a drift.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,14 +55,14 @@ def drift(
     of ``at_start`` (``relative_per_hour``), the ``correlation`` of successive bins beside the line, and how
     many ``bins`` had a value. ``found`` names those whose 99.8 % interval excludes 0.
 
-    ``client_rss_mib`` has the same of each process's memory, over all of its time in the run; None where
-    no process has told of it often enough.
+    ``client_rss_mib`` has the same of each process's memory, over all of its time in the run; None if no
+    process has reported it often enough.
 
     Args:
         rss_mib: of each process, pairs of seconds and MiB.
 
     Returns:
-        With ``reason`` why not, and None for all else, where the window is too short or has too few requests.
+        If the window is too short or has too few requests, ``reason`` says so and all else is None.
     """
     judged = population.judged
     bins = min(MOST_BINS, int(window.seconds // BIN_S), len(judged) // BIN_REQUESTS)
@@ -87,7 +87,7 @@ def drift(
 
 
 def memory_of(manifest: Manifest) -> dict[str, list[list[float]]]:
-    """The memory of each process of a run over time: the master's, and the workers' by their ids."""
+    """Memory of each process of a run over time: the master's, and the workers' by id."""
     nodes = {"master": manifest.master, **{worker.id: worker.health for worker in manifest.workers}}
     return {name: health.rss_mib for name, health in nodes.items() if health.rss_mib}
 
@@ -128,7 +128,7 @@ def _told(trend: Trend, hours: float, series: Floats) -> dict[str, Any]:
 def _series(
     c: Columns, population: Population, judgement: Judgement | None, edges: Floats
 ) -> dict[str, Floats]:
-    """Each measure in every bin, of the requests scheduled in it; NaN where it is not defined."""
+    """Each measure in every bin, for the requests scheduled in it; NaN if undefined."""
     ok, judged, scheduled = population.ok, population.judged, population.all
     asked = _counts(c, judged, edges)
     failed = _counts(c, population.failed, edges)
@@ -160,7 +160,7 @@ def _tokens_per_s(c: Columns, edges: Floats, seconds: Floats) -> Floats:
     """Output tokens per second of each bin.
 
     The tokens of an answer are spread evenly from its first event to its last. For bins of minutes that is as
-    good as each event at its own time, of which only its part of the run is ever in memory.
+    accurate as each event at its own time, of which only one part of the run is in memory at a time.
     """
     begun = prefilled_s(c)
     over = np.where(c.events > 0, c.sent_s + c.last_event_s, c.ended_s)

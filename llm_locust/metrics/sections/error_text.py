@@ -1,4 +1,4 @@
-"""Error texts without what differs from case to case, so that failures of one kind read alike."""
+"""Error texts without the details that differ between cases, so that failures of one kind are equal."""
 
 import re
 import string
@@ -68,13 +68,13 @@ _NUMBERS = re.compile(f"{_NUMBER}(?:, ?{_NUMBER})+")
 
 @lru_cache(_CACHED_TEXTS)
 def fold(text: str) -> str:
-    """The kind of an error text: the text, placeholders standing for what differs from case to case.
+    """Kind of an error text: the text with placeholders for details that differ between cases.
 
-    ``<id>`` stands for UUIDs, hexadecimal numbers and words of eight characters or more that mix letters
-    and digits; ``<addr>`` for an IP address with its port; ``<n>`` for a number, a list of numbers or a
-    duration with its unit; ``?<query>`` for the query of a URL. Up to three digits stay in a name
-    (``gpt-4o``, ``/v1``) and as a code (``HTTP 503``, ``Errno 111``). A terminal's colours are left out.
-    A folded text is its own kind; it has :data:`LONGEST` characters at most, and ends with ``…`` if cut.
+    ``<id>`` stands for UUIDs, hexadecimal numbers and words of eight characters or more that mix letters and
+    digits; ``<addr>`` for an IP address with its port; ``<n>`` for a number, a list of numbers or a duration
+    with its unit; ``?<query>`` for the query of a URL. Up to three digits stay in a name (``gpt-4o``,
+    ``/v1``) and as a code (``HTTP 503``, ``Errno 111``). A terminal's colours are left out. A folded text is
+    its own kind; it has :data:`LONGEST` characters at most, and ends with ``…`` if cut.
     """
     folded = _bounded(text)
     # What is left beside a placeholder may be something else than it was: once more, until nothing is.
@@ -84,14 +84,14 @@ def fold(text: str) -> str:
 
 
 class ErrorKinds:
-    """The kinds of error texts met so far, of which at most ``limit`` are told apart."""
+    """Kinds of error texts so far; at most ``limit`` are kept apart."""
 
     def __init__(self, limit: int = 100) -> None:
         self._limit = limit
         self._kinds: set[str] = set()
 
     def of(self, text: str) -> str:
-        """The text's kind (see :func:`fold`), or one name for all that were met after the limit."""
+        """Kind of a text (see :func:`fold`), or one common name for all that are new after the limit."""
         kind = fold(text)
         if kind not in self._kinds:
             if len(self._kinds) >= self._limit:
@@ -101,7 +101,7 @@ class ErrorKinds:
 
 
 def _bounded(text: str) -> str:
-    """At most LONGEST characters. A word that is cut through may be a part of an id: it is left out."""
+    """At most LONGEST characters. A word that is cut may be a part of an id: it is left out."""
     if len(text) < LONGEST:
         return text
     return text[: LONGEST - 1].rstrip(_WORD_CHARACTERS) + "…"

@@ -1,4 +1,4 @@
-"""The failed requests by what went wrong, and wall times as text."""
+"""Failed requests by cause, and wall times as text."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,11 +22,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def failures(c: Columns, failed: Rows) -> list[ErrorKind]:
     """The requests ``failed`` by (outcome, status, message), most frequent first.
 
-    ``message`` is the error text without what differs from case to case
-    (:func:`~llm_locust.metrics.sections.error_text.fold`), ``example`` the text of the first such request as
-    it was; of several at one time, the one that sorts first. ``first`` and ``last`` are when such requests
-    ended. Beyond :data:`MOST_KINDS` kinds one entry with the outcome ``other`` counts the rest, so that
-    the counts add up to all failures.
+    ``message`` is the error text without details that differ between cases
+    (:func:`~llm_locust.metrics.sections.error_text.fold`), ``example`` the unchanged text of the first such
+    request; of several at one time, the one that sorts first. ``first`` and ``last`` are when such requests
+    ended. Beyond :data:`MOST_KINDS` kinds one entry with the outcome ``other`` counts the rest, so that the
+    counts add up to all failures.
     """
     kinds = _kinds(c, failed)
     order = sorted(range(len(kinds.names)), key=lambda k: (-kinds.counts[k], *_sortable(kinds.names[k])))
@@ -83,7 +83,7 @@ def _kinds(c: Columns, failed: Rows) -> _Kinds:
 
 
 def _messages(error: Labels, failed: Rows) -> tuple[Rows, list[str]]:
-    """The folded texts, each once, and for each failed request the index of its own; -1 without one."""
+    """Folded texts, each once, and for each failed request the index of its text; -1 without one."""
     codes = error.codes[failed]
     messages: dict[str, int] = {}
     folded = np.full(len(error.names) + 1, -1, dtype=np.int64)  # the last one is that of code -1
@@ -93,7 +93,7 @@ def _messages(error: Labels, failed: Rows) -> tuple[Rows, list[str]]:
 
 
 def _examples(c: Columns, failed: Rows, kinds: _Kinds, wanted: set[int]) -> dict[int, str]:
-    """For each kind that has texts, the least text among those of its first time."""
+    """For each kind with texts, the least text among those of its first time."""
     at_first = np.flatnonzero(c.ended_s[failed] == kinds.first_s[kinds.of])
     examples: dict[int, str] = {}
     for kind, code in zip(kinds.of[at_first].tolist(), c.error.codes[failed[at_first]].tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""What a run did to its servers beside the load: waited for them, emptied their caches, profiled them."""
+"""Requests of a run to its servers besides the load: readiness, cache resets, profiling."""
 
 from itertools import groupby
 
@@ -11,11 +11,12 @@ _START, _STOP = "/start_profile", "/stop_profile"
 
 
 def interventions(manifest: Manifest, window: Window) -> Interventions:
-    """Of the run; ``profiled_s`` are the seconds of the window in which a replica's profiler ran.
+    """Interventions of the run; ``profiled_s`` are the seconds of the window in which a replica's profiler
+    ran.
 
     ``calls`` are in order of time, those of one path and moment together: ``at_s`` seconds after the run's
-    start, ``asked`` replicas, ``done`` of them, ``failed`` with the status or what kept them. ``ready_s`` is
-    how long the ``replicas_ready`` were waited for before the load, None where nobody asked for that.
+    start, ``asked`` replicas, ``done`` of them, ``failed`` with the status or the error. ``ready_s`` is how
+    long the ``replicas_ready`` were waited for before the load, None if that was not requested.
     """
     by_moment = groupby(manifest.server_calls, key=lambda call: (call.at_ns, call.path))
     return Interventions(
@@ -42,7 +43,7 @@ def _moment(manifest: Manifest, calls: list[ServerCall]) -> CallToServers:
 
 
 def _profiled_s(manifest: Manifest, window: Window) -> float:
-    """From the first profiler's start to the last one's stop; to the window's end where none stopped."""
+    """From the first profiler's start to the last one's stop; to the window's end if none stopped."""
     done = [call for call in manifest.server_calls if call.done]
     start_ns = min((call.at_ns for call in done if call.path == _START), default=None)
     if start_ns is None:

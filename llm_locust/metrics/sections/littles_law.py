@@ -1,9 +1,9 @@
-"""Little's law on a run: L = λ W, requests in flight against the rate of sending times the time each took.
+"""Little's law on a run: L = λ W, requests in flight against the sending rate times the time each took.
 
-It is asked twice. Over the window, of the records alone: the area under the number in flight against the sum
-of the times, with what crosses the window's edges put right. Records whose times contradict each other break
-it. And over the whole run, of the workers: each adds up how many calls it has under way, from its own counter
-and clock, and never looks at a record. Records that are missing, doubled or misplaced break that one.
+It is checked twice. Over the window, from the records alone: the area under the number in flight against the
+sum of the times, corrected for requests that cross the window's edges. Records with contradicting times break
+it. And over the whole run, from the workers: each integrates its number of calls in flight, by its own
+counter and clock, without using a record. Missing, duplicate or misplaced records break that one.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -27,7 +27,7 @@ _COLUMNS = ("worker", "started_ns", "ended_ns", "client_lag_ns")
 def littles_law(
     c: Columns, window: Window, requests: Requests, manifest: Manifest, *, of_selection: bool
 ) -> dict[str, Any]:
-    """The ``littles_law`` of a summary; None where a side is not known.
+    """The ``littles_law`` of a summary; None if a side is unknown.
 
     Args:
         of_selection: ``requests`` are some of the run's: the workers counted them all.
@@ -45,7 +45,7 @@ def littles_law(
 
 
 def _over_window(c: Columns, window: Window) -> dict[str, Any]:
-    """L from the area, λ and W from the requests sent, and what the edges add."""
+    """L from the area, λ and W from the requests sent, and the contribution of the edges."""
     start_s, end_s = window.start_s(c), window.end_s(c)
     sent = ~np.isnan(c.sent_s)
     if window.gaps or window.seconds <= 0 or not sent.any():
@@ -72,7 +72,7 @@ def _over_window(c: Columns, window: Window) -> dict[str, Any]:
 def _by_workers(requests: Requests, manifest: Manifest) -> dict[str, Any] | None:
     """Seconds in flight by the workers' counters and by the records of the same workers.
 
-    A lost worker's last word is older than its last record; what it lost is counted already.
+    The last report of a lost worker is older than its last record; what it lost is counted already.
     """
     told_s = {
         w.id: w.in_flight_ns * 1e-9 for w in manifest.workers if w.in_flight_ns is not None and not w.lost
@@ -95,7 +95,7 @@ def _by_workers(requests: Requests, manifest: Manifest) -> dict[str, Any] | None
 
 
 def _of_workers(requests: Requests, ids: Container[str]) -> Iterator[tuple[Floats, Floats]]:
-    """How long each record of these workers took, and how late its client was at most."""
+    """Duration of each record of these workers, and the greatest lateness of its client."""
     for batch in requests.parts(_COLUMNS):
         labels = batch.labels("worker")
         theirs = np.array([*(name in ids for name in labels.names), False])[labels.codes]
@@ -104,7 +104,7 @@ def _of_workers(requests: Requests, ids: Container[str]) -> Iterator[tuple[Float
 
 
 def law_text(law: Mapping[str, Any]) -> str:
-    """Both sides in a sentence's words."""
+    """Both sides as a phrase."""
     if law["workers_in_flight_s"] is None:
         return f"{law['in_flight_mean']:.4g} in flight, {law['sent_per_s']:.4g}/s × {law['time_s']:.4g} s"
     return (

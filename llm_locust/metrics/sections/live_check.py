@@ -1,4 +1,4 @@
-"""``live_check``: were the live percentiles, at a run's end, those of its records?"""
+"""``live_check``: comparison of the live percentiles at a run's end with those of its records."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ _NANOSECOND_MS = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveEnd:
-    """The last live figures of a run: of all requests that ended, in its warm-up and its drain too.
+    """Last live figures of a run: of all requests that ended, including its warm-up and its drain.
 
-    ``resets`` is how often all was counted anew, ``missed`` how many requests are in no figure because
-    their report did not come. ``latency_ms`` has, of the ok requests, ``n`` and :data:`PLACES` of each of
-    :data:`METRICS`; percentiles without samples are None. ``relative_error`` is the stated one.
+    ``resets`` is the number of resets, ``missed`` the number of requests in no figure because their report
+    was lost. ``latency_ms`` has, of the ok requests, ``n`` and :data:`PLACES` of each of :data:`METRICS`;
+    percentiles without samples are None. ``relative_error`` is the stated one.
     """
 
     run: str
@@ -98,14 +98,14 @@ def _compared(live: LiveEnd, m: Measured, requests: Requests) -> Iterator[tuple[
 
 
 def _exact(metric: str, m: Measured, requests: Requests) -> Floats | Ascending:
-    """The samples of all ok requests; a client that was early was not late."""
+    """Samples of all ok requests; negative values become 0, because an early client is not late."""
     return (
         _gaps(m, requests) if metric not in FORMULAS else ordered(np.maximum(m.values[metric][m.c.ok], 0.0))
     )
 
 
 def _gaps(m: Measured, requests: Requests) -> Floats | Ascending:
-    """The inter-token latencies of all ok requests; those of the window are there already."""
+    """Inter-token latencies of all ok requests; those of the window are there already."""
     if m.window.scheduled(m.c)[m.c.ok].all():
         return m.gaps.ascending()
     gaps = PooledGaps()

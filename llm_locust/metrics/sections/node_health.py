@@ -1,4 +1,4 @@
-"""The processes that took part, as they were in the window: CPU, event loops, clocks."""
+"""Processes of the run during the window: CPU, event loops, clocks."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,10 +9,10 @@ from llm_locust.metrics.window import Window
 
 
 def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
-    """Of the worst worker each, and of the master; without a window of all of the run.
+    """Figures of the worst worker, and of the master; without a window for the whole run.
 
     A worker's figures are those of its :class:`~llm_locust.core.manifest.HealthCell` whose middle is in the
-    window; where none is, or the run's manifest has no such cells, those of all of its run.
+    window; if there is none, or the run's manifest has no such cells, those of its whole run.
     """
     workers = [_health(w.health, w.clock, window) for w in manifest.workers]
     return {
@@ -29,7 +29,7 @@ def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
 
 
 def _health(health: NodeHealth, clock: ClockFacts | None, window: Window | None) -> NodeHealth:
-    """The figures of a window."""
+    """Figures of a window."""
     offset_ns = 0 if clock is None else clock.offset_ns
     cells = [cell for cell in health.cells if window is not None and _inside(cell, offset_ns, window)]
     if not cells:
@@ -49,7 +49,7 @@ def _inside(cell: HealthCell, offset_ns: int, window: Window) -> bool:
 
 
 def _mean(values: Iterable[tuple[float, float | None]]) -> float | None:
-    """Of the values that are known, by their weights."""
+    """Mean of the known values, by their weights."""
     some = [(weight, value) for weight, value in values if value is not None]
     total = sum(weight for weight, _ in some)
     return sum(weight * value for weight, value in some) / total if total > 0 else None

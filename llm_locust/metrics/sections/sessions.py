@@ -1,8 +1,8 @@
-"""Conversations as wholes, and their turns by number.
+"""Conversations as a whole, and their turns by number.
 
-A request is a turn where its record names a session. A session may say in its name how many turns
-it is to have (:func:`session_name`): only so can one that the run's end cut between two turns be told
-from one that was over.
+A request is a turn if its record names a session. A session's name may contain its planned number of turns
+(:func:`session_name`): only then can a session that the run's end cut between two turns be distinguished from
+a finished one.
 """
 
 from dataclasses import dataclass
@@ -28,22 +28,22 @@ _FIGURES = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 
 
 def session_name(unique: str, turns: int) -> str:
-    """The name of a session that is to have so many turns; ``unique`` is no other session's."""
+    """Name of a session with a planned number of turns; ``unique`` is different for each session."""
     return f"{unique}-of{turns}"
 
 
 def planned_turns(session: str) -> int | None:
-    """How many turns a session is to have, where its name says it."""
+    """Planned number of turns, if the session's name has it."""
     found = _PLANNED.search(session)
     return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """The requests that are turns, shape (turns,), each some 33 bytes: no text is kept.
+    """Requests that are turns, shape (turns,), each some 33 bytes: no text is kept.
 
-    ``row`` is a request's place among all of the run, ``session`` a number that all turns of one session
-    share, ``number`` the turn's own from 0, -1 where it has none, ``planned`` -1 where it is not known.
+    ``row`` is a request's index in the run, ``session`` a number shared by all turns of one session,
+    ``number`` the turn's own from 0, -1 without one, ``planned`` -1 if unknown.
     """
 
     row: Rows
@@ -93,14 +93,13 @@ def _session_labels(batch: RecordBatch) -> Labels:
 
 
 def sessions(requests: Requests, c: Columns, window: Window) -> dict[str, Any]:
-    """Figures of the sessions that began in the window, and by turn of the requests scheduled in it.
+    """Figures of the sessions that started in the window, and by turn of the requests scheduled in it.
 
-    ``completed`` + ``abandoned`` + ``failed`` + ``cut`` = ``n``. ``turns`` and ``output_tokens`` are
-    of the sessions that came to an end of their own (all but ``cut``), ``duration_s`` is of completed
-    ones.
+    ``completed`` + ``abandoned`` + ``failed`` + ``cut`` = ``n``. ``turns`` and ``output_tokens`` are of the
+    sessions that ended by themselves (all but ``cut``), ``duration_s`` is of completed ones.
 
     Returns:
-        Nothing at all where no request is a turn.
+        An empty result if no request is a turn.
     """
     turns = Turns.of(requests)
     if not len(turns):
@@ -123,7 +122,7 @@ def sessions(requests: Requests, c: Columns, window: Window) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Sessions:
-    """One value a session. ``inside``: its first turn was scheduled in the window; ``done``: ok turns."""
+    """One value per session. ``inside``: its first turn was scheduled in the window; ``done``: ok turns."""
 
     inside: Mask
     failed: Mask
@@ -165,7 +164,7 @@ class _Sessions:
 
 
 def _by_turn(c: Columns, turns: Turns, window: Window) -> list[dict[str, Any]]:
-    """One entry a turn number that occurs; ``from_here_on`` in the one of all later turns."""
+    """One entry per turn number that occurs; ``from_here_on`` in the one of all later turns."""
     scheduled = window.scheduled(c)
     apart = np.minimum(turns.number, TURNS_APART)
     entries = []
