@@ -195,7 +195,7 @@ def _turn(c: Columns, turns: Turns, chosen: Rows, scheduled: Mask) -> dict[str, 
 
 
 def _cached_share(c: Columns, turns: Turns, chosen: Rows) -> float | None:
-    """Cached prompt tokens / prompt tokens, over the ok turns whose usage tells both."""
+    """Cached prompt tokens / prompt tokens, over the ok turns whose usage has both."""
     rows, cached = turns.row[chosen], turns.cached_tokens[chosen]
     inputs = c.input_tokens[rows]
     known = c.ok[rows] & ~np.isnan(cached) & ~np.isnan(inputs)
@@ -204,7 +204,7 @@ def _cached_share(c: Columns, turns: Turns, chosen: Rows) -> float | None:
 
 
 def _times(values_s: Floats, begun_s: Floats, scale: float) -> dict[str, Any]:
-    """Figures of times, and of when what took them began."""
+    """Figures of times, whose course follows the starts ``begun_s``."""
     course = in_order(values_s[np.lexsort((values_s, begun_s))])
     figures = summarise_ascending(ordered(values_s), scale=scale, places=_FIGURES, course=course)
     return {key: figures[key] for key in ("n", "mean", *_FIGURES, "ci95", "n_effective")}

@@ -1,4 +1,4 @@
-"""When nothing came though requests were under way: a deployment that hung, or stood still for a while."""
+"""Times in which nothing arrived although requests were in flight: a deployment that hung, or paused."""
 
 import numpy as np
 from msgspec.structs import replace
@@ -28,17 +28,17 @@ _NO_ANSWER = tuple(map(OUTCOMES.index, (Outcome.TIMEOUT, Outcome.CONNECT_ERROR, 
 def standstill(c: Columns, population: Population, window: Window, ttft_limit_s: float | None) -> Standstills:
     """The ``reliability.standstill`` of a summary.
 
-    A standstill is a time in which requests were under way, no answer ended (of whatever outcome, but for
-    those that the client gave up) and none was streamed at a usual pace, for longer than ``limit_s``. That is
-    10 times the median E2EL; or, where there is a TTFT limit and this is less, that limit or 10 times the
-    median TTFT, whichever is longer. It is 1 s at least, and 1 s where no request of the population ended ok.
+    A standstill is a time in which requests were in flight, no answer ended (with any outcome, except those
+    that the client gave up) and none was streamed at a usual pace, for longer than ``limit_s``. That is 10
+    times the median E2EL; or, with a TTFT limit and if this is less, that limit or 10 times the median TTFT,
+    whichever is longer. It is at least 1 s, and 1 s if no request of the population ended ok.
 
     ``spans`` are from the window's start to the last end, after the stop too. Of each, ``seconds`` is the
-    time in which requests were under way, ``start_s`` is after the window's start and ``in_flight`` is the
+    time in which requests were in flight, ``start_s`` is after the window's start and ``in_flight`` is the
     most of them at one time.
 
     Args:
-        population: whose medians are taken; every request of ``c`` is looked at.
+        population: source of the medians; every request of ``c`` is considered.
         ttft_limit_s: the widest of the run's classes.
     """
     limit_s = _limit_s(c, population.ok, ttft_limit_s)
@@ -69,14 +69,14 @@ def _limit_s(c: Columns, ok: Rows, ttft_limit_s: float | None) -> float:
 
 
 def _under_way(c: Columns) -> tuple[Floats, Floats]:
-    """When each request began, connecting where it was never sent, and when it ended; each sorted."""
+    """Sorted start times, of connecting if a request was never sent, and sorted end times."""
     begun_s = np.where(np.isnan(c.sent_s), c.started_s, c.sent_s)
     lasts = c.ended_s > begun_s
     return np.sort(begun_s[lasts]), np.sort(c.ended_s[lasts])
 
 
 def _alive(c: Columns) -> tuple[Floats, Floats]:
-    """The ends of answers, and the streams of a usual pace from their first to their last event."""
+    """Ends of answers, and the streams of a usual pace from their first to their last event."""
     answered = c.ended_s[~np.isin(c.outcome, _NO_ANSWER)]
     streamed = _usual(c)
     begins = c.sent_s[streamed] + c.first_event_s[streamed]
@@ -92,7 +92,7 @@ def _usual(c: Columns) -> Mask:
 
 
 def _quiet(begins: Floats, ends: Floats, edges: tuple[float, float]) -> tuple[Floats, Floats]:
-    """The times between the edges that are in none of the spans [begin, end]."""
+    """Times between the edges that are in none of the spans [begin, end]."""
     order = np.argsort(begins, kind="stable")
     since = np.concatenate([[edges[0]], np.maximum.accumulate(ends[order])])
     until = np.concatenate([begins[order], [edges[1]]])
@@ -121,7 +121,7 @@ def _standstills(
 
 
 def _merged(begins_s: Floats, ends_s: Floats) -> tuple[Floats, Floats]:
-    """The spans in which anything is under way; begins and ends are sorted, each on its own."""
+    """Spans in which anything is in flight; begins and ends are sorted separately."""
     # One begins where everything that began before has ended.
     if not len(begins_s):
         return begins_s, ends_s
@@ -130,7 +130,7 @@ def _merged(begins_s: Floats, ends_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _covered(begins_s: Floats, ends_s: Floats, times_s: Floats) -> Floats:
-    """How much of the time before each of ``times_s`` lies in the spans, which are apart and ascending."""
+    """How much of the time before each of ``times_s`` lies in the spans, which are disjoint and ascending."""
     if not len(begins_s):
         return np.zeros(len(times_s))
     total = np.concatenate([[0.0], np.cumsum(ends_s - begins_s)])

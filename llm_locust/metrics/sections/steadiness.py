@@ -1,9 +1,9 @@
-"""Was the load steady, and did the run begin with a warm-up that should be left out?
+"""Steadiness of the load, and detection of a warm-up that should be left out.
 
-The run's window is cut into equal parts. Concurrency and the median TTFT of each are held against those
-of the last third: what lies outside of where 99 % of such parts do, and more than 10 % off, is unlike it.
-An unbroken sequence of such parts at the beginning is a warm-up; one that reaches the middle of the run is
-a run that does not settle.
+The run's window is cut into equal parts. Concurrency and the median TTFT of each are compared with those of
+the last third: a part outside of the range of 99 % of such parts, and more than 10 % off, differs. An
+unbroken sequence of such parts at the start is a warm-up; one that reaches the middle of the run is a run
+that does not settle.
 """
 
 import math
@@ -29,7 +29,7 @@ _CONFIDENCE = 0.99
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """What a series was in its first ``parts``, which are unlike the last third, and ``later``."""
+    """A series in its first ``parts``, which differ from the last third, and ``later``."""
 
     name: str
     unit: str
@@ -54,16 +54,16 @@ class _Beginning:
 def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float, load: Load | None) -> dict[str, Any]:
     """The ``steadiness`` of a summary.
 
-    ``plateau`` is the load asked for that most of the run had, in ``unit``, ``steady_share`` the share of the
-    run of the longest span that stays on it (what ``--window steady`` takes). ``settled`` says whether the
-    run was like its last third by its middle, ``warmup_like`` whether its beginning was not,
-    ``warmup_s_suggested`` the whole ``--warmup`` that would leave that out, ``reason`` why, in a sentence.
+    ``plateau`` is the requested load that most of the run had, in ``unit``, ``steady_share`` the share of the
+    run of the longest span that stays on it (what ``--window steady`` takes). ``settled`` is whether the run
+    was like its last third by its middle, ``warmup_like`` whether its start was not, ``warmup_s_suggested``
+    the whole ``--warmup`` that would leave that out, ``reason`` the reason, in a sentence.
 
     Args:
         run: the window of the run, see :func:`~llm_locust.metrics.window.run_window`.
         ok: the requests that ended ok and were scheduled in it.
         warmup_s: what was left out before it.
-        load: what was asked for, None where that is not known.
+        load: the requested load, None if unknown.
     """
     if not len(c) or run.seconds <= 0:
         return untold("no request was in flight")
@@ -81,7 +81,7 @@ def steadiness(c: Columns, run: Window, ok: Rows, warmup_s: float, load: Load | 
 
 
 def untold(reason: str) -> dict[str, Any]:
-    """A ``steadiness`` of which nothing is known, and why."""
+    """A ``steadiness`` without any value, and the reason."""
     keys = ("settled", "warmup_like", "warmup_s_suggested", "unit", "plateau", "steady_share")
     return {**dict.fromkeys(keys), "reason": reason}
 
@@ -95,14 +95,14 @@ def _beginnings(c: Columns, run: Window, ok: Rows, parts: int) -> list[_Beginnin
 
 
 def _median_ttft_ms(c: Columns, ok: Rows, edges: Floats) -> Floats:
-    """Of the requests scheduled in each part; NaN without any that has one."""
+    """Median TTFT of the requests scheduled in each part; NaN without any that has one."""
     place = np.searchsorted(edges, c.scheduled_s[ok], side="right") - 1
     values_s = ttft(c)[ok]
     return np.array([percentile(ordered(values_s[place == i]), 50.0) for i in range(len(edges) - 1)]) * 1e3
 
 
 def _beginning(name: str, unit: str, series: Floats) -> _Beginning | None:
-    """The parts before the first one that is like the last third; None where that is not known."""
+    """Parts before the first one that is like the last third; None if unknown."""
     third = len(series) // 3
     later = level_of(series[-third:], _CONFIDENCE)
     if later is None:
@@ -141,6 +141,6 @@ def _verdict(beginnings: list[_Beginning], parts: int, part_s: float, warmup_s: 
 
 
 def _rounded_up(seconds: float) -> float:
-    """To whole seconds, below ten of them to tenths."""
+    """Round up to whole seconds, below ten of them to tenths."""
     steps = 10 if seconds < 10 else 1
     return math.ceil(round(seconds * steps, 6)) / steps

@@ -1,7 +1,7 @@
-"""The steady part of a run, chosen by the load that was asked for and by nothing that the server did.
+"""Steady part of a run, chosen only by the requested load, not by anything that the server did.
 
-Of an open loop that is the rate at which requests were due, of a closed loop the number of users. A server
-that stalls changes neither, so a stall stays inside; concurrency and latency would leave it out.
+For an open loop that is the rate at which requests were due, for a closed loop the number of users. A server
+that stalls changes neither, so that a stall stays inside; concurrency and latency would leave it out.
 """
 
 from dataclasses import dataclass
@@ -34,10 +34,10 @@ LEAST_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the load generator asked for over time: ``users``, or requests per second.
+    """Load requested over time: ``users``, or requests per second.
 
-    ``unit`` names it; ``spans`` are the users' times, ``due_s`` the times at which requests were due. One of
-    the two is there.
+    ``unit`` is its name; ``spans`` are the users' times, ``due_s`` the times at which requests were due.
+    Exactly one of the two is given.
     """
 
     unit: str
@@ -45,13 +45,13 @@ class Load:
     due_s: Floats | None = None
 
     def parts(self, seconds: float) -> int:
-        """How many parts of a window of so many seconds its levels are of."""
+        """Number of parts of a window of this length for its levels."""
         if self.due_s is None:
             return STEADY_PARTS
         return max(_FEWEST_PARTS, min(STEADY_PARTS, len(self.due_s) // PART_ARRIVALS))
 
     def levels(self, edges_s: Floats) -> Floats:
-        """The mean load between each edge and the next."""
+        """Mean load between each edge and the next."""
         if self.spans is not None:
             return self.spans.means(edges_s)
         assert self.due_s is not None
@@ -59,17 +59,17 @@ class Load:
         return np.asarray(counts / np.diff(edges_s), dtype=np.float64)
 
     def tolerance(self, level: float, part_s: float) -> float:
-        """How far a part may be off a level and still be on it, as a share of the level."""
+        """Greatest distance of a part from a level that it belongs to, as a share of the level."""
         if self.due_s is None or level <= 0:
             return STEADY_TOLERANCE
         return max(STEADY_TOLERANCE, _SIGMAS / float(np.sqrt(level * part_s)))
 
 
 def asked_load(requests: Requests, manifest: Manifest, origin_ns: int) -> Load | None:
-    """What the records say of the load that was asked for, in seconds after ``origin_ns``.
+    """Requested load according to the records, in seconds after ``origin_ns``.
 
-    A user is there from when its first request was due to when its last one ended, also while it waits for
-    an answer that does not come. None where a closed loop's records name no users.
+    A user is present from when its first request was due to when its last one ended, including the wait for
+    an answer that does not arrive. None if a closed loop's records name no users.
     """
     columns = ("scheduled_ns", "ended_ns", "user", "worker")
     due, ended, users, workers = [np.empty(0)], [np.empty(0)], [np.empty(0)], [np.empty(0, np.int64)]
@@ -100,9 +100,9 @@ def asked_load(requests: Requests, manifest: Manifest, origin_ns: int) -> Load |
 
 @dataclass(frozen=True, slots=True)
 class Plateau:
-    """The load that most of a window had, and the longest piece of the window that stays on it.
+    """Load of most of a window, and the longest span of the window that stays on it.
 
-    ``first`` and ``last`` are the edges of that piece, in ``parts`` equal parts of the window.
+    ``first`` and ``last`` are the edges of that span, in ``parts`` equal parts of the window.
     """
 
     level: float
@@ -117,10 +117,10 @@ class Plateau:
 
 
 def plateau(load: Load, c: Times, run: Window) -> Plateau | None:
-    """The plateau of ``run``; None where nothing was asked for in it.
+    """Plateau of ``run``; None if no load was requested in it.
 
-    It is where most parts crowd: the median of the largest group within 10 % (more where chance alone moves
-    them further) of one of its own. The span is the longest sequence of parts as near to it.
+    It is where most parts are: the median of the largest group within 10 % (more if chance alone moves them
+    further) of one of its own. The span is the longest sequence of parts as near to it.
     """
     if run.seconds <= 0:
         return None
@@ -136,9 +136,10 @@ def plateau(load: Load, c: Times, run: Window) -> Plateau | None:
 
 
 def steady_window(load: Load | None, c: Times, run: Window) -> Window:
-    """The longest span of ``run`` in which the asked load stays on its :func:`plateau`.
+    """Longest span of ``run`` in which the requested load stays on its :func:`plateau`.
 
-    ``run`` itself, whose ``rule`` says why, where there is none, or where it is shorter than half of ``run``.
+    ``run`` itself, with the reason in its ``rule``, if there is none, or if it is shorter than half of
+    ``run``.
     """
     found = None if load is None else plateau(load, c, run)
     if load is None or found is None:
@@ -156,7 +157,7 @@ def steady_window(load: Load | None, c: Times, run: Window) -> Window:
 
 
 def left_out(c: Columns, run: Window, window: Window, judgement: Judgement | None) -> dict[str, Any]:
-    """What of ``run`` is not in ``window``, and what the figures were with it (``_run``)."""
+    """Part of ``run`` that is not in ``window``, and the figures with it (``_run``)."""
     in_run = run.scheduled(c)
     outside = in_run & ~window.scheduled(c)
     rest, whole = _figures(c, outside, judgement), _figures(c, in_run, judgement)
@@ -184,7 +185,7 @@ def _plateau(levels: Floats, tolerance: float) -> float:
 
 
 def _longest(mask: Mask) -> tuple[int, int]:
-    """The longest sequence of True, as [first, last); the earliest of equals."""
+    """Longest sequence of True, as [first, last); the earliest of equals."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], mask.astype(np.int8), [0]])))
     starts, ends = edges[::2], edges[1::2]
     longest = int(np.argmax(ends - starts))

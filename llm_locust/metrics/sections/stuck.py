@@ -18,7 +18,7 @@ _NONE = np.empty(0)
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """How long each stuck request was under way after the window's start, until it was given up.
+    """How long each stuck request was in flight after the window's start, until it was given up.
 
     Arrays of shape (rows,): ``lasted_s`` in seconds, NaN for requests that are not stuck; ``silent`` marks
     requests that are streamed and had no token after the window's start.
@@ -35,7 +35,7 @@ class Stuck:
     def bounds_s(self, rows: Rows, metric: str) -> Floats:
         """Lower bounds of a latency of the stuck ones of ``rows``, counted from the window's start.
 
-        None of ttft and ttfo where a token came after it: the first one may have come before.
+        None of ttft and ttfo if a token arrived after it: the first one may have arrived before.
         """
         end, per = LATENCY[metric].end, LATENCY[metric].per
         if end is None:
@@ -48,12 +48,12 @@ class Stuck:
 
 
 def find_stuck(c: Columns, window: Window, limits: Limits) -> Stuck:
-    """The requests that were scheduled before the window, were under way in it and were given up too late.
+    """Requests that were scheduled before the window, were in flight in it and were given up too late.
 
     Given up means cancelled or timed out. Too late: a request that was sent at the window's start, or later
-    where it began later, and had received nothing before, would have broken a limit of its SLO class. That is
-    one on ttft or ttfo where no token came after the window's start, or one on e2el. Without any of them it
-    is ``MEDIANS`` times the median E2EL of the window's ok requests, at least ``LEAST_S``, without a token.
+    if it started later, and had received nothing before, would have broken a limit of its SLO class. That is
+    one on ttft or ttfo without a token after the window's start, or one on e2el. Without any of them it is
+    ``MEDIANS`` times the median E2EL of the window's ok requests, at least ``LEAST_S``, without a token.
     """
     start_s = _next_start_s(c, window)
     from_s = np.fmax(start_s, begun_s(c))
@@ -71,13 +71,13 @@ def find_stuck(c: Columns, window: Window, limits: Limits) -> Stuck:
 
 
 def _next_start_s(c: Columns, window: Window) -> Floats:
-    """The start of the first span of the window after each request was scheduled; +∞ without one."""
+    """Start of the first span of the window after each request was scheduled; +∞ without one."""
     starts = [span.start_s(c) for span in window.spans if span.seconds > 0]
     return np.array([*starts, np.inf])[np.searchsorted(starts, c.scheduled_s, side="right")]
 
 
 def _least(c: Columns, limits: Limits, *ends: End) -> Floats:
-    """The tightest limit of each request on what waits for one of these; infinite without one."""
+    """Tightest limit of each request on what waits for one of these; infinite without one."""
     metrics = [metric for metric in limits.metrics if LATENCY[metric].end in ends]
     limits_s = [limits.per_request(c.slo_class, metric) for metric in metrics]
     least: Floats = np.min([np.full(len(c), np.inf), *limits_s], axis=0)

@@ -1,4 +1,4 @@
-"""From when on a figure of the client makes a run ``suspect`` or ``invalid``: every threshold, once.
+"""Thresholds from which a figure of the client makes a run ``suspect`` or ``invalid``, each defined once.
 
 The table in docs/metrics.md is :func:`markdown_rows`.
 """
@@ -195,7 +195,7 @@ THRESHOLDS = (
 
 
 def markdown_rows() -> Iterator[str]:
-    """The table of docs/metrics.md, line by line."""
+    """Table of docs/metrics.md, line by line."""
     yield "| figure | suspect above | invalid above | why |"
     yield "|---|---|---|---|"
     for t in THRESHOLDS:

@@ -1,8 +1,8 @@
-"""May the numbers be trusted, as far as the client is concerned?
+"""Client's validity: whether the numbers can be trusted, as far as the client is concerned.
 
-``suspect``: the client may have shaped the load or part of the numbers. ``invalid``: the numbers
-are in good part the client's own. The thresholds are those of :mod:`llm_locust.metrics.sections.thresholds`.
-Delays under 1 ms are never held against a client.
+``suspect``: the client may have affected the load or part of the numbers. ``invalid``: the numbers depend
+largely on the client. The thresholds are those of :mod:`llm_locust.metrics.sections.thresholds`. Delays under
+1 ms never count against a client.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What a client's delays are held against: the window and the medians of the ok requests.
+    """Scale for a client's delays: the window and the medians of the ok requests.
 
     ``gaps`` are the known inter-token latencies of the ok requests, ``gaps_unknown`` were left out.
     """
@@ -48,7 +48,7 @@ class Scale:
 
     @classmethod
     def of(cls, window: Window, medians_ms: dict[str, float | None], gaps: PooledGaps) -> "Scale":
-        """Of the medians of ``itl``, ``ttft`` and ``e2el``."""
+        """Make it from the medians of ``itl``, ``ttft`` and ``e2el``."""
         of_metric = {f"{metric}_ms": medians_ms[metric] for metric in ("itl", "ttft", "e2el")}
         return cls(
             window=window, window_s=window.seconds, gaps=gaps.known, gaps_unknown=gaps.unknown, **of_metric
@@ -58,12 +58,11 @@ class Scale:
 def client_validity(
     c: Columns, judged: Rows, manifest: Manifest, scale: Scale, law: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The verdict on the client, with its reasons (worst first) and the evidence.
+    """Verdict on the client, with its reasons (worst first) and the evidence.
 
-    Lag, delay and stamps are those of the population ``judged``, failures too. ``timestamps`` is
+    Lag, delay and stamps are those of the population ``judged``, including failures. ``timestamps`` is
     ``kernel``, ``program`` or ``mixed``; hub lag, CPU and clock error are those of the worst worker.
-    ``clock_steps`` counts requests, the other two steps of a node's clock. Figures without evidence
-    are None.
+    ``clock_steps`` counts requests, the other two steps of a node's clock. Figures without evidence are None.
     """
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
     lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
@@ -107,7 +106,7 @@ def client_validity(
 
 
 def _blurred(c: Columns, judged: Rows, scale: Scale) -> dict[str, Any]:
-    """How many first tokens and gaps the client knows too little of."""
+    """Shares of first tokens and gaps whose time the client does not know well enough."""
     first = judged[c.streamed[judged] & (c.events[judged] > 0)]
     gaps = scale.gaps + scale.gaps_unknown
     return {
@@ -129,7 +128,7 @@ def _source(kernel: float | None) -> str | None:
 
 
 def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator[Finding]:
-    """Of the shares of first tokens and of gaps whose time the client does not know well enough."""
+    """Findings from the shares of first tokens and gaps whose time the client does not know well enough."""
     if found := thresholds.FIRST_TOKENS_WIDE.severity(first_tokens):
         yield (
             found,
@@ -145,7 +144,7 @@ def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator
 
 
 def coalesced_severity(ratio: float | None, lag_ms: float | None) -> Severity | None:
-    """Of the share of reads that found several events, where the client was late or cannot tell."""
+    """Severity of the share of reads that found several events, if the client was late or cannot know."""
     late = lag_ms is None or lag_ms >= thresholds.LAG_FLOOR_MS
     return thresholds.COALESCED.severity(ratio) if late else None
 
