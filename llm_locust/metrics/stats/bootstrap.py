@@ -1,12 +1,12 @@
-"""How far a run's figure may be off by chance: a block bootstrap over the run's own course.
+"""Sampling error of a run's figure: a block bootstrap over the course of the run.
 
-Neighbours in a run resemble each other: what slows a server down slows many requests in a row. Requests
-drawn one by one would hide that and make noise look like a difference. So a run is cut into at most
-:data:`CELLS` consecutive cells of requests (or of time, for rates), and whole blocks of neighbouring
-cells are drawn with replacement, as often as fill the run. Every figure is a ratio of two sums over cells
-(a sum of latencies over their number, requests at or below a value over all, tokens over seconds), so
-that an error costs as many operations as there are cells, whether there were a thousand requests or a
-hundred million. Nothing is drawn in fact: the variance over all possible draws has a closed form.
+Neighbours in a run are similar: what slows a server down slows many consecutive requests. Drawing single
+requests would hide that, and noise would look like a difference. So a run is cut into at most :data:`CELLS`
+consecutive cells of requests (or of time, for rates), and whole blocks of neighbouring cells are drawn with
+replacement, as many as fill the run. Every figure is a ratio of two sums over cells (a sum of latencies over
+their number, requests at or below a value over all, tokens over seconds), so that the cost of an error
+depends on the number of cells, whether there were a thousand requests or a hundred million. Nothing is
+actually drawn: the variance over all possible draws has a closed form.
 """
 
 import math
@@ -29,10 +29,10 @@ _QUIET_LAGS = 5
 
 @dataclass(frozen=True, slots=True)
 class StandardError:
-    """Of a ratio of sums; ``degrees`` of freedom are one less than the independent blocks.
+    """Standard error of a ratio of sums; ``degrees`` of freedom are one less than the independent blocks.
 
-    ``settled`` is False where the run's memory asks for longer blocks than fit into it: the error is then
-    likely to be too small, and nobody can say by how much.
+    ``settled`` is False if the run's memory requires longer blocks than fit into it: the error is then
+    probably too small, by an unknown amount.
     """
 
     value: float
@@ -49,15 +49,15 @@ class StandardError:
 
 
 def standard_error(amounts: Floats, weights: Floats) -> StandardError | None:
-    """Of Σ ``amounts`` / Σ ``weights``; both have one value a cell, in the run's order.
+    """Standard error of Σ ``amounts`` / Σ ``weights``; both have one value per cell, in the run's order.
 
-    The circular block bootstrap (Politis and Romano 1992) of the linearised ratio: with d = amounts −
-    ratio × weights of each of N cells, and B the sums of d over the N blocks of L neighbours (the last
-    cells' neighbours are the first), the variance is N / L × mean(B²) / (Σ weights)². With b blocks it is
-    (b − 1) / b too small on average, which is put back.
+    The circular block bootstrap (Politis and Romano 1992) of the linearised ratio: with d = amounts − ratio ×
+    weights of each of N cells, and B the sums of d over the N blocks of L neighbours (the last cells'
+    neighbours are the first), the variance is N / L × mean(B²) / (Σ weights)². With b blocks it is (b − 1) /
+    b too small on average, which is corrected.
 
     Returns:
-        None where fewer than two cells have a weight: nothing shows how cells differ.
+        None if fewer than two cells have a weight: the variation between cells is unknown.
     """
     occupied = int(np.count_nonzero(weights))
     if occupied < 2:
@@ -73,20 +73,20 @@ def standard_error(amounts: Floats, weights: Floats) -> StandardError | None:
 
 
 def longest_block(cells: int) -> int:
-    """A fifth of the cells."""
+    """Longest block: a fifth of the cells."""
     return max(1, cells // _FEWEST_BLOCKS)
 
 
 def block_length(series: Floats) -> int:
     """Cells of a block: twice the automatic length of Politis and White (2004, corrected in 2009).
 
-    Their length b = (2 G² / D)^⅓ N^⅓ makes the error of the variance least, with G = Σ λ(k/M) |k| R(k),
-    D = 4/3 (Σ λ(k/M) R(k))², the sums over |k| <= M, R the autocovariance and λ the flat-top window.
-    M is twice the lag after which the autocorrelations keep below 2 √(log₁₀ N / N). Blocks of that
-    length are best for the variance itself, but of a strongly correlated run they leave it a third too
-    small. Twice as long ones leave fewer degrees of freedom and truer intervals: where neighbouring cells
-    correlate by 0.9, so that 256 are worth 13, intervals of 95 % hold in 91 % of runs and such of 99.8 %, as
-    a table of 25 figures has them, in 99.7 %. At most a fifth of the cells.
+    Their length b = (2 G² / D)^⅓ N^⅓ minimises the error of the variance, with G = Σ λ(k/M) |k| R(k), D = 4/3
+    (Σ λ(k/M) R(k))², the sums over |k| <= M, R the autocovariance and λ the flat-top window. M is twice the
+    lag after which the autocorrelations stay below 2 √(log₁₀ N / N). Blocks of that length are best for the
+    variance itself, but for a strongly correlated run it is a third too small. Twice that length gives fewer
+    degrees of freedom and more accurate intervals: if neighbouring cells correlate by 0.9, so that 256 are
+    worth 13, intervals of 95 % hold in 91 % of runs, and those of 99.8 %, as in a table of 25 figures, in
+    99.7 %. At most a fifth of the cells.
     """
     n = len(series)
     most = longest_block(n)
@@ -113,7 +113,7 @@ def _autocovariances(series: Floats) -> Floats:
 
 
 def _last_lag(covariances: Floats, n: int) -> int:
-    """The lag, at least 1, behind which :data:`_QUIET_LAGS` correlations in a row are none."""
+    """Lag, at least 1, after which :data:`_QUIET_LAGS` consecutive correlations are insignificant."""
     loud = np.abs(covariances[1:]) > 2 * math.sqrt(math.log10(n) / n) * covariances[0]
     for lag in range(len(loud) - _QUIET_LAGS + 1):
         if not loud[lag : lag + _QUIET_LAGS].any():

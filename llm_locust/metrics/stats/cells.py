@@ -1,7 +1,7 @@
-"""A run summed up in consecutive cells: what the bootstrap draws from, a few kilobytes a figure.
+"""A run summed up in consecutive cells, which the bootstrap draws from: a few kilobytes per figure.
 
-Requests are put into cells in the order in which they were scheduled, as many into each; what comes out
-per second into cells of the window, equally long.
+Requests are put into cells in the order of their schedule, an equal number into each; what is counted per
+second goes into cells of the window of equal length.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ _MOMENT_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """``of[i]`` is the cell of item i, -1 for one that is in none; there are ``count`` cells."""
+    """``of[i]`` is the cell of item i, -1 for none; there are ``count`` cells."""
 
     of: NDArray[np.int64]
     count: int
 
     def sums(self, amounts: Floats | None = None) -> Floats:
-        """The sum of the known ``amounts`` (the number of items, without them) of each cell."""
+        """Sum of the known ``amounts`` (by default, the number of items) in each cell."""
         weights = None if amounts is None else np.nan_to_num(amounts)
         return np.bincount(self.of + 1, weights, self.count + 1)[1:].astype(np.float64)
 
@@ -38,7 +38,7 @@ class Cells:
 class Order:
     """Items in the order of their run: ``places[bounds[i]:bounds[i + 1]]`` are those of cell i.
 
-    ``places`` is None where the items are in that order already.
+    ``places`` is None if the items are in that order already.
     """
 
     places: Rows | None
@@ -46,16 +46,16 @@ class Order:
 
     @classmethod
     def even(cls, items: int, places: Rows | None = None) -> "Order":
-        """As many items into each of at most :data:`CELLS` cells."""
+        """Order with an equal number of items in each of at most :data:`CELLS` cells."""
         count = min(CELLS, items)
         return cls(places, -(-np.arange(count + 1) * items // max(1, count)))
 
     def sorted(self, values: NDArray[T]) -> NDArray[T]:
-        """One value an item, in the order of the run."""
+        """Values of items, in the order of the run."""
         return values if self.places is None else values[self.places]
 
     def sums(self, in_order: NDArray[np.float64] | Mask) -> Floats:
-        """Of each cell, values that are in the order of the run."""
+        """Sum in each cell of values in the order of the run."""
         found = np.zeros(len(self.bounds) - 1)
         occupied = np.diff(self.bounds) > 0
         if occupied.any():
@@ -64,7 +64,7 @@ class Order:
         return found
 
     def having(self, which: Mask) -> "Order":
-        """The order of some of the items, ``which`` marking them; the cells stay as they are."""
+        """Order of the items marked by ``which``; the cells stay the same."""
         marked = self.sorted(which)
         below = np.concatenate([[0], np.cumsum(marked)])
         if self.places is None:
@@ -74,10 +74,10 @@ class Order:
 
 
 def order_cells(c: Columns, rows: Rows) -> Order:
-    """The cells of ``rows`` in the order of their schedule: a burst at one instant has an order too.
+    """Cells of ``rows`` in the order of their schedule, with a defined order for a burst at one time.
 
-    What was scheduled at one instant is in the order of its other times and of its outcome, so that the order
-    in which workers delivered is no input.
+    Requests scheduled at one time are ordered by their other times and their outcome, so that the order in
+    which workers delivered has no effect.
     """
     times_s = c.scheduled_s[rows]
     if (times_s[1:] > times_s[:-1]).all():
@@ -100,7 +100,7 @@ def order_cells(c: Columns, rows: Rows) -> Order:
 
 
 def time_cells(window: Window, c: Times, times_s: Floats) -> Cells:
-    """The cells of times on the axis of ``c``; -1 for those that are not known or not inside."""
+    """Cells of times on the axis of ``c``; -1 for unknown ones and those outside."""
     start_s, end_s = window.start_s(c), window.end_s(c)
     inside = (times_s >= start_s) & (times_s < end_s)
     of = np.full(len(times_s), -1, dtype=np.int64)
@@ -109,7 +109,7 @@ def time_cells(window: Window, c: Times, times_s: Floats) -> Cells:
 
 
 def seconds_of_cells(window: Window, c: Times) -> Floats:
-    """The seconds of the window in each of its cells: none where it has a gap."""
+    """Seconds of the window in each of its cells: 0 in a gap."""
     edges = _edges(window, c)
     inside = np.zeros(CELLS + 1)
     for span in window.spans:
@@ -120,10 +120,10 @@ def seconds_of_cells(window: Window, c: Times) -> Floats:
 def spread_evenly(
     window: Window, c: Times, begun_s: Floats, over_s: Floats, amounts: Sequence[Floats]
 ) -> list[Floats]:
-    """The part of each amount in each cell of the window, where it comes evenly from begun to over.
+    """Part of each amount in each cell of the window, if it is spread evenly from begun to over.
 
-    Of tokens that is as good as each at its own time, of which only a part of the run is ever in memory.
-    Amounts and times that are not known are left out.
+    For tokens that is as accurate as each at its own time, of which only one part of the run is in memory at
+    a time. Unknown amounts and times are left out.
     """
     edges = _edges(window, c) - window.start_s(c)
     begun = begun_s - window.start_s(c)
@@ -143,7 +143,7 @@ def spread_evenly(
 
 
 def _place(edges: Floats, times: Floats) -> Rows:
-    """The first of the equally distant edges that is not before each time; the last one + 1 where none is."""
+    """First of the equidistant edges that is not before each time; the last one + 1 if there is none."""
     place = np.ceil(times / (edges[1] or 1.0))
     found: Rows = np.clip(np.nan_to_num(place, nan=CELLS + 1), 0, CELLS + 1).astype(np.int64)
     return found

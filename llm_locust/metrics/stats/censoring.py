@@ -1,9 +1,9 @@
 """Durations of which some were cut before their end: percentiles and mean by the product limit.
 
 A duration that was cut at c is *right-censored*: it is longer than c, and no more is known. The product-limit
-estimate (Kaplan and Meier 1958) shares the weight of each such one out among all that lasted longer. It holds
-where a cut says nothing of the duration that it cut. The end of a run is such a cut as long as requests that
-are sent late take no longer than those that were sent early; where they do, see :func:`later_is_longer`.
+estimate (Kaplan and Meier 1958) distributes the weight of each of these among all that lasted longer. It is
+valid if a cut is independent of the duration that it cuts. The end of a run is such a cut as long as requests
+that are sent late take no longer than those that were sent early; if they do, see :func:`later_is_longer`.
 """
 
 import math
@@ -43,14 +43,14 @@ _NONE = np.empty(0)
 
 
 def positions(observed: Floats, censored: Floats, infinite: int = 0) -> Floats:
-    """Where each observed duration stands in the distribution, from 0 to 1; shape (observed,).
+    """Position of each observed duration in the distribution, from 0 to 1; shape (observed,).
 
     It is (1 − S) · N / (N − 1), S being the product-limit share of all N durations that last as long as it or
     longer. Without censored ones that is i / (N − 1) of the i-th: numpy's ``linear`` percentiles.
 
     Args:
-        observed, censored: ascending. Of equal times the observed one is taken to be the earlier.
-        infinite: as many durations are known to have no end.
+        observed, censored: ascending. Of equal times the observed one counts as the earlier.
+        infinite: number of durations without end.
     """
     total = len(observed) + len(censored) + infinite
     if total < 2 or not len(observed):
@@ -63,8 +63,8 @@ def positions(observed: Floats, censored: Floats, infinite: int = 0) -> Floats:
 
 
 def _blocks(observed: Floats, censored: Floats, infinite: int) -> tuple[Rows, Floats, Floats]:
-    """The observed durations in blocks between which something was cut: the index of the first of each, the
-    weight that each duration of it has in the estimate, and how many were still watched at its first.
+    """The observed durations in blocks between cuts: the index of the first of each, the weight of each of
+    its durations in the estimate, and how many were still at risk at its first.
 
     Within a block the factors (w - 1)/w of the product limit telescope, so that all have one weight.
     """
@@ -83,11 +83,11 @@ def quantile(observed: Floats, censored: Floats, share: float, infinite: int = 0
     Args:
         observed, censored: ascending.
         share: 0 to 1.
-        infinite: as many durations are known to have no end.
+        infinite: number of durations without end.
 
     Returns:
-        NaN without an observed duration there: too few that last so long were seen to end. +∞ where
-        it rests on an infinite one, whatever the censored ones are.
+        NaN without an observed duration there: too few of this length were seen to end. +∞ if it depends on
+            an infinite one, whatever the censored ones are.
     """
     if not len(censored):
         return percentile(observed, share * 100, infinite)
@@ -112,10 +112,10 @@ def _at(observed: Floats, censored: Floats, places: Floats, share: float, infini
 
 
 def later_is_longer(observed: Floats, censored: Floats, observed_at: Floats, censored_at: Floats) -> bool:
-    """Whether requests that were scheduled later last longer, beyond chance; False without a way to tell.
+    """Whether requests that were scheduled later last longer, beyond chance; False if it cannot be tested.
 
-    The score test of the proportional hazards model (Cox 1972) of the time at which they were scheduled.
-    Where it finds this, the end of the run cuts the long ones: the product limit is too low then.
+    The score test of the proportional hazards model (Cox 1972) of the time at which they were scheduled. If
+    it is positive, the end of the run cuts the long ones, and the product limit is too low.
 
     Args:
         observed, censored: durations, in any order.
@@ -143,7 +143,7 @@ def later_is_longer(observed: Floats, censored: Floats, observed_at: Floats, cen
 
 
 def _sampled(times_s: Floats, every: int) -> Mask:
-    """One of ``every`` requests, by the hash of when it was scheduled: in whatever order they came."""
+    """One of ``every`` requests, chosen by the hash of its scheduled time, independent of their order."""
     if every == 1:
         return np.ones(len(times_s), np.bool_)
     ns = np.rint(times_s * 1e9).astype(np.int64).view(np.uint64)
@@ -157,11 +157,11 @@ def _sums_from(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Durations:
-    """Durations in seconds, ascending: ``observed`` ones, those ``censored`` when they had lasted so long,
-    and ``infinite`` ones that are known to have no end.
+    """Durations in seconds, ascending: ``observed`` ones, those ``censored`` at this length, and ``infinite``
+    ones without end.
 
-    ``trend``: later ones last longer, or nothing is known of some, so that the product limit is too low.
-    ``course`` is that of all of them in their run; without it nothing is told of how sure their figures are.
+    ``trend``: later ones last longer, or some are unknown, so that the product limit is too low. ``course``
+    is that of all of them in their run; without it there are no confidence intervals.
     """
 
     observed: Floats | Ascending
@@ -174,11 +174,11 @@ class Durations:
     def of(
         cls, observed: Floats, censored: Floats = _NONE, *, failed: int = 0, trend: bool = False
     ) -> "Durations":
-        """Of durations in any order; NaN is no sample."""
+        """Make them from durations in any order; NaN is no sample."""
         return cls(ordered(observed), ordered(censored), failed, trend)
 
     def quantile(self, share: float) -> float:
-        """The value at a share of all; NaN where the censored ones leave it open, +∞ among infinite ones.
+        """Value at a share of all; NaN if the censored ones leave it open, +∞ among infinite ones.
 
         Without censored ones it is numpy's ``linear`` percentile. With a ``trend`` it is open unless no
         ending of the censored ones could move it by more than :data:`CLOSE`.
@@ -197,17 +197,17 @@ class Durations:
         return positions(self.observed, self.censored, self.infinite)
 
     def at_least(self, share: float) -> float:
-        """The value at a share if each censored duration had ended when it was cut: it is no less."""
+        """Lower bound of the value at a share: that if each censored duration had ended at its cut."""
         return percentile(self._as_if_ended, share * 100, self.infinite)
 
     def lasting(self, limits: Floats) -> Floats:
-        """The product-limit share of all that lasts longer than each limit."""
+        """Product-limit share of all that last longer than each limit."""
         assert isinstance(self.observed, np.ndarray)
         left = np.concatenate([[1.0], np.maximum(0.0, 1 - np.cumsum(self._weights))])
         return left[np.searchsorted(self.observed, limits, side="right")]
 
     def beyond(self, limits: Floats) -> Floats:
-        """The mean of all that last longer than each limit, by the product limit; NaN where there is none."""
+        """Mean of all that last longer than each limit, by the product limit; NaN if there is none."""
         assert isinstance(self.observed, np.ndarray)
         sums = np.append(_sums_from(self._weights * self.observed), np.nan)
         lasting = self.lasting(limits)
@@ -232,7 +232,7 @@ class Durations:
         return np.insert(self.observed, np.searchsorted(self.observed, self.censored), self.censored)
 
     def moments(self) -> tuple[float, float]:
-        """Mean and standard deviation (ddof 0) by the product limit; NaN where the longest duration was
+        """Mean and standard deviation (ddof 0) by the product limit; NaN if the longest duration was
         censored, with a ``trend``, and with infinite ones."""
         if not isinstance(self.observed, np.ndarray):
             return self.observed.moments()
@@ -249,7 +249,7 @@ class Durations:
 class Censored:
     """The course of durations of which some were cut: NaN is none, ``cut`` marks those that were.
 
-    Each of these is shared out among all that lasted longer (Efron 1967): of one that was cut at c the share
+    Each of these is distributed among all that lasted longer (Efron 1967): of one that was cut at c the share
     1 − S(x) / S(c) is at or below x, S being the product-limit share that lasts longer.
     """
 
@@ -263,7 +263,7 @@ class Censored:
         self.counts = order.sums(order.sorted(~np.isnan(lasted)))
 
     def among(self, whole: Durations) -> "Censored":
-        """The same where other durations, which have no end, are among the whole too."""
+        """The same with other durations, which have no end, included in the whole."""
         return Censored(*self._of, whole)
 
     @property
