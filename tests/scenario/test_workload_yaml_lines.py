@@ -132,7 +132,7 @@ def test_as_deep_as_allowed_is_allowed() -> None:
     [
         (b"a: 1\nb: \xff", ":2:4: byte 0xff is not UTF-8"),
         ("a: 1".encode("utf-16"), ":1:1: byte 0xff is not UTF-8"),
-        (b"#" * (MAX_BYTES + 1), ": longer than 256 KiB"),
+        (b"#" * (MAX_BYTES + 1), ": longer than 64 KiB; prompts belong into files of their own"),
     ],
 )
 def test_a_file_of_other_bytes_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
