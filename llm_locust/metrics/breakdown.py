@@ -102,12 +102,15 @@ def _order(label: str) -> tuple[bool, int, str]:
 
 def _figures(m: Measured, rows: Rows, population: Population, latency_ms: dict[str, Any]) -> dict[str, Any]:
     judged, stuck = population.judged, len(m.stuck.among(rows))
+    cut = len(population.cut(m.c))
     return {
         "requests": {
             "scheduled": len(population.all),
             "ok": len(population.ok),
             "failed": len(population.failed),
             "cancelled": len(population.cancelled),
+            "cut": cut,
+            "cut_share": cut / (len(judged) + cut) if len(judged) + cut else None,
             "population": len(judged),
             "error_rate": len(population.failed) / len(judged) if len(judged) else None,
         },

@@ -171,7 +171,7 @@ def _requests(m: Measured, population: Population, missing: Missing) -> dict[str
     c, scheduled = m.c, population.all
     judged = len(population.judged)
     abandoned = c.abandoned[population.cancelled]
-    cut = population.cancelled[~abandoned]
+    cut = population.cut(c)
     counts = np.bincount(c.outcome[scheduled], minlength=len(OUTCOMES))
     return {
         "scheduled": len(scheduled),

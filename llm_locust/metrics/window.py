@@ -81,6 +81,10 @@ class Population:
     def all(self) -> Rows:
         return _ascending(self.ok, self.failed, self.cancelled)
 
+    def cut(self, c: Columns) -> Rows:
+        """The cancelled ones that the run's end cut: the others were abandoned by their user."""
+        return self.cancelled[~c.abandoned[self.cancelled]]
+
     def given_up(self, c: Columns) -> Rows:
         """The cancelled ones, and the failed ones that timed out."""
         return _ascending(self.cancelled, self.failed[c.timed_out[self.failed]])

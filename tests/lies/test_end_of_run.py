@@ -7,6 +7,7 @@
 - Answers of 2 to 38 s in runs of 60 s: a mean of 17.8 s, of a true 20 s. Now 20 s.
 - Users left a server that was too slow for them: goodput 100 %. Now they are bad.
 - Requests were due and never sent, because nobody's turn came: goodput 100 %. Now they are bad.
+- Latencies of a run of which 9 % were cut had a mark, but none in a table of ``--by``. Now they have it there.
 - Goodput in requests/s was low by E2EL / window. Now good requests count where they end.
 """
 
@@ -21,6 +22,9 @@ from metrics_cases import batch, manifest, request
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.metrics.breakdown import breakdown
+from llm_locust.metrics.measured import measure
+from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.console import print_report
@@ -46,12 +50,16 @@ def printed(found: dict[str, Any]) -> str:
     return out.getvalue()
 
 
-def hung() -> dict[str, Any]:
+def hung_run() -> tuple[list[RequestRecord], Manifest]:
     """Eight users, answers of 0.5 s, and a server that hangs at 5.2 s with all eight under way."""
     done = [request(k * 0.5, ANSWER, user=u) for k in range(10) for u in range(8)]
     waiting = [cut(5.0, 18.0, (0.1, 0.2)) for _ in range(8)]
     slo, gates = "ttft=500ms e2el=2s", "goodput>=99% p99_e2el<2s"
-    return told([*done, *waiting], manifest(stopped=18.0, slo=slo, gates=gates))
+    return [*done, *waiting], manifest(stopped=18.0, slo=slo, gates=gates)
+
+
+def hung() -> dict[str, Any]:
+    return told(*hung_run())
 
 
 def test_a_server_that_hangs_at_the_end_is_not_good() -> None:
@@ -79,6 +87,18 @@ def test_a_server_that_hangs_is_said_to_at_the_head_of_every_report() -> None:
 def test_latencies_of_a_run_that_was_cut_carry_a_mark_and_say_what_it_means() -> None:
     text = printed(hung())
     assert "> 13,000†" in text
+    assert "† the end of the run cut more than 1 % of the requests" in text
+
+
+def test_so_do_those_of_each_part_of_it() -> None:
+    records, run = hung_run()
+    requests = batch(*records)
+    part = breakdown(measure(requests, run, PLAIN), requests, "replica")
+    (figures,) = part.groups.values()
+    assert (figures["requests"]["cut"], figures["requests"]["cut_share"]) == (8, pytest.approx(8 / 88))
+    by = {"replica": {"groups": part.groups, "left_out": part.left_out}}
+    text = printed(told(records, run) | {"by": by}).split("\nReplica ")[1]
+    assert "   100†  ~100†" in text
     assert "† the end of the run cut more than 1 % of the requests" in text
 
 

@@ -25,6 +25,14 @@ class GroupRequests(SummaryPart, frozen=True):
     ok: Annotated[int, key("number; with `failed` and `cancelled` it adds up to `scheduled`", _SCHEDULED)]
     failed: Annotated[int, key("number; with `ok` and `cancelled` it adds up to `scheduled`", _SCHEDULED)]
     cancelled: Annotated[int, key("number; with `ok` and `failed` it adds up to `scheduled`", _SCHEDULED)]
+    cut: Annotated[int, key("number that the run's end cut", "part of `cancelled`")]
+    cut_share: Annotated[
+        float | None,
+        key(
+            "cut / (population + cut); above 0.01 reports mark every latency",
+            "the population and `requests.cut`",
+        ),
+    ]
     population: Annotated[int, key("ok + failed", _SCHEDULED)]
     error_rate: Annotated[float | None, key("failed / population", _POPULATION)]
 

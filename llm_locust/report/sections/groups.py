@@ -82,7 +82,7 @@ def by_class(summary: Summary) -> Section | None:
 def _by_label(summary: Summary, groups: Mapping[str, RequestPart], head: str) -> Section | None:
     if len(groups) < 2 or head.lower() in (summary.by or {}):  # there it has a table of its own
         return None
-    rows = [_group_row(label, part, is_cut(part.requests.cut_share)) for label, part in groups.items()]
+    rows = [_group_row(label, part) for label, part in groups.items()]
     table = Table(_group_columns(head), tuple(rows[:MOST_ROWS]))
     return Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *_left_out(rows)))
 
@@ -91,7 +91,7 @@ def breakdowns(summary: Summary) -> Iterator[Section]:
     """A table for each dimension that the report was asked to tell the figures by."""
     for dimension, part in (summary.by or {}).items():
         head = dimension.replace("_", " ").capitalize()
-        rows = [_group_row(label, figures, cut=False) for label, figures in part.groups.items()]
+        rows = [_group_row(label, figures) for label, figures in part.groups.items()]
         more = len(rows) + part.left_out - MOST_ROWS
         notes = (
             (Line(f"{count(more)} more, the first of them in summary.json", Tone.FAINT),) if more > 0 else ()
@@ -112,7 +112,8 @@ def _group_columns(head: str) -> tuple[Column, ...]:
     )
 
 
-def _group_row(label: str, part: RequestPart | GroupPart, cut: bool) -> Row:
+def _group_row(label: str, part: RequestPart | GroupPart) -> Row:
+    cut = is_cut(part.requests.cut_share)
     return Row(
         (
             _shown(label),
