@@ -249,19 +249,20 @@ def swarm(
     port: int | None = None,
     worker_ports: Sequence[int] = (),
     first_worker: Sequence[str] = (),
+    cold: bool = False,
 ) -> Iterator[tuple[Process, list[Process]]]:
     """A master and its workers, each started by its own command as on hosts of their own.
 
     The master listens on ``port`` (None: a free one). ``worker_ports`` are those that the first
     workers dial, where something lies between them and the master. ``first_worker`` are options that
-    only that one has.
+    only that one has. ``cold`` is as in :class:`Process`.
     """
     port = free_port() if port is None else port
     dialled = [*worker_ports, *[port] * (workers - len(worker_ports))]
     with ExitStack() as stack:
         as_master = ["--master", "--expect-workers", str(workers), "--master-bind-port", str(port)]
         as_master += ["--master-bind-host", "127.0.0.1"]
-        master = stack.enter_context(locust(folder, *as_master, *options, locustfile=locustfile))
+        master = stack.enter_context(locust(folder, *as_master, *options, locustfile=locustfile, cold=cold))
         each = [
             stack.enter_context(
                 locust(
@@ -270,6 +271,7 @@ def swarm(
                     *(first_worker if i == 0 else ()),
                     locustfile=locustfile,
                     stdout=f"worker-{i}",
+                    cold=cold,
                 )
             )
             for i, dial in enumerate(dialled)

@@ -67,7 +67,7 @@ def test_a_worker_that_has_made_a_run_imported_neither_report_nor_pandas(tmp_pat
     locustfile.write_text(LOCUSTFILE)
     with simulation(tmp_path) as sim:
         options = ["--headless", "-H", sim.url, "-u", "2", "-r", "2", "--num-requests", "20", "--out", "run"]
-        with swarm(tmp_path, 1, *options, locustfile=locustfile) as (master, workers):
+        with swarm(tmp_path, 1, *options, locustfile=locustfile, cold=True) as (master, workers):
             assert master.exit_code() == 0, master.stderr
             assert workers[0].exit_code() == 0, workers[0].stderr
     assert len(Result.read(tmp_path / "run").requests) == 20
