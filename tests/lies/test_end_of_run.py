@@ -7,7 +7,7 @@
 - Answers of 2 to 38 s in runs of 60 s: a mean of 17.8 s, of a true 20 s. Now 20 s.
 - Users left a server that was too slow for them: goodput 100 %. Now they are bad.
 - Requests were due and never sent, because nobody's turn came: goodput 100 %. Now they are bad.
-- Latencies of a run of which 9 % were cut had a mark, but none in a table of ``--by``. Now they have it there.
+- Latencies of a run of which 9 % were cut had a mark, but not in a table of ``--by``. Now there too.
 - Goodput in requests/s was low by E2EL / window. Now good requests count where they end.
 """
 
