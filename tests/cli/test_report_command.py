@@ -184,6 +184,8 @@ def test_figures_are_told_by_any_label(tmp_path: Path, told: Any) -> None:
         "ok": 0,
         "failed": 5,
         "cancelled": 0,
+        "cut": 0,
+        "cut_share": 0.0,
         "population": 5,
         "error_rate": 1.0,
     }
