@@ -13,7 +13,7 @@ MODULE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_MODULES = 300, 50, 7, 15
 LARGE_MODULES: dict[str, int] = {
     "client/http/connection.py": 434,
     "client/http/exchange.py": 303,
-    "client/stream.py": 461,
+    "client/stream.py": 459,
     "core/batch.py": 325,
     "metrics/stats/censoring.py": 326,
     "store/frames.py": 339,

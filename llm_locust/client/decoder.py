@@ -1,7 +1,9 @@
 """The body of one response into a reply, in slices."""
 
+from collections.abc import Sequence
 from typing import cast
 
+from llm_locust.client.http.errors import OversizeError
 from llm_locust.client.http.exchange import MAX_ERROR_BYTES, Exchange
 from llm_locust.core.record import MAX_ARRIVALS
 from llm_locust.wire.dialects.chat import CHAT
@@ -10,15 +12,25 @@ from llm_locust.wire.payload import MAX_EVENT_BYTES, DocumentSize
 from llm_locust.wire.reply import Reply, read_body, reply_reader
 from llm_locust.wire.sse import SseDecoder, SseError
 
+#: Most objects and lists of one document that is passed on to the SDK, and most values. The SDK makes Python
+#: objects of all of them at once: 36 µs and 2 kB for each object.
+_MAX_PASSED_OBJECTS = 20_000
+_MAX_PASSED_VALUES = 4_000_000
+
 
 class BodyDecoder:
-    """Decodes an exchange's body as its slices come. With ``tapped`` their bytes are kept in ``tap``."""
+    """Decodes an exchange's body as its slices come.
+
+    With ``tapped`` their bytes are kept in ``tap``, for the SDK. What is in ``fault`` is not passed on.
+    """
 
     __slots__ = (
         "_body",
         "_body_size",
         "_events",
         "_exchange",
+        "_passed_objects",
+        "_passed_values",
         "_reader",
         "_sse",
         "asked_stream",
@@ -40,6 +52,7 @@ class BodyDecoder:
         self._body = bytearray()
         self._body_size = DocumentSize()
         self._events = 0
+        self._passed_objects = self._passed_values = 0  # of the document that is not whole yet
         exchange.on_slice = self._on_slice
 
     @property
@@ -54,12 +67,11 @@ class BodyDecoder:
         )
 
     def _on_slice(self, body: bytes) -> None:
-        if self.tapped:
-            self.tap.append(body)
         if self.fault is not None:
             return
         if not self.event_stream:
             self._keep(body)
+            self._pass_on(body, [body])
             return
         try:
             events = self._sse.feed(body)
@@ -69,6 +81,35 @@ class BodyDecoder:
         self._events += len(events)
         if self._events > MAX_ARRIVALS:
             self.fault = f"the stream has more than {MAX_ARRIVALS:,} events"
+        self._pass_on(body, [event.data for event in events if len(event.data) > _MAX_PASSED_OBJECTS])
+
+    def _pass_on(self, body: bytes, documents: Sequence[bytes]) -> None:
+        """Keep a slice for the SDK, unless one of these documents, or of these parts of one, has too much."""
+        if not self.tapped:
+            return
+        for data in documents:
+            if self.event_stream:
+                self._passed_objects = 0
+            self._passed_objects += data.count(b"{") + data.count(b"[")
+            self._passed_values += data.count(b",")
+            if self._passed_objects > _MAX_PASSED_OBJECTS:
+                self.fault = f"more than {_MAX_PASSED_OBJECTS:,} JSON objects and lists in one document"
+            elif self._passed_values > _MAX_PASSED_VALUES:
+                self.fault = f"more than {_MAX_PASSED_VALUES:,} JSON values"
+        if self.fault is None:
+            self.tap.append(body)
+
+    def take(self) -> bytes:
+        """Return what was kept for the SDK, and keep it no longer.
+
+        Raises:
+            OversizeError: the rest is not passed on.
+        """
+        body = b"".join(self.tap)
+        self.tap.clear()
+        if not body and self.fault is not None:
+            raise OversizeError(self.fault)
+        return body
 
     def _keep(self, body: bytes) -> None:
         """Keep the body's bytes; of an error, and of what is not decoded, those that a person is shown."""

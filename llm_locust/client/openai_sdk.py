@@ -4,6 +4,7 @@ The SDK's HTTP layer (httpx2) uses :class:`MeasuredTransport`. Each request is o
 :class:`~llm_locust.client.stream.LiveCall`, whose bytes are passed on as they arrive.
 """
 
+import time
 from collections.abc import Callable, Iterator
 
 import gevent
@@ -11,6 +12,7 @@ import httpx2
 import msgspec
 
 from llm_locust.client.http.errors import ClientError, ConnectError, RequestTimeoutError
+from llm_locust.client.http.turns import TURN
 from llm_locust.client.routes import Heads
 from llm_locust.client.stream import Call, LiveCall, LlmClient
 from llm_locust.wire.dialects.dialect import Dialect
@@ -20,6 +22,9 @@ from llm_locust.wire.payload import DECODE_ERRORS
 #: A consumer stops at ``[DONE]``; the chunk that ends the body arrives at the same time. Waiting this long
 #: for it saves the connection.
 _END_PATIENCE_S = 0.25
+
+#: Bytes that the SDK decodes at a time. Other greenlets run in between once it has taken its share of a turn.
+_PIECE_BYTES = 8 << 10
 
 _PATHS = {dialect.path: dialect for dialect in DIALECTS.values()}
 
@@ -108,8 +113,12 @@ class MeasuredStream(httpx2.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            while piece := self._live.read():
-                yield piece
+            while body := self._live.read():
+                for at in range(0, len(body), _PIECE_BYTES):
+                    TURN.wait()
+                    began_s = time.monotonic()
+                    yield body[at : at + _PIECE_BYTES]
+                    TURN.spend(time.monotonic() - began_s)
         except ClientError as e:
             if self._live.cut:
                 raise gevent.GreenletExit from e

@@ -41,6 +41,8 @@ def judge(
         return Outcome.INVALID, str(error)
     if exchange.status is not None and refused:
         return _judge_status(exchange, exchange.status, reply, decoder)
+    if decoder.tapped and decoder.fault is not None:
+        return Outcome.INVALID, decoder.fault
     if reply.error is not None:
         return Outcome.API_ERROR, reply.error
     whole = exchange.complete if decoder.endpoint is None else reply.done

@@ -281,7 +281,7 @@ class LiveCall:
 
         For a call that was opened with :meth:`open` (raises ClientError).
         """
-        connection, tap = self._connection, self._decoder.tap
+        connection = self._connection
         assert connection is not None
         try:
             connection.wait_progress(self._readable)
@@ -290,9 +290,7 @@ class LiveCall:
             if not self._readable():
                 raise
         self._exchange.drain()
-        body = b"".join(tap)
-        tap.clear()
-        return body
+        return self._decoder.take()
 
     def wait_end(self, patience_s: float) -> None:
         """Wait at most this long for the response's last byte; do not wait in the event loop itself."""
