@@ -1,6 +1,7 @@
 """The layers of the package: imports point down only, between rooms and between the folders of a room."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,16 @@ def test_every_room_has_a_level_and_every_folder_a_place() -> None:
     for name, order in FOLDERS.items():
         inside = {p.parent.name for p in PACKAGE.joinpath(name).glob("*/__init__.py")}
         assert inside == set(order), name
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/run-states.md", "CONTRIBUTING.md"])
+def test_every_file_that_the_map_names_exists(page: str) -> None:
+    top = PACKAGE.parent
+    files = {
+        f"/{path.relative_to(top)}"
+        for room in (PACKAGE, top / "tests", top / "bench")
+        for path in room.rglob("*.py")
+    }
+    named = re.findall(r"`([\w/]+\.py)`", (top / page).read_text())
+    assert named
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
