@@ -63,8 +63,8 @@
     {
       id: "concurrency", title: "Concurrency and users",
       lines: () => [
-        line("concurrency", "requests under way", "c1"),
-        line("concurrency_max", "at most", "c6", { dash: "dot" }),
+        line("concurrency", "requests in flight", "c1"),
+        line("concurrency_max", "peak", "c6", { dash: "dot" }),
         line("users", "users", "c2", { shape: "hv" }),
       ],
     },
@@ -81,15 +81,15 @@
       ],
     },
     {
-      id: "workers", title: "Workers: busiest CPU, latest event loop",
+      id: "workers", title: "Workers: highest CPU and event loop delay",
       lines: () => [
         line("cpu_percent_max", "CPU, % of a core", "c2"),
-        line("hub_lag_ms_max", "event loop late, p99 ms", "c4"),
+        line("hub_lag_ms_max", "event loop delay, p99 ms", "c4"),
         line("workers", "workers", "c1", { shape: "hv" }),
       ],
     },
   ];
-  // What the servers say of themselves: a line for each, or of many the extremes and the middle.
+  // The servers' own metrics: a line for each server, or the extremes and the median of many.
   const SERVER_CHARTS = Object.entries(CATALOGUE.servers).map(([figure, title]) => ({
     id: `server-${figure.replaceAll("_", "-")}`, title, server: true, ...(title.endsWith("%") && { scale: 100, range: [0, 103] }),
     lines: (columns) => starting(columns, `server:${figure}:`).map((column, i) =>
@@ -286,10 +286,10 @@
     tables(now, state.data.marks);
     el("alarms").hidden = !now.alarms.length;
     el("alarms").replaceChildren(...now.alarms.map((text) => element("li", { textContent: `Drift: ${text}` })));
-    const missed = now.missed ? ` ${figure(now.missed, 9)} requests are in no number here: their report was lost; the report has them.` : "";
+    const missed = now.missed ? ` ${figure(now.missed, 9)} requests are missing from these numbers because a worker\u2019s live figures were lost; the report has them.` : "";
     el("fine").textContent =
-      `Percentiles of requests that ended ok, from histograms: off by ${share(now.relative_error)} at most; the report has them exactly. ` +
-      `A point is of ${figure(state.width)} s. Dotted lines: what changed.${missed}`;
+      `Percentiles cover requests that ended ok. They come from histograms, with an error of at most ${share(now.relative_error)}; the report has exact values. ` +
+      `Each point covers ${figure(state.width)} s. Dotted lines mark what changed.${missed}`;
     const told = Object.keys(state.data.columns);
     for (const chart of SERVER_CHARTS) el(`plot-${chart.id}`).parentElement.hidden = !chart.lines(told).length;
     el("servers-section").hidden = !starting(told, "server:").length && !now.servers_silent.length;
