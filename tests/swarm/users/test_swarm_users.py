@@ -11,6 +11,7 @@ from swarm_process import Process, Result, forked, in_parallel, locust, simulati
 
 #: What both locustfiles begin with: every record and every request event is written down as it comes.
 LISTENERS = """
+import gc
 import json
 from pathlib import Path
 
@@ -81,6 +82,7 @@ class Sdk(OpenAIUser):
         self.request_name = "dropped"
         for _ in self.ask(400, stream=True):
             break
+        gc.collect(1)  # the SDK has a reference cycle: without this the stream may be open until the run ends
         self.request_name = "embeddings"
         try:
             self.client.embeddings.create(model=self.model, input="hello")
