@@ -18,20 +18,20 @@ test: $(VENV)/.test  ## lint, types, the tests of every day
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(MAKE) --jobs 2 --no-print-directory types test-rooms
-	$(BIN)/pytest -m "(alone and not run or everyday) and not e2e"
+	tests/again.sh alone $(BIN)/pytest -m "(alone and not run or everyday) and not e2e"
 
 # What judges no time: side by side.
 types:
 	$(BIN)/mypy
 test-rooms:
-	$(BIN)/pytest -n 2 --dist loadfile -m "not e2e and not alone and not run"
+	tests/again.sh rooms $(BIN)/pytest -n 2 --dist loadfile -m "not e2e and not alone and not run"
 
 test-all:  ## all tests: `test`, `test-runs`, the audit, pods, real servers and balancers, a short soak
 	.ci/all
 
 test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI, uploads
-	$(BIN)/pytest -n 2 --dist loadfile -m "run and not everyday and not alone and not e2e"
-	$(BIN)/pytest -m "run and not everyday and alone and not e2e"
+	tests/again.sh runs $(BIN)/pytest -n 2 --dist loadfile -m "run and not everyday and not alone and not e2e"
+	tests/again.sh runs-alone $(BIN)/pytest -m "run and not everyday and alone and not e2e"
 
 SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
@@ -45,11 +45,11 @@ audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of
 	.ci/audit .venv-audit/bin
 
 test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real server and real balancers
-	$(BIN)/pytest -m e2e
+	tests/again.sh e2e $(BIN)/pytest -m e2e
 
 test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; the demo's pods on podman where there is one
-	$(BIN)/pytest tests/k8s
-	tests/pods/pods.sh $(BIN)/pytest tests/pods
+	tests/again.sh k8s $(BIN)/pytest tests/k8s
+	tests/pods/pods.sh tests/again.sh pods $(BIN)/pytest tests/pods
 
 # atheris is in no lock: it has wheels for few versions of Python. Without it cases are random.
 FUZZ_SECONDS ?= 60
