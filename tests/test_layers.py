@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "llm_locust"
 #: Rooms from the ground up. A module may import from its own room and from rooms of lower levels.
 LEVELS: dict[str, int] = {
     "core": 0,
+    "host": 0,
     "wire": 0,
     "roofline": 1,
     "metrics": 2,

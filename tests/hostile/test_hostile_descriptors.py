@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from llm_locust.host.open_files import MARGIN, descriptors_for
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.channel.messages import PROTOCOL, RunInfo
-from llm_locust.swarm.run.descriptors import MARGIN, descriptors_for, ensure_descriptors
+from llm_locust.swarm.run.descriptors import ensure_descriptors
 
 
 def run(users: int, targets: int = 0) -> RunInfo:

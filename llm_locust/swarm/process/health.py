@@ -7,9 +7,9 @@ import numpy as np
 import psutil
 
 from llm_locust.core.manifest import HealthCell, NodeHealth
+from llm_locust.host.cpu_taken import CpuTaken, Taken
 from llm_locust.metrics.stats.histogram import Histogram, count_durations, merge
 from llm_locust.metrics.stats.percentiles import percentile
-from llm_locust.swarm.process.cpu_taken import CpuTaken, Taken
 
 #: Interval of the timer; each one measures the loop's lag once.
 LAG_INTERVAL_S = 0.05

@@ -6,11 +6,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target, TargetError
-from llm_locust.client.request import get
+from llm_locust.client.models import list_models
 from llm_locust.options.deployment import DNS, metrics_words
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario import sole_class
@@ -22,7 +20,6 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS, dialect_of
 from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.wire.names import clean_name
-from llm_locust.wire.payload import DECODE_ERRORS, excess
 from llm_locust.wire.secrecy import blanked, blanked_name, public_url, url_secret
 from llm_locust.workload.answers.validators import ValidatorError, checks_of
 
@@ -46,14 +43,6 @@ class CheckedServer:
 
     base: str
     model: str
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
 
 
 def host_of(environment: "Environment", settings: Settings) -> str:
@@ -167,33 +156,20 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
 
 
 def _list_models(target: Target, settings: Settings, own: Sequence[Dialect]) -> tuple[str, list[str] | None]:
-    """Return the base under which ``/models`` answers, and the models; None if the server has no list.
-
-    If the server has no ``/v1`` below a prefix, that path answers 404: then the path is tried as it was
-    given.
-    """
+    """Return the base under which ``/models`` answers, and the models; None if the server has no list."""
     headers = request_headers(settings, *DIALECTS.values(), *own)
     pool = make_pool(target, settings)
     try:
-        bases = dict.fromkeys([target.base, target.base.removesuffix("/v1") or target.base])
-        for base in bases:
-            status, body = get(pool, base + "/models", headers, CHECK_TIMEOUT_S)
-            if status in (401, 403):
-                raise RefusedError(
-                    f"{target.url} refuses access (HTTP {status}): "
-                    "give a key by --api-key-env NAME or --header"
-                )
-            if status == 200:
-                if excess(body) is not None:
-                    continue
-                try:
-                    listed = msgspec.json.decode(body, type=_Models).data
-                    return base, [blanked_name(m.id, settings.secrets) for m in listed]
-                except DECODE_ERRORS:
-                    continue
+        listing = list_models(pool, headers, CHECK_TIMEOUT_S)
     finally:
         pool.close()
-    return target.base, None
+    if listing.is_refused:
+        raise RefusedError(
+            f"{target.url} refuses access (HTTP {listing.answer.status}): "
+            "give a key by --api-key-env NAME or --header"
+        )
+    names = listing.names
+    return listing.base, None if names is None else [blanked_name(name, settings.secrets) for name in names]
 
 
 def _choose(asked: str | None, models: list[str] | None, host: str) -> str:

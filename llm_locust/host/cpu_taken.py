@@ -8,7 +8,7 @@ periods, out of ``nr_periods``, in which the group had used up its CPU limit and
 from dataclasses import dataclass
 from pathlib import Path
 
-_ROOTS = {1: ("cpu", "cpu,cpuacct"), 2: ("", "unified")}
+from llm_locust.host.cgroups import CGROUPS, PROC, group_folders
 
 #: Fields of the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
 _IDLE, _STEAL = (3, 4), 7
@@ -52,9 +52,10 @@ class CpuTaken:
         proc, cgroups: paths of /proc and of the cgroup file systems.
     """
 
-    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+    def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
         self._stat = proc / "stat"
-        self._limits = _limit_files(proc / "self" / "cgroup", cgroups)
+        files = [folder / "cpu.stat" for folder in group_folders("cpu", proc, cgroups)]
+        self._limits = [file for file in files if _throttled(file) is not None]
 
     def read(self) -> Taken:
         """Read the counters."""
@@ -80,21 +81,3 @@ def _throttled(file: Path) -> tuple[int, int] | None:
         return int(counters["nr_periods"]), int(counters["nr_throttled"])
     except (OSError, ValueError, KeyError):
         return None
-
-
-def _limit_files(own: Path, cgroups: Path) -> list[Path]:
-    """``cpu.stat`` files of this process's group and of its parents, as far as they are visible from here."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return []
-    files = []
-    for line in lines:
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        version = 2 if number == "0" else 1 if "cpu" in controllers.split(",") else 0
-        for root in _ROOTS.get(version, ()):
-            group = (cgroups / root / path.lstrip("/")) if ".." not in path else cgroups / root
-            above = [group, *(parent for parent in group.parents if parent.is_relative_to(cgroups / root))]
-            files += [folder / "cpu.stat" for folder in above]
-    return [file for file in files if _throttled(file) is not None]

@@ -1,0 +1,1 @@
+"""Facts of the machine and the container that this process runs in, as the kernel reports them."""
