@@ -16,6 +16,7 @@ from llm_locust.options.settings import Settings
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.users.joining import session_of
 from llm_locust.swarm.users.judging import Judge
+from llm_locust.swarm.users.overriding import check_overrides
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.swarm.users.session import LoadSession
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
@@ -53,13 +54,19 @@ class LlmUser(User):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
+        check_overrides(cls)
         if "on_stop" in vars(cls):
             cls.on_stop = _taking_leave(cls.on_stop)  # type: ignore[method-assign]
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)
         self._session = session_of(environment)
-        self.number = self._session.new_user() if self._session is not None else 0
+        self._number = self._session.new_user() if self._session is not None else 0
+
+    @property
+    def number(self) -> int:
+        """Number of this user among those of its process, as its records have it."""
+        return self._number
 
     @property
     def session(self) -> LoadSession:
