@@ -3,6 +3,7 @@
 Its keys are a contract. Values are plain Python; what is not defined is None.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,9 @@ from llm_locust.metrics.deployment.fairness import deployment
 from llm_locust.metrics.deployment.server_metrics import server_metrics
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.deployment.utilisation import utilisation
-from llm_locust.metrics.gates import evaluate
+from llm_locust.metrics.durations import durations_of
+from llm_locust.metrics.gate_outcomes import evaluate
+from llm_locust.metrics.gates import Gate
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.peers.compat import compat
@@ -43,6 +46,7 @@ from llm_locust.metrics.sections.steadiness import steadiness, untold
 from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA, Summary
 from llm_locust.metrics.window import Population, run_window
 from llm_locust.roofline.roof import Roof
@@ -86,7 +90,8 @@ def summarise(
     c, rows = m.c, stored if rows_of_run is None else rows_of_run
     selection = rows_of_run is not None
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
-    missing = Missing(requests_lost(manifest, rows), requests_unsent(manifest, warmup_s))
+    unsent = requests_unsent(manifest, warmup_s)
+    missing = Missing(requests_lost(manifest, rows), unsent)
     found = whole_and_parts(
         m, answers, question.places, missing, unsent_by_class(manifest, warmup_s), of_selection=selection
     )
@@ -117,8 +122,14 @@ def summarise(
         "roofline": _roofline(requests, m, question.roof_of(manifest), selection),
         "live_check": {} if live is None or selection else live_check(live, m, requests),
     }
-    plain: dict[str, Any] = to_builtins(summary | {"gates": evaluate(gates, summary)})
+    judged = evaluate(gates, summary, partial(_durations, m, population, unsent))
+    plain: dict[str, Any] = to_builtins(summary | {"gates": judged})
     return plain
+
+
+def _durations(m: Measured, population: Population, unsent: int, gate: Gate) -> Durations:
+    assert gate.latency is not None
+    return durations_of(m, population, gate.latency, adjusted=gate.is_adjusted, unsent=unsent)
 
 
 def exit_code(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> int | None:

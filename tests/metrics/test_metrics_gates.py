@@ -8,13 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import GateError, Kind, evaluate, parse_gates
+from llm_locust.metrics.gate_outcomes import evaluate as evaluate_with
+from llm_locust.metrics.gates import Gate, GateError, Kind, parse_gates
 from llm_locust.metrics.requests.latency import summarise_latency
 from llm_locust.metrics.stats.censoring import Durations, summarise
 
+#: Latencies in seconds.
+SAMPLES = np.tile([0.1, 0.2, 0.3], 400)
+
 
 def summary(**changes: Any) -> dict[str, Any]:
-    figures = summarise_latency(np.tile([0.1, 0.2, 0.3], 400))
+    figures = summarise_latency(SAMPLES)
     known: dict[str, Any] = {
         "requests": {"population": 100, "error_rate": 0.0},
         "goodput": {"ratio": 0.95, "judged": 100, "requests_per_s": 9.5},
@@ -31,6 +35,11 @@ def summary(**changes: Any) -> dict[str, Any]:
     if "latency_ms" in changes:
         known["latency_ms_adjusted"] = changes["latency_ms"]
     return {**known, **changes}
+
+
+def evaluate(gates: tuple[Gate, ...], summary: dict[str, Any], **samples: Any) -> list[dict[str, Any]]:
+    durations = Durations.of(samples.pop("observed", SAMPLES), **samples)
+    return evaluate_with(gates, summary, lambda _: durations)
 
 
 def complaint(text: str) -> str:
@@ -246,3 +255,36 @@ def test_any_text_is_gates_or_one_line_of_complaint(text: str) -> None:
 
 def test_no_text_is_no_gate() -> None:
     assert parse_gates(" ") == ()
+
+
+def test_a_certified_gate_is_on_the_upper_bound_of_its_percentile() -> None:
+    of_10_000 = np.arange(1, 10_001) / 1e4
+    held, broken = evaluate(
+        parse_gates("certified p99_ttft<=992.4ms certified p99_ttft<992.4ms"), summary(), observed=of_10_000
+    )
+    # MLPerf's loadgen takes the 77th highest of 10,000 samples.
+    assert (held["value"], held["passed"], held["reason"]) == (pytest.approx(992.4), True, None)
+    assert (broken["passed"], broken["reason"]) == (False, "992.4 ms is not < 992.4 ms")
+    assert broken["text"] == "certified p99_ttft<992.4ms"
+
+
+def test_a_certified_gate_cannot_tell_of_too_few_samples() -> None:
+    (result,) = evaluate(parse_gates("certified p99_ttft<1h"), summary(), observed=np.ones(661))
+    assert (result["value"], result["passed"]) == (None, False)
+    assert result["reason"] == "cannot tell: a certified p99 needs 662 samples, there are 661"
+    (result,) = evaluate(parse_gates("certified p99_ttft<1h"), summary(), observed=np.ones(662))
+    assert result["passed"]
+
+
+def test_failed_and_cut_requests_are_longer_than_any_certified_limit() -> None:
+    for counted in ({"failed": 100}, {"censored": np.full(100, 0.001)}):
+        gates = parse_gates("certified p90_ttft<1h")
+        (result,) = evaluate(gates, summary(), observed=np.ones(900), **counted)
+        assert (result["value"], result["passed"]) == (None, False)
+        assert "failed or was given up" in result["reason"]
+
+
+def test_only_upper_limits_on_percentiles_are_certified() -> None:
+    for text in ("certified mean_ttft<1s", "certified p99_ttft>1s", "certified goodput>=95%", "certified"):
+        assert "certified is followed by an upper limit on a percentile" in complaint(text)
+    assert "unknown metric" in complaint("certified certified p99_ttft<1s")

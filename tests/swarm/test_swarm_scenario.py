@@ -182,7 +182,8 @@ def test_classes_with_rates_arrive_by_their_own_schedules_and_the_number_is_exac
     assert runs["open"].json("manifest.json")["open_loop"]
     firsts = sorted(row["scheduled_ns"] for row in singles)
     gaps_ms = [(after - before) * 1e-6 for before, after in pairwise(firsts)]
-    assert max(gaps_ms) == pytest.approx(50.0, abs=0.5)
+    # Of the rates' own: that of talks would be 100 ms. A clock that is read late moves a time by some ms.
+    assert max(gaps_ms) == pytest.approx(50.0, abs=10.0)
 
 
 def test_an_arrival_of_conversations_begins_one_and_its_turns_follow_by_their_think_time(

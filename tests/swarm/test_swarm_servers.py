@@ -177,12 +177,12 @@ def test_servers_that_hang_or_send_garbage_cost_nothing_but_their_own_gap(
     found = runs[name]
     assert found.code == 0
     for bad in found.bad.values():
-        assert found.target(bad)["failed"] == found.target(bad)["scrapes"] > 5
+        assert found.target(bad)["failed"] == found.target(bad)["scrapes"] > 2
         assert f"server metrics: {bad}: " in found.stderr
     for target in found.pages:
         told = found.target(target)
         assert told["failed"] == 0
-        assert told["scrapes"] >= 10  # twice a second
+        assert told["scrapes"] > 3
         assert told["covered"] > 0.9
     assert "of 2 servers returned no metrics page" in found.stdout
 

@@ -11,19 +11,17 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.catalogue import FORMULAS, LATENCY
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.compare.comparable import Metric
+from llm_locust.metrics.durations import durations_of
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.requests.cut import Samples, with_stuck, with_unsent
 from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.goodput_intervals import ratio_worth
-from llm_locust.metrics.requests.latency import adjusted_gaps
 from llm_locust.metrics.requests.throughput import amounts_over_time, rate_per_s
 from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
-from llm_locust.metrics.stats.cells import order_cells, time_cells
-from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.cells import order_cells
 from llm_locust.metrics.stats.estimates import Average, Estimate, Percentile, Rate, Share
 from llm_locust.metrics.stats.intervals import Observed, rate_error, worths
 from llm_locust.metrics.stats.percentiles import PERCENTILES, Ascending, moments, ordered, percentile
@@ -107,24 +105,11 @@ def measure_for_comparison(requests: Requests, manifest: Manifest, question: Que
     return Compared(manifest, measured, population, gaps, lost, unsent)
 
 
-def _durations(run: Compared, latency: str, adjusted: bool) -> Durations:
-    """One latency of all requests, as :func:`~llm_locust.metrics.requests.latency.latency_tables` has it."""
-    if latency not in FORMULAS:
-        found = Durations(run.gaps, course=run.measured.gaps.course())
-        failed_s = run.c.scheduled_s[run.population.failed]
-        failed_over_time = time_cells(run.window, run.c, failed_s).sums()
-        return adjusted_gaps(found, run.population, failed_over_time) if adjusted else found
-    samples, order = Samples.of(run.c, run.measured.values, latency), order_cells(run.c, run.population.all)
-    found = samples.durations(run.population, order)
-    if adjusted:
-        found = samples.adjusted(run.population, found, order)
-    found = with_stuck(found, run.measured.stuck.bounds_s(np.arange(len(run.c)), latency))
-    return with_unsent(found, latency, run.unsent)
-
-
 def _latency(run: Compared, metric: Metric, adjusted: bool) -> Estimate | None:
     """None also where requests that were given up leave the figure open."""
-    found = _durations(run, metric.latency, adjusted)
+    found = durations_of(
+        run.measured, run.population, metric.latency, adjusted=adjusted, unsent=run.unsent, gaps=run.gaps
+    )
     if not len(found.observed):
         return None
     mean, std = found.moments()

@@ -147,7 +147,7 @@ class GateOutcome(SummaryPart, frozen=True):
     value: Annotated[
         float | None,
         key(
-            "the figure that it is on",
+            "the figure that it is on; of a certified gate the bound of the percentile",
             "as the value; of upper limits on latencies as `latency_ms_adjusted`",
         ),
     ]

@@ -106,7 +106,7 @@ def _gate_measured(outcome: GateOutcome, summary: Summary) -> str:
 
 def _mark_of(gate: Gate, summary: Summary) -> str:
     tables = summary.latency_ms_adjusted if gate.is_adjusted else summary.latency_ms
-    return "" if gate.latency is None else mark(tables[gate.latency], gate.statistic)
+    return "" if gate.latency is None or gate.is_certified else mark(tables[gate.latency], gate.statistic)
 
 
 def goodput(summary: Summary) -> Section:

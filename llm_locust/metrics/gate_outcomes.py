@@ -1,0 +1,176 @@
+"""What a run's figures say of its gates."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llm_locust.metrics.catalogue import LATENCY
+from llm_locust.metrics.gates import DIGITS, MOST_FAILED, OF_ANSWERS, OPERATORS, Gate, Kind
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.certified import certified, fewest_samples
+from llm_locust.metrics.stats.percentiles import PERCENTILES
+
+#: The durations that a gate on a latency is judged by.
+DurationsOf = Callable[[Gate], Durations]
+
+
+def evaluate(
+    gates: tuple[Gate, ...], summary: Mapping[str, Any], durations_of: DurationsOf
+) -> list[dict[str, Any]]:
+    """Each gate against a summary: ``{text, value, at_least, passed, reason, note}``.
+
+    ``value`` is what the summary holds, in its unit. An upper limit on a percentile or the maximum of an
+    answer's latency is on the adjusted one: a failed request is above any limit. No upper limit on a mean
+    holds with more than :data:`MOST_FAILED` failed. ``note`` says how many failed, where that matters.
+
+    Where there is no value, the gate fails and ``reason`` says why: nothing was shown to hold. A latency that
+    cut requests leave open has a lower bound, ``at_least``; where that alone decides, it does. No upper limit
+    on a percentile passes with fewer than 1 / (1 − p) samples: they cannot tell. ``reason`` is None where the
+    gate passed.
+
+    A certified gate is on the bound of its percentile, computed from ``durations_of`` the gate. It fails if
+    there are too few samples for a bound, or if the bound falls on a request that failed or was given up.
+    """
+    return [
+        (_certified(gate, durations_of(gate)) if gate.is_certified else _result(gate, summary))
+        | {"note": _note(gate, summary)}
+        for gate in gates
+    ]
+
+
+def _certified(gate: Gate, durations: Durations) -> dict[str, Any]:
+    percent = PERCENTILES[gate.statistic]
+    bound_ms = certified(durations, percent) * 1e3
+    n = len(durations.observed) + len(durations.censored) + durations.infinite
+    found: dict[str, Any] = {"text": gate.text, "value": None, "at_least": None, "passed": False}
+    if math.isnan(bound_ms):
+        fewest = fewest_samples(percent)
+        return found | {
+            "reason": f"cannot tell: a certified {gate.statistic} needs {fewest:,} samples, there are {n:,}"
+        }
+    if math.isinf(bound_ms):
+        return found | {"reason": "the certified bound falls on a request that failed or was given up"}
+    passed = bool(OPERATORS[gate.op](round(bound_ms, DIGITS), gate.limit))
+    why = None if passed else f"{_shown(gate, bound_ms)} is not {gate.op} {_shown(gate, gate.limit)}"
+    return found | {"value": bound_ms, "passed": passed, "reason": why}
+
+
+def _failed(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """The share of requests that failed, and so have no such latency; None where none did."""
+    rate = summary["requests"]["error_rate"]
+    return f"{rate * 100:.3g} % failed" if rate and gate.latency in OF_ANSWERS else None
+
+
+def _note(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    failed = _failed(gate, summary)
+    if failed is None:
+        return None
+    return f"over all requests: {failed}" if gate.is_adjusted else f"of requests with an answer: {failed}"
+
+
+def _figures_of(gate: Gate, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The figures of the latency that a gate is on, of all requests or of those with an answer."""
+    table = "latency_ms_adjusted" if gate.is_adjusted else "latency_ms"
+    figures: Mapping[str, Any] = summary[table][gate.path[1]]
+    return figures
+
+
+def _result(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
+    value = _value(gate, summary)
+    found = {"text": gate.text, "value": value, "at_least": None}
+    if value is None:
+        return found | _undetermined(gate, summary)
+    passed = bool(OPERATORS[gate.op](round(value, DIGITS), gate.limit))
+    if passed:
+        why = _too_few(gate, summary) or _too_many_failed(gate, summary)
+        return found | {"passed": why is None, "reason": why}
+    return found | {
+        "passed": False,
+        "reason": f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}",
+    }
+
+
+def _too_many_failed(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """Why a mean below its upper limit shows nothing: it is of the others alone, and none is of all."""
+    failed = _failed(gate, summary)
+    is_limited = gate.is_upper and gate.metric.startswith("mean_")
+    if failed is None or not is_limited or summary["requests"]["error_rate"] <= MOST_FAILED:
+        return None
+    return f"cannot tell: {failed}, and a mean cannot include them; limit a percentile"
+
+
+def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
+    """Why a percentile that is below its upper limit shows nothing; None where it does.
+
+    Of fewer than 1 / (1 − p) samples none is expected beyond it: twenty say nothing of the slowest hundredth.
+    """
+    if gate.kind is not Kind.LATENCY or gate.op not in ("<", "<="):
+        return None
+    if gate.statistic not in PERCENTILES:
+        return None
+    stats = _figures_of(gate, summary)
+    n, fewest = stats["n"] + stats["censored"], math.ceil(round(100 / (100 - PERCENTILES[gate.statistic]), 6))
+    if n >= fewest:
+        return None
+    return f"cannot tell: {gate.statistic} needs {fewest:,} samples, there are {n:,}"
+
+
+def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A gate on a figure that the run has not."""
+    if gate.kind is Kind.LATENCY:
+        return _latency_undetermined(gate, summary)
+    if not summary["requests"]["population"]:
+        return {"passed": False, "reason": f"no samples: the run has no value for {gate.metric}"}
+    if gate.metric in ("goodput", "goodput_rps") and summary["goodput"]["judged"] is None:
+        return {"passed": False, "reason": "no SLO was given: nothing is good or bad"}
+    if not summary["window"]["seconds"] > 0:
+        return {"passed": False, "reason": "the window is empty"}
+    return {"passed": False, "reason": f"the run has no value for {gate.metric}: tokens are unknown"}
+
+
+def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
+    _, latency, statistic = gate.path
+    stats = _figures_of(gate, summary)
+    if statistic in stats["beyond"]:
+        return {"passed": False, "reason": _on_a_failure(gate, summary)}
+    bound = stats["at_least"].get(statistic)
+    if bound is None:
+        return {"passed": False, "reason": f"no samples: the run has no value for {gate.metric}"}
+    unsent = " or never sent" if LATENCY[latency].is_from_scheduled else ""
+    cut = f"{stats['censored']} requests were given up before they ended{unsent}"
+    least = f"at least {_shown(gate, bound)}"
+    limit = f"{gate.op} {_shown(gate, gate.limit)}"
+    # The figure may be the bound itself: only what that breaks, too, is decided.
+    holds = OPERATORS[gate.op](round(bound, DIGITS), gate.limit)
+    if gate.op in (">", ">="):
+        reason = None if holds else f"undetermined: {cut}, so it is {least}: that may not be {limit}"
+        return {"at_least": bound, "passed": holds, "reason": reason}
+    why = f"undetermined: {cut}, so it is only known to be {least}"
+    return {"at_least": bound, "passed": False, "reason": why if holds else f"{least} is not {limit}: {cut}"}
+
+
+def _on_a_failure(gate: Gate, summary: Mapping[str, Any]) -> str:
+    """What a percentile of all requests that falls on a failed one says."""
+    _, latency, statistic = gate.path
+    of_others = summary["latency_ms"][latency][statistic]
+    beside = "" if of_others is None else f"; of the others it is {_shown(gate, of_others)}"
+    return f"{_failed(gate, summary)}: the {statistic} of all requests falls on a failed one{beside}"
+
+
+def _value(gate: Gate, summary: Mapping[str, Any]) -> float | None:
+    """The summary's figure, None where it has none. A rate of no requests at all shows nothing."""
+    asked = summary["goodput"]["judged"] if gate.metric == "goodput" else summary["requests"]["population"]
+    if gate.metric != "requests" and not asked:
+        return None
+    if gate.kind is Kind.LATENCY:
+        found = _figures_of(gate, summary)[gate.statistic]
+    else:
+        part, key = gate.path
+        found = summary[part][key]
+    return None if found is None else float(found)
+
+
+def _shown(gate: Gate, value: float) -> str:
+    if gate.kind is Kind.SHARE:
+        return f"{value * 100:.6g}%"
+    return f"{value:.6g} ms" if gate.kind is Kind.LATENCY else f"{value:.6g}"
