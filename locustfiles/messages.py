@@ -1,11 +1,5 @@
 """Closed loop of Anthropic-style messages (/v1/messages)."""
 
-from locust import task
+from llm_locust.locustfiles.messages import Messages
 
-from llm_locust import MessagesUser
-
-
-class Messages(MessagesUser):
-    @task
-    def message_once(self) -> None:
-        self.message()
+__all__ = ["Messages"]

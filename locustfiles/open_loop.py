@@ -1,7 +1,5 @@
 """Open loop: requests follow --request-rate, however slow the server is. Without it -u is the rate."""
 
-from llm_locust import OpenLoopUser
+from llm_locust.locustfiles.open_loop import OpenLoop
 
-
-class OpenLoop(OpenLoopUser):
-    pass
+__all__ = ["OpenLoop"]

@@ -1,7 +1,5 @@
 """Replay of a trace: --arrival trace:FILE, with --trace-scale and --trace-slice."""
 
-from llm_locust import OpenLoopUser
+from llm_locust.locustfiles.replay import Replay
 
-
-class Replay(OpenLoopUser):
-    request_name = "replay"
+__all__ = ["Replay"]

@@ -1,1 +1,1 @@
-"""The ``llm-locust`` command: one module per subcommand, except ``merge`` and ``options`` in ``main``."""
+"""The ``llm-locust`` command: one module per subcommand, and their table in ``main``."""

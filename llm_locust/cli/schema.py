@@ -12,6 +12,10 @@ DESCRIPTION = (
 )
 
 
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """None."""
+
+
 def run(_: argparse.Namespace) -> int:
     """Print the schema. Return the exit code, 0."""
     with printing():

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import os
 import resource
 import sys
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from llm_locust.sim.engine.gpu_page import GpuKind
 from llm_locust.sim.faults.faults import FaultPlan, FaultPlanError, parse_fault_plan
 from llm_locust.sim.faults.plan import PlanError, parse_plan
 from llm_locust.sim.gateway.port import PortError
-from llm_locust.sim.server import Addresses, serve
+from llm_locust.sim.server import Addresses, serve, stop_on_signals
 from llm_locust.sim.settings.deployment import FaultSettings, SettingsError, SimSettings, check
 from llm_locust.sim.settings.options import add_arguments
 from llm_locust.sim.settings.profile_file import read_profile
@@ -96,11 +97,32 @@ def run(args: argparse.Namespace) -> int:
     try:
         settings = settings_from(args)
         _raise_open_files_limit()
-        asyncio.run(serve(settings, lambda addresses: _announce(settings, addresses), say=_say))
+        asyncio.run(_serve(settings, args.end_with_stdin))
     except (FaultPlanError, PlanError, SettingsError, PortError, TruthError) as e:
         print(f"llm-locust sim: {one_line(str(e))}", file=sys.stderr)
         return 2
     return 0
+
+
+async def _serve(settings: SimSettings, end_with_stdin: bool) -> None:
+    stop = stop_on_signals()
+    if end_with_stdin:
+        _stop_at_end_of_stdin(stop)
+    await serve(settings, lambda addresses: _announce(settings, addresses), stop, _say)
+
+
+def _stop_at_end_of_stdin(stop: asyncio.Event) -> None:
+    stdin = sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(stdin, 4096):
+            asyncio.get_running_loop().remove_reader(stdin)
+            stop.set()
+
+    try:
+        asyncio.get_running_loop().add_reader(stdin, read)
+    except OSError as e:  # a file is always readable
+        raise SettingsError("--end-with-stdin: standard input is not a pipe") from e
 
 
 def _speeds(given: Iterable[Mapping[int, float]]) -> dict[int, float]:

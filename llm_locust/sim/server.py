@@ -109,7 +109,7 @@ async def serve(
         PortError, TruthError: as :class:`Simulation`.
     """
     async with Simulation(settings, say) as simulation:
-        stop = stop or _stop_on_signals()
+        stop = stop or stop_on_signals()
         on_ready(simulation.addresses)
         await stop.wait()
 
@@ -137,7 +137,8 @@ async def _refuse(front: Port, refusal: Refusal) -> None:
         print(f"llm-locust sim: the refusal does not end: {e}", file=sys.stderr)
 
 
-def _stop_on_signals() -> asyncio.Event:
+def stop_on_signals() -> asyncio.Event:
+    """Event that SIGINT and SIGTERM set from now on."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,6 +1,7 @@
 """The ``llm-locust`` command."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -164,9 +165,47 @@ def test_a_wrong_option_is_one_line_that_points_at_it(
     assert why in refused(capsys, "report", str(write_run(tmp_path)), option, text)
 
 
-@pytest.mark.parametrize("argv", [(), ("reprot",), ("report",), ("report", "a", "--slow")])
-def test_wrong_arguments_are_one_line(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]) -> None:
-    assert refused(capsys, *argv).startswith("llm-locust")
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("reprot",), "llm-locust: 'reprot' is not a command; did you mean report?"),
+        (("--verison",), "llm-locust: '--verison' is not an option; did you mean --version?"),
+        (("xyzzy",), "llm-locust: 'xyzzy' is not a command; see llm-locust --help"),
+        (("report",), "llm-locust report: the following arguments are required: RUN"),
+        (("report", "a", "--windw=run"), "unknown option --windw; did you mean --window?"),
+        (("report", "a", "--xyzzy"), "unknown option --xyzzy; see --help"),
+        (("k8s", "render", "--overly", "x"), "the following arguments are required: --scenario, --workers"),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], said: str
+) -> None:
+    text = refused(capsys, *argv)
+    assert text.startswith("llm-locust")
+    assert said in text
+
+
+def test_without_a_command_the_help_names_three_to_begin_with_and_the_exit_code_is_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == 2  # a pipeline whose variable is empty has not tested anything
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.findall(r"^  llm-locust (\w+)", said.err, re.M) == ["run", "run", "compare"]
+    for ask in ("--help", "-h", "help"):
+        assert main([ask]) == 0
+        assert capsys.readouterr().out == said.err
+    assert max(map(len, said.err.splitlines())) < 100
+
+
+def test_the_help_imports_no_command() -> None:
+    script = (
+        "import sys; from llm_locust.cli.main import main; main(['--help']); print(*sys.modules, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    own = {name for name in done.stdout.splitlines() if name.startswith("llm_locust")}
+    assert own == {"llm_locust", "llm_locust.cli", "llm_locust.cli.main", "llm_locust.cli.parser"}
+    assert not {"locust", "numpy", "rich"} & {*done.stdout.splitlines()}
 
 
 def test_the_simulator_has_its_own_options(capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,9 +214,9 @@ def test_the_simulator_has_its_own_options(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_help_and_version_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"llm-locust {version('llm-locust')}\n"
     for argv, said in (
-        (["--version"], f"llm-locust {version('llm-locust')}"),
-        (["--help"], "simulated deployment"),
         (["report", "--help"], "goodput>=95% p99_ttft<800ms"),
         (["merge", "--help"], "--run ID"),
         (["sim", "--help"], "--replicas"),

@@ -29,7 +29,7 @@ PRELOADED = {
         *("llm_locust.swarm.users.openai_user", "llm_locust.swarm.users.open_loop"),
         *("llm_locust.swarm.users.conversation", "llm_locust.swarm.roles.master"),
     ),
-    "llm_locust": ("llm_locust.cli.main", "pandas"),
+    "llm_locust": ("llm_locust.cli.report", "llm_locust.cli.compare", "llm_locust.cli.merge", "pandas"),
     "llm_locust.sim": ("llm_locust.sim.command", "llm_locust.sim.gateway"),
 }
 

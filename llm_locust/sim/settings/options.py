@@ -50,6 +50,11 @@ def _add_place_arguments(place: argparse._ArgumentGroup) -> None:
     place.add_argument(
         "--keep-alive", type=_duration, default="3600s", help="of idle connections (%(default)s)"
     )
+    place.add_argument(
+        "--end-with-stdin",
+        action="store_true",
+        help="end when standard input is closed, as a pipe is when the program that started this one ends",
+    )
 
 
 def _add_routing_arguments(routing: argparse._ArgumentGroup) -> None:

@@ -18,12 +18,17 @@ from llm_locust.swarm.process.loops import every
 
 logger = logging.getLogger(__name__)
 
+#: Locust's logger of its tables.
+_TABLES = "locust.stats_logger"
+
 PANEL_INTERVAL_S = 1.0
 LINE_INTERVAL_S = 10.0
 
 
 def show_progress(environment: Environment, store: LiveStore | None, mode: ProgressMode) -> None:
-    """Show the progress of a headless run instead of Locust's table. Call it while the process starts.
+    """Show the progress of a headless run instead of Locust's tables. Call it while the process starts.
+
+    Locust's ``--only-summary`` keeps the last tables.
 
     Args:
         store: None on a worker, which shows nothing.
@@ -35,7 +40,9 @@ def show_progress(environment: Environment, store: LiveStore | None, mode: Progr
         return
     if mode == "locust" or (mode == "auto" and getattr(options, "print_stats", False)):
         return
-    # Locust starts its printer after this, unless only the last table is requested, which is still printed.
+    if not options.only_summary:
+        _print_no_table()
+    # Locust starts its printer after this, unless only the last table is requested.
     options.only_summary = True
     if mode == "rich" or (mode == "auto" and _can_draw()):
         panel = _Panel(store)
@@ -43,6 +50,11 @@ def show_progress(environment: Environment, store: LiveStore | None, mode: Progr
         every(PANEL_INTERVAL_S, panel.show, "the progress panel")
     else:
         every(LINE_INTERVAL_S, lambda: _say(store), "the progress lines")
+
+
+def _print_no_table() -> None:
+    """Leave out the tables that Locust prints at its end: the report has all that is in them."""
+    logging.getLogger(_TABLES).disabled = True
 
 
 def _can_draw() -> bool:

@@ -1,0 +1,160 @@
+"""Locust's command line for a run: what was given, and the defaults of ``llm-locust run`` where nothing else
+says it."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llm_locust.core.durations import parse_time
+from llm_locust.options.table import KEYS, OPTIONS
+from llm_locust.scenario import Scenario
+from llm_locust.scenario.presets import PRESETS
+from llm_locust.workload.arrivals import parse_rate
+
+#: The locustfile of a run: closed and open loops, with a scenario or without.
+LOCUSTFILE = Path(__file__).parent.parent / "locustfiles/scenario.py"
+
+DEFAULT_USERS = 10
+DEFAULT_TIME_S = 60
+DEFAULT_WARMUP_S = 5.0
+DEFAULT_PRESET = "chat"
+
+#: The warm-up takes at most this share of the run, where nobody says how long it is.
+MOST_WARMUP = 0.25
+
+#: Environment variables of Locust's that a default must not override, by the option's name.
+_LOCUST_VARIABLES = {
+    "host": "LOCUST_HOST",
+    "num_users": "LOCUST_USERS",
+    "spawn_rate": "LOCUST_SPAWN_RATE",
+    "run_time": "LOCUST_RUN_TIME",
+}
+
+#: Options that end a run, or that make it last as long as what it sends.
+_ENDS = ("run_time", "num_requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the environment and the scenario say, by the names of options.
+
+    Values of a scenario are as argparse would hold them, those of the environment are texts.
+    """
+
+    values: Mapping[str, Any]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+
+def said_elsewhere(environ: Mapping[str, str], scenario: Scenario | None) -> Said:
+    """Collect what is said by other means than the command line; the environment wins."""
+    variables = {row.name: row.variable for row in OPTIONS} | _LOCUST_VARIABLES
+    of_environ = {name: environ[variable] for name, variable in variables.items() if variable in environ}
+    of_scenario = {} if scenario is None else {KEYS[key]: value for key, value in scenario.options.items()}
+    return Said({**of_scenario, **of_environ})
+
+
+def locust_arguments(given: argparse.Namespace, said: Said) -> list[str]:
+    """Arguments of ``locust`` for what was given to ``llm-locust run``.
+
+    Args:
+        given: options that were given, no others; ``users``, ``for_``, ``workers``, ``ui``, ``locustfile``,
+            ``preset``, ``url`` and ``rest`` (further arguments of Locust's) always, None where not given.
+    """
+    own = {row.name: getattr(given, row.name) for row in OPTIONS if hasattr(given, row.name)}
+    known = {**said.values, **own}
+    words = [f"--locustfile={given.locustfile or LOCUSTFILE}"]
+    if not given.ui:
+        words.append("--headless")
+    if given.workers is not None:
+        words.append(f"--processes={given.workers}")
+    if given.url is not None:
+        words.append(f"--host={given.url}")
+    words += _users(given.users, known)
+    time_s = given.for_ if given.for_ is not None else _default_time(known)
+    if time_s is not None:
+        words.append(f"--run-time={time_s}s")
+    words += _defaults(given.preset, known, time_s)
+    for row in OPTIONS:
+        if row.name in own:
+            words += _words(row.flag, own[row.name])
+    return [*words, *given.rest]
+
+
+def _words(flag: str, value: Any) -> Iterator[str]:
+    if value is True:
+        yield flag
+    elif isinstance(value, list):
+        yield from (f"{flag}={each}" for each in value)
+    else:
+        yield f"{flag}={value}"
+
+
+def _users(users: int | None, known: Mapping[str, Any]) -> Iterator[str]:
+    """Users and their rate of spawning: all within the first second, which the warm-up leaves out."""
+    if users is not None:
+        yield f"--users={users}"
+    elif "num_users" in known:
+        users = _whole(known["num_users"])
+    elif not _is_open_loop(known):
+        users = DEFAULT_USERS
+        yield f"--users={users}"
+    if users is not None and "spawn_rate" not in known:
+        yield f"--spawn-rate={users}"
+
+
+def _whole(value: Any) -> int | None:
+    """The number, or None for a text that is not one, which Locust refuses."""
+    return int(value) if str(value).isdecimal() and int(value) else None
+
+
+def _is_open_loop(known: Mapping[str, Any]) -> bool:
+    return "request_rate" in known or "arrival" in known
+
+
+def _default_time(known: Mapping[str, Any]) -> int | None:
+    """Seconds of the load where nothing else ends it; a rate over time is sent to its end."""
+    if any(name in known for name in _ENDS) or str(known.get("arrival", "")).startswith("trace"):
+        return None
+    try:
+        profile = parse_rate(str(known.get("request_rate") or "1"))
+    except ValueError:
+        return DEFAULT_TIME_S
+    return max(DEFAULT_TIME_S, round(profile.segments[-1].start_s))
+
+
+def _defaults(preset: str | None, known: Mapping[str, Any], time_s: int | None) -> Iterator[str]:
+    if "warmup" not in known:
+        yield f"--warmup={_warmup_s(known, time_s):g}s"
+    usual = PRESETS[preset or DEFAULT_PRESET]
+    if "slo" not in known and "scenario" not in known and usual.slo:
+        yield f"--slo={usual.slo}"
+    if preset is not None and "dataset" not in known:
+        for name, lengths in (("input_tokens", usual.input_tokens), ("output_tokens", usual.output_tokens)):
+            if name not in known:
+                yield f"--{name.replace('_', '-')}={lengths}"
+
+
+def _warmup_s(known: Mapping[str, Any], time_s: int | None) -> float:
+    if time_s is None and "run_time" in known:
+        text = str(known["run_time"])
+        try:
+            time_s = int(parse_time(f"{text}s" if text.isdecimal() else text))
+        except ValueError:
+            time_s = None  # Locust refuses it
+    return DEFAULT_WARMUP_S if time_s is None else min(DEFAULT_WARMUP_S, MOST_WARMUP * time_s)
+
+
+def run_seconds(text: str) -> int:
+    """Parse the duration of a run, in whole seconds as Locust counts it.
+
+    Raises:
+        ValueError: not a duration, or not of whole seconds from 1.
+    """
+    seconds = parse_time(text)
+    if seconds < 1 or not seconds.is_integer():
+        raise ValueError(f"{text!r}: a run lasts whole seconds from 1s, such as 90s or 1h30m")
+    return int(seconds)

@@ -1,0 +1,1 @@
+"""Locustfiles that the package ships; ``llm-locust run`` starts ``scenario``."""
