@@ -123,7 +123,11 @@ def summarise(
         "live_check": {} if live is None or selection else live_check(live, m, requests),
     }
     judged = evaluate(gates, summary, partial(_durations, m, population, unsent))
-    plain: dict[str, Any] = to_builtins(summary | {"gates": judged})
+    return _plain(summary | {"gates": judged})
+
+
+def _plain(summary: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = to_builtins(summary)
     return plain
 
 
