@@ -31,7 +31,7 @@ REQUESTS = (
     Option(
         "--input-tokens",
         "length of synthetic prompts in tokens: 512, uniform:100,1000, normal:512,64, "
-        "lognormal:512,1.2, file:lengths.csv (default 512)",
+        "lognormal:512,1.2, file:lengths.csv, and more in docs/scenario.md (default 512)",
         parse_lengths,
         "D",
         form=forms.LENGTHS,

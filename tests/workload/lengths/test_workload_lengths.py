@@ -1,5 +1,6 @@
 """Distributions of token lengths: what is drawn, and how a wrong text is answered."""
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,75 @@ def test_lognormal_takes_the_median_and_the_sigma_of_the_logarithm() -> None:
     assert np.median(drawn) == pytest.approx(512, rel=5 * 1.2533 * 1.2 / np.sqrt(N))
     assert np.log(drawn).std() == pytest.approx(1.2, rel=0.03)
     assert drawn.mean() == pytest.approx(512 * np.exp(1.2**2 / 2), rel=0.1)
+
+
+def test_lognormal_takes_the_mean_and_the_standard_deviation_of_the_lengths_too() -> None:
+    drawn = parse_lengths("lognormal:mean=1000,sd=300").draw(rng(), N)
+    assert drawn.mean() == pytest.approx(1000, abs=5 * 300 / np.sqrt(N))
+    assert drawn.std() == pytest.approx(300, rel=0.05)
+    # Of a lognormal law, median · exp(σ²/2) is the mean and σ² = ln(1 + (sd / mean)²).
+    assert np.median(drawn) == pytest.approx(1000 / np.sqrt(1.09), rel=0.02)
+
+
+def test_exponential_has_the_asked_mean_and_no_memory() -> None:
+    drawn = parse_lengths("exponential:300").draw(rng(), N)
+    assert drawn.mean() == pytest.approx(300, abs=5 * 300 / np.sqrt(N))
+    assert np.mean(drawn > 600) == pytest.approx(np.exp(-2), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "law", ["normal:500,300", "lognormal:500,1", "lognormal:mean=500,sd=400", "exponential:500"]
+)
+def test_limits_move_what_is_beyond_them_to_the_limit_and_nothing_else(law: str) -> None:
+    free, limited = parse_lengths(law), parse_lengths(f"{law},min=200,max=900")
+    assert (limited.least, limited.most) == (200, 900)
+    drawn = limited.draw(rng(), N)
+    assert np.array_equal(drawn, np.clip(free.draw(rng(), N), 200, 900))
+    assert {200, 900} <= set(drawn.tolist())
+
+
+def test_a_mixture_draws_from_each_law_as_often_as_its_share_says() -> None:
+    lengths = parse_lengths("70%*512 + 0.2*uniform:1,9 + 0.1*normal:5000,1,min=4000")
+    assert (lengths.least, lengths.most, lengths.joint) == (1, MAX_TOKENS, False)
+    drawn = lengths.draw(rng(), N)
+    assert np.mean(drawn == 512) == pytest.approx(0.7, abs=0.02)
+    assert np.mean(drawn < 10) == pytest.approx(0.2, abs=0.02)
+    assert np.mean(drawn >= 4000) == pytest.approx(0.1, abs=0.02)
+    assert set(drawn[drawn < 10].tolist()) == set(range(1, 10))
+    assert np.array_equal(drawn, lengths.draw(rng(), N))
+
+
+def test_a_mixture_of_files_keeps_each_input_with_its_output(tmp_path: Path) -> None:
+    (tmp_path / "a + b.csv").write_text("10,1\n")
+    lengths = parse_lengths(f"0.5*file:{tmp_path}/a + b.csv + 0.5*{write(tmp_path, '200,20')}")
+    assert lengths.joint
+    assert {tuple(row) for row in lengths.rows(rng(), 100).tolist()} == {(10, 1), (200, 20)}
+
+
+@pytest.mark.parametrize(
+    ("text", "fact"),
+    [
+        ("normal:512,64,most=9", "normal has no most"),
+        ("lognormal:mean=100", "sd '' is not a number"),
+        ("lognormal:mean=100,sd=5,7", "leave out '7'"),
+        ("normal:5,2,min=9,max=3", "max 3 is below min 9"),
+        ("normal:5,2,min=0", "min '0' is not in 1"),
+        ("exponential:-4", "MEAN '-4' is not in 1"),
+        ("exponential:4,5", "'4,5' should be MEAN"),
+        ("0.7*512", "the shares are 0.7 in sum"),
+        ("0.7*512 + 0.7*9", "the shares are 1.4 in sum"),
+        ("0.5*512 + 0.5*poisson:3", "no distribution 'poisson'"),
+        ("1..2*512 + 0.5*3", "'1..2' is not a share"),
+    ],
+)
+def test_a_wrong_law_is_answered_with_what_is_wrong(text: str, fact: str) -> None:
+    with pytest.raises(LengthError, match=re.escape(fact)):
+        parse_lengths(text)
+
+
+def test_a_file_of_pairs_is_not_mixed_with_a_law_of_one_length(tmp_path: Path) -> None:
+    with pytest.raises(LengthError, match="mixed only with such files"):
+        parse_lengths(f"0.5*{write(tmp_path, '10,1')} + 0.5*512")
 
 
 def test_a_file_of_one_column_gives_its_own_lengths_as_often_as_they_stand_there(tmp_path: Path) -> None:
