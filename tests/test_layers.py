@@ -41,13 +41,13 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals"),
     "metrics": (
         *("summary_types", "stats", "requests", "select", "answers", "sections", "deployment"),
-        *("peers", "compare", "charts"),
+        *("peers", "compare", "charts", "stages"),
     ),
     "report": ("inputs", "sections", "render", "html", "run", "formats", "compare"),
     "sim": ("engine", "answers", "faults", "settings", "gateway"),
     "swarm": (
         *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "users"),
-        *("live", "run", "web", "roles"),
+        *("live", "stages", "run", "web", "roles"),
     ),
 }
 

@@ -196,6 +196,10 @@ def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
         case "md":
             return markdown(analysis.summary)
         case "vllm":
+            if analysis.summary.is_sweep:
+                raise ValueError(
+                    "--format vllm is of one load, and a sweep has several: add --where stage==0"
+                )
             return vllm_json(analysis, args.percentiles, detailed=args.save_detailed)
         case "junit":
             return junit(analysis.summary)

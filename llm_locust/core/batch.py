@@ -83,6 +83,7 @@ SCHEMA = pa.schema(
         pa.field("last_chunk_ns", pa.int64()),
         pa.field("hidden_tokens", pa.int64()),
         pa.field("early_ns", pa.list_(pa.field("item", pa.int64(), nullable=False))),
+        pa.field("stage", pa.int32()),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )
@@ -129,8 +130,7 @@ class RecordBatch:
         columns: dict[str, pa.Array] = {
             name: from_values([getattr(r, attribute) for r in records], _plain(SCHEMA.field(name).type))
             for name, attribute in _FIELDS
-        }
-        columns["worker"] = from_values([worker] * len(records), pa.string())
+        } | {"worker": from_values([worker] * len(records), pa.string())}
         for name in ("arrivals_ns", "early_ns"):
             columns[name] = from_lists([getattr(r, name) for r in records], SCHEMA.field(name).type)
         arrays = [

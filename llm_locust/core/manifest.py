@@ -6,7 +6,7 @@ neither.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -26,6 +26,9 @@ Measure = Annotated[float, Meta(ge=-1e15, le=1e15)]
 
 #: A time and the value measured then.
 Point = Annotated[list[Measure], Meta(min_length=2, max_length=2)]
+
+#: Most stages of a run: each is measured in a pass of its own.
+MOST_STAGES = 200
 
 #: Most points of a series over a run that a process reports about itself.
 MOST_POINTS = 1024
@@ -134,6 +137,30 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageFacts:
+    """One stage of a run: a span in which one load was asked for. Times are nanoseconds on the run's axis.
+
+    ``asked`` is a number of users, or a rate in requests/s of all workers together. The load begins at
+    ``begun_ns``; ``measured_ns`` is the end of ramp and warm-up, ``ended_ns`` the end of the load,
+    ``drained_ns`` the time by which every worker had confirmed that no request of the stage was in flight or
+    waiting. ``unsent`` requests were due and not started, ``cut`` ones were in flight when the drain ended.
+    ``fault`` says why what was measured is not a result; empty if nothing went wrong.
+    """
+
+    number: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    kind: Literal["users", "rate"]
+    asked: Measure
+    repeat: Count = 0
+    begun_ns: Nanoseconds
+    measured_ns: Nanoseconds | None = None
+    ended_ns: Nanoseconds | None = None
+    drained_ns: Nanoseconds | None = None
+    unsent: Count = 0
+    cut: Count = 0
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCall:
     """A request to a replica besides the load, and the status of its answer; ``error`` says why there is
     none.
@@ -170,7 +197,8 @@ class Manifest:
     ``ended_ns`` when the last record was in (``None`` until then). ``options`` are the run's settings as
     text, without secrets. ``stop_reason`` is the rule that ended the run, or another event that no user asked
     for; ``cut_short`` means that it was a fault. ``targets`` replace ``host`` as destinations;
-    ``replicas_ready`` are those that were waited for, for ``ready_s``.
+    ``replicas_ready`` are those that were waited for, for ``ready_s``. ``stages`` are those that have begun,
+    in order, of ``stages_planned``; both are empty in a run of one load.
     """
 
     schema: int = MANIFEST_SCHEMA
@@ -209,6 +237,13 @@ class Manifest:
     messages_dropped: dict[str, dict[str, Count]] = field(default_factory=dict)  # sender -> kind -> how many
     server_metrics: ScrapeFacts | None = None
     live_check: dict[str, Any] = field(default_factory=dict)
+    stages: Annotated[list[StageFacts], Meta(max_length=MOST_STAGES)] = field(default_factory=list)
+    stages_planned: Count = 0
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether the run is reported by its loads, because it has stages with drains between them."""
+        return bool(self.options.get("sweep"))
 
     @property
     def workers_lost(self) -> int:

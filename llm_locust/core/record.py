@@ -109,6 +109,7 @@ class RequestRecord:
     prompt_id: str | None = None  # from the dataset's line
     answer_hash: int | None = None  # equal for equal answers
     early_ns: NDArray[np.int64] | None = None  # how much earlier each token event may have arrived
+    stage: int | None = None  # number of its stage, from 0: set when the run's requests are stored
 
 
 #: Points in time of a record; all other times are relative to one of them.

@@ -32,7 +32,7 @@ from llm_locust.metrics.select.first_tries import FirstTries
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stats.cells import time_cells
 from llm_locust.metrics.whole import Whole, read_whole
-from llm_locust.metrics.window import Population, Window, given_window, run_window
+from llm_locust.metrics.window import Population, Window, given_window, run_window, sweep_window
 
 #: Both limits that say when each token is in time.
 _PACE = {"ttft", "tpot"}
@@ -155,6 +155,11 @@ def find_window(requests: Requests, manifest: Manifest, question: Question) -> W
         return window
     if isinstance(window, str) and window not in WINDOWS:
         raise ValueError(f'unknown window "{window}": write one of {", ".join(WINDOWS)}')
+    swept = sweep_window(manifest) if manifest.is_sweep else None
+    if swept is not None and window == "run":
+        return swept
+    if manifest.is_sweep and window == "steady":
+        raise ValueError("--window steady: a sweep has several loads; each stage has its own measured part")
     requests = asked(requests)
     origin_ns = _origin_ns(requests, manifest)
     times = read_whole(Times, requests, TIME_COLUMNS, lambda batch: Times.of(batch, origin_ns))

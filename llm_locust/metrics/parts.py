@@ -58,14 +58,7 @@ def whole_and_parts(
         of_selection: these are some of the run's: whether a missing one belongs here is not known either.
     """
     of_part = Missing(None if missing.lost else 0, None if missing.unsent else 0)
-    everything = _group(
-        m,
-        np.arange(len(m.c)),
-        partial(_gaps, m),
-        of_part if of_selection else missing,
-        m.first_tries.count(),
-    )
-    (whole,) = parts(m, [everything], percentiles)
+    whole = part_of_all(m, percentiles, of_part if of_selection else missing)
 
     def of_class(label: str) -> Missing:
         if of_selection or unsent_by_class is None:
@@ -75,6 +68,13 @@ def whole_and_parts(
     by_name = parts_by(m, answers, "name", whole, lambda _: of_part, percentiles)
     by_class = parts_by(m, answers, "slo_class", whole, of_class, percentiles)
     return {**whole, "by_name": by_name, "by_class": by_class if by_class.keys() - {""} else {}}
+
+
+def part_of_all(m: Measured, percentiles: Mapping[str, float], missing: Missing) -> dict[str, Any]:
+    """What :func:`parts` has of all requests."""
+    everything = _group(m, np.arange(len(m.c)), partial(_gaps, m), missing, m.first_tries.count())
+    (whole,) = parts(m, [everything], percentiles)
+    return whole
 
 
 def parts(m: Measured, groups_: Sequence[Group], percentiles: Mapping[str, float]) -> list[dict[str, Any]]:

@@ -46,6 +46,7 @@ from llm_locust.metrics.sections.steadiness import steadiness, untold
 from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.stages.figures import stages
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA, Summary
 from llm_locust.metrics.window import Population, run_window
@@ -87,17 +88,15 @@ def summarise(
     gates, warmup_s = question.gates_of(manifest), question.warmup_of(manifest)
     stored, requests = len(asked(requests).stored), asked(requests)
     m = measured or measure(requests, manifest, question)
-    c, rows = m.c, stored if rows_of_run is None else rows_of_run
-    selection = rows_of_run is not None
+    c, selection = m.c, rows_of_run is not None
+    rows = stored if rows_of_run is None else rows_of_run
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
     unsent = requests_unsent(manifest, warmup_s)
-    missing = Missing(requests_lost(manifest, rows), unsent)
-    found = whole_and_parts(
-        m, answers, question.places, missing, unsent_by_class(manifest, warmup_s), of_selection=selection
-    )
+    missing, by_class = Missing(requests_lost(manifest, rows), unsent), unsent_by_class(manifest, warmup_s)
+    found = whole_and_parts(m, answers, question.places, missing, by_class, of_selection=selection)
     found["sessions"] = sessions(requests, c, m.window)
     law = littles_law(m.c, m.window, requests, manifest, of_selection=selection)
-    scraped = None if selection else server
+    scraped, told_live = (None, None) if selection else (server, None if manifest.is_sweep else live)
     summary = {
         "schema": SUMMARY_SCHEMA,
         "run": _run(manifest),
@@ -111,6 +110,7 @@ def summarise(
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
         **deployment(requests, m, direct=bool(manifest.targets)),
+        **_stages(requests, manifest, question, None if selection else rows),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
         "compat": compat(m),
@@ -120,10 +120,10 @@ def summarise(
         "server": server_metrics(scraped, c, m.window) if scraped else {},
         "energy": energy(scraped, found) if scraped else {},
         "roofline": _roofline(requests, m, question.roof_of(manifest), selection),
-        "live_check": {} if live is None or selection else live_check(live, m, requests),
+        "live_check": {} if told_live is None else live_check(told_live, m, requests),
     }
-    judged = evaluate(gates, summary, partial(_durations, m, population, unsent))
-    return _plain(summary | {"gates": judged})
+    durations_of = partial(_durations, m, population, unsent)
+    return _plain(summary | {"gates": evaluate(gates, summary, durations_of)})
 
 
 def _plain(summary: dict[str, Any]) -> dict[str, Any]:
@@ -169,12 +169,21 @@ def _client(
 
 def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
     """Of the run, also where a part of it is judged."""
+    if manifest.is_sweep:
+        return untold("the run is a sweep: each of its stages is judged on its own")
     warmup_s = question.warmup_of(manifest)
     if not isinstance(question.window, str):
         return untold("the window was given: steadiness is that of a run as a whole")
     run = run_window(m.c, manifest, warmup_s)
     ok = Population.of(m.c, run.scheduled(m.c), np.arange(len(m.c))).ok
     return steadiness(m.c, run, ok, warmup_s, asked_load(requests, manifest, m.c.origin_ns))
+
+
+def _stages(requests: Requests, manifest: Manifest, question: Question, rows: int | None) -> dict[str, Any]:
+    """``stages`` of a run that has some; nothing of a selection, for which ``rows`` is None."""
+    if rows is None or not manifest.stages:
+        return {}
+    return {"stages": stages(requests, manifest, question, rows)}
 
 
 def _roofline(requests: Requests, m: Measured, roof: Roof | None, selection: bool) -> dict[str, Any]:
@@ -196,6 +205,7 @@ def _run(manifest: Manifest) -> dict[str, Any]:
         "seed": manifest.seed,
         "versions": dict(manifest.versions),
         "stop_reason": manifest.stop_reason or None,
+        **({"is_sweep": True} if manifest.is_sweep else {}),
     }
 
 

@@ -1,12 +1,12 @@
 """The window [start, end) over which a run is judged, and the requests that belong to it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from llm_locust.core.manifest import Manifest
+from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows, Times
 
 
@@ -127,6 +127,27 @@ def united(windows: Sequence[Window]) -> Window:
     gaps = tuple((before[1], after[0]) for before, after in pairwise(edges))
     rules = "; ".join(dict.fromkeys(window.rule for window in windows))
     return Window(edges[0][0], edges[-1][1], f"union of {len(windows)} runs' windows, each {rules}", gaps)
+
+
+def stage_window(stage: StageFacts, manifest: Manifest) -> Window | None:
+    """The measured part of a stage: from the end of its warm-up to the end of its load.
+
+    None where it has none, and as long as its load goes on and the run has no end.
+    """
+    ends_ns = [ns for ns in (stage.ended_ns, manifest.stopped_ns) if ns is not None]
+    if stage.measured_ns is None or not ends_ns or min(ends_ns) <= stage.measured_ns:
+        return None
+    return Window(stage.measured_ns, min(ends_ns), "measured part of the stage")
+
+
+def sweep_window(manifest: Manifest, numbers: Container[int] | None = None) -> Window | None:
+    """Union of the measured parts of all stages, or of those with these numbers; None without any."""
+    stages = [stage for stage in manifest.stages if numbers is None or stage.number in numbers]
+    found = [window for stage in stages if (window := stage_window(stage, manifest)) is not None]
+    if not found:
+        return None
+    rule = f"the measured {'part of a stage' if len(found) == 1 else f'parts of {len(found)} stages'}"
+    return replace(united(found), rule=rule)
 
 
 def run_window(c: Times, manifest: Manifest, warmup_s: float) -> Window:

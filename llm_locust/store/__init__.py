@@ -16,6 +16,9 @@ from llm_locust.store.files import (
     REQUESTS_FILE as REQUESTS_FILE,
 )
 from llm_locust.store.files import (
+    STAGES_FILE as STAGES_FILE,
+)
+from llm_locust.store.files import (
     SUMMARY_FILE as SUMMARY_FILE,
 )
 from llm_locust.store.files import (

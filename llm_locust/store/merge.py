@@ -10,6 +10,7 @@ import numpy as np
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.stages import staged
 from llm_locust.store.facts import (
     Holding,
     account,
@@ -83,7 +84,8 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
     frames = unique_frames(f for f in found.frames if not _holds(held, f.header.worker, f.header.seq))
     create_run_dir(out)
     bad: list[BadFrame] = []
-    rows = write_requests(out / REQUESTS_FILE, _batches(finished, frames, bad))
+    best = by_knowledge(found.manifests.values())[0]
+    rows = write_requests(out / REQUESTS_FILE, staged(_batches(finished, frames, bad), best))
     try:
         manifest, tears = _accounted(found, without(frames, bad), held, bad)
         if manifest.ended_ns is None:  # its master died

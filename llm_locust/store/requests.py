@@ -1,7 +1,7 @@
 """Requests of a run as one Parquet file: written from batches, read part by part."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from llm_locust.core.batch import PART_ROWS, SCHEMA, SCHEMA_VERSION, BatchError, RecordBatch
+from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import MAX_ARRIVALS
 from llm_locust.core.replacing import replacing
+from llm_locust.core.stages import staged
 from llm_locust.store.facts import account, all_here, bad_text, holdings, tear_text
 from llm_locust.store.files import (
     FRAMES_FILE,
@@ -63,12 +65,19 @@ def compact(run: Path) -> int:
     told = (run / MANIFEST_FILE).exists()
     bad: list[BadFrame] = []
     batches = (batch for _, batch in placed_batches(frames, bad if told else None))
-    rows = write_requests(run / REQUESTS_FILE, batches)
+    rows = write_requests(run / REQUESTS_FILE, staged(batches, _manifest(run)))
     if not index.tears and not bad:
         frames_path.unlink(missing_ok=True)
     elif told:
         _tell_tears(run, without(frames, bad), index.tears, bad)
     return rows
+
+
+def _manifest(run: Path) -> Manifest | None:
+    """The manifest; None where there is none that can be read, of which the report has to say why."""
+    with suppress(StoreError):
+        return read_manifest(run)
+    return None
 
 
 def _tell_tears(

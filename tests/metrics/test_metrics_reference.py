@@ -12,7 +12,7 @@ import golden_run
 import msgspec
 import pytest
 from live_cases import Run
-from metrics_cases import batch, failed, manifest, request
+from metrics_cases import batch, failed, manifest, request, stage
 from roofline_cases import MODELS
 from server_cases import Row, rows, series
 
@@ -33,6 +33,7 @@ HEADING = "## Every key of summary.json"
 NOT_HERE = (
     *("analysis.", "by.", "run.so_far", "server.total.name"),
     *("drift.client_rss_mib.", "replicas[].outages[]."),
+    "stages[].figures",  # it repeats keys that have rows of their own
 )
 
 Path_ = tuple[str, ...]
@@ -121,6 +122,7 @@ def summaries() -> tuple[dict[str, Any], ...]:
         ),
         summarise(batch(*some), manifest(), Question(percentiles={"p99_95": 99.95})),
         summarise(batch(), manifest()),
+        summarise(batch(*some), manifest(options={"sweep": "users=1"}, stages=[stage(0, 1.0, 9.0)])),
     )
     return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)
 
@@ -134,7 +136,7 @@ def seen() -> frozenset[tuple[Path_, bool]]:
 
 def shared(path: Path_) -> Path_:
     """What a name, a class and the adjusted latencies repeat, as the whole run has it."""
-    path = path[2:] if path[0] in ("by_name", "by_class") else path
+    path = path[2:] if path[0] in ("by_name", "by_class") or path[:2] == ("stages[]", "figures") else path
     return ("latency_ms", *path[1:]) if path[:1] == ("latency_ms_adjusted",) else path
 
 

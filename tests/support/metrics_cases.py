@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.manifest import Manifest, NodeHealth, WorkerFacts
+from llm_locust.core.manifest import Manifest, NodeHealth, StageFacts, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.columns import Part
 
@@ -76,6 +76,19 @@ def manifest(stopped: float | None = 10.0, **fields: Any) -> Manifest:
         ],
     }
     return Manifest(**{**known, **fields})
+
+
+def stage(number: int, measured: float, ended: float, **fields: Any) -> StageFacts:
+    """A stage whose load began half a second before its measured part; times in seconds after the origin."""
+    known: dict[str, Any] = {
+        "kind": "users",
+        "asked": 1.0,
+        "begun_ns": ns(measured - 0.5),
+        "measured_ns": ns(measured),
+        "ended_ns": ns(ended),
+        "drained_ns": ns(ended + 0.25),
+    }
+    return StageFacts(**{"number": number, **known, **fields})
 
 
 @st.composite

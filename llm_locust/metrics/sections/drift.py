@@ -105,7 +105,7 @@ def _memory(rss_mib: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Any] 
 
 def _why_not(window: Window, bins: int, requests: int) -> str | None:
     if window.gaps:
-        return "the window is that of several runs"
+        return "the window has gaps: it is that of several runs or stages"
     if window.seconds < LONG_ENOUGH_S:
         return f"the window is {window.seconds:.3g} s long: drift needs at least {LONG_ENOUGH_S / 60:g} min"
     if bins < FEWEST:

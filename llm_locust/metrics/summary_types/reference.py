@@ -11,6 +11,7 @@ from msgspec import inspect
 
 from llm_locust.metrics.summary_types.base import LatencyKeys, LatencyTable
 from llm_locust.metrics.summary_types.requests import GroupPart, RequestPart
+from llm_locust.metrics.summary_types.stages import StageFigures
 from llm_locust.metrics.summary_types.summary import EXPLAINED, Summary, json_schema
 
 #: What stands around a generated table in ``docs/metrics.md``: the sections that it has.
@@ -19,7 +20,7 @@ TABLE = re.compile(r"(<!-- keys of ([a-z_ ]+) -->\n).*?(<!-- end of keys -->)", 
 _HEAD = "| key | meaning, unit, estimator | of what |\n|---|---|---|\n"
 
 #: They repeat what has rows of its own.
-_REPEATED = (RequestPart, GroupPart)
+_REPEATED = (RequestPart, GroupPart, StageFigures)
 
 #: Pattern of keys, meaning, of what.
 Row = tuple[str, str, str]

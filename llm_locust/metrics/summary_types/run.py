@@ -35,6 +35,13 @@ class RunFacts(SummaryPart, frozen=True):
     so_far: Annotated[
         bool | UnsetType, key("true in the rolling summary of a run that goes on; absent in others", _RUN)
     ] = UNSET
+    is_sweep: Annotated[
+        bool | UnsetType,
+        key(
+            "true where the figures of `stages` replace those of the whole run; absent in others",
+            _RUN,
+        ),
+    ] = UNSET
 
 
 class LeftOut(SummaryPart, frozen=True):

@@ -27,6 +27,7 @@ from llm_locust.metrics.summary_types.requests import (
 )
 from llm_locust.metrics.summary_types.resources import Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
+from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.tokens import Sessions, Tokens
 
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
@@ -39,8 +40,8 @@ OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
 #: Sections that may say why there is nothing: ``{"missing": why}`` in the file, a str here.
 EXPLAINED = ("energy", "roofline")
 
-#: Sections that only some reports have: no key in the file, None here.
-ASKED = ("analysis", "by")
+#: Sections that only some runs or reports have: no key in the file, None here.
+ASKED = ("analysis", "by", "stages")
 
 
 class SummaryError(ValueError):
@@ -90,6 +91,12 @@ class Summary(SummaryPart, frozen=True):
     live_check: LiveCheck | None
     analysis: AnalysisFacts | None = None
     by: dict[str, BreakdownPart] | None = None
+    stages: list[Stage] | None = None
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether figures of the whole run are of no load: those of its stages are shown instead."""
+        return self.run.is_sweep is True
 
     @property
     def is_open_loop(self) -> bool:

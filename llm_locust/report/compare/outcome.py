@@ -76,6 +76,12 @@ def compare_runs(
     if question != Question(slo=question.slo, window=question.window, warmup_s=question.warmup_s):
         raise ValueError("a comparison is asked for an SLO, a window and a warm-up: leave out the rest")
     manifests = [read_manifest(path) for path in paths]
+    swept = next((path for path, manifest in zip(paths, manifests, strict=True) if manifest.is_sweep), None)
+    if swept is not None and isinstance(question.window, str):
+        raise ValueError(
+            f"{str(swept)!r} is a sweep, which has several loads: choose the measured part of a stage by "
+            "--window, as 30s-90s (start_s and seconds in stages.csv)"
+        )
     if question.slo is None:
         question = replace(question, slo=next(filter(None, (m.slo for m in manifests)), ""))
     runs = []

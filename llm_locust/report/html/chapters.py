@@ -1,7 +1,7 @@
 """What stands on the page after the first screen, and in which order."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from llm_locust.core.manifest import Manifest
@@ -59,14 +59,12 @@ def chapters(
     slo_ms = {} if summary.goodput.slo_by_class else summary.goodput.slo
     placed = _placed(contents.sections(summary))
     course = [*over_time.latencies(run, slo_ms), *over_time.rates(run), *over_time.failures(run)]
-    load = [*distributions.relations(run), *over_time.gaps(run)]
     by_group = [*placed["groups"], tables.workers(run, summary)]
     found = [
         _chapter("verdict", "Verdict", parts=placed["verdict"]),
+        _chapter("stages", "Stages", parts=placed["stages"]),
         _chapter("over-time", "Over the run", course, lead=_OVER_TIME_LEAD),
-        _chapter("latency", "Latency", distributions.distributions(run, slo_ms), placed["latency"]),
-        _chapter("load", "Length, load, pace", load, placed["load"]),
-        _chapter("limits", "Goodput at any limit", limits.limits(run), lead=_LIMITS_LEAD),
+        *([] if summary.is_sweep else _of_one_load(run, slo_ms, placed)),
         _chapter("groups", "By group", replicas.in_flight(run, summary), by_group),
         _chapter("servers", "Servers", servers.servers(run, curves), placed["servers"], lead=_SERVERS_LEAD),
         _chapter("slowest", "Slowest requests", slowest.timeline(run), [slowest.table(run)]),
@@ -79,6 +77,18 @@ def chapters(
         _chapter("configuration", "Configuration", parts=tables.configuration(manifest)),
     ]
     return [chapter for chapter in found if chapter.charts or chapter.sections or chapter.formulas]
+
+
+def _of_one_load(
+    run: RunCharts, slo_ms: dict[str, float], placed: Mapping[str, list[Section]]
+) -> list[Chapter]:
+    """Chapters of figures over all requests, which in a sweep are of no load."""
+    load = [*distributions.relations(run), *over_time.gaps(run)]
+    return [
+        _chapter("latency", "Latency", distributions.distributions(run, slo_ms), placed["latency"]),
+        _chapter("load", "Length, load, pace", load, placed["load"]),
+        _chapter("limits", "Goodput at any limit", limits.limits(run), lead=_LIMITS_LEAD),
+    ]
 
 
 def _chapter(

@@ -67,7 +67,8 @@ def alarms(summary: Summary) -> list[Section]:
 
 def tiles(summary: Summary) -> list[Tile]:
     """Gates, validity, completeness, goodput: in the order in which they can spoil a conclusion."""
-    return [_gates(summary), _client(summary), _records(summary), _goodput(summary)]
+    last = _stages(summary) if summary.is_sweep else _goodput(summary)
+    return [_gates(summary), _client(summary), _records(summary), last]
 
 
 def _gates(summary: Summary) -> Tile:
@@ -112,13 +113,25 @@ def _goodput(summary: Summary) -> Tile:
     return Tile("Goodput", percent(part.ratio), tuple(line for line in lines if line))
 
 
+def _stages(summary: Summary) -> Tile:
+    """How many loads have a result, in place of a goodput over all of them."""
+    found = summary.stages or []
+    results = sum(stage.is_result for stage in found)
+    tone = Tone.GOOD if results == len(found) else Tone.WARN
+    return Tile(
+        "Stages", f"{count(results)} of {count(len(found))}", ("have a result: see the table below",), tone
+    )
+
+
 def _texts(section: Section) -> tuple[str, ...]:
     """The first lines; a section that alarms stands below as a whole."""
     return tuple(line.text for line in section.lines[:_MOST_LINES])
 
 
 def slo_line(summary: Summary, measured_from: str) -> str:
-    """The limits, each with the share that held it."""
+    """The limits, each with the share that held it; empty in a sweep."""
+    if summary.is_sweep:
+        return ""
     table = verdicts.goodput(summary).table
     limits = (
         [f"{row.cells[0]}: held by {row.cells[1]}" for row in table.rows if row.cells[1]] if table else []
@@ -129,8 +142,10 @@ def slo_line(summary: Summary, measured_from: str) -> str:
 def latencies(summary: Summary, measured_from: str) -> list[Latency]:
     """The latencies of the first screen; those from scheduled too where requests had a schedule.
 
-    The limit of a metric stands where the SLO counts it from.
+    The limit of a metric stands where the SLO counts it from. A sweep has none: its stages have.
     """
+    if summary.is_sweep:
+        return []
     part, slo = summary.latency_ms, {} if summary.goodput.slo_by_class else summary.goodput.slo
     cut = is_cut(summary.requests.cut_share)
     if measured_from == "scheduled":
@@ -161,19 +176,26 @@ def _end(value: float | None) -> str:
 
 
 def facts(summary: Summary) -> list[Fact]:
-    """Rates, concurrency, requests and errors."""
-    part, requests = summary.throughput, summary.requests
+    """Rates, concurrency, requests and errors; of a sweep no rates."""
+    requests = summary.requests
     errors = f"{count(requests.failed)} ({percent(requests.error_rate)})"
+    return [
+        *([] if summary.is_sweep else _rates(summary)),
+        Fact("Requests", f"{count(requests.scheduled)} scheduled, {count(requests.ok)} ok"),
+        Fact("Errors", errors, tone=Tone.BAD if requests.failed else Tone.PLAIN),
+        *_missing(requests),
+        *([Fact("Stream", "buffered on the way", tone=Tone.BAD)] if summary.tokens.is_buffered else []),
+    ]
+
+
+def _rates(summary: Summary) -> list[Fact]:
+    part = summary.throughput
     return [
         Fact("Output", number(part.output_tokens_per_s), "tokens/s"),
         Fact("Input", number(part.input_tokens_per_s), "tokens/s"),
         Fact("Requests ended ok", number(part.requests_per_s), "requests/s"),
         Fact("A user sees (median)", number(summary.tokens.user_tps.p50), "tokens/s"),
         Fact("Concurrency", f"{number(part.concurrency_mean)} mean, {count(part.concurrency_peak)} peak"),
-        Fact("Requests", f"{count(requests.scheduled)} scheduled, {count(requests.ok)} ok"),
-        Fact("Errors", errors, tone=Tone.BAD if requests.failed else Tone.PLAIN),
-        *_missing(requests),
-        *([Fact("Stream", "buffered on the way", tone=Tone.BAD)] if summary.tokens.is_buffered else []),
     ]
 
 

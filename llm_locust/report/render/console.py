@@ -25,6 +25,7 @@ from llm_locust.store import (
     REPORT_HTML_FILE,
     REPORT_MD_FILE,
     REQUESTS_FILE,
+    STAGES_FILE,
     SUMMARY_FILE,
     TIMESERIES_FILE,
 )
@@ -45,8 +46,8 @@ _STYLES = {
     Tone.FAINT: "dim",
 }
 _FILES = (REPORT_HTML_FILE, SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE, REQUESTS_FILE, MANIFEST_FILE)
-#: There where servers were scraped, and where somebody could watch.
-_MAYBE = (SERVER_METRICS_FILE, LIVE_FILE)
+#: There where the run has stages, where servers were scraped, and where somebody could watch.
+_MAYBE = (STAGES_FILE, SERVER_METRICS_FILE, LIVE_FILE)
 
 #: For an output whose encoding has not got them.
 _PLAIN_SIGNS = str.maketrans(

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.breakdown import breakdown
@@ -14,7 +16,7 @@ from llm_locust.metrics.select.selection import asked, selected
 from llm_locust.metrics.select.where import Where, parse_where
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
-from llm_locust.metrics.window import Window, united
+from llm_locust.metrics.window import Window, sweep_window, united
 from llm_locust.report.inputs.live_figures import read_live_end
 from llm_locust.report.inputs.scraped import Scraped
 from llm_locust.report.inputs.sources import Source
@@ -50,8 +52,10 @@ def analyse(source: Source, question: Question) -> Analysis:
     manifest = source.manifest
     slo, _ = question.slo_of(manifest), question.gates_of(manifest)  # a wrong text is said before the reading
     where = None if question.where is None else parse_where(question.where)
-    in_window = replace(question, window=_window(source, question))
     chosen = source.requests if where is None else _chosen(source, where, slo)
+    stages = _stages_chosen(source, where, chosen)
+    _refuse_sweep(source, question, stages)
+    in_window = replace(question, window=_window(source, question, stages))
     requests = asked(chosen)
     measured = measure(requests, manifest, in_window)
     path = source.runs[0].path if len(source.runs) == 1 else None
@@ -69,15 +73,45 @@ def analyse(source: Source, question: Question) -> Analysis:
         summary["run"]["seed"] = None
     if len(source.runs) > 1 or not question.is_plain:
         summary["analysis"] = _told(source, question, where, len(chosen))
+    if stages is not None and len(stages) == 1:
+        summary["run"].pop("is_sweep", None)  # one load again
     if question.by:
         summary["by"] = _by(measured, requests, question)
     return Analysis(typed(summary), manifest, requests, measured, scraped)
 
 
-def _window(source: Source, question: Question) -> str | FromTo | Window:
+def _window(source: Source, question: Question, stages: frozenset[int] | None) -> str | FromTo | Window:
+    if stages is not None and question.window == "run":
+        measured_part = sweep_window(source.manifest, stages)
+        if measured_part is not None:
+            return measured_part
     if question.where is None and len(source.runs) == 1:
         return question.window
     return united([find_window(run.requests, run.manifest, question) for run in source.runs])
+
+
+def _stages_chosen(source: Source, where: Where | None, chosen: Requests) -> frozenset[int] | None:
+    """Stages of the requests that a condition on stages leaves; None without such a condition."""
+    if where is None or "stage" not in where.fields:
+        return None
+    if len(source.runs) > 1:
+        raise ValueError("where: stage is of one run; give one run, not several")
+    if not source.manifest.stages:
+        raise ValueError(f"where: the run {source.manifest.name!r} has no stages")
+    found: set[int] = set()
+    for batch in chosen.parts(["stage"]):
+        numbers = batch.floats("stage")
+        found.update(np.unique(numbers[~np.isnan(numbers)]).astype(int).tolist())
+    return frozenset(found)
+
+
+def _refuse_sweep(source: Source, question: Question, stages: frozenset[int] | None) -> None:
+    """Refuse figures over several loads (raises ValueError)."""
+    swept = [run.manifest for run in source.runs if run.manifest.is_sweep]
+    if swept and len(source.runs) > 1:
+        raise ValueError(f"the run {swept[0].name!r} is a sweep: its loads cannot be pooled with other runs")
+    if swept and question.gates_of(source.manifest) and (stages is None or len(stages) != 1):
+        raise ValueError("--gate: a sweep has several loads; choose one by --where, as stage==3")
 
 
 def _chosen(source: Source, where: Where, slo: Slo) -> Requests:

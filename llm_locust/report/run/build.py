@@ -12,10 +12,12 @@ from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis, analyse
+from llm_locust.report.run.stages_csv import stages_csv
 from llm_locust.report.run.timeseries import timeseries_csv
 from llm_locust.store import (
     REPORT_HTML_FILE,
     REPORT_MD_FILE,
+    STAGES_FILE,
     SUMMARY_FILE,
     TIMESERIES_FILE,
     StoreError,
@@ -33,7 +35,8 @@ class Report:
 
 
 def build_report(run: Path, question: Question = PLAIN, *, allow_incomplete: bool = False) -> Report:
-    """Compute a run's summary and write it, ``report.html``, ``report.md`` and ``timeseries.csv``.
+    """Compute a run's summary and write it, ``report.html``, ``report.md`` and ``timeseries.csv``,
+    and ``stages.csv`` of a run with stages.
 
     The requests are read part by part: memory grows by some 250 bytes a request, however
     many tokens each of them had. Each file is replaced as a whole.
@@ -65,6 +68,8 @@ def write_reports(directory: Path, found: Analysis) -> None:
             found.requests, found.manifest, found.summary, found.measured, found.scraped
         ),
     }
+    if (stages := stages_csv(found.summary)) is not None:
+        texts[STAGES_FILE] = stages
     writers: list[Callable[[], None]] = [
         *(partial(write_text, directory / name, text) for name, text in texts.items()),
         # The last: where it is, the others are.

@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import structs
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.stages import staged
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.percentiles import ordered, percentile
@@ -73,7 +74,7 @@ def open_so_far(run: Path) -> Iterator[Source]:
         frames = unique_frames(index_frames(_frames_of(run)).frames)
         bad: list[BadFrame] = []
         batches = (batch for _, batch in placed_batches(frames, bad))
-        rows = write_requests(Path(place) / REQUESTS_FILE, batches)
+        rows = write_requests(Path(place) / REQUESTS_FILE, staged(batches, manifest))
         if not rows:
             raise StoreError(f"of {str(run)!r} no request has been recorded yet: ask again in a few seconds")
         requests = open_requests(Path(place))

@@ -76,11 +76,15 @@ def _asked(analysis: AnalysisFacts | None) -> Iterator[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A section of every report: its key, the chapter of the page that it stands in, and what makes it."""
+    """A section of every report: its key, the chapter of the page that it stands in, and what makes it.
+
+    ``of_one_load`` ones are left out in a sweep, whose figures over all stages are of no load.
+    """
 
     key: str
     chapter: str
     made: Callable[[Summary], Made]
+    of_one_load: bool = False
 
 
 #: Every section in the order of the console and of Markdown. One without a chapter is on the page's first
@@ -91,36 +95,38 @@ CONTENTS = (
     Entry("stuck", "", course.stuck),
     Entry("records", "", completeness),
     Entry("requests", "", measures.requests),
-    Entry("warmup", "verdict", course.warmup),
-    Entry("reliability", "verdict", course.reliability),
+    Entry("stages", "stages", groups.stages),
+    Entry("warmup", "verdict", course.warmup, of_one_load=True),
+    Entry("reliability", "verdict", course.reliability, of_one_load=True),
     Entry("gates", "verdict", verdicts.gates),
-    Entry("goodput", "verdict", verdicts.goodput),
-    Entry("latency", "latency", measures.latency),
-    Entry("intervals", "latency", measures.intervals),
-    Entry("throughput", "load", measures.throughput),
+    Entry("goodput", "verdict", verdicts.goodput, of_one_load=True),
+    Entry("latency", "latency", measures.latency, of_one_load=True),
+    Entry("intervals", "latency", measures.intervals, of_one_load=True),
+    Entry("throughput", "load", measures.throughput, of_one_load=True),
     Entry("tokens", "load", measures.tokens),
-    Entry("cost", "cost", cost),
-    Entry("roofline", "cost", roofline),
-    Entry("drift", "verdict", course.drift),
+    Entry("cost", "cost", cost, of_one_load=True),
+    Entry("roofline", "cost", roofline, of_one_load=True),
+    Entry("drift", "verdict", course.drift, of_one_load=True),
     Entry("quality", "quality", quality),
     Entry("sessions", "sessions", sessions.sessions),
-    Entry("by_turn", "sessions", sessions.by_turn),
+    Entry("by_turn", "sessions", sessions.by_turn, of_one_load=True),
     Entry("errors", "", groups.errors),
-    Entry("by_name", "groups", groups.by_name),
-    Entry("by_class", "groups", groups.by_class),
+    Entry("by_name", "groups", groups.by_name, of_one_load=True),
+    Entry("by_class", "groups", groups.by_class, of_one_load=True),
     Entry("interventions", "groups", interventions),
-    Entry("replicas", "groups", groups.replicas),
-    Entry("fairness", "groups", fairness),
+    Entry("replicas", "groups", groups.replicas, of_one_load=True),
+    Entry("fairness", "groups", fairness, of_one_load=True),
     Entry("servers", "servers", server.servers),
-    Entry("energy", "cost", server.energy),
-    Entry("breakdowns", "groups", groups.breakdowns),
+    Entry("energy", "cost", server.energy, of_one_load=True),
+    Entry("breakdowns", "groups", groups.breakdowns, of_one_load=True),
     Entry("nodes", "groups", nodes),
 )
 
 
 def sections(summary: Summary) -> list[Section]:
     """Every section that has something to say, alarms as the others at their place."""
-    return explained_once([section for entry in CONTENTS for section in _made(entry, summary)])
+    shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_sweep)]
+    return explained_once([section for entry in shown for section in _made(entry, summary)])
 
 
 def _made(entry: Entry, summary: Summary) -> Iterator[Section]:

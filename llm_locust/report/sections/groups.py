@@ -1,4 +1,4 @@
-"""What differed inside the run: errors by kind, and the figures by name, class and replica."""
+"""What differed inside the run: errors by kind, and the figures by stage, name, class and replica."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -7,9 +7,10 @@ from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.deployment import ReplicaFigures
 from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, RequestPart
+from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
-from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, short
+from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, plural, seconds, short
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 
 #: Rows of one table; a note says how many more are in summary.json.
@@ -18,6 +19,9 @@ _MESSAGE_LENGTH, _EXAMPLE_LENGTH = 160, 2_000
 _NAME_LENGTH = 64
 
 _LATENCIES = product(shown_in(View.GROUPS), ("p50", "p99"))
+
+#: Heads of a load, by its kind.
+_LOADS = {"users": "users", "rate": "requests/s"}
 
 #: The columns of a table of groups, by latency and percentile. A narrow terminal shows the first three.
 LATENCY_COLUMNS = {
@@ -159,6 +163,64 @@ def _replica_row(replica: ReplicaFigures) -> Row:
             percent(replica.goodput_ratio),
         )
     )
+
+
+def stages(summary: Summary) -> Section | None:
+    """The figures by stage; None in a run without stages."""
+    found = summary.stages
+    if not found:
+        return None
+    kinds = dict.fromkeys(_LOADS[stage.kind] for stage in found)
+    columns = (
+        Column("Stage", left=True),
+        Column("asked", over=" or ".join(kinds)),
+        Column("offered", over=" or ".join(kinds)),
+        Column("measured", wide=True),
+        Column("requests", wide=True),
+        Column("errors", wide=True),
+        *LATENCY_COLUMNS.values(),
+        Column("tokens/s", over="output"),
+        Column("goodput"),
+        Column("result", left=True),
+    )
+    table = Table(columns, tuple(map(_stage_row, found))).without_empty()
+    bad = [stage for stage in found if not stage.is_result]
+    return Section("Stages", table=table, notes=(*map(_why_not, bad), *meaning_in(table)))
+
+
+def _stage_row(stage: Stage) -> Row:
+    tone = Tone.PLAIN if stage.is_result else Tone.WARN
+    label = f"{stage.number}" if not stage.repeat else f"{stage.number} (repeat {stage.repeat})"
+    start = (label, number(stage.asked), number(stage.offered))
+    result = "yes" if stage.is_result else "NO"
+    part, window = stage.figures, stage.window
+    if part is None or window is None:
+        return Row((*start, *[UNDEFINED] * (5 + len(LATENCY_COLUMNS)), result), tone)
+    cut = is_cut(part.requests.cut_share)
+    return Row(
+        (
+            *start,
+            seconds(window.seconds),
+            count(part.requests.population),
+            percent(part.requests.error_rate),
+            *(estimate(part.latency_ms[key], place, cut=cut) for key, place in LATENCY_COLUMNS),
+            number(part.throughput.output_tokens_per_s),
+            percent(part.goodput.ratio),
+            result,
+        ),
+        tone,
+    )
+
+
+def _why_not(stage: Stage) -> Line:
+    why = "; ".join(stage.reasons)
+    return Line(f"stage {stage.number} ({_load(stage)}) is not a result: {clean(why)}", Tone.WARN)
+
+
+def _load(stage: Stage) -> str:
+    if stage.kind == "users":
+        return plural(stage.asked, "user")
+    return f"{number(stage.asked)} requests/s"
 
 
 def _shown(label: str) -> str:

@@ -35,6 +35,7 @@ from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.scraping import Scraping
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.run.upkeep import upload_elsewhere
+from llm_locust.swarm.stages.of_profile import stages_of, steps_of
 from llm_locust.wire.secrecy import blanked
 
 logger = logging.getLogger(__name__)
@@ -121,7 +122,11 @@ class ActiveRun:
 
     def manifest(self) -> Manifest:
         """The facts so far."""
-        scenario = self.settings.scenario
+        scenario, load = self.settings.scenario, self.settings.load
+        profile = None if load.trace is not None else load.rate
+        # The first manifest is written before the start of the schedule is final.
+        origin_ns = None if self._keeper is None else self.info["origin_ns"]
+        stages = stages_of(profile, origin_ns, self.settings.warmup_s, self.stopped_ns)
         return Manifest(
             id=self.info["id"],
             name=self.name,
@@ -156,6 +161,8 @@ class ActiveRun:
             clock_steps=self.clock.steps,
             messages_dropped={name: dict(kinds) for name, kinds in self.dropped.by_sender.items()},
             server_metrics=None if self._scraping is None else self._scraping.facts,
+            stages=stages,
+            stages_planned=len(steps_of(profile)),
         )
 
     @property

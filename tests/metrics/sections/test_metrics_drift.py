@@ -140,7 +140,7 @@ def test_the_order_of_the_requests_changes_no_digit() -> None:
             SECONDS,
             1.0,
             Window(ns(0.0), ns(SECONDS), "", gaps=((ns(10.0), ns(20.0)),)),
-            "the window is that of several runs",
+            "the window has gaps: it is that of several runs or stages",
         ),
     ],
 )

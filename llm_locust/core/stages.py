@@ -1,0 +1,43 @@
+"""Which stage of a run a request belongs to."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from llm_locust.core.arrow_columns import from_numpy, values_of
+from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.manifest import Manifest, StageFacts
+
+_TYPE = SCHEMA.field("stage").type
+
+
+def staged(batches: Iterable[RecordBatch], manifest: Manifest | None) -> Iterator[RecordBatch]:
+    """The batches with the column ``stage`` of a run's stages; unchanged in a run without stages."""
+    for batch in batches:
+        yield (
+            with_stages(batch, manifest.stages, manifest.open_loop) if manifest and manifest.stages else batch
+        )
+
+
+def with_stages(batch: RecordBatch, stages: Sequence[StageFacts], open_loop: bool) -> RecordBatch:
+    """The same requests with their stage: the last one that had begun when the request was sent.
+
+    In an open loop the time at which it was due counts, also if it was sent later. A request that was never
+    sent counts from when a worker started it. One from before the first stage has none (null).
+    """
+    at_ns = batch.ints("scheduled_ns") if open_loop else _sent_ns(batch)
+    ordered = sorted(stages, key=lambda stage: stage.begun_ns)
+    begun_ns = np.array([stage.begun_ns for stage in ordered], dtype=np.int64)
+    numbers = np.array([-1, *(stage.number for stage in ordered)], dtype=np.int32)
+    found = numbers[np.searchsorted(begun_ns, at_ns, side="right")]
+    column = pc.if_else(from_numpy(found >= 0), from_numpy(found).cast(_TYPE), pa.scalar(None, _TYPE))
+    place = batch.table.schema.get_field_index("stage")
+    return RecordBatch(batch.table.set_column(place, SCHEMA.field("stage"), column))
+
+
+def _sent_ns(batch: RecordBatch) -> NDArray[np.int64]:
+    column = pc.coalesce(batch.table.column("sent_ns"), batch.table.column("started_ns"))
+    return np.asarray(values_of(column.combine_chunks()), dtype=np.int64)

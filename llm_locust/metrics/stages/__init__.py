@@ -1,0 +1,1 @@
+"""Figures of each stage of a run, and whether they are a result."""

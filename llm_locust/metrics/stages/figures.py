@@ -1,0 +1,100 @@
+"""The ``stages`` of a summary: the figures of each stage, as a run of its own would have them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.metrics.measured import Measured, measure
+from llm_locust.metrics.parts import part_of_all
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
+from llm_locust.metrics.sections.failures import iso
+from llm_locust.metrics.sections.steady import asked_load
+from llm_locust.metrics.select.selection import Selected
+from llm_locust.metrics.window import Window, stage_window
+
+_EDGES = ("scheduled_ns", "ended_ns")
+
+
+def stages(requests: Requests, manifest: Manifest, question: Question, rows: int) -> list[dict[str, Any]]:
+    """Each stage that has begun, in order.
+
+    Every stage is measured in a pass of its own, over the requests that reach into its measured part: those
+    of an earlier stage that are still in flight there deliver tokens in it too.
+
+    Args:
+        rows: number of requests that the run has, first tries included.
+    """
+    lost = requests_lost(manifest, rows)
+    missing_unsent = requests_unsent(manifest, question.warmup_of(manifest))
+    unsent_known = manifest.is_sweep or not missing_unsent
+    return [
+        _stage(
+            requests,
+            manifest,
+            question,
+            stage,
+            Missing(None if lost else 0, stage.unsent if unsent_known else None),
+        )
+        for stage in manifest.stages
+    ]
+
+
+def _stage(
+    requests: Requests, manifest: Manifest, question: Question, stage: StageFacts, missing: Missing
+) -> dict[str, Any]:
+    window = stage_window(stage, manifest)
+    reasons = [stage.fault] if stage.fault else []
+    found: dict[str, Any] = {
+        "number": stage.number,
+        "kind": stage.kind,
+        "asked": stage.asked,
+        "offered": None,
+        "repeat": stage.repeat,
+        "window": None,
+        "figures": None,
+    }
+    if window is None:
+        reasons = reasons or ["it had no measured part: the run ended before, or the warm-up took all of it"]
+    else:
+        theirs = touching(requests, window)
+        m = measure(theirs, manifest, replace(question, window=window, where=None))
+        found["offered"] = _offered(stage, m, theirs, manifest)
+        found["window"] = {
+            "start": iso(window.start_ns),
+            "end": iso(window.end_ns),
+            "start_s": (window.start_ns - manifest.started_ns) * 1e-9,
+            "seconds": window.seconds,
+        }
+        found["figures"] = _figures(m, question.places, missing)
+    return found | {"is_result": not reasons, "reasons": reasons}
+
+
+def touching(requests: Requests, window: Window) -> Selected:
+    """The requests that were scheduled before the window's end, and had not ended at its start."""
+    mask = np.zeros(len(requests), dtype=np.bool_)
+    at = 0
+    for batch in requests.parts(_EDGES):
+        scheduled_ns, ended_ns = (batch.ints(name) for name in _EDGES)
+        mask[at : at + len(batch)] = (scheduled_ns < window.end_ns) & (ended_ns >= window.start_ns)
+        at += len(batch)
+    return Selected(requests, mask)
+
+
+def _offered(stage: StageFacts, m: Measured, requests: Requests, manifest: Manifest) -> float | None:
+    if stage.kind == "rate":
+        return int(m.window.scheduled(m.c).sum()) / m.window.seconds
+    load = asked_load(requests, manifest, m.c.origin_ns)
+    if load is None:
+        return None
+    edges = np.array([m.window.start_s(m.c), m.window.end_s(m.c)])
+    return float(load.levels(edges)[0])
+
+
+def _figures(m: Measured, percentiles: Mapping[str, float], missing: Missing) -> dict[str, Any]:
+    return part_of_all(m, percentiles, missing)

@@ -1,0 +1,64 @@
+"""``stages.csv``: the table of stages with a column for each figure and each end of its interval."""
+
+import csv
+import io
+from typing import Any
+
+from llm_locust.metrics.catalogue import shown_in
+from llm_locust.metrics.latency_metric import View
+from llm_locust.metrics.summary_types.stages import Stage, StageFigures
+from llm_locust.metrics.summary_types.summary import Summary
+
+_PLACES = ("p50", "p90", "p99")
+_METRICS = tuple(metric.key for metric in shown_in(View.GROUPS))
+
+
+def stages_csv(summary: Summary) -> str | None:
+    """The stages as CSV text with a head line; None in a run without stages. Undefined is an empty cell."""
+    if not summary.stages:
+        return None
+    rows = [_row(stage) for stage in summary.stages]
+    heads = dict.fromkeys(head for row in rows for head in row)
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, list(heads), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return sink.getvalue()
+
+
+def _row(stage: Stage) -> dict[str, Any]:
+    window = stage.window
+    found: dict[str, Any] = {
+        "stage": stage.number,
+        "kind": stage.kind,
+        "asked": stage.asked,
+        "offered": stage.offered,
+        "repeat": stage.repeat,
+        "is_result": stage.is_result,
+        "start_s": None if window is None else window.start_s,
+        "seconds": None if window is None else window.seconds,
+    }
+    return found | ({} if stage.figures is None else _figures(stage.figures))
+
+
+def _figures(part: StageFigures) -> dict[str, Any]:
+    low, high = part.goodput.intervals().get("ratio") or (None, None)
+    found: dict[str, Any] = {
+        "requests": part.requests.scheduled,
+        "ok": part.requests.ok,
+        "failed": part.requests.failed,
+        "error_rate": part.requests.error_rate,
+        "requests_per_s": part.throughput.requests_per_s,
+        "output_tokens_per_s": part.throughput.output_tokens_per_s,
+        "goodput": part.goodput.ratio,
+        "goodput_low": low,
+        "goodput_high": high,
+        "good_requests_per_s": part.goodput.requests_per_s,
+    }
+    for metric in _METRICS:
+        for place in _PLACES:
+            stats = part.latency_ms[metric]
+            low, high = stats.intervals().get(place) or (None, None)
+            name = f"{metric}_{place}_ms"
+            found |= {name: stats.figure(place), f"{name}_low": low, f"{name}_high": high}
+    return found

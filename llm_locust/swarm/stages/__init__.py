@@ -1,0 +1,1 @@
+"""Stages of a run: their plan, and the driver of a sweep."""

@@ -1,0 +1,48 @@
+"""Stages of a rate profile that consists of steps."""
+
+from llm_locust.core.manifest import MOST_STAGES, StageFacts
+from llm_locust.workload.arrivals import Profile, Segment
+
+
+def steps_of(profile: Profile | None) -> tuple[Segment, ...]:
+    """The spans of constant rate of a profile that has nothing else, and more than one of them.
+
+    Empty for all other profiles, and for one of more than ``MOST_STAGES`` spans.
+    """
+    segments = () if profile is None else profile.segments
+    if not 2 <= len(segments) <= MOST_STAGES or any(s.slope or s.amplitude for s in segments):
+        return ()
+    return segments
+
+
+def stages_of(
+    profile: Profile | None, origin_ns: int | None, warmup_s: float, stopped_ns: int | None
+) -> list[StageFacts]:
+    """A stage for each of :func:`steps_of` a profile.
+
+    There is no drain between them: requests of one stage may end in the next. A warm-up is left out of the
+    first ones.
+
+    Args:
+        origin_ns: start of the schedule; None: not known yet, which gives no stages.
+        stopped_ns: end of the load; stages that would begin later are left out. None: not yet.
+    """
+    if origin_ns is None:
+        return []
+    steps = steps_of(profile)
+    begins_ns = [origin_ns + round(step.start_s * 1e9) for step in steps]
+    measured_from_ns = origin_ns + round(warmup_s * 1e9)
+    return [
+        StageFacts(
+            number=number,
+            kind="rate",
+            asked=step.rate,
+            begun_ns=begun_ns,
+            measured_ns=max(begun_ns, measured_from_ns),
+            ended_ns=next_ns,
+        )
+        for number, (step, begun_ns, next_ns) in enumerate(
+            zip(steps, begins_ns, [*begins_ns[1:], None], strict=False)
+        )
+        if stopped_ns is None or begun_ns < stopped_ns
+    ]

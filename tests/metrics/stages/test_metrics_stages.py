@@ -1,0 +1,183 @@
+"""Each stage has the figures that a run of its own would have."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from metrics_cases import batch, manifest, ns, request, stage
+
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import Manifest
+from llm_locust.core.record import RequestRecord
+from llm_locust.core.stages import with_stages
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import Summary, as_json, typed
+from llm_locust.metrics.window import Window
+from llm_locust.report.html import html_report
+from llm_locust.report.inputs.sources import Run, Source
+from llm_locust.report.render.markdown import markdown
+from llm_locust.report.run.analysis import Analysis, analyse
+from llm_locust.report.run.stages_csv import stages_csv
+
+#: Users 1 and 2, each of one load: 50 ms, then 100 ms to the first token.
+STAGES = [
+    stage(0, 1.0, 11.0, asked=1.0),
+    stage(1, 13.0, 23.0, asked=2.0),
+    stage(2, 25.0, 35.0, asked=4.0, fault="2 workers did not confirm its drain"),
+]
+
+
+def records() -> list[RequestRecord]:
+    """A request in each tenth of a second that its user sends at once, in the loads and not in the drains."""
+
+    def load(first: int, last: int, users: int, ttft: float) -> list[RequestRecord]:
+        return [
+            request(i / 10 + user / 1000, (ttft, ttft + 0.03), user=user)
+            for i in range(first, last)
+            for user in range(users)
+        ]
+
+    return [*load(5, 110, 1, 0.05), *load(125, 230, 2, 0.06), *load(245, 350, 4, 0.065)]
+
+
+def facts(**fields: Any) -> Manifest:
+    known: dict[str, Any] = {"stages": STAGES, "options": {"sweep": "users=1,2,4"}, "slo": "ttft=62ms"}
+    return manifest(36.0, **{**known, **fields})
+
+
+def requests() -> RecordBatch:
+    return with_stages(batch(*records()), STAGES, open_loop=False)
+
+
+def asked(**fields: Any) -> Analysis:
+    run = Run(facts(), requests())
+    source = Source((run,), run.manifest, run.requests, merged=False, unreadable=())
+    return analyse(source, Question(**fields))
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Summary:
+    return asked().summary
+
+
+def test_a_stage_has_the_figures_of_its_measured_part(sweep: Summary) -> None:
+    assert sweep.stages is not None
+    assert [s.figures and s.figures.requests.ok for s in sweep.stages] == [100, 200, 400]
+    medians = [s.figures and s.figures.latency_ms["ttft"]["p50"] for s in sweep.stages]
+    assert medians == pytest.approx([50, 60, 65])
+    rates = [s.figures and s.figures.throughput.requests_per_s for s in sweep.stages]
+    assert rates == pytest.approx([10, 20, 40])
+    assert [s.figures and s.figures.goodput.ratio for s in sweep.stages] == [1.0, 1.0, 0.0]
+    assert [s.window and s.window.seconds for s in sweep.stages] == pytest.approx([10, 10, 10])
+
+
+def test_the_figures_are_those_of_a_report_on_that_window(sweep: Summary) -> None:
+    assert sweep.stages is not None
+    window = Window(ns(13.0), ns(23.0), "")
+    alone = summarise(requests(), manifest(36.0, slo="ttft=62ms"), Question(window=window))
+    found = as_json(sweep)["stages"][1]["figures"]
+    expected = {key: as_json(typed(alone))[key] for key in found}
+    means = [each["throughput"].pop("concurrency_mean") for each in (found, expected)]
+    assert means[0] == pytest.approx(means[1]), "a sum of other floats"
+    assert found == expected
+
+
+def test_the_offered_load_is_the_mean_number_of_users(sweep: Summary) -> None:
+    assert sweep.stages is not None
+    assert [s.offered for s in sweep.stages] == pytest.approx([1, 2, 4], rel=0.01)
+
+
+def test_the_offered_rate_of_an_open_loop_is_what_was_due() -> None:
+    steps = [stage(0, 1.0, 11.0, kind="rate"), stage(1, 11.0, 23.0, kind="rate", asked=20.0)]
+    found = summarise(batch(*records()), facts(stages=steps, options={}, open_loop=True))["stages"]
+    assert [s["offered"] for s in found] == pytest.approx([10.0, 210 / 12])
+
+
+def test_a_stage_with_a_fault_is_not_a_result_and_says_why(sweep: Summary) -> None:
+    assert sweep.stages is not None
+    assert [s.is_result for s in sweep.stages] == [True, True, False]
+    text = markdown(sweep)
+    assert "stage 2 (4 users) is not a result: 2 workers did not confirm its drain" in text
+
+
+def test_a_stage_that_had_no_measured_part_has_no_figures_instead_of_zeros() -> None:
+    unfinished = [*STAGES[:1], stage(1, 50.0, 60.0), stage(2, 50.0, 60.0, measured_ns=None, ended_ns=None)]
+    found = summarise(requests(), facts(stages=unfinished))["stages"]
+    assert [s["figures"] is None for s in found] == [False, True, True]
+    assert not found[1]["is_result"]
+    assert "no measured part" in found[1]["reasons"][0]
+    assert "–" in markdown(typed(summarise(requests(), facts(stages=unfinished))))
+
+
+def test_requests_that_were_due_and_not_sent_are_bad_in_their_stage() -> None:
+    unsent = [stage(0, 1.0, 11.0, unsent=100)]
+    (found,) = summarise(requests(), facts(stages=unsent))["stages"]
+    assert found["figures"]["goodput"]["ratio"] == 0.5
+
+
+def test_a_sweep_is_reported_by_its_loads_and_steps_as_one_run_too(sweep: Summary) -> None:
+    assert sweep.is_sweep
+    assert sweep.window.seconds == pytest.approx(30.0), "the measured parts alone"
+    assert "| Latency, ms" not in markdown(sweep)
+    assert "**Throughput**" not in markdown(sweep)
+    steps = typed(summarise(requests(), facts(options={})))
+    assert not steps.is_sweep
+    assert "| Latency, ms" in markdown(steps)
+    assert "| Stage |" in markdown(steps)
+
+
+def test_the_page_of_a_sweep_has_its_stages_and_no_figures_over_all_loads() -> None:
+    found = asked()
+    page = html_report(found.requests, found.manifest, found.summary, found.measured)
+    assert 'id="stages"' in page
+    assert "2 of 3" in page
+    assert 'id="latency"' not in page
+    assert "key-latency" not in page.split("</style>")[1]
+
+
+def test_one_stage_alone_is_a_report_on_one_load() -> None:
+    found = asked(where="stage==1", gates="p50_ttft<61ms").summary
+    assert not found.is_sweep
+    assert found.stages is None
+    assert found.window.seconds == pytest.approx(10.0)
+    assert found.requests.ok == 200
+    assert found.throughput.requests_per_s == pytest.approx(20.0)
+    assert found.gates[0].passed
+
+
+def test_several_stages_are_a_sweep_of_those() -> None:
+    found = asked(where="stage>=1 and stage!=none").summary
+    assert found.is_sweep
+    assert found.window.seconds == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ({"gates": "p50_ttft<1s"}, "a sweep has several loads; choose one by --where"),
+        ({"gates": "p50_ttft<1s", "where": "stage>0"}, "a sweep has several loads; choose one by --where"),
+        ({"window": "steady"}, "a sweep has several loads"),
+    ],
+)
+def test_what_asks_for_one_figure_over_several_loads_is_refused(question: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        asked(**question)
+
+
+def test_a_condition_on_stages_of_a_run_without_stages_is_refused() -> None:
+    run = Run(manifest(36.0), requests())
+    source = Source((run,), run.manifest, run.requests, merged=False, unreadable=())
+    with pytest.raises(ValueError, match="has no stages"):
+        analyse(source, Question(where="stage==1"))
+
+
+def test_the_file_of_stages_has_each_figure_with_its_interval(sweep: Summary) -> None:
+    text = stages_csv(sweep)
+    assert text is not None
+    first, second, third = csv.DictReader(io.StringIO(text))
+    assert [float(row["ttft_p50_ms"]) for row in (first, second, third)] == pytest.approx([50, 60, 65])
+    assert float(first["ttft_p50_ms_low"]) <= 50 <= float(first["ttft_p50_ms_high"])
+    assert (first["is_result"], third["is_result"]) == ("True", "False")
+    assert stages_csv(typed(summarise(requests(), manifest(36.0)))) is None
