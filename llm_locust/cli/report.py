@@ -14,13 +14,11 @@ from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import WINDOWS, Question, parse_window
 from llm_locust.metrics.stats.percentiles import parse_percentiles
 from llm_locust.metrics.summary import exit_code
-from llm_locust.metrics.summary_types.summary import as_json
-from llm_locust.report.formats.junit import junit
+from llm_locust.report.formats.table import FORMAT
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.inputs.sources import Source, answers_of, open_source
-from llm_locust.report.output import one_line, printing, shown_json
+from llm_locust.report.output import one_line, printing
 from llm_locust.report.render.console import print_report
-from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis, analyse
 from llm_locust.report.run.build import write_reports
 from llm_locust.report.run.so_far import open_so_far
@@ -31,10 +29,6 @@ DESCRIPTION = (
     "its requests, and print it. A plain report is written into the run "
     "directory; any other leaves the run's own report unchanged, and is written to --out."
 )
-
-FORMATS = ("console", "json", "md", "vllm", "junit")
-
-_FILES = {"vllm": "vllm.json", "junit": "junit.xml"}
 
 _PRICES = {
     "gpu_hour_cost": "price of one GPU for an hour",
@@ -64,7 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave out the unreadable part of a damaged run: its records are then missing",
     )
-    told.add_argument("--format", choices=FORMATS, default="console", help="what is printed (%(default)s)")
+    formats = ", ".join(f"{each.name} ({each.meaning})" for each in FORMAT.values())
+    told.add_argument(
+        "--format",
+        choices=("console", *FORMAT),
+        default="console",
+        metavar="FORMAT",
+        help=f"what is printed: console (default), {formats}",
+    )
     told.add_argument(
         "--save-detailed", action="store_true", help="with --format vllm: the lists of every request too"
     )
@@ -190,20 +191,16 @@ def _directory(args: argparse.Namespace, source: Source, question: Question) -> 
 
 def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
     """Text to print; None for the console's report, which depends on the terminal."""
-    match args.format:
-        case "json":
-            return shown_json(as_json(analysis.summary), indent=2) + "\n"
-        case "md":
-            return markdown(analysis.summary)
-        case "vllm":
-            if analysis.summary.is_sweep:
-                raise ValueError(
-                    "--format vllm is of one load, and a sweep has several: add --where stage==0"
-                )
-            return vllm_json(analysis, args.percentiles, detailed=args.save_detailed)
-        case "junit":
-            return junit(analysis.summary)
-    return None
+    if args.format == "console":
+        return None
+    wanted = FORMAT[args.format]
+    if wanted.of_one_load and analysis.summary.is_sweep:
+        raise ValueError(
+            f"--format {wanted.name} is of one load, and a sweep has several: add --where stage==0"
+        )
+    if wanted.name == "vllm":  # the only one that has options of its own
+        return vllm_json(analysis, args.percentiles, detailed=args.save_detailed)
+    return wanted.text(analysis)
 
 
 def _write(args: argparse.Namespace, directory: Path | None, analysis: Analysis, text: str | None) -> None:
@@ -212,9 +209,10 @@ def _write(args: argparse.Namespace, directory: Path | None, analysis: Analysis,
     if args.out is not None:
         create_run_dir(directory)
     write_reports(directory, analysis)
-    if args.out is not None and args.format in _FILES and text is not None:
+    file = FORMAT[args.format].file if args.format in FORMAT else None
+    if args.out is not None and file is not None and text is not None:
         try:
-            write_text(directory / _FILES[args.format], text)
+            write_text(directory / file, text)
         except OSError as e:
             raise StoreError(f"the report in {str(directory)!r} cannot be written: {e.strerror or e}") from e
 

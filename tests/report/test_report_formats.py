@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jsonschema_rs
 import numpy as np
 import pytest
+import yaml
 from metrics_cases import failed, request
 from report_cases import lost_records, summary, write_run
 
@@ -14,6 +16,7 @@ from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.formats.junit import junit as junit_of
+from llm_locust.report.formats.table import FORMAT
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.inputs.sources import open_source
 from llm_locust.report.run.analysis import Analysis, analyse
@@ -175,3 +178,97 @@ def test_a_run_without_a_success_has_no_figures_rather_than_zeros(tmp_path: Path
 def test_the_numbers_of_a_part_are_of_that_part(tmp_path: Path) -> None:
     found = analysis(write_run(tmp_path, MADE), where="input_tokens>=30")
     assert json.loads(vllm_json(found))["total_input_tokens"] == 70
+
+
+FIELD = Path(__file__).parents[3] / "shared" / "field"
+
+
+def exported(name: str, run: Path) -> Any:
+    text = FORMAT[name].text(analysis(run))
+    return yaml.safe_load(text) if name == "llmd" else json.loads(text)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path, MADE, options={"num_users": 3, "gpus": 2, "input_tokens": "10"})
+
+
+def test_the_report_of_llmd_is_valid_by_its_schema_and_counts_every_request(run: Path) -> None:
+    report = exported("llmd", run)
+    if (FIELD / "br_v0_2_1_json_schema.json").is_file():  # another project's file: not kept here
+        schema = json.loads((FIELD / "br_v0_2_1_json_schema.json").read_text())
+        assert list(jsonschema_rs.validator_for(schema).iter_errors(report)) == []
+    found = report["results"]["request_performance"]["aggregate"]
+    assert {key: found["requests"][key] for key in ("total", "failures", "incomplete")} == {
+        "total": 6,
+        "failures": 1,
+        "incomplete": 1,
+    }
+    ttft = found["latency"]["time_to_first_token"]
+    assert (ttft["units"], ttft["mean"], ttft["p50"]) == ("ms", pytest.approx(200), pytest.approx(200))
+    assert ttft["p99p9"] == pytest.approx(np.percentile([100, 200, 300], 99.9))
+    lengths = report["scenario"]["load"]["standardized"]["output_seq_len"]
+    assert (lengths["value"], lengths["min"], lengths["max"]) == (pytest.approx(3.25), 1, 5)
+    assert found["throughput"]["output_token_rate"]["mean"] == pytest.approx(13 / 3.001)
+
+
+def test_inferencex_has_seconds_interactivity_and_shares_of_a_gpu(run: Path) -> None:
+    found, of_vllm = exported("inferencex", run), vllm(run)
+    assert (found["conc"], found["isl"], found["framework"]) == (3.0, 10.0, None)
+    assert found["mean_ttft"] == pytest.approx(of_vllm["mean_ttft_ms"] / 1e3)
+    assert found["median_intvty"] == pytest.approx(1e3 / of_vllm["median_tpot_ms"])
+    assert found["tput_per_gpu"] == pytest.approx(of_vllm["total_token_throughput"] / 2)
+    assert found["input_tput_per_gpu"] + found["output_tput_per_gpu"] == pytest.approx(found["tput_per_gpu"])
+
+
+def test_mlperf_has_nanoseconds_and_bounds_where_there_are_enough_samples(tmp_path: Path) -> None:
+    made = [request(i / 10, (0.001 * (i + 1), 0.5), input_tokens=3, output_tokens=2) for i in range(100)]
+    found = exported("mlperf", write_run(tmp_path, made))
+    assert (found["n_samples_issued"], found["n_samples_completed"], found["n_samples_failed"]) == (
+        100,
+        100,
+        0,
+    )
+    ttft = found["ttft"]
+    assert (ttft["min"], ttft["max"]) == (pytest.approx(1e6), pytest.approx(100e6))
+    assert ttft["total"] == pytest.approx(5050e6)
+    # Of 100 samples the third highest bounds p90, and none bounds p99.
+    assert ttft["early_stopping_percentiles"]["90.0"] == pytest.approx(98e6)
+    assert ttft["early_stopping_percentiles"]["99.0"] is None
+    assert sum(ttft["histogram"]["counts"]) == 100
+    assert found["output_sequence_lengths"]["avg"] == 2.0
+
+
+def test_genai_perf_has_units_and_figures_of_completed_requests(run: Path) -> None:
+    found = exported("genai-perf", run)
+    assert found["request_count"] == {"unit": "requests", "avg": 4.0}
+    assert found["error_request_count"]["avg"] == 1.0
+    assert (found["time_to_first_token"]["unit"], found["time_to_first_token"]["avg"]) == (
+        "ms",
+        pytest.approx(200),
+    )
+    assert found["request_throughput"]["avg"] == pytest.approx(4 / 3.001)
+    assert found["input_sequence_length"]["max"] == 40.0
+
+
+@pytest.mark.parametrize("name", [name for name in FORMAT if FORMAT[name].of_one_load])
+def test_a_run_without_answers_gives_a_file_without_figures(tmp_path: Path, name: str) -> None:
+    run = write_run(tmp_path, [failed(0.0), failed(1.0)])
+    if name == "vllm":
+        assert vllm(run)["completed"] == 0
+        return
+    text = json.dumps(exported(name, run))
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+def test_inputs_that_no_server_counted_give_no_rate_of_them(tmp_path: Path) -> None:
+    made = [request(i / 10, (0.1, 0.2), input_tokens=None, output_tokens=2) for i in range(5)]
+    run = write_run(tmp_path, made)
+    assert exported("genai-perf", run)["total_token_throughput"] is None
+    assert exported("genai-perf", run)["input_sequence_length"] is None
+    assert exported("mlperf", run)["input_sequence_lengths"] is None
+    report = exported("llmd", run)
+    throughput = report["results"]["request_performance"]["aggregate"]["throughput"]
+    assert list(throughput) == ["output_token_rate", "request_rate"]
+    assert report["scenario"] == {}
