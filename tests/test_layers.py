@@ -24,6 +24,7 @@ LEVELS: dict[str, int] = {
     "scenario": 4,
     "report": 4,
     "options": 5,
+    "doctor": 5,
     "k8s": 6,
     "swarm": 6,
     "cli": 7,

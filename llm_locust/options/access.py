@@ -2,11 +2,12 @@
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from llm_locust.options.option import Option, Values
 from llm_locust.options.types import parse_header
-from llm_locust.wire.headers import header_template
+from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.headers import header_template, secret_texts
 from llm_locust.wire.secrecy import shown_variable
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -55,6 +56,24 @@ def parse_api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
             f"--api-key-env: the value of {name!r} holds a line break or a character that no header can hold"
         )
     return key
+
+
+def access_headers(
+    api_key: str | None, headers: Mapping[str, str], dialects: Iterable[Dialect]
+) -> dict[str, str]:
+    """Headers of every request: the API key as a bearer token, those of the dialects, the user's own."""
+    key = None if api_key is None else api_key.replace("{", "{{")  # a template of exactly this text
+    ours = {} if key is None else {"Authorization": f"Bearer {key}"}
+    for dialect in dialects:
+        ours |= dialect.headers
+        if dialect.key_header and key is not None:
+            ours[dialect.key_header] = key
+    return {**ours, **headers}
+
+
+def access_secrets(api_key: str | None, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """Texts of the API key and the headers that must not stand in any file, log or page."""
+    return (*((api_key,) if api_key and len(api_key) >= 4 else ()), *secret_texts(headers))
 
 
 def _fits_a_header(value: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_locust.client.http.timeouts import Timeouts
-from llm_locust.options.access import parse_api_key, parse_headers
+from llm_locust.options.access import access_secrets, parse_api_key, parse_headers
 from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.deployment import DeploymentSettings, parse_deployment
 from llm_locust.options.option import Values
@@ -24,7 +24,6 @@ from llm_locust.scenario.request_kind import (
     RequestKind,
     kinds_of,
 )
-from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts
 from llm_locust.workload.datasets.load import load_dataset
 from llm_locust.workload.lengths.tokens import parse_lengths
@@ -75,10 +74,9 @@ class Settings:
     def secrets(self) -> tuple[str, ...]:
         """Texts that must not stand in any file, log or page: the API key, the values of all headers, and of
         the fields of a body that have the name of a key."""
-        key = (self.api_key,) if self.api_key and len(self.api_key) >= 4 else ()
         of_classes = () if self.scenario is None else self.scenario.secrets
         of_bodies = dict.fromkeys(t for kind in self.kinds for t in key_texts(kind.spec.extra_body))
-        return (*key, *secret_texts(self.headers), *of_classes, *of_bodies)
+        return (*access_secrets(self.api_key, self.headers), *of_classes, *of_bodies)
 
     @property
     def shared_warm_up(self) -> bool:

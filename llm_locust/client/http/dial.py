@@ -1,4 +1,4 @@
-"""Opening of one connection: a socket with time stamps, and TLS if requested."""
+"""Opening of one connection: the host's addresses, a socket with time stamps, and TLS if requested."""
 
 import _socket
 import os
@@ -7,6 +7,7 @@ from contextlib import suppress
 from socket import AF_INET6, IPPROTO_TCP, SO_ERROR, SO_KEEPALIVE, SOCK_STREAM, SOL_SOCKET, TCP_NODELAY
 
 import gevent
+import gevent.socket
 
 from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
 from llm_locust.client.http.connection import Connection
@@ -16,6 +17,12 @@ from llm_locust.client.http.tls import Tls
 Address = tuple[int, tuple[object, ...]]
 
 _EV_READ, _EV_WRITE = 1, 2
+
+
+def resolve(host: str, port: int) -> list[Address]:
+    """All addresses of a name, each once (raises OSError or UnicodeError)."""
+    found = gevent.socket.getaddrinfo(host, port, 0, SOCK_STREAM)
+    return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
 
 
 def dial(address: Address, tls: Tls | None) -> Connection:

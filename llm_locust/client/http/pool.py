@@ -2,14 +2,12 @@
 
 import ssl
 import time
-from socket import SOCK_STREAM
 
 import gevent
-import gevent.socket
 from gevent.lock import RLock
 
 from llm_locust.client.http.connection import Connection
-from llm_locust.client.http.dial import Address, address_text, dial
+from llm_locust.client.http.dial import Address, address_text, dial, resolve
 from llm_locust.client.http.errors import ConnectError
 from llm_locust.client.http.target import Target, TargetError
 from llm_locust.client.http.tls import Tls, tls_context, tls_reason
@@ -123,8 +121,7 @@ class Pool:
         try:
             with gevent.Timeout(within_s, TimeoutError(f"no answer within {within_s:g} s")), self._resolving:
                 if not self._addresses or time.monotonic() >= self._resolve_at:
-                    found = gevent.socket.getaddrinfo(host, self.target.port, 0, SOCK_STREAM)
-                    self._addresses = list(dict.fromkeys((entry[0], entry[4]) for entry in found))
+                    self._addresses = resolve(host, self.target.port)
                     self._resolve_at = time.monotonic() + RESOLVE_AFTER_S
         except (OSError, UnicodeError) as e:
             if not self._addresses:

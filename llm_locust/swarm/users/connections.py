@@ -3,24 +3,14 @@
 from collections.abc import Sequence
 
 from llm_locust.client.http.pool import Pool, Target, tls_context
+from llm_locust.options.access import access_headers
 from llm_locust.options.settings import Settings
 from llm_locust.wire.dialects.dialect import Dialect
 
 
 def request_headers(settings: Settings, *dialects: Dialect) -> dict[str, str]:
     """Headers of every request: the API key as a bearer token, those of the dialects, the user's own."""
-    key = None if settings.api_key is None else _literal(settings.api_key)
-    ours = {} if key is None else {"Authorization": f"Bearer {key}"}
-    for dialect in dialects:
-        ours |= dialect.headers
-        if dialect.key_header and key is not None:
-            ours[dialect.key_header] = key
-    return {**ours, **settings.headers}
-
-
-def _literal(value: str) -> str:
-    """Template of exactly this text."""
-    return value.replace("{", "{{")
+    return access_headers(settings.api_key, settings.headers, dialects)
 
 
 def make_pool(target: Target, settings: Settings) -> Pool:

@@ -1,0 +1,95 @@
+"""``llm-locust doctor``: checks of this machine and of a server, before a run."""
+
+import argparse
+import os
+import sys
+
+from llm_locust.client.http.target import Target
+from llm_locust.doctor.asked import Asked
+from llm_locust.doctor.checks import examine
+from llm_locust.doctor.page import as_json, exit_code, print_results
+from llm_locust.options.access import (
+    ACCESS,
+    access_headers,
+    access_secrets,
+    parse_api_key,
+    parse_headers,
+)
+from llm_locust.options.option import Values
+from llm_locust.report.output import one_line, printing
+from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.workload.body import body_template, parse_body
+
+DESCRIPTION = (
+    "Check this machine, and the server at URL if one is given: each check is ok, warn, fail or skipped, "
+    "with what to change. Sends two short requests. Takes at most 30 s. Exit code 2 if a check fails, else 0."
+)
+
+#: Users of one process by default: those of `llm-locust run`.
+USERS = 10
+_MOST_USERS = 1_000_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``llm-locust doctor``."""
+    parser.add_argument("url", nargs="?", metavar="URL", help="the server, such as http://localhost:8000")
+    parser.add_argument(
+        "--users", type=_users, default=USERS, metavar="N", help="users of one process here (%(default)s)"
+    )
+    parser.add_argument(
+        "--model", metavar="NAME", help="the model of the run (default: the first of the server's)"
+    )
+    parser.add_argument(
+        "--endpoint", choices=tuple(DIALECTS), default="chat", help="the API of the requests (%(default)s)"
+    )
+    parser.add_argument(
+        "--body", metavar="JSON", help="further fields of the requests, such as '{\"temperature\": 0}'"
+    )
+    for row in ACCESS:
+        action = "append" if row.kind == "list" else "store"
+        parser.add_argument(row.flag, metavar=row.metavar, action=action, help=row.help)
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the checks, and print their results. Return the exit code."""
+    try:
+        asked = _asked(args)
+        results = examine(asked)
+    except (ValueError, OSError) as e:
+        print(f"llm-locust doctor: {one_line(e)}", file=sys.stderr)
+        return 2
+    with printing():
+        if args.json:
+            print(as_json(results))
+        else:
+            print_results(results, None if asked.target is None else asked.target.url, sys.stdout)
+    return exit_code(results)
+
+
+def _asked(args: argparse.Namespace) -> Asked:
+    """The options' values (raises ValueError, which shows no secret)."""
+    endpoint = DIALECTS[args.endpoint]
+    given = Values(ACCESS, args)
+    key, own = parse_api_key(given["api_key_env"], os.environ), parse_headers(args, os.environ)
+    headers = access_headers(key, own, (endpoint,))
+    body = {} if args.body is None else parse_body(args.body)
+    body_template(endpoint, "", extra_body=body)
+    return Asked(
+        users=args.users,
+        target=None if args.url is None else Target.parse(args.url),
+        model=args.model,
+        endpoint=endpoint,
+        body=body,
+        headers=headers,
+        has_key=key is not None or any(name.lower() == "authorization" for name in own),
+        secrets=access_secrets(key, own),
+        ca_cert=given["ca_cert"],
+        client_cert=given["client_cert"],
+    )
+
+
+def _users(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_USERS:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {_MOST_USERS:,}, got {text!r}")
+    return int(text)

@@ -1,0 +1,182 @@
+"""Answers of one and of 32 tokens: first token, streaming, usage, end of the stream, kept connection."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.doctor.finding import Finding, fail, ok, skipped, warn
+from llm_locust.doctor.proxies import sender, unbuffering
+from llm_locust.doctor.requests import Seen
+from llm_locust.metrics.requests.tokens import delivery
+from llm_locust.report.text import clean, count, number, plural, short
+from llm_locust.wire.dialects.dialect import Dialect
+
+#: Tokens of the longer answer.
+TOKENS = 32
+
+#: Fewer events are no evidence of how they came.
+LEAST_EVENTS = 4
+
+#: A burst: mean gap between events. No model is that fast.
+BURST_GAP_MS = 0.1
+
+#: Time per token between one token's answer and the burst, from which something held the events back.
+HELD_MS = 0.5
+
+#: Time by which a token may have arrived earlier than it was read, above which the doctor itself was late.
+LATE_MS = 1.0
+
+#: APIs whose streams end with ``[DONE]``.
+_WITH_DONE = ("chat", "completions")
+
+_ADVICE = {
+    400: "see the server's words; `--endpoint` and `--body` change what is sent",
+    404: "check the path of the URL, --endpoint and --model",
+    405: "check the path of the URL and --endpoint",
+    422: "see the server's words; `--endpoint` and `--body` change what is sent",
+    429: "the server limits requests: raise the limit for a load test",
+}
+
+
+def judge_first_token(seen: Seen | str) -> Finding:
+    """A streamed request for one token; ``seen`` is a text where none was sent."""
+    if isinstance(seen, str):
+        return skipped(seen)
+    record = seen.record
+    ttft_ms = _first_ms(record)
+    if record.outcome is Outcome.OK and ttft_ms is not None:
+        return ok(f"after {number(ttft_ms)} ms{_by(seen)}")
+    if record.outcome is Outcome.EMPTY:
+        return warn(
+            "the answer is complete, without text", "one token may have no text; else check --endpoint"
+        )
+    return fail(_failure(record), _advice(record))
+
+
+def judge_streaming(seen: Seen | str, first: Seen | str) -> Finding:
+    """Whether events come as the model makes them, or were held back on the way."""
+    if isinstance(seen, str):
+        return skipped(seen)
+    record = seen.record
+    if record.outcome is not Outcome.OK:
+        return fail(_failure(record), _advice(record))
+    arrivals_ms = record.arrivals_ns / 1e6
+    tokens = record.output_tokens or len(arrivals_ms)
+    if len(arrivals_ms) < LEAST_EVENTS:
+        if tokens >= 2 * LEAST_EVENTS:
+            figure = f"{tokens} tokens in {plural(len(arrivals_ms), 'event')}, {_after(arrivals_ms[-1])}"
+            return fail(figure, unbuffering(seen.headers))
+        return warn(f"only {plural(tokens, 'token')}: too few to tell", "try another --model or --body")
+    if record.early_ns is not None and float(record.early_ns.max()) / 1e6 > LATE_MS:
+        return warn(
+            "cannot tell: this machine read late", "see the checks of CPU and event loop, and try again"
+        )
+    return _judge_gaps(arrivals_ms, tokens, seen, first)
+
+
+def _judge_gaps(arrivals_ms: NDArray[np.float64], tokens: int, seen: Seen, first: Seen | str) -> Finding:
+    gaps_ms = np.diff(arrivals_ms)
+    mean_ms, median_ms, events = float(gaps_ms.mean()), float(np.median(gaps_ms)), len(arrivals_ms)
+    if mean_ms < BURST_GAP_MS:
+        burst_ms = number(float(gaps_ms.sum()))
+        figure = f"all {events} events in one burst of {burst_ms} ms, {_after(arrivals_ms[-1])}"
+        one_ms = None if isinstance(first, str) else _first_ms(first.record)
+        held_ms = None if one_ms is None else (float(arrivals_ms[-1]) - one_ms) / (events - 1)
+        if held_ms is not None and held_ms < HELD_MS:
+            return warn(
+                f"{figure}; a single token takes {number(one_ms)} ms",
+                f"cannot tell whether the server is that fast; if not, {unbuffering(seen.headers)}",
+            )
+        return fail(f"{figure}: a proxy held it back", unbuffering(seen.headers))
+    kind = delivery(tokens / events, median_ms, mean_ms)
+    figure = f"{events} events, {number(median_ms)} ms between two (median)"
+    if median_ms < BURST_GAP_MS:
+        return fail(f"{figure}, in bursts: a proxy holds events back", unbuffering(seen.headers))
+    if kind != "tokens":
+        return warn(
+            f"{figure}, {number(tokens / events)} tokens an event",
+            "the server or a proxy merges tokens: ITL is a gap between events, see TPOT",
+        )
+    return ok(figure)
+
+
+def judge_usage(seen: Seen | str) -> Finding:
+    """Token counts at the end of the stream."""
+    if isinstance(seen, str):
+        return skipped(seen)
+    record = seen.record
+    if record.outcome is not Outcome.OK:
+        return skipped("the stream is not complete")
+    if record.token_source is not TokenSource.USAGE:
+        return warn(
+            "none in the stream, though stream_options asks for it",
+            "give --tokenizer, or let the proxy pass stream_options on: tokens are counted by events",
+        )
+    figure = f"{count(record.input_tokens)} input and {count(record.output_tokens)} output tokens"
+    if record.output_tokens is not None and record.output_tokens > seen.asked_tokens:
+        return warn(
+            f"{figure}, {seen.asked_tokens} were asked for",
+            "the server ignores the bound of the answer's length: output lengths are its own",
+        )
+    return ok(figure)
+
+
+def judge_end(seen: Seen | str, endpoint: Dialect) -> Finding:
+    """The stream's end. Without one a cut stream looks like a complete one."""
+    if isinstance(seen, str):
+        return skipped(seen)
+    reason = seen.reply.finish_reason
+    if seen.record.outcome is Outcome.TIMEOUT:
+        return skipped("the stream is not complete")
+    if not seen.reply.done:
+        return fail(
+            "neither a finish reason nor [DONE]",
+            "a cut stream cannot be told from a whole one: ask the server's people",
+        )
+    figure = f"finish reason {short(clean(reason), 40)}" if reason else "no finish reason"
+    if endpoint.name not in _WITH_DONE:
+        return ok(figure)
+    if not seen.has_done:
+        return warn(f"{figure}, no [DONE]", "usage may be cut off unnoticed: check the proxy's timeouts")
+    return ok(f"{figure}, [DONE]")
+
+
+def judge_keep_alive(seen: Seen | str) -> Finding:
+    """Whether the second request went over the first one's connection."""
+    if isinstance(seen, str):
+        return skipped(seen)
+    if seen.record.reused:
+        return ok("the second request used the first one's connection")
+    closes = seen.headers.get(b"connection", b"").decode("latin-1").lower() == "close"
+    figure = "the server closes the connection after each answer"
+    return warn(
+        figure + (" (Connection: close)" if closes else ""),
+        "let server and proxy keep connections: else each TTFT has a handshake in it",
+    )
+
+
+def _first_ms(record: RequestRecord) -> float | None:
+    return float(record.arrivals_ns[0]) / 1e6 if len(record.arrivals_ns) else None
+
+
+def _after(ms: float) -> str:
+    return f"{number(float(ms))} ms after the request"
+
+
+def _by(seen: Seen) -> str:
+    """Who answered, if the response says so."""
+    return f" ({name})" if (name := sender(seen.headers)) else ""
+
+
+def _failure(record: RequestRecord) -> str:
+    return short(clean(f"{record.outcome}: {record.error or 'no reason given'}"), 240)
+
+
+def _advice(record: RequestRecord) -> str:
+    if record.status in (401, 403):
+        return "see the check of the API key"
+    if record.status is not None and record.status >= 300:
+        return _ADVICE.get(record.status, "see the server's words and its log")
+    if record.outcome is Outcome.TIMEOUT:
+        return "see the server's load and log; a run waits longer (--timeouts first=60s)"
+    return "see the server's log; check that --endpoint is the API that it has"
