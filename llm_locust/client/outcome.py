@@ -1,8 +1,10 @@
 """Classification of how a call ended, as :class:`~llm_locust.core.record.Outcome`."""
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 
 from llm_locust.client.decoder import BodyDecoder
 from llm_locust.client.http.errors import (
@@ -23,6 +25,9 @@ _TEXT_LIMIT = 300
 
 #: Bytes of a body that are searched for an error text.
 _BODY_LIMIT = 16_384
+
+_SECONDS = re.compile(rb"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_MAX_DATE_CHARS = 64
 
 Verdict = tuple[Outcome, str | None]
 
@@ -85,6 +90,21 @@ def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, dec
     if not reply.token_ends:
         return Outcome.EMPTY, "the answer is complete, without a token"
     return Outcome.OK, None
+
+
+def retry_after_s(exchange: Exchange) -> float | None:
+    """Seconds that a failed answer's ``Retry-After`` asks to wait, from a number or a date; else None."""
+    value = exchange.headers.get(b"retry-after")
+    if value is None or exchange.status is None or exchange.status < 300:
+        return None
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    try:
+        return max(
+            0.0, parsedate_to_datetime(value[:_MAX_DATE_CHARS].decode("latin-1")).timestamp() - time.time()
+        )
+    except (ValueError, OverflowError):  # whatever a server writes
+        return None
 
 
 def error_text(text: str | None, secrets: Sequence[str]) -> str | None:

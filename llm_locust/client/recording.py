@@ -63,10 +63,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished call: its record, and the server's reply."""
+    """A finished call: its record, the server's reply, and how long the server asks to wait after a
+    failure."""
 
     record: RequestRecord
     reply: Reply
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

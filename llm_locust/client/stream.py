@@ -19,10 +19,10 @@ from llm_locust.client.http.exchange import MAX_ANSWER_BYTES, Exchange
 from llm_locust.client.http.patience import Patience
 from llm_locust.client.http.pool import Pool, Target
 from llm_locust.client.http.timeouts import Timeouts
-from llm_locust.client.http.turns import DECODING_S, TURN
+from llm_locust.client.http.turns import DECODING_S, LONG_ANSWER_BYTES, TURN
 from llm_locust.client.names import Names
 from llm_locust.client.occupancy import Occupancy
-from llm_locust.client.outcome import error_text, hushed, judge
+from llm_locust.client.outcome import error_text, hushed, judge, retry_after_s
 from llm_locust.client.recording import (
     REPLICA_HEADERS,
     Answer,
@@ -41,11 +41,6 @@ __all__ = ["Answer", "Call", "LiveCall", "LlmClient", "Trace"]
 
 #: Adds a call to a trace: returns its request with the trace header, and a function to call with its answer.
 Trace = Callable[[Call, Target, bytes], tuple[bytes, Callable[[Answer], None]]]
-
-_LEFT = "the user left before the first token"
-
-#: Bytes of an answer above which its record is made in a turn of its own: that takes up to 5 ms.
-LONG_ANSWER_BYTES = 1 << 20
 
 
 class LlmClient:
@@ -305,6 +300,11 @@ class LiveCall:
         return self._decoder.answered
 
     @property
+    def has_token(self) -> bool:
+        """Whether a token has arrived."""
+        return self._decoder.has_token
+
+    @property
     def ended(self) -> bool:
         """Whether the response is complete, or will never be."""
         return self._exchange.complete or self._error is not None
@@ -420,14 +420,14 @@ class LiveCall:
         )
         record = client.names.bounded(record)
         if left and outcome is Outcome.CANCELLED:
-            record = replace(record, abandoned=True, error=_LEFT)
-        self._answer = Answer(record, reply)
+            record = replace(record, abandoned=True, error="the user left before the first token")
+        self._answer = Answer(record, reply, retry_after_s(exchange))
         try:
             if self._call.check is not None:
                 checked = self._call.check(self._answer)
                 if checked.error is not record.error:  # a user's own check may quote the answer
                     checked = replace(checked, error=error_text(checked.error, client.secrets))
-                self._answer = Answer(checked, reply)
+                self._answer = replace(self._answer, record=checked)
         finally:  # the call has a record even if the check fails
             client.sink(self._answer)
             if self._traced is not None:

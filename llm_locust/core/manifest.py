@@ -116,6 +116,8 @@ class WorkerFacts:
     heard_ns: Nanoseconds | None = None  # time of the final counts or the last sign of life
     held_back: Count = 0  # requests that --max-in-flight delayed
     longest_held_ns: Duration = 0  # the longest wait among them
+    backoff_waits: Count = 0  # waits of users after a failed request
+    backoff_ns: Duration = 0  # sum of these waits
     unsent: Count = 0  # requests that were due when the load ended, and had not started
     unsent_warmup: Count = 0  # of these, due before the measured phase
     unsent_by_class: dict[str, Count] = field(default_factory=dict)  # the others, by class
@@ -180,6 +182,20 @@ class ServerCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryFacts:
+    """A request that was sent before the load, and is not in its records.
+
+    It was of the kind ``name``; ``began_ns`` is wall-clock time, ``took_s`` the time until its first token.
+    """
+
+    target: str
+    endpoint: str
+    name: str
+    began_ns: Nanoseconds
+    took_s: Measure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeFacts:
     """What ended the scraper of the servers' metrics before the run did, and when on the run's
     axis, if so."""
@@ -213,6 +229,7 @@ class Manifest:
     targets: list[str] = field(default_factory=list)
     replicas_ready: list[str] = field(default_factory=list)
     ready_s: Measure | None = None
+    canaries: list[CanaryFacts] = field(default_factory=list)
     server_calls: list[ServerCall] = field(default_factory=list)
     model: str | None = None
     scenario: str | None = None

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from llm_locust.core.manifest import CanaryFacts
+
 #: Interval between two checks of the missing ones.
 EVERY_S = 1.0
 
@@ -47,12 +49,14 @@ class Replicas:
         names: replicas that were seen to serve: URLs, or the names in their answers; empty if none was waited
             for.
         waited_s: how long they were waited for.
+        canaries: requests before the load.
     """
 
     targets: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     waited_s: float = 0.0
+    canaries: tuple[CanaryFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class LoadSettings:
         max_in_flight, num_requests: of all workers together. In a run of conversations they count
             these, not their turns.
         class_rates: the rate of each class of a scenario, where they have rates of their own.
+        backs_off: a user of a closed loop waits after a failed request.
     """
 
     arrival: Process | TraceFile | None = None
@@ -45,6 +46,7 @@ class LoadSettings:
     num_requests: int | None = None
     stop_rules: tuple[StopRule, ...] = ()
     class_rates: Mapping[str, Profile] = field(default_factory=dict)
+    backs_off: bool = True
 
     @property
     def open_loop_option(self) -> str | None:
@@ -153,6 +155,12 @@ LOAD = (
         "RULES",
         ui=True,
     ),
+    Option(
+        "--backoff",
+        "closed loop: a user whose request failed waits before its next one, longer after each failure in "
+        "a row, from 100 ms to 5 s (default on)",
+        choices=("on", "off"),
+    ),
     Option("--trace-scale", "stretch a trace's times: 2 is twice as slow (default 1)", parse_scale, "X"),
     Option(
         "--trace-slice",
@@ -181,6 +189,7 @@ def parse_load(
         max_in_flight=given["max_in_flight"],
         num_requests=given["num_requests"],
         stop_rules=given["stop_when"] or (),
+        backs_off=given["backoff"] != "off",
         class_rates={name: parse_rate(rate) for name, rate in class_rates.items()},
     )
     _check_trace(load)

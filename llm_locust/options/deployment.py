@@ -43,6 +43,7 @@ class DeploymentSettings:
         targets: URLs that requests go to instead of the host's.
         replica_urls: URLs of replicas behind the host, which no load goes to.
         ready_timeout_s: how long replicas are waited for; None where nobody asked for them.
+        canary: send a request of each kind before the load.
         reset_prefix_cache: one of :data:`RESETS`.
     """
 
@@ -52,6 +53,7 @@ class DeploymentSettings:
     replica_urls: tuple[str, ...] = ()
     expect_replicas: int | None = None
     ready_timeout_s: float | None = None
+    canary: bool = True
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
     profile: ProfileSpan | None = None
     reset_prefix_cache: str | None = None
@@ -129,6 +131,13 @@ DEPLOYMENT = (
         form=forms.TIME,
     ),
     Option(
+        "--canary",
+        "before the load, send one request of each kind to every target, up to its first token; if it is "
+        "refused, the load does not start (default on)",
+        choices=("on", "off"),
+        is_load=False,
+    ),
+    Option(
         "--metrics-url",
         "Prometheus endpoint of a replica or GPU exporter to scrape during the run (repeatable); "
         "dns+http://service:port/metrics is all addresses of a name, k8s:app=vllm:8000 all pods with a label",
@@ -171,6 +180,7 @@ def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
         replica_urls=_flat(given["replica_url"]),
         expect_replicas=given["expect_replicas"],
         ready_timeout_s=given["ready_timeout"],
+        canary=given["canary"] != "off",
         metrics=MetricsSettings(
             urls=tuple(dict.fromkeys(given["metrics_url"])),
             interval_s=given["metrics_interval"] or DEFAULT_METRICS_INTERVAL_S,

@@ -74,6 +74,7 @@ odd_counts = st.fixed_dictionaries(
             {},
             optional={
                 **dict.fromkeys(("held_back", "longest_held_ns", "unsent", "cut", "drained_ns"), odd_ints),
+                **dict.fromkeys(("backoff_waits", "backoff_ns"), odd_ints),
                 "unsent_by_class": st.dictionaries(st.text(max_size=5), odd_ints, max_size=2),
             },
         ),

@@ -47,6 +47,7 @@ TEXTS = {
     "request_rate": ("ramp:1..10,60s", "-5"),
     "max_in_flight": ("8", "0"),
     "num_requests": ("100", "1.5"),
+    "backoff": ("off", "5s"),
     "stop_when": ("error_rate>20% over 30s, oversaturation", "error_rate>100%"),
     "trace_scale": ("0.5", "0"),
     "trace_slice": ("10m-20m", "20m-10m"),
@@ -56,6 +57,7 @@ TEXTS = {
     "replica_url": ("http://a:1", "dns+https://a"),
     "expect_replicas": ("2", "-2"),
     "ready_timeout": ("2m", "2"),
+    "canary": ("off", "yes"),
     "metrics_interval": ("500ms", "fast"),
     "profile_server": ("30s@120s", "0s@5s"),
     "reset_prefix_cache": ("both", "end"),
@@ -148,7 +150,7 @@ def test_compare_reports_every_option_that_changes_what_is_asked_of_the_server()
     assert NOT_LOAD & recorded(argparse.Namespace()).keys() == {
         *("scenario", "model", "slo", "gate", "warmup", "seed", "host"),  # with a sentence of their own
         *("out", "spool", "max_answer", "flush_timeout", "replica_header", "upload", "note"),
-        *("api_key_env", "ca_cert", "client_cert", "require_valid", "allow_incomplete"),
+        *("api_key_env", "ca_cert", "client_cert", "require_valid", "allow_incomplete", "canary"),
         *("processes", "expect_workers", "stop_timeout"),
     }
 

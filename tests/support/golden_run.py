@@ -132,7 +132,8 @@ def manifest(made: list[RequestRecord]) -> Manifest:
             WorkerFacts(
                 id="w1", index=0, announced=first, received=first, batches=20, resent=1, received_seqs="0-19",
                 joined_ns=ORIGIN_NS - 10**9, heard_ns=ORIGIN_NS + 1500 * 10**9, clock=clock, health=health,
-                held_back=5, longest_held_ns=1_500_000_000, unsent=4, unsent_warmup=1,
+                held_back=5, longest_held_ns=1_500_000_000, backoff_waits=3, backoff_ns=6_000_000_000,
+                unsent=4, unsent_warmup=1,
                 unsent_by_class=UNSENT_BY_CLASS,
                 in_flight_ns=sum(r.ended_ns - r.started_ns for r in made[::2]) + IN_FLIGHT_UNSEEN_NS,
             ),
@@ -140,7 +141,7 @@ def manifest(made: list[RequestRecord]) -> Manifest:
                 id="w2", index=1, announced=second + 3, received=second, in_flight=2, lost=True, late=True,
                 joined_ns=ORIGIN_NS + 10**9, heard_ns=ORIGIN_NS + 1490 * 10**9, dropped=1,
                 faults=["it reported 5 finished requests, after 9"],
-                held_back=2, longest_held_ns=2_500_000_000,
+                held_back=2, longest_held_ns=2_500_000_000, backoff_waits=2, backoff_ns=1_500_000_000,
             ),
         ],
         master=NodeHealth(hub_lag_ms_max=4.5, cpu_percent_max=12.0),

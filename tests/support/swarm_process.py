@@ -29,6 +29,9 @@ CHAT = LOCUSTFILES / "chat.py"
 #: Every wait is for an event, and ends after this: a machine may be busy, a test must not hang.
 PATIENCE_S = 120.0
 
+#: Tests count what servers are sent, and make failures fast: neither canary nor back-off, if not asked for.
+QUIET = {"LLM_LOCUST_CANARY": "off", "LLM_LOCUST_BACKOFF": "off"}
+
 #: What Locust itself says on stderr, whatever happens: its log below WARNING.
 _OWN_LOG = re.compile(r"\[[-0-9 :,]+\] \S+/(INFO|DEBUG)/")
 
@@ -65,7 +68,7 @@ class Process:
         cold: bool = False,
     ) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
-        own = inherited | {"COLUMNS": "200"} | dict(environ or {})
+        own = inherited | {"COLUMNS": "200"} | QUIET | dict(environ or {})
         self.command = command
         self._stdout = folder / stdout
         self._popen: WarmProcess | subprocess.Popen[str]

@@ -12,6 +12,9 @@ T = TypeVar("T")
 #: until the next turn, so that only its own server has to wait.
 DECODING_S = 0.005
 
+#: Bytes of an answer above which its record is made in a turn of its own: that takes up to 5 ms.
+LONG_ANSWER_BYTES = 1 << 20
+
 #: Too short to be noticed, and long enough for another turn to start.
 _NEXT_TURN_S = 1e-4
 

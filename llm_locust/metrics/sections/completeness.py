@@ -44,6 +44,8 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
     that ``--max-in-flight`` delayed, ``unsent`` those that were due and still waited when the load ended:
     these were never sent, and no record of them is missing. A run of fewer ``rows`` than the master received
     is not complete, nor one of which a worker has ``faults``: what makes its count of records doubtful.
+    ``backoff_s`` is the time of users of a closed loop that waited after a failed request, and
+    ``backoff_users_mean`` how many waited at a time, on average: so many fewer were loading the server.
     ``messages_dropped`` are invalid ones and those of unknown senders, ``messages_dropped_by`` by sender and
     kind.
     """
@@ -64,6 +66,7 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
         "batches_resent": sum(w.resent for w in workers),
         "held_back": sum(w.held_back for w in workers),
         "held_back_s_max": max((w.longest_held_ns for w in workers), default=0) * 1e-9,
+        **_backoff(manifest),
         "unsent": sum(w.unsent for w in workers),
         "in_flight_lost": sum(w.in_flight for w in workers if w.lost),
         "missing": {w.id: w.missing for w in sorted(workers, key=lambda w: w.id) if w.missing},
@@ -85,6 +88,17 @@ def largest(values: Iterable[float | None]) -> float | None:
 def known(value: float | None) -> float | None:
     """The value, or None if it is not a finite number."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def _backoff(manifest: Manifest) -> dict[str, Any]:
+    """Waits of users after failed requests: number, sum, and sum / duration of the load."""
+    waited_s = sum(w.backoff_ns for w in manifest.workers) * 1e-9
+    load_s = math.nan if manifest.stopped_ns is None else (manifest.stopped_ns - manifest.started_ns) * 1e-9
+    return {
+        "backoff_waits": sum(w.backoff_waits for w in manifest.workers),
+        "backoff_s": waited_s,
+        "backoff_users_mean": waited_s / load_s if load_s > 0 else None,
+    }
 
 
 def _worker(worker: WorkerFacts, manifest: Manifest) -> dict[str, Any]:

@@ -83,6 +83,12 @@ class Completeness(SummaryPart, frozen=True):
     batches_resent: Annotated[int, key("batches that came more than once", _WHOLE)]
     held_back: Annotated[int, key("requests that waited for `--max-in-flight`", _WHOLE)]
     held_back_s_max: Annotated[float, key("the longest wait for `--max-in-flight`, s", _WHOLE)]
+    backoff_waits: Annotated[int, key("waits of users after a failed request (`--backoff`)", _WHOLE)]
+    backoff_s: Annotated[float, key("sum of these waits: user time without a request, s", _WHOLE)]
+    backoff_users_mean: Annotated[
+        float | None,
+        key("users that waited so at a time: `backoff_s` / duration of the load; null if unknown", _WHOLE),
+    ]
     unsent: Annotated[int, key("requests that were due and were never sent", _WHOLE)]
     in_flight_lost: Annotated[int, key("requests that lost workers had under way", _WHOLE)]
     missing: Annotated[dict[str, int], key("records missing, by worker", _WHOLE)]

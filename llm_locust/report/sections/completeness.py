@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from llm_locust.metrics.summary_types.completeness import Completeness, WorkerCompleteness
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
-from llm_locust.report.text import clean, count, plural, seconds, sentence, short
+from llm_locust.report.text import clean, count, number, plural, seconds, sentence, short
 
 #: Workers, and torn files, that are named; summary.json has all.
 MOST_NAMED = 10
@@ -22,12 +22,13 @@ def completeness(summary: Summary) -> Section:
             f"complete: all {count(part.records_received)} records of {plural(part.workers_seen, 'worker')}"
         )
         short = list(_cut_short(summary, part))
-        lines = (*short, Line(text, Tone.GOOD), *([notable] if notable.text else []))
+        lines = (*short, Line(text, Tone.GOOD), *([notable] if notable.text else []), *_backoff(part))
         return Section("Records", lines, alarm=bool(short))
     facts = [
         *_records(summary, part),
         *_workers(part),
         notable,
+        *_backoff(part),
         *_by_worker(part),
         *_faults(part),
         *_torn(part),
@@ -57,6 +58,18 @@ def _notable(part: Completeness, open_loop: bool) -> str:
             f"{plural(resent, 'batch', 'batches')} resent" if resent else "",
             f"{plural(dropped, 'message')} dropped (malformed, or from unknown senders)" if dropped else "",
         ]
+    )
+
+
+def _backoff(part: Completeness) -> Iterator[Line]:
+    """How much less load than the users asked for there was, because users waited after failed requests."""
+    if not part.backoff_waits:
+        return
+    mean = part.backoff_users_mean
+    idle = "" if mean is None else f"; {number(mean)} users at a time, on average, sent nothing"
+    waits = plural(part.backoff_waits, "wait")
+    yield Line(
+        f"back-off: {waits} after failed requests, {seconds(part.backoff_s)} of user time{idle}", Tone.WARN
     )
 
 

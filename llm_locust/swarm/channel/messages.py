@@ -110,6 +110,8 @@ class LoadCounts(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Count = 0  # held back by --max-in-flight now
     held_back: Count = 0  # held back since the run's start
     longest_held_ns: Duration = 0
+    backoff_waits: Count = 0  # waits of users after a failed request
+    backoff_ns: Duration = 0  # sum of these waits
     spent: bool = False  # as in SPENT
     unsent: Count = 0  # due and not started when the load ended, or by now
     unsent_warmup: Count = 0  # part of ``unsent``: due before the measured phase

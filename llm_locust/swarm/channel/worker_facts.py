@@ -15,6 +15,8 @@ def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
         in_flight=counts.in_flight,
         held_back=counts.load.held_back,
         longest_held_ns=counts.load.longest_held_ns,
+        backoff_waits=counts.load.backoff_waits,
+        backoff_ns=counts.load.backoff_ns,
         unsent=counts.load.unsent,
         unsent_warmup=counts.load.unsent_warmup,
         unsent_by_class=counts.load.unsent_by_class,

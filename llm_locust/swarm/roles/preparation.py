@@ -23,6 +23,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.run.canary import canaries_of
 from llm_locust.swarm.run.load_watch import check_load, check_shares, checked_trace
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
@@ -101,10 +102,11 @@ class RunPreparation:
             leave(UsageError("interrupted before the load began"))
 
     def _wait_for_replicas(self, settings: Settings, within_s: float | None = None) -> Replicas:
-        """Wait until all replicas of the deployment are ready (raises UsageError)."""
+        """Wait until all replicas of the deployment are ready, send the canaries (raises UsageError)."""
         host = host_of(self._environment, settings)
         endpoint = probed_endpoint(settings, self._environment.user_classes)
-        return wait_for_replicas(host, settings, endpoint, within_s=within_s)
+        canaries = canaries_of(settings, self._environment.user_classes)
+        return wait_for_replicas(host, settings, endpoint, canaries, within_s=within_s)
 
     def _check_target(self, settings: Settings) -> CheckedServer:
         """The server, as it answers this run's users (raises UsageError)."""

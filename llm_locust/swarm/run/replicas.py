@@ -5,6 +5,7 @@ A run that starts with five of eight replicas would measure another deployment.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 import gevent
 import gevent.socket
@@ -15,6 +16,7 @@ from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target
 from llm_locust.client.recording import REPLICA_HEADERS, replica_of
 from llm_locust.client.request import Plain, ask
+from llm_locust.core.manifest import CanaryFacts
 from llm_locust.deployment.readiness import (
     EVERY_S,
     Check,
@@ -28,6 +30,7 @@ from llm_locust.deployment.readiness import (
 )
 from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
+from llm_locust.swarm.run.canary import Canaries, CanaryError
 from llm_locust.swarm.run.preflight import RefusedError, check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers
 from llm_locust.wire.dialects.dialect import Dialect
@@ -52,28 +55,29 @@ class _RefusedError(Exception):
 
 
 def wait_for_replicas(
-    host: str, settings: Settings, endpoint: Dialect, *, within_s: float | None = None
+    host: str, settings: Settings, endpoint: Dialect, canaries: Canaries, *, within_s: float | None = None
 ) -> Replicas:
-    """Find the replicas and wait until all of them serve.
+    """Find the replicas, wait until all of them serve, and send each the run's canaries.
 
     Args:
         host: target of the load, if there are no targets.
         endpoint: endpoint of the load's requests.
+        canaries: go to the host if no replicas are waited for.
         within_s: time limit below that of the settings.
 
     Raises:
         UsageError: some are missing after the time limit (which, and why), a name has no address, or access
-            is refused.
+            or a canary is refused.
     """
     deployment = settings.deployment
     bound_s = patience_s(deployment)
     if bound_s is not None and within_s is not None:
         bound_s = min(bound_s, within_s)
-    probe = _Probe(settings, endpoint, min(settings.timeouts.first_s, max(bound_s or 0.0, EVERY_S)))
+    probe = _Probe(settings, endpoint, canaries, min(settings.timeouts.first_s, max(bound_s or 0.0, EVERY_S)))
     named = deployment.targets or deployment.replica_urls
     try:
         if bound_s is None:
-            return Replicas(known=(host,))
+            return Replicas(known=(host,), canaries=tuple(_send_to_host(host, settings, canaries)))
         began_s = _CLOCK.now_s()
         expected = deployment.expect_replicas
         urls = _addresses(named or (host,), bound_s, expected if named else None)
@@ -91,7 +95,16 @@ def wait_for_replicas(
     waited_s = _CLOCK.now_s() - began_s
     _tell(ready, waited_s)
     targets = tuple(probe.bases[url] for url in urls) if deployment.targets else ()
-    return Replicas(targets, tuple(urls) if named else (host,), ready.names, waited_s)
+    sent = tuple(chain.from_iterable(probe.canaries.values()))
+    return Replicas(targets, tuple(urls) if named else (host,), ready.names, waited_s, sent)
+
+
+def _send_to_host(host: str, settings: Settings, canaries: Canaries) -> list[CanaryFacts]:
+    """Send the canaries to a host (raises UsageError)."""
+    if not canaries.kinds:
+        return []
+    found = check_target(host, settings, [kind.endpoint for kind in canaries.kinds])
+    return canaries.send(Target.parse(host).with_base(found.base), found.model)
 
 
 def _tell(ready: Ready, waited_s: float) -> None:
@@ -100,10 +113,12 @@ def _tell(ready: Ready, waited_s: float) -> None:
 
 
 class _Probe:
-    """Queries replicas; ``bases`` is the API base found for those that serve."""
+    """Queries replicas; ``bases`` is the API base found for those that serve, ``canaries`` those sent."""
 
-    def __init__(self, settings: Settings, endpoint: Dialect, timeout_s: float) -> None:
+    def __init__(self, settings: Settings, endpoint: Dialect, canaries: Canaries, timeout_s: float) -> None:
         self.bases: dict[str, str] = {}
+        self.canaries: dict[str, list[CanaryFacts]] = {}
+        self._canaries = canaries
         self._settings = settings
         self._endpoint = endpoint
         self._timeout_s = timeout_s
@@ -135,7 +150,17 @@ class _Probe:
         return self._ask(Target.parse(url), "GET", _beside("/health", url)).status
 
     def _complete(self, url: str) -> str | None:
-        _, self.bases[url] = self._one_token(url)
+        if not self._canaries.kinds:
+            _, self.bases[url] = self._one_token(url)
+            return None
+        target, model = self._found(url)
+        try:
+            self.canaries[url] = self._canaries.send(target, model, self._timeout_s)
+        except CanaryError as e:
+            if e.permanent:
+                self._refusal = str(e)
+            return str(e)
+        self.bases[url] = target.url
         return None
 
     def _one_token(self, url: str) -> tuple[Plain, str]:
@@ -145,14 +170,9 @@ class _Probe:
             ValueError: it is not a valid answer; UsageError, a subclass, if the model cannot be found.
             _RefusedError: access is refused.
         """
-        try:
-            found = check_target(url, self._settings, [self._endpoint])
-        except RefusedError as e:
-            self._refusal = str(e)
-            raise ValueError(self._refusal) from e
-        target = Target.parse(url).with_base(found.base)
-        path = found.base + self._endpoint.path_to(found.model, stream=False)
-        answer = self._ask(target, "POST", path, _one_token_body(self._settings, self._endpoint, found.model))
+        target, model = self._found(url)
+        path = target.base + self._endpoint.path_to(model, stream=False)
+        answer = self._ask(target, "POST", path, _one_token_body(self._settings, self._endpoint, model))
         if answer.status != 200:
             raise ValueError(f"a request of one token was answered by {answer.status}")
         try:
@@ -162,6 +182,15 @@ class _Probe:
         if not isinstance(said, dict) or said.get("error"):
             raise ValueError("a request of one token was answered by something that is not an answer")
         return answer, target.url
+
+    def _found(self, url: str) -> tuple[Target, str]:
+        """The API of a replica, and its model; raises as :meth:`_one_token`."""
+        try:
+            found = check_target(url, self._settings, [self._endpoint])
+        except RefusedError as e:
+            self._refusal = str(e)
+            raise ValueError(self._refusal) from e
+        return Target.parse(url).with_base(found.base), found.model
 
     def _ask(self, target: Target, method: str, path: str, body: bytes = b"") -> Plain:
         pool = make_pool(target, self._settings)

@@ -160,6 +160,8 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         in_flight_ns=None if counts is None else counts.in_flight_ns,
         held_back=0 if counts is None else counts.load.held_back,
         longest_held_ns=0 if counts is None else counts.load.longest_held_ns,
+        backoff_waits=0 if counts is None else counts.load.backoff_waits,
+        backoff_ns=0 if counts is None else counts.load.backoff_ns,
         unsent=0 if counts is None else counts.load.unsent,
         unsent_warmup=0 if counts is None else counts.load.unsent_warmup,
         unsent_by_class={} if counts is None else counts.load.unsent_by_class,

@@ -139,6 +139,7 @@ class ActiveRun:
             targets=self.info["targets"],
             replicas_ready=list(self.replicas.names),
             ready_s=self.replicas.waited_s if self.replicas.names else None,
+            canaries=list(self.replicas.canaries),
             server_calls=[] if self.calls is None else list(self.calls.made),
             model=self.info["model"],
             scenario=None if scenario is None else scenario.path,

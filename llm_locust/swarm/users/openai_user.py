@@ -77,6 +77,7 @@ class OpenAIUser(LlmUser):
         return self._client
 
     def _on_request(self, _: httpx2.Request) -> None:
+        self.session.backoffs.wait(self.number)
         if any(not answer.is_closed for answer in self._answers):
             # The SDK's stream and its iterator refer to each other: once dropped, it stays open until the
             # collector finds it. A stream that the user still holds is unaffected.

@@ -82,6 +82,7 @@ class Requester:
         patience_s: float | None = None,
     ) -> Answer:
         """Prepare a prompt (default: the workload's next) and send it now; see :meth:`PromptUser.ask`."""
+        self.session.backoffs.wait(self.number)
         scheduled_ns = time.time_ns()
         prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
         return self.send(

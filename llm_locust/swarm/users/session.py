@@ -34,6 +34,7 @@ from llm_locust.swarm.process.hooks import events
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.tracing.setup import tracer_of
+from llm_locust.swarm.users.backoff import Backoffs
 from llm_locust.swarm.users.connections import make_pools, request_headers
 from llm_locust.swarm.users.locust_statistics import LocustStatistics
 from llm_locust.swarm.users.traffic import TrafficTable
@@ -66,7 +67,7 @@ class LoadSession:
         closed: the last record is in.
         event_gap_s: usual time between two reads of one call; NaN before the first.
         load: the schedule that requests follow; None in a closed loop.
-        ok, failed: numbers of requests by result.
+        ok, failed: numbers of requests by result. ``backoffs`` are the waits after failed ones.
         kinds: state shared by the requests of each kind.
         answers: those that users may have left open; closed, and so recorded, at the end.
 
@@ -108,6 +109,7 @@ class LoadSession:
         self._statistics = LocustStatistics(environment)
         self.worker_index = place.index
         self._users = count()
+        self.backoffs = Backoffs(run["seed"], place.index)
         self._began_s = time.monotonic()
         self.client = LlmClient(
             self._routes(),
@@ -210,6 +212,7 @@ class LoadSession:
             NO_LOAD if self.load is None else self.load.counts(),
             ok=self.ok,
             failed=self.failed,
+            **self.backoffs.counts(),
             spent=self.spent,
             cut=self.cut or 0,
             drained_ns=None if self.drained_s is None else round(self.drained_s * 1e9),
@@ -228,6 +231,7 @@ class LoadSession:
         """Stop admitting requests."""
         if not self.stopping:
             self.stopping = True
+            self.backoffs.end()
             self._stopped_s = time.monotonic()
             # Streams that users dropped are open until the collector finds them; nobody will read them.
             gc.collect()
@@ -273,6 +277,8 @@ class LoadSession:
         self.recorder.add(record)
         if len(record.arrivals_ns) > BATCH_ARRIVALS:
             gevent.spawn(TURN.take, self.recorder.close_batch)  # some 10 ms, which no answer should wait for
+        if self.load is None and self.settings.load.backs_off:
+            self.backoffs.note(answer)
         self.ok += record.outcome is Outcome.OK
         if record.outcome not in UNJUDGED:
             self.failed += record.outcome is not Outcome.OK

@@ -13,6 +13,7 @@ from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.console import print_report
+from llm_locust.report.text import number
 
 RUN = Path("runs/first")
 
@@ -381,6 +382,16 @@ def test_percentiles_from_buckets_state_their_error() -> None:
     assert "counted in buckets" not in printed(made)
     made["latency_ms"]["itl"]["relative_error"] = 0.0005
     assert "ITL percentiles within 0.05 % (counted in buckets)" in printed(made)
+
+
+def test_a_load_that_back_off_made_lower_says_by_how_much() -> None:
+    waited = seen_worker(backoff_waits=12, backoff_ns=66_000_000_000)
+    made = summary(workers=[waited])
+    text = " ".join(printed(made).split())
+    users = made["completeness"]["backoff_users_mean"]
+    assert "back-off: 12 waits after failed requests, 66.0 s of user time" in text
+    assert f"; {number(users)} users at a time, on average, sent nothing" in text
+    assert "back-off" not in printed(summary())
 
 
 def test_what_a_bound_of_requests_under_way_held_back_is_said() -> None:

@@ -1,0 +1,200 @@
+"""Canary: a request before the load, like the load's own, that is read up to its first token.
+
+A wrong path, key, model or body field, or a prompt that is too long, so ends the start with one line, and not
+the load with thousands of failures. Every kind of request is sent once to every target: those of a scenario's
+classes, or of user classes with prompts. User classes that build their requests themselves, such as
+``OpenAIUser``, have none: nobody knows what they will send.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from llm_locust.client.http.errors import ClientError
+from llm_locust.client.http.pool import Target
+from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.client.stream import Answer, Call, LiveCall, LlmClient
+from llm_locust.core.manifest import CanaryFacts
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.deployment.refusals import SentRequest, advice, is_permanent
+from llm_locust.options.settings import Settings, UsageError
+from llm_locust.scenario.request_kind import RequestKind
+from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.users.connections import make_pool, request_headers
+from llm_locust.wire.dialects.table import dialect_of
+from llm_locust.wire.headers import secret_texts
+from llm_locust.wire.secrecy import blanked
+from llm_locust.workload.plan import Workload
+from llm_locust.workload.text.prompts import Prompt
+
+if TYPE_CHECKING:
+    from locust import User
+
+logger = logging.getLogger(__name__)
+
+#: Bodies' fields that the options for them change, not --body.
+_OWN_FIELDS = frozenset({"model", "messages", "prompt", "input", "stream"})
+
+
+class CanaryError(UsageError):
+    """A canary without a token. ``permanent``: waiting does not help."""
+
+    def __init__(self, text: str, *, permanent: bool) -> None:
+        super().__init__(text)
+        self.permanent = permanent
+
+
+@dataclass(frozen=True, slots=True)
+class Canaries:
+    """Canaries of a run: ``kinds`` of requests, and the options. Empty with ``--canary off``."""
+
+    kinds: tuple[RequestKind, ...]
+    settings: Settings
+
+    def send(self, target: Target, model: str, within_s: float | None = None) -> list[CanaryFacts]:
+        """Send one request of each kind to a target, one after another.
+
+        Args:
+            within_s: time limit of each, below that of ``--timeouts``.
+
+        Raises:
+            CanaryError: one brought no token.
+        """
+        return [_send(kind, self.settings, target, model, within_s) for kind in self.kinds]
+
+
+def canaries_of(settings: Settings, user_classes: "Iterable[type[User]]") -> Canaries:
+    """Canaries of a run: one for each kind of request that its user classes send."""
+    if not settings.deployment.canary:
+        return Canaries((), settings)
+    found: list[RequestKind] = []
+    without: list[str] = []
+    for cls in user_classes:
+        kinds = _kinds(cls, settings)
+        if not kinds:
+            without.append(cls.__name__)
+        found += [kind for kind in kinds if not any(_is_same(kind, other) for other in found)]
+    if without:
+        logger.info("no canary for %s: they build their requests themselves", ", ".join(without))
+    return Canaries(tuple(found), settings)
+
+
+def _kinds(cls: "type[User]", settings: Settings) -> Sequence[RequestKind]:
+    """Kinds of request that a user class sends, as far as it says so."""
+    if getattr(cls, "sends_scenario", False):
+        return settings.kinds
+    if (endpoint := getattr(cls, "endpoint", None)) is None:
+        return ()
+    dialect = dialect_of(endpoint)
+    spec = replace(settings.workload, endpoint=dialect)
+    own = getattr(cls, "headers", {})
+    return (RequestKind(key=cls, spec=spec, source=dialect, name=cls.__name__, headers=own),)
+
+
+def _is_same(one: RequestKind, other: RequestKind) -> bool:
+    """Whether a server would take both or refuse both."""
+    return one.spec == other.spec and dict(one.headers) == dict(other.headers)
+
+
+def _send(
+    kind: RequestKind, settings: Settings, target: Target, model: str, within_s: float | None
+) -> CanaryFacts:
+    prompt = off_the_hub(_prompt, kind, settings)
+    template = kind.spec.body_template(model)
+    path, body = kind.endpoint.path_to(model, stream=template.streamed), template.encode(prompt)
+    client = _client(kind, settings, target, within_s)
+    call = Call(
+        request_id=client.new_request_id(),
+        name="canary",
+        scheduled_ns=time.time_ns(),
+        endpoint=kind.endpoint,
+        slo_class=kind.slo_class,
+        model=model,
+        streamed=template.streamed,
+        user=0,
+    )
+    began_s = time.monotonic()
+    try:
+        record = _until_token(client, path, body, call).record
+    finally:
+        client.routes.close()
+    took_s = time.monotonic() - began_s
+    whose = kind.slo_class or kind.name or kind.endpoint.name
+    if len(record.arrivals_ns) and record.outcome in (Outcome.OK, Outcome.CANCELLED):
+        logger.info("canary: %s has a token from %s after %.2f s", whose, target.url, took_s)
+        return CanaryFacts(
+            target=target.url,
+            endpoint=kind.endpoint.name,
+            name=whose,
+            began_ns=call.scheduled_ns,
+            took_s=took_s,
+        )
+    sent = SentRequest(
+        base=target.base,
+        path=path,
+        fields=[name for name in msgspec.json.decode(body) if name not in _OWN_FIELDS],
+        limit_field=kind.endpoint.limit_field,
+        model=model,
+        input_tokens=prompt.asked_input_tokens,
+        output_tokens=prompt.asked_output_tokens,
+        has_key=settings.api_key is not None or any(h.lower() == "authorization" for h in settings.headers),
+    )
+    raise _error(record, sent, f"{target.url}{path}", client.secrets)
+
+
+def _client(kind: RequestKind, settings: Settings, target: Target, within_s: float | None) -> LlmClient:
+    bounds = settings.timeouts
+    most_s = bounds.first_s if within_s is None else min(bounds.first_s, within_s)
+    return LlmClient(
+        make_pool(target, settings),
+        sink=lambda _: None,  # no request of the run
+        headers={**request_headers(settings, kind.endpoint), **kind.headers},
+        timeouts=Timeouts(first_s=most_s, gap_s=most_s, total_s=most_s + 1.0),
+        max_answer_bytes=settings.max_answer_bytes,
+        secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),
+        worker="canary",
+    )
+
+
+def _until_token(client: LlmClient, path: str, body: bytes, call: Call) -> Answer:
+    """Send, and break off at the first token: a server that notices stops generating."""
+    route = client.routes.choose(call)
+    live = LiveCall(client, route, client.request(route, path, body, call), call)
+    try:
+        live.open()
+        while not (live.has_token or live.answered or live.ended):
+            live.read()
+    except ClientError:  # the record says why
+        pass
+    except BaseException:
+        live.conclude(cancelled=True)
+        raise
+    return live.conclude() if live.ended else live.abandon()
+
+
+def _prompt(kind: RequestKind, settings: Settings) -> Prompt:
+    """A prompt as the load's own, of other words: no prefix cache knows the load's prompts from it."""
+    seed = secrets.randbelow(2**31) if settings.seed is None else settings.seed
+    own = replace(kind, stream=f"canary/{kind.stream}")
+    workload = Workload(kind.spec, own.seed(seed), 0, 1, secrets.token_hex(4))
+    if settings.load.trace is not None:
+        entry = next(iter(settings.load.open_trace()))
+        return workload.replayed(0, max(1, entry.input_tokens), max(1, entry.output_tokens))
+    prompt = next(workload.prompts(0))
+    if prompt.asked_output_tokens is not None:
+        return prompt
+    return replace(prompt, asked_output_tokens=next(workload.output_lengths(0)))
+
+
+def _error(record: RequestRecord, sent: SentRequest, url: str, hidden: Sequence[str]) -> CanaryError:
+    what = record.error or "it was answered without a token"
+    return CanaryError(
+        f"one request before the load failed: {blanked(url, hidden)}: {what}; "
+        f"{blanked(advice(record, sent), hidden)} (--canary off starts without such a request)",
+        permanent=is_permanent(record),
+    )

@@ -1,0 +1,111 @@
+"""Back-off: a user of a closed loop whose request failed waits before its next one.
+
+Without it, one user against a wrong path makes hundreds of failures a second, a load that no real client
+makes. An open loop sends at the times of its schedule, whatever the server does, and has no back-off.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gevent.event import Event
+
+from llm_locust.client.recording import Answer
+from llm_locust.core.record import UNJUDGED, Outcome
+from llm_locust.workload.draws import BACKOFF, generator
+
+#: Bound of the wait after a first failure; it doubles with each further one up to the second bound.
+FIRST_S = 0.1
+MOST_S = 5.0
+
+#: Longest ``Retry-After`` of a server that is respected.
+MOST_RETRY_AFTER_S = 60.0
+
+#: Outcomes that end a series of failures: the server did answer.
+_SERVED = frozenset({Outcome.OK, Outcome.REJECTED})
+
+
+def bound_s(failures: int) -> float:
+    """Bound of the wait after this many failures in a row: min(5 s, 100 ms × 2^(failures − 1))."""
+    return min(MOST_S, FIRST_S * 2.0 ** min(failures - 1, 16))
+
+
+@dataclass(slots=True)
+class _UserState:
+    """A user's ``failures`` in a row, those of the whole run, and when its next request may start."""
+
+    failures: int = 0
+    total: int = 0
+    ready_s: float = 0.0
+
+
+class Backoffs:
+    """Waits of the users of one process during one run.
+
+    A wait ends at a random time, uniform between the failure and the bound ("full jitter"), so that users
+    which failed together do not come back together. Time that the user spends otherwise, such as its think
+    time, counts. A ``Retry-After`` comes on top.
+
+    Attributes:
+        waits: number of waits so far.
+        waited_s: sum of their durations.
+
+    Args:
+        seed, worker_index: of the run and this process. Each user has draws of its own.
+        now_s: monotonic clock.
+        pause: waits for so many seconds, or less if :meth:`end` is called; None: in the event loop.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        worker_index: int,
+        now_s: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self.waits = 0
+        self.waited_s = 0.0
+        self._key = seed, worker_index
+        self._users: dict[int, _UserState] = {}
+        self._now_s = now_s
+        self._ended = Event()
+        self._pause = pause or self._ended.wait
+
+    def note(self, answer: Answer) -> None:
+        """Note how a request of a user ended. Cancelled ones, and first tries, change nothing."""
+        record = answer.record
+        if record.user is None or record.outcome in UNJUDGED:
+            return
+        if record.outcome in _SERVED:
+            if (state := self._users.get(record.user)) is not None:
+                state.failures, state.ready_s = 0, 0.0
+            return
+        state = self._users.setdefault(record.user, _UserState())
+        state.failures += 1
+        state.total += 1
+        seed, worker_index = self._key
+        draw = float(generator(seed, worker_index, record.user, BACKOFF, state.total).random())
+        asked_s = min(answer.retry_after_s or 0.0, MOST_RETRY_AFTER_S)
+        state.ready_s = self._now_s() + asked_s + draw * bound_s(state.failures)
+
+    def wait(self, user: int) -> None:
+        """Wait until the next request of a user may start; return at once if the load has ended."""
+        state = self._users.get(user)
+        if state is None or self._ended.is_set():
+            return
+        began_s = self._now_s()
+        if state.ready_s <= began_s:
+            return
+        self.waits += 1
+        try:
+            self._pause(state.ready_s - began_s)
+        finally:  # also if the user is ended meanwhile
+            self.waited_s += self._now_s() - began_s
+
+    def counts(self) -> dict[str, int]:
+        """Number and sum of the waits, as in :class:`~llm_locust.swarm.channel.messages.LoadCounts`."""
+        return {"backoff_waits": self.waits, "backoff_ns": round(self.waited_s * 1e9)}
+
+    def end(self) -> None:
+        """End all waits: the load has ended."""
+        self._ended.set()
