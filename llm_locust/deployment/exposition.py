@@ -9,6 +9,11 @@ prefix_cache_queries   prompt tokens looked for in the prefix cache, since the s
 prefix_cache_hits      those that were found there
 prefix_cache_hit_rate  for servers that report only a share
 preemptions            sequences put back into the queue
+spec_drafts            steps of speculative decoding that had a draft, since the start
+spec_draft_tokens      tokens of all drafts
+spec_accepted_tokens   those that the model accepted
+spec_accept_length     for servers that report only means: tokens a step, 1 + those
+spec_accept_rate       accepted, and their share of the draft's
 prompt_tokens          processed since the start
 generation_tokens      generated since the start
 finished               requests that ended, since the start
@@ -84,6 +89,9 @@ VLLM = _rules(
     prefix_cache_hits="prefix_cache_hits",
     gpu_prefix_cache_hits="prefix_cache_hits",
     num_preemptions="preemptions",
+    spec_decode_num_drafts="spec_drafts",
+    spec_decode_num_draft_tokens="spec_draft_tokens",
+    spec_decode_num_accepted_tokens="spec_accepted_tokens",
     prompt_tokens="prompt_tokens",
     generation_tokens="generation_tokens",
     request_success="finished",
@@ -101,6 +109,8 @@ SGLANG = _rules(
     token_usage="kv_cache_usage",
     cache_hit_rate="prefix_cache_hit_rate",
     cached_tokens="prefix_cache_hits",
+    spec_accept_length="spec_accept_length",
+    spec_accept_rate="spec_accept_rate",
     num_retracted_reqs="preemptions",
     num_retracted_requests="preemptions",
     prompt_tokens="prompt_tokens",

@@ -29,7 +29,10 @@ def values(text: str) -> dict[str, float]:
             'vllm:num_requests_running{engine="0"} 3.0\nvllm:num_requests_waiting 2\n'
             "# TYPE vllm:prompt_tokens_total counter\nvllm:prompt_tokens_total 10.0\n"
             "vllm:num_preemptions_total 1\nvllm:kv_cache_usage_perc 0.25\n"
-            "vllm:prefix_cache_queries_total 8\nvllm:prefix_cache_hits_total 6\n",
+            "vllm:prefix_cache_queries_total 8\nvllm:prefix_cache_hits_total 6\n"
+            "vllm:spec_decode_num_drafts_total 10\nvllm:spec_decode_num_draft_tokens_total 30\n"
+            "vllm:spec_decode_num_accepted_tokens_total 12\n"
+            'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 7\n',
             {
                 "running": 3,
                 "waiting": 2,
@@ -38,12 +41,22 @@ def values(text: str) -> dict[str, float]:
                 "kv_cache_usage": 0.25,
                 "prefix_cache_queries": 8,
                 "prefix_cache_hits": 6,
+                "spec_drafts": 10,
+                "spec_draft_tokens": 30,
+                "spec_accepted_tokens": 12,
             },
         ),
         (
             "sglang:num_running_reqs 4\nsglang:num_queue_reqs 1\nsglang:token_usage 0.5\n"
-            "sglang:cache_hit_rate 0.1\n",
-            {"running": 4, "waiting": 1, "kv_cache_usage": 0.5, "prefix_cache_hit_rate": 0.1},
+            "sglang:cache_hit_rate 0.1\nsglang:spec_accept_length 2.5\nsglang:spec_accept_rate 0.5\n",
+            {
+                "running": 4,
+                "waiting": 1,
+                "kv_cache_usage": 0.5,
+                "prefix_cache_hit_rate": 0.1,
+                "spec_accept_length": 2.5,
+                "spec_accept_rate": 0.5,
+            },
         ),
         (
             "tgi_queue_size 2\ntgi_batch_current_size 7\n# TYPE tgi_request_input_length histogram\n"

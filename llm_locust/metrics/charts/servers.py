@@ -24,10 +24,11 @@ class ServerCurves:
     """One value a span of the axis, NaN where nothing is known.
 
     ``by_server`` has curves of each server (each GPU, of ``gpu_utilisation`` and ``power_w``) for each of its
-    states that any of them tells, and for ``prefix_hits``, the share of looked-up prompt tokens that were
-    found in the cache. ``of_all`` has ``running`` and ``waiting`` of all together, and
-    ``generation_tokens_per_s``. ``ttft_s`` is the mean TTFT of the first tokens of each span, by ``client``
-    and by ``servers``. ``failed`` counts, for each target that had any, the scrapes that gave nothing.
+    states that any of them tells, for ``prefix_hits``, the share of looked-up prompt tokens that were found
+    in the cache, and for ``acceptance_length``, the tokens a step of speculative decoding. ``of_all`` has
+    ``running`` and ``waiting`` of all together, and ``generation_tokens_per_s``. ``ttft_s`` is the mean TTFT
+    of the first tokens of each span, by ``client`` and by ``servers``. ``failed`` counts, for each target
+    that had any, the scrapes that gave nothing.
     """
 
     by_server: Mapping[str, Curves]
@@ -59,6 +60,7 @@ def server_curves(series: ServerSeries, axis: TimeAxis, c: Columns) -> ServerCur
         return None
     by_server = {name: _states(series, name) for name in (*_BY_ENGINE, *_BY_GPU)}
     by_server["prefix_hits"] = _hits(series)
+    by_server["acceptance_length"] = _acceptance(series)
     of_all = {name: in_parts(series, name) for name in ("running", "waiting")}
     of_all["generation_tokens_per_s"] = _increases(series, "generation_tokens") / axis.width_s
     return ServerCurves(
@@ -94,6 +96,18 @@ def _hits(series: ServerSeries) -> Curves:
         curves[target] = _over(found, asked)
         if np.isnan(curves[target]).all():
             curves[target] = in_parts(series, "prefix_cache_hit_rate", target)
+    return curves
+
+
+def _acceptance(series: ServerSeries) -> Curves:
+    curves: Curves = {}
+    for target in series.targets:
+        accepted, drafts = (
+            _increases(series, f"spec_{name}", target) for name in ("accepted_tokens", "drafts")
+        )
+        curves[target] = 1 + _over(accepted, drafts)
+        if np.isnan(curves[target]).all():
+            curves[target] = in_parts(series, "spec_accept_length", target)
     return curves
 
 

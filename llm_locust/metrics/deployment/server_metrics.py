@@ -22,6 +22,7 @@ _STATES = {
 _COUNTS = (
     *("prompt_tokens", "generation_tokens", "preemptions", "finished"),
     *("prefix_cache_queries", "prefix_cache_hits"),
+    *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens"),
 )
 _HISTOGRAMS = ("ttft_s", "tpot_s", "itl_s", "queue_s", "e2el_s")
 
@@ -112,10 +113,30 @@ def _of(series: ServerSeries, target: str | None) -> dict[str, Any]:
         **states,
         **counts,
         "prefix_cache_hit_ratio": hits / queries if queries and hits is not None else None,
+        **_speculation(series, target, counts),
         "gpus": len(gpus(series, target)),
         "gpu_memory_used_bytes_max": max((m.most for m in memory if m.counts.any()), default=None),
         **{f"{name.removesuffix('_s')}_ms": _histogram(series, name, target) for name in _HISTOGRAMS},
     }
+
+
+def _speculation(
+    series: ServerSeries, target: str | None, counts: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """Tokens a step of speculative decoding, 1 + accepted / drafts, and accepted / drafted tokens: by the
+    counters, else the mean of what the servers report."""
+
+    def mean(name: str) -> float | None:
+        means = [each.mean for each in series.named(name, target).values() if each.mean is not None]
+        return sum(means) / len(means) if means else None
+
+    drafts, drafted, accepted = (
+        counts[name] for name in ("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens")
+    )
+    length, rate = mean("spec_accept_length"), mean("spec_accept_rate")
+    if accepted is not None:
+        length, rate = 1 + accepted / drafts if drafts else length, accepted / drafted if drafted else rate
+    return {"acceptance_length": length, "acceptance_rate": rate}
 
 
 def _mean(series: ServerSeries, name: str, target: str | None, means: Sequence[float]) -> float | None:

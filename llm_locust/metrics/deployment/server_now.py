@@ -20,8 +20,9 @@ class ServerNow:
     States are of the last scrape: ``running``, ``waiting`` and ``power_w`` added up over the target's
     engines and GPUs, ``kv_cache_usage`` and ``gpu_utilisation`` (0 to 1) their mean. Between the last two
     scrapes: ``prefix_hits``, the share of looked-up prompt tokens that were found in the prefix cache,
-    ``generation_tokens_per_s``, ``ttft_ms``, the mean of the first tokens that it counted. Of a target
-    that gave no page (``up`` is False) nothing else is known.
+    ``generation_tokens_per_s``, ``ttft_ms``, the mean of the first tokens that it counted, and
+    ``acceptance_length``, the tokens a step of speculative decoding. Of a target that gave no page (``up`` is
+    False) nothing else is known.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ServerNow:
     prefix_hits: float | None = None
     generation_tokens_per_s: float | None = None
     ttft_ms: float | None = None
+    acceptance_length: float | None = None
     gpu_utilisation: float | None = None
     power_w: float | None = None
 
@@ -44,6 +46,7 @@ FIGURES = {
     "prefix_hits": "Prefix cache hits, by server, %",
     "generation_tokens_per_s": "Tokens generated per second, by server",
     "ttft_ms": "Mean TTFT as the servers measure it, ms",
+    "acceptance_length": "Tokens a step of speculative decoding, by server",
     "gpu_utilisation": "GPU utilisation, by server, %",
     "power_w": "GPU power, by server, W",
 }
@@ -100,6 +103,7 @@ def _now(name: str, before: _Scrape | None, last: _Scrape) -> ServerNow:
         return ServerNow(name=name, up=False)
     ttft_s = _ratio(before, last, "ttft_s_sum", "ttft_s_count")
     hits = _ratio(before, last, "prefix_cache_hits", "prefix_cache_queries")
+    accepted = _ratio(before, last, "spec_accepted_tokens", "spec_drafts")
     return ServerNow(
         name=name,
         up=True,
@@ -109,6 +113,7 @@ def _now(name: str, before: _Scrape | None, last: _Scrape) -> ServerNow:
         prefix_hits=last.mean("prefix_cache_hit_rate") if hits is None else hits,
         generation_tokens_per_s=_per_s(before, last, "generation_tokens"),
         ttft_ms=None if ttft_s is None else ttft_s * 1e3,
+        acceptance_length=last.mean("spec_accept_length") if accepted is None else 1 + accepted,
         gpu_utilisation=last.mean("gpu_utilisation"),
         power_w=last.total("power_w"),
     )

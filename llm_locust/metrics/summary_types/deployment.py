@@ -164,7 +164,17 @@ class ServerFigures(SummaryPart, frozen=True, kw_only=True):
     finished: Annotated[float | None, key(_COUNT, _WINDOW)]
     prefix_cache_queries: Annotated[float | None, key(_COUNT, _WINDOW)]
     prefix_cache_hits: Annotated[float | None, key(_COUNT, _WINDOW)]
+    spec_drafts: Annotated[float | None, key(_COUNT, _WINDOW)]
+    spec_draft_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
+    spec_accepted_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
     prefix_cache_hit_ratio: Annotated[float | None, key("hits / queries", _WINDOW)]
+    acceptance_length: Annotated[
+        float | None,
+        key("tokens a step of speculative decoding: 1 + accepted / drafts, else the reported mean", _WINDOW),
+    ]
+    acceptance_rate: Annotated[
+        float | None, key("accepted / drafted tokens, else the reported mean", _WINDOW)
+    ]
     gpus: Annotated[int, key("GPUs seen", _WINDOW)]
     gpu_memory_used_bytes_max: Annotated[float | None, key("largest memory use of a GPU, bytes", _WINDOW)]
     ttft_ms: ServerHistogram | None

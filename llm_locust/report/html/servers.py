@@ -18,6 +18,7 @@ _BY_SERVER = (
     ("waiting", "Waiting requests, by server", "requests", 1.0),
     ("kv_cache_usage", "KV cache in use by server, %", "%", 100.0),
     ("prefix_hits", "Prefix cache hits by server, % of the prompt tokens looked up", "%", 100.0),
+    ("acceptance_length", "Tokens a step of speculative decoding, by server", "tokens", 1.0),
     ("gpu_utilisation", "GPU utilisation by GPU, %", "%", 100.0),
     ("power_w", "Power by GPU, W", "W", 1.0),
 )

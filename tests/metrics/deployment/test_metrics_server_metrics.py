@@ -61,6 +61,35 @@ def test_one_that_was_silent_for_half_the_window_counts_for_half_in_what_all_had
     assert found["total"]["running_mean"] == pytest.approx(15, abs=1.1)
 
 
+def test_acceptance_is_by_the_counters_of_the_window() -> None:
+    counters = {"spec_drafts": 100, "spec_draft_tokens": 300, "spec_accepted_tokens": 120}
+
+    def of(target: str, times: int) -> list[Row]:
+        return [
+            row
+            for name, a_second in counters.items()
+            for row in rows(target, name, [50_000 + times * a_second * i for i in range(11)])
+        ]
+
+    found = server_metrics(series([*of("a", 1), *of("b", 3)]), columns(request()), WINDOW)
+    for told in (*found["targets"], found["total"]):
+        assert told["acceptance_length"] == pytest.approx(2.2)
+        assert told["acceptance_rate"] == pytest.approx(0.4)
+    assert found["total"]["spec_drafts"] == pytest.approx(4_000)
+
+
+def test_acceptance_of_a_server_that_reports_only_means_is_their_mean() -> None:
+    gauges = [*rows("a", "spec_accept_length", [2.0, 3.0]), *rows("a", "spec_accept_rate", [0.25, 0.75])]
+    (told,) = server_metrics(series(gauges), columns(request()), WINDOW)["targets"]
+    assert (told["acceptance_length"], told["acceptance_rate"], told["spec_drafts"]) == (2.5, 0.5, None)
+
+
+def test_without_drafts_there_is_no_acceptance() -> None:
+    silent = [row for name in ("spec_drafts", "spec_accepted_tokens") for row in rows("a", name, [7] * 11)]
+    (told,) = server_metrics(series(silent), columns(request()), WINDOW)["targets"]
+    assert (told["acceptance_length"], told["acceptance_rate"], told["spec_drafts"]) == (None, None, 0)
+
+
 def test_scrapes_that_gave_nothing_are_counted() -> None:
     found = server_metrics(series(rows("a", "up", [1, 1, 0, 0, 1])), columns(request()), WINDOW)
     assert (found["total"]["scrapes"], found["total"]["failed"]) == (5, 2)

@@ -52,6 +52,15 @@ def test_a_share_that_the_server_tells_itself_is_taken_where_there_are_no_counts
     assert now((1, [("prefix_cache_hit_rate", 0.7), ("up", 1.0)])).prefix_hits == 0.7
 
 
+def test_the_acceptance_length_is_of_the_time_between_two_scrapes() -> None:
+    def page(drafts: float, accepted: float) -> list[tuple[str, float]]:
+        return [("spec_drafts", drafts), ("spec_accepted_tokens", accepted), ("up", 1.0)]
+
+    assert now((1, page(100, 500)), (2, page(110, 512))).acceptance_length == pytest.approx(2.2)
+    assert now((1, page(100, 500)), (2, page(100, 500))).acceptance_length is None
+    assert now((1, [("spec_accept_length", 2.5), ("up", 1.0)])).acceptance_length == 2.5
+
+
 def test_of_a_server_without_a_page_nothing_is_known() -> None:
     told = now((1, [("running", 3.0), ("up", 1.0)]), (2, [("up", 0.0)]))
     assert told == ServerNow(name="a:8000", up=False)
