@@ -13,8 +13,8 @@ from llm_locust.scenario import Scenario
 from llm_locust.scenario.presets import PRESETS
 from llm_locust.workload.arrivals import parse_rate
 
-#: The locustfile of a run: closed and open loops, with a scenario or without.
-LOCUSTFILE = Path(__file__).parent.parent / "locustfiles/scenario.py"
+#: Where the package's locustfiles are.
+LOCUSTFILES = Path(__file__).parent.parent / "locustfiles"
 
 DEFAULT_USERS = 10
 DEFAULT_TIME_S = 60
@@ -66,7 +66,7 @@ def locust_arguments(given: argparse.Namespace, said: Said) -> list[str]:
     """
     own = {row.name: getattr(given, row.name) for row in OPTIONS if hasattr(given, row.name)}
     known = {**said.values, **own}
-    words = [f"--locustfile={given.locustfile or LOCUSTFILE}"]
+    words = [f"--locustfile={given.locustfile or LOCUSTFILES / _file(given.ui, known)}"]
     if not given.ui:
         words.append("--headless")
     if given.workers is not None:
@@ -82,6 +82,13 @@ def locust_arguments(given: argparse.Namespace, said: Said) -> list[str]:
         if row.name in own:
             words += _words(row.flag, own[row.name])
     return [*words, *given.rest]
+
+
+def _file(ui: bool, known: Mapping[str, Any]) -> str:
+    """Name of the locustfile; the run has it too. The form of the web UI may ask for either loop."""
+    if ui or "scenario" in known:
+        return "scenario.py"
+    return "open_loop.py" if _is_open_loop(known) else "chat.py"
 
 
 def _words(flag: str, value: Any) -> Iterator[str]:

@@ -19,13 +19,13 @@ class Command:
 
     Attributes:
         splits: its arguments after ``--`` are not its own; ``args.rest`` has them.
-        hint: added to the error about an unknown option.
+        hint: ends the error about an unknown option.
     """
 
     module: str
     help: str
     splits: bool = False
-    hint: str = ""
+    hint: str = "see --help"
 
 
 #: In the order of the help.
@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             "llm_locust.cli.run",
             "run a load test and print its report",
             splits=True,
-            hint="; options of Locust itself go after --; see --help",
+            hint="options of Locust itself go after --; see --help",
         ),
         "doctor": Command("llm_locust.cli.doctor", "check this machine and a server before a run"),
         "report": Command("llm_locust.cli.report", "compute the report of a run again, with other limits"),
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         kind = "an option" if name.startswith("-") else "a command"
         meant = did_you_mean(name, (*COMMANDS, "--help", "--version"))
-        print(f"llm-locust: {name!r} is not {kind}{meant or '; see llm-locust --help'}", file=sys.stderr)
+        print(f"llm-locust: {name!r} is not {kind}; {meant}see llm-locust --help", file=sys.stderr)
     return 2
 
 

@@ -16,10 +16,10 @@ class CommandParser(argparse.ArgumentParser):
     """Reports in one line what is wrong with the arguments; ``--help`` has the usage.
 
     Args:
-        hint: added to the error about an unknown option.
+        hint: ends the error about an unknown option.
     """
 
-    def __init__(self, *args: Any, hint: str = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, hint: str = "see --help", **kwargs: Any) -> None:
         super().__init__(*args, **{"formatter_class": _HelpFormatter, "allow_abbrev": False, **kwargs})
         self._hint = hint
 
@@ -31,15 +31,15 @@ class CommandParser(argparse.ArgumentParser):
     def _unknown(self, words: str) -> str:
         word = next((each for each in words.split() if each.startswith("-")), "")
         if not word:
-            return f"unexpected {words!r}{self._hint}"
+            return f"unexpected {words!r}; {self._hint}"
         flag = word.partition("=")[0]
-        return f"unknown option {flag}{did_you_mean(flag, _flags(self))}{self._hint or '; see --help'}"
+        return f"unknown option {flag}; {did_you_mean(flag, _flags(self))}{self._hint}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean X?``, or an empty text if nothing known is similar to ``word``."""
+    """``did you mean X? ``, or an empty text if nothing known is similar to ``word``."""
     close = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    return f"did you mean {close[0]}? " if close else ""
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -42,8 +42,8 @@ def start_simulator(words: Sequence[str] = ()) -> str:
     # "listening on URL (4 replicas, model sim)", written at once.
     found = process.stdout.readline().decode().split() if ready else []
     if len(found) < 3:
-        process.kill()
-        process.wait()
+        with process:  # closes its pipes, and waits
+            process.kill()
         raise SimulatorError(
             "the simulator did not start" if ready else f"the simulator did not start within {READY_S:g} s"
         )

@@ -1,1 +1,1 @@
-"""Locustfiles that the package ships; ``llm-locust run`` starts ``scenario``."""
+"""Locustfiles that the package ships; ``llm-locust run`` starts them."""

@@ -1,0 +1,112 @@
+"""``llm-locust run``: what it refuses, and one whole run against the simulator that it starts."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from swarm_process import Process, wait_until
+
+from llm_locust.cli.main import main
+from llm_locust.cli.simulator import SimulatorError, start_simulator
+from llm_locust.store import read_manifest
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "no server: give its address, as in `llm-locust run http://HOST:8000`, or try --sim"),
+        (("ftp://x",), "host 'ftp://x' is not a URL such as http://localhost:8000"),
+        (("http://x:1", "--sim"), "both 'http://x:1' and --sim: give one of the two"),
+        (("http://x:1", "http://y:1"), "unexpected 'http://y:1'"),
+        (("http://x:1", "--usres", "5"), "unknown option --usres; did you mean --users?"),
+        (("http://x:1", "--headless"), "options of Locust itself go after --; see --help"),
+        (("http://x:1", "--users", "0"), "argument --users/-u: '0' is not a whole number of at least 1"),
+        (("http://x:1", "--workers", "-1"), "argument --workers: '-1' is not a whole number of at least 1"),
+        (("http://x:1", "--for", "60"), "argument --for/-t: '60': a number without a unit"),
+        (("http://x:1", "--for", "1.5s"), "a run lasts whole seconds from 1s"),
+        (("http://x:1", "--slo", "ttfd=1s"), 'did you mean "ttft"?'),
+        (("http://x:1", "--preset", "cat"), "invalid choice: 'cat'"),
+        (("http://x:1", "--scenario", "none.yaml"), "none.yaml"),
+        (("http://x:1", "--preset=chat", "--scenario=none.yaml"), "none.yaml"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCUST_HOST", raising=False)
+    try:
+        code: object = main(["run", *argv])
+    except SystemExit as e:
+        code = e.code
+    text = capsys.readouterr()
+    assert (code, text.out, text.err.count("\n")) == (2, "", 1)
+    assert text.err.startswith("llm-locust run: ")
+    assert said in text.err
+
+
+def test_a_scenario_beside_a_preset_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "s.yaml").write_text("model: m\n")
+    assert main(["run", "http://x:1", "--preset=chat", f"--scenario={tmp_path}/s.yaml"]) == 2
+    assert "both --preset and --scenario" in capsys.readouterr().err
+
+
+def simulators(session_of: int) -> Iterator[psutil.Process]:
+    """Simulators that the process started; each is in a session of its own."""
+    for child in psutil.Process(session_of).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if "--end-with-stdin" in child.cmdline():
+                yield child
+
+
+def test_a_run_against_the_simulator_prints_the_report_and_leaves_a_run_and_no_process(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "llm_locust", "run", "--sim", "--for=120s", "--num-requests=20"]
+    own = ["--workers=2", "--model=tiny", "--output-tokens=4", "--input-tokens=16", "--gate=p50_ttft<1us"]
+    rest = ["--out=run", "--", "--loglevel=INFO", "Chat"]
+    process = Process([*command, *own, *rest], tmp_path, cold=True)
+    wait_until(lambda: any(simulators(process.pid)), "the simulator")
+    (simulator,) = simulators(process.pid)
+    assert process.exit_code() == 1, process.stderr  # the gate's
+    assert process.stdout.startswith("chat\ntiny at http://127.0.0.1:")
+    assert "p50_ttft < 0.001 ms" in process.stdout
+    assert "ttft ≤ 500 ms" in process.stdout
+    assert "Aggregated" not in process.stdout + process.stderr
+    run = read_manifest(tmp_path / "run")
+    assert (len(run.workers), run.options["num_requests"], run.options["num_users"]) == (2, 20, 10)
+    assert (tmp_path / "run/report.html").exists()
+    wait_until(lambda: not simulator.is_running(), "the simulator's end")
+    assert process.left_over() == []
+
+
+#: Starts a simulator, and becomes another program, as a run does.
+_BECOMES_ANOTHER = """
+import os, sys
+from llm_locust.cli.simulator import SimulatorError, start_simulator
+
+start_simulator()
+code = "import time; print('another', flush=True); time.sleep(600)"
+os.execv(sys.executable, [sys.executable, "-c", code])
+"""
+
+
+def test_the_simulator_ends_with_a_run_that_is_killed() -> None:
+    command = [sys.executable, "-c", _BECOMES_ANOTHER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "another\n"
+        (simulator,) = simulators(run.pid)
+        assert os.getsid(simulator.pid) != os.getsid(run.pid), "a Ctrl-C in the terminal is the run's alone"
+        run.kill()
+    wait_until(lambda: not simulator.is_running(), "the simulator's end")
+
+
+def test_a_simulator_that_does_not_start_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SimulatorError, match="the simulator did not start"):
+        start_simulator(["--replicas=none"])
+    assert "--replicas" in capfd.readouterr().err
