@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from textwrap import fill
 
 from llm_locust.cli.locust_arguments import (
@@ -20,7 +20,7 @@ from llm_locust.cli.parser import help_width
 from llm_locust.cli.simulator import start_simulator
 from llm_locust.client.http.target import Target
 from llm_locust.options.option import Option
-from llm_locust.options.table import GRAMMAR, OPTION, OPTIONS
+from llm_locust.options.table import GRAMMAR, GROUPS, OPTION, OPTIONS
 from llm_locust.report.output import one_line
 from llm_locust.scenario import Scenario, load_scenario
 from llm_locust.scenario.presets import PRESETS
@@ -59,7 +59,7 @@ examples:
   llm-locust run --sim
   llm-locust run http://HOST:8000 --users 50 --for 5m --gate "p99_ttft<800ms"
   llm-locust run https://HOST/v1 --api-key-env OPENAI_API_KEY --rate 5
-  llm-locust run http://HOST:8000 --workers 4 -- --tags fast"""
+  llm-locust run http://HOST:8000 --workers 4 -- --loglevel DEBUG"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,10 +74,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         for name in names:
             _add_row(groups[title], OPTION[name])
     shown = {name for names in _SHOWN.values() for name in names}
-    further = [row for row in OPTIONS if row.name not in shown]
-    for row in further:
-        _add_row(parser, row, hidden=True)
-    parser.epilog = f"{_further(further)}\n\n{_EXAMPLES}"
+    for row in OPTIONS:
+        if row.name not in shown:
+            _add_row(parser, row, hidden=True)
+    parser.epilog = f"{_further(shown)}\n\n{_EXAMPLES}"
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:
@@ -103,7 +103,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=None,
         metavar="TIME",
-        help=f"how long, such as 90s or 1h30m (default {DEFAULT_TIME_S}s; a trace: to its end)",
+        help=f"how long, such as 90s or 1h30m (default {DEFAULT_TIME_S}s, a trace to its end)",
     )
     group.add_argument(
         "--preset",
@@ -138,17 +138,22 @@ def _help(row: Option) -> str:
     return _HELP.get(row.name, row.help).replace("%", "%%")
 
 
-def _further(rows: Iterable[Option]) -> str:
-    flags = " ".join(row.flag for row in rows)
-    listed = fill(
-        flags,
-        help_width(),
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return f"further options, which `llm-locust options` explains:\n{listed}"
+def _further(shown: Collection[str]) -> str:
+    """The flags of the other options, by their groups."""
+    lines = []
+    for title, rows in GROUPS.items():
+        flags = " ".join(row.flag for row in rows if row.name not in shown)
+        lines.append(f"  {title}:")
+        lines.append(
+            fill(
+                flags,
+                help_width(),
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+        )
+    return "\n".join(("further options, which `llm-locust options` explains:", *lines))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 from locust.argument_parser import LocustArgumentParser
 
 from llm_locust.options.scenario import take_scenario
-from llm_locust.options.table import OPTIONS
+from llm_locust.options.table import GROUPS
 from llm_locust.options.web import DEFAULT_WEB_HOST
 
 
@@ -18,17 +18,22 @@ def add_arguments(parser: LocustArgumentParser) -> None:
 
 def options_help() -> str:
     """The options as a person reads them. (Locust prints its help before it loads a locustfile.)"""
-    parser = LocustArgumentParser(prog="locust -f FILE", usage="%(prog)s [options]", add_help=False)
+    parser = LocustArgumentParser(
+        usage="llm-locust run URL [options]\n       locust -f FILE [options]",
+        description="Options of a load test, in addition to Locust's own.",
+        add_help=False,
+    )
     _add_options(parser)
     return str(parser.format_help())
 
 
 def _add_options(parser: LocustArgumentParser) -> None:
-    group = parser.add_argument_group("LLM load", "What is sent to the model, and what is asked of it.")
-    for row in OPTIONS:
-        action = group.add_argument(row.flag, **row.argument)
-        # A group's add_argument does not know these attributes, which Locust's own reads of every option.
-        action.include_in_web_ui = row.ui
-        action.is_secret = False
-        action.is_required = False
-        action.is_multiple = False
+    for title, rows in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for row in rows:
+            action = group.add_argument(row.flag, **row.argument)
+            # A group's add_argument does not know these attributes, which Locust's own reads of every option.
+            action.include_in_web_ui = row.ui
+            action.is_secret = False
+            action.is_required = False
+            action.is_multiple = False

@@ -21,7 +21,20 @@ from llm_locust.options.web import WEB
 from llm_locust.scenario import forms
 from llm_locust.scenario.forms import Form, Grammar
 
-OPTIONS: tuple[Option, ...] = (*REQUESTS, *RUN, *ACCESS, *REPORT, *LOAD, *DEPLOYMENT, *WEB)
+#: The options by what they are about, in the order of the help.
+GROUPS: Mapping[str, tuple[Option, ...]] = MappingProxyType(
+    {
+        "what is sent": REQUESTS,
+        "the run": RUN,
+        "access": ACCESS,
+        "the report": REPORT,
+        "when it is sent": LOAD,
+        "the deployment": DEPLOYMENT,
+        "the web UI": WEB,
+    }
+)
+
+OPTIONS: tuple[Option, ...] = tuple(row for rows in GROUPS.values() for row in rows)
 
 #: Name -> row.
 OPTION: Mapping[str, Option] = MappingProxyType({row.name: row for row in OPTIONS})
