@@ -122,9 +122,13 @@ def _is_open_loop(known: Mapping[str, Any]) -> bool:
     return "request_rate" in known or "arrival" in known
 
 
+def _is_trace(known: Mapping[str, Any]) -> bool:
+    return str(known.get("arrival", "")).startswith("trace")
+
+
 def _default_time(known: Mapping[str, Any]) -> int | None:
     """Seconds of the load where nothing else ends it; a rate over time is sent to its end."""
-    if any(name in known for name in _ENDS) or str(known.get("arrival", "")).startswith("trace"):
+    if any(name in known for name in _ENDS) or _is_trace(known):
         return None
     try:
         profile = parse_rate(str(known.get("request_rate") or "1"))
@@ -134,7 +138,8 @@ def _default_time(known: Mapping[str, Any]) -> int | None:
 
 
 def _defaults(preset: str | None, known: Mapping[str, Any], time_s: int | None) -> Iterator[str]:
-    if "warmup" not in known:
+    # A number of requests, or a trace, may be over before a warm-up is.
+    if not ("warmup" in known or "num_requests" in known or _is_trace(known)):
         yield f"--warmup={_warmup_s(known, time_s):g}s"
     usual = PRESETS[preset or DEFAULT_PRESET]
     if "slo" not in known and "scenario" not in known and usual.slo:

@@ -1,5 +1,6 @@
 """What ``llm-locust run`` makes of its arguments: Locust's command line."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -101,6 +102,11 @@ def test_a_warm_up_that_nobody_set_leaves_most_of_a_short_run(words: tuple[str, 
     assert made(URL, *words)["--warmup"] == warmup
 
 
+def test_a_count_of_requests_has_no_warm_up_that_nobody_set() -> None:
+    assert "--warmup" not in made(URL, "--num-requests=20")
+    assert made(URL, "--num-requests=20", "--warmup=1s")["--warmup"] == "1s"
+
+
 def test_a_preset_has_lengths_and_limits_and_what_is_given_wins() -> None:
     words = made(URL, "--preset", "code", "--output-tokens", "20")
     assert (words["--input-tokens"], words["--output-tokens"]) == ("lognormal:1500,0.8", "20")
@@ -189,11 +195,11 @@ def test_every_option_is_accepted_and_named_in_the_help_once() -> None:
     flags = {flag for action in parser()._actions for flag in action.option_strings}
     for row in OPTIONS:
         assert row.flag in flags
-    listed = text.split("further options")[1].split("examples:")[0].split()
+    common, further = text.split("examples:")[0].split("further options")
+    listed = re.findall(r"--[a-z-]+", further)
     assert len(listed) == len({*listed})
-    for flag in listed:
-        if flag.startswith("--"):
-            assert f"  {flag} " not in text.split("further options")[0]
+    explained = set(re.findall(r"^  .*?(?=  |$)", common, re.M))
+    assert not [flag for flag in listed if any(flag in words.split() for words in explained)]
 
 
 @pytest.mark.parametrize("columns", [80, 140])

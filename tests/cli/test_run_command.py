@@ -1,4 +1,4 @@
-"""``llm-locust run``: what it refuses, and one whole run against the simulator that it starts."""
+"""``llm-locust run``: what it refuses, and the simulator that it starts."""
 
 import os
 import subprocess
@@ -9,11 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from swarm_process import Process, wait_until
+from swarm_process import wait_until
 
 from llm_locust.cli.main import main
 from llm_locust.cli.simulator import SimulatorError, start_simulator
-from llm_locust.store import read_manifest
 
 
 @pytest.mark.parametrize(
@@ -55,33 +54,12 @@ def test_a_scenario_beside_a_preset_is_refused(tmp_path: Path, capsys: pytest.Ca
     assert "both --preset and --scenario" in capsys.readouterr().err
 
 
-def simulators(session_of: int) -> Iterator[psutil.Process]:
+def simulators(of: int) -> Iterator[psutil.Process]:
     """Simulators that the process started; each is in a session of its own."""
-    for child in psutil.Process(session_of).children(recursive=True):
+    for child in psutil.Process(of).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             if "--end-with-stdin" in child.cmdline():
                 yield child
-
-
-def test_a_run_against_the_simulator_prints_the_report_and_leaves_a_run_and_no_process(
-    tmp_path: Path,
-) -> None:
-    command = [sys.executable, "-m", "llm_locust", "run", "--sim", "--for=120s", "--num-requests=20"]
-    own = ["--workers=2", "--model=tiny", "--output-tokens=4", "--input-tokens=16", "--gate=p50_ttft<1us"]
-    rest = ["--out=run", "--", "--loglevel=INFO", "Chat"]
-    process = Process([*command, *own, *rest], tmp_path, cold=True)
-    wait_until(lambda: any(simulators(process.pid)), "the simulator")
-    (simulator,) = simulators(process.pid)
-    assert process.exit_code() == 1, process.stderr  # the gate's
-    assert process.stdout.startswith("chat\ntiny at http://127.0.0.1:")
-    assert "p50_ttft < 0.001 ms" in process.stdout
-    assert "ttft ≤ 500 ms" in process.stdout
-    assert "Aggregated" not in process.stdout + process.stderr
-    run = read_manifest(tmp_path / "run")
-    assert (len(run.workers), run.options["num_requests"], run.options["num_users"]) == (2, 20, 10)
-    assert (tmp_path / "run/report.html").exists()
-    wait_until(lambda: not simulator.is_running(), "the simulator's end")
-    assert process.left_over() == []
 
 
 #: Starts a simulator, and becomes another program, as a run does.
