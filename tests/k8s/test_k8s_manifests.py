@@ -14,6 +14,7 @@ from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found,
 
 from llm_locust.cli import k8s as command
 from llm_locust.cli import upload as upload_command
+from llm_locust.core.durations import parse_time
 from llm_locust.k8s.overlay import MANIFESTS
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
@@ -130,6 +131,15 @@ def test_the_masters_job_is_tried_once_and_waits_for_all_workers(rendered: Rende
     options = found(text, "ConfigMap", "llm-locust-options")["data"]
     assert int(options["LOCUST_EXPECT_WORKERS"]) == workers["spec"]["completions"]
     assert workers["spec"]["completions"] == workers["spec"]["parallelism"]
+
+
+def test_what_is_applied_at_once_waits_for_its_target(rendered: Rendered) -> None:
+    for overlay, patience in (("headless", "2m"), ("demo", "2m"), ("vllm", "30m")):
+        options = found(rendered(overlay), "ConfigMap", "llm-locust-options")["data"]
+        assert options["LLM_LOCUST_READY_TIMEOUT"] == patience
+    (server,) = [pod for name, pod in pods(rendered("vllm")) if name == "vllm"]
+    probe = server["containers"][0]["startupProbe"]
+    assert parse_time(patience) >= probe["periodSeconds"] * probe["failureThreshold"]
 
 
 @pytest.mark.parametrize("overlay", ["headless", "demo", "vllm", "soak"])

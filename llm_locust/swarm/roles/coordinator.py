@@ -77,9 +77,10 @@ class RunCoordinator:
     def headless(self) -> bool:
         return bool(self._options.headless)
 
-    def check(self) -> None:
+    def check(self, await_workers: Callable[[], None] = lambda: None) -> None:
         """As :meth:`RunPreparation.check`: bad settings end the process with a one-line error."""
-        self._preparation.check(at_once=self.headless or self._options.autostart)
+        at_once = self.headless or self._options.autostart
+        self._preparation.check(at_once=at_once, await_workers=await_workers)
 
     def begin(self, workers: Collection[str], expected: int = 1) -> ActiveRun:
         """Begin a run.

@@ -1,6 +1,7 @@
 """Role of Locust's master: users elsewhere, the run directory here."""
 
 import logging
+import math
 import time
 
 import gevent
@@ -8,6 +9,7 @@ from locust.env import Environment
 from locust.rpc import Message
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
+from llm_locust.options.settings import UsageError
 from llm_locust.store import frame_header
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.dropped import printable
@@ -78,7 +80,20 @@ class MasterRole:
         self._live = LiveReceiver(environment, runner, mail, lambda: self._runs.stopped_ago_s)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
         events.quit.add_listener(lambda **_: self._runs.print_once())
-        self._runs.check()
+        self._runs.check(self._await_workers)
+
+    def _await_workers(self) -> None:
+        """Wait for the workers that Locust would wait for next (raises UsageError)."""
+        options, clients = self._environment.parsed_options, self._runner.clients
+        expected = int(getattr(options, "expect_workers", 1))
+        most_s = float(getattr(options, "expect_workers_max_wait", 0) or math.inf)
+        if len(clients.ready) < expected:
+            logger.info("waiting for %d workers, then for the target", expected)
+        if not wait_until(lambda: len(clients.ready) >= expected, most_s):
+            raise UsageError(
+                f"{len(clients.ready)} of {expected} workers have joined after {most_s:g} s: look at their "
+                "logs, or change --expect-workers or --expect-workers-max-wait"
+            )
 
     def _on_test_start(self, **_: object) -> None:
         options = self._environment.parsed_options

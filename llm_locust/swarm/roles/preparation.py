@@ -11,6 +11,7 @@ from locust.env import Environment
 
 from llm_locust.deployment.profiler import ProfileError
 from llm_locust.deployment.readiness import Replicas
+from llm_locust.options.deployment import patience_s
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import FRAMES_FILE, FrameLog
 from llm_locust.swarm.channel.dropped import Dropped
@@ -73,12 +74,14 @@ class RunPreparation:
         self._ready: Replicas | None = None  # of the first run, whose run time does not count while it waits
         self._runs = 0
 
-    def check(self, *, at_once: bool) -> None:
+    def check(self, *, at_once: bool, await_workers: Callable[[], None] = lambda: None) -> None:
         """Check settings and servers before any load; a failure ends the process with a one-line error.
 
         Args:
             at_once: whether the load starts without a user's action. If not, a server that does not answer is
                 only logged, because the host can still be changed in the web UI.
+            await_workers: called before replicas are waited for, so that nothing comes between their
+                readiness and the load.
         """
         try:
             check_hosts(self._environment)
@@ -91,6 +94,8 @@ class RunPreparation:
             leave(e)
         try:
             if at_once:
+                if patience_s(settings.deployment) is not None:
+                    await_workers()
                 self._ready = self._wait_for_replicas(settings)
             if at_once or self._environment.host:
                 self._check_target(settings)

@@ -9,7 +9,7 @@ from pathlib import Path
 from signal import SIGINT
 
 import pytest
-from swarm_process import locust, simulation, wait_until
+from swarm_process import as_worker, free_port, locust, simulation, wait_until
 
 from llm_locust.deployment.profiler import ProfileError, ProfileSpan
 from llm_locust.deployment.targets import Reuse
@@ -81,6 +81,31 @@ def test_the_load_starts_when_the_missing_ones_have_come(tmp_path: Path) -> None
                 assert manifest.ready_s is not None
                 assert len(manifest.targets) == 8
                 assert asked_of(tmp_path / "late") > 3
+
+
+def test_a_master_asks_its_target_once_its_workers_are_there(tmp_path: Path) -> None:
+    port, target = free_port(), free_ports(1)
+    common = ("--headless", "-u", "1", "--num-requests", "2", "-t", "120s", "--output-tokens", "4")
+    wait = ("--ready-timeout", "100s", "-H", f"http://127.0.0.1:{target}", "--out", "run")
+    master = ("--master", "--master-bind-port", str(port), "--master-bind-host", "127.0.0.1")
+    with locust(tmp_path, *common, *wait, *master) as run:
+        run.wait_for("waiting for 1 workers, then for the target")
+        assert "replicas are ready" not in run.stderr
+        with locust(tmp_path, *as_worker(port), stdout="worker") as worker:
+            run.wait_for("0 of 1 replicas are ready")
+            with simulation(tmp_path / "late", "--port", str(target)):
+                run.wait_for("1 replica is ready after")
+                assert run.exit_code() == 0, run.stderr
+                assert worker.exit_code() == 0
+    assert read_manifest(tmp_path / "run").ready_s is not None
+
+
+def test_workers_that_never_come_end_the_start(tmp_path: Path) -> None:
+    bound = ("--expect-workers", "2", "--expect-workers-max-wait", "1", "--ready-timeout", "100s")
+    master = ("--master", "--master-bind-port", str(free_port()), "-H", "http://127.0.0.1:9")
+    with locust(tmp_path, *ONCE, *bound, *master) as run:
+        assert run.exit_code() == 2
+    assert "0 of 2 workers have joined after 1 s" in run.stderr
 
 
 def test_replicas_are_counted_through_the_balancer(tmp_path: Path) -> None:
