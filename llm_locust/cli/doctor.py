@@ -18,6 +18,7 @@ from llm_locust.options.access import (
 from llm_locust.options.option import Values
 from llm_locust.report.output import one_line, printing
 from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.secrecy import is_key_name
 from llm_locust.workload.body import body_template, parse_body
 
 DESCRIPTION = (
@@ -82,7 +83,7 @@ def _asked(args: argparse.Namespace) -> Asked:
         endpoint=endpoint,
         body=body,
         headers=headers,
-        has_key=key is not None or any(name.lower() == "authorization" for name in own),
+        has_key=key is not None or any(map(is_key_name, own)),
         secrets=access_secrets(key, own),
         ca_cert=given["ca_cert"],
         client_cert=given["client_cert"],

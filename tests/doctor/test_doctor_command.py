@@ -100,7 +100,7 @@ def test_an_nginx_that_buffers_is_named_with_its_settings(
     with nginx(sim, tmp_path) as url:
         code, found = examined(capsys, url)
     assert code == 2
-    assert "in one burst" in found["stream"]["figure"]
+    assert "burst" in found["stream"]["figure"]
     assert found["stream"]["status"] == "fail"
     assert "nginx: `proxy_buffering off;`" in found["stream"]["change"]
 

@@ -144,7 +144,8 @@ def _buffered(summary: Summary) -> Iterator[Line]:
         gap = number(summary.latency_ms["itl"].known.p50)
         yield Line(
             f"the stream was buffered on the way: TTFT, TPOT and ITL are not the server's (median gap {gap} "
-            f"ms, {number(summary.tokens.tokens_per_event)} tokens per event)",
+            f"ms, {number(summary.tokens.tokens_per_event)} tokens per event); llm-locust doctor URL names "
+            "the proxy's settings",
             Tone.WARN,
         )
 

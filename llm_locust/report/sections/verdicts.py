@@ -13,6 +13,7 @@ from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plu
 from llm_locust.report.uncertainty import mark, meaning, meaning_in
 
 _TONES = {"suspect": Tone.WARN, "invalid": Tone.BAD}
+_DOCTOR = "llm-locust doctor, run where the workers run, shows what limits them"
 _MEANINGS = {
     "suspect": "the client may have distorted these numbers",
     "invalid": "these numbers show the client, not the server",
@@ -36,7 +37,8 @@ def client(summary: Summary) -> Section:
     if part.verdict == "ok":
         return Section("Client", (Line(f"ok: {evidence}", Tone.GOOD), *reasons, *law))
     headline = Line(f"{part.verdict.upper()}: {_MEANINGS[part.verdict]}", _TONES[part.verdict])
-    return Section("Client", (headline, *reasons, Line(evidence, Tone.FAINT), *law), alarm=True)
+    lines = (headline, *reasons, Line(_DOCTOR), Line(evidence, Tone.FAINT), *law)
+    return Section("Client", lines, alarm=True)
 
 
 def _littles_law(law: LittlesLaw) -> Iterator[Line]:

@@ -52,6 +52,7 @@ def test_an_invalid_client_stands_in_a_box_with_its_reasons() -> None:
     text = printed(summary(made))
     box = text[text.index("┏") : text.index("┛")]
     assert "INVALID: these numbers show the client, not the server" in box
+    assert "llm-locust doctor, run where the workers run, shows what limits them" in " ".join(box.split())
     assert "the client read 30 ms late (p99), the median ITL is 20 ms" in box
 
 
@@ -304,6 +305,7 @@ def test_merged_events_are_remarked_on() -> None:
     buffered = " ".join(printed(summary(records(output_tokens=15))).split())
     assert "the stream was buffered on the way: TTFT, TPOT and ITL are not the server's" in buffered
     assert "3.00 tokens per event" in buffered
+    assert "llm-locust doctor URL names the proxy's settings" in buffered
 
 
 @pytest.mark.parametrize("width", [80, 140])
