@@ -160,6 +160,7 @@ def locust_commands(port: int, streams: int, timing: Timing, out: Path) -> tuple
     locust = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE)]
     total_s = timing.warmup_s + timing.window_s + timing.tail_s
     load = f"--headless -u {streams} -r {streams // 4} -t {total_s:.0f}s -H http://127.0.0.1:{port}"
+    load += " --canary off"  # the server's log is compared
     asked = f"--model known --input-tokens 64 --output-tokens 100 --warmup {timing.warmup_s:g}s --out {out}"
     master = f"--master --master-bind-host 127.0.0.1 --master-bind-port {rendezvous} --expect-workers 1"
     worker = f"--worker --master-host 127.0.0.1 --master-port {rendezvous}"

@@ -56,7 +56,9 @@ def commands(port: int, url: str, options: argparse.Namespace, folder: Path) -> 
     locustfile.write_text(LOCUSTFILE.format(interval_s=options.report_interval))
     locust = [sys.executable, "-m", "locust", "-f", str(locustfile)]
     master = f"--master --master-bind-host 127.0.0.1 --master-bind-port {port} --expect-workers {WORKERS}"
-    load = f"--headless -u {options.streams} -r 50 -t {options.seconds}s --stop-timeout 30 -H {url}"
+    load = (
+        f"--headless -u {options.streams} -r 50 -t {options.seconds}s --stop-timeout 30 --canary off -H {url}"
+    )
     asked = f"--input-tokens 64 --output-tokens uniform:50,150 --slo e2el=30s --out {folder / 'run'}"
     worker = f"--worker --master-host 127.0.0.1 --master-port {port}"
     return {"master": [*locust, *master.split(), *load.split(), *asked.split(), "--body", IGNORE_EOS]} | {

@@ -55,7 +55,7 @@ def advice(record: RequestRecord, sent: SentRequest) -> str:
         case Outcome.EMPTY:
             return "allow longer answers by --output-tokens: reasoning may use up all of them"
         case Outcome.INVALID | Outcome.TRUNCATED if not 300 <= status < 400:
-            return f"check that {sent.base}{sent.path} is the API that the user class expects, and its log"
+            return f"check that {sent.base}{sent.path} is the API that the user class expects"
     if 300 <= status < 400:
         return "give -H the address that it redirects to"
     if status in (401, 403):

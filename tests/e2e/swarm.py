@@ -55,6 +55,7 @@ def start(
     command += ["--master-port", port, "--master-bind-port", port, "--master-bind-host", HOST]
     command += ["-H", url, "--out", str(folder), *arguments]
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
+    clean |= {"LLM_LOCUST_CANARY": "off", "LLM_LOCUST_BACKOFF": "off"}  # servers' logs are compared
     return subprocess.Popen(
         command,
         env=clean | dict(environment or {}),
