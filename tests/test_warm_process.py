@@ -1,6 +1,7 @@
 """A warm process is what a cold one of the same command is: its session, ends, words and own secrets."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.run
 LISTED = """
 import os
 import random
+import subprocess
 import sys
 
 from llm_locust import ChatUser
@@ -65,3 +67,33 @@ def test_signals_reach_it_and_its_end_is_told(tmp_path: Path, number: Signals, c
     assert process.exit_code() == code
     assert not psutil.pid_exists(process.pid)
     process.end()
+
+
+LEFT = """
+import subprocess
+import sys
+from pathlib import Path
+
+from swarm_process import Process
+
+command = [sys.executable, "-m", "llm_locust.sim", "--port", "0"]
+process = Process(command, Path.cwd())
+print(process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_ends_with_the_tests_that_started_it_even_if_these_are_killed(tmp_path: Path) -> None:
+    support = Path(__file__).parent / "support"
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(support), os.environ.get("PYTHONPATH")])),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", LEFT], cwd=tmp_path, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as tests:
+        assert tests.stdout is not None
+        pid = int(tests.stdout.readline())
+        assert psutil.pid_exists(pid)
+        tests.kill()
+        wait_until(lambda: not psutil.pid_exists(pid), "the end of the run of killed tests")

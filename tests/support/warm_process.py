@@ -10,6 +10,7 @@ import json
 import os
 import random
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -43,7 +44,10 @@ _OWN = (
 _LENGTH = 4
 
 #: As they are before gevent is imported, whose own wait for its event loop.
-_FORK, _WAITPID, _CLOSE = os.fork, os.waitpid, os.close
+_FORK, _WAITPID, _CLOSE, _POLL = os.fork, os.waitpid, os.close, select.poll
+
+#: A run that the tests have left has this long to end by SIGTERM.
+_LEAVING_MS = 10_000
 
 
 class WarmProcess:
@@ -150,6 +154,7 @@ def _serve(connection: socket.socket) -> list[str] | None:
         os.write(news, pid.to_bytes(_LENGTH))
         for descriptor in (stdout, stderr):
             _CLOSE(descriptor)
+        _end_without_tests(pid, news)
         _, status = _WAITPID(pid, 0)
         with suppress(BrokenPipeError):
             os.write(news, os.waitstatus_to_exitcode(status).to_bytes(_LENGTH, signed=True))
@@ -157,6 +162,24 @@ def _serve(connection: socket.socket) -> list[str] | None:
     _CLOSE(news)
     _become(asked, stdout, stderr)
     return list(asked["words"])
+
+
+def _end_without_tests(pid: int, news: int) -> None:
+    """Wait for the end of a process; end it, and all of its group, if the tests are gone before."""
+    ended = os.pidfd_open(pid)
+    both = _POLL()
+    both.register(ended, select.POLLIN)
+    both.register(news, select.POLLIN)  # readable only at its end: nothing is sent this way
+    if any(descriptor == ended for descriptor, _ in both.poll()):
+        return
+    both.unregister(news)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(pid, number)
+        if both.poll(_LEAVING_MS):
+            break
+    with suppress(ProcessLookupError):  # what the process itself has left
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _become(asked: dict[str, Any], stdout: int, stderr: int) -> None:
