@@ -41,4 +41,4 @@ def run(args: argparse.Namespace) -> int:
         return 2
     with printing():
         print_report(report.summary, args.out, sys.stdout)
-    return report.exit_code or 0
+    return report.exit_code

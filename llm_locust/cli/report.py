@@ -13,7 +13,7 @@ from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import WINDOWS, Question, parse_window
 from llm_locust.metrics.stats.percentiles import parse_percentiles
-from llm_locust.metrics.summary import exit_code
+from llm_locust.metrics.verdict import verdict
 from llm_locust.report.formats.table import FORMAT
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.inputs.sources import Source, answers_of, open_source
@@ -120,7 +120,7 @@ def _add_questions(asked: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report, and return the exit code: see :func:`~llm_locust.metrics.summary.exit_code`; 2 for input that
+    """Report, and return the exit code: see :func:`~llm_locust.metrics.verdict.verdict`; 2 for input that
     cannot be read or options that cannot be used."""
     try:
         _refuse_senseless(args)
@@ -145,7 +145,8 @@ def run(args: argparse.Namespace) -> int:
         _say(one_line(e))
         return 2
     _print(args, directory, analysis, text, question)
-    return exit_code(analysis.summary, analysis.manifest, args.allow_incomplete) or 0
+    found = verdict(analysis.summary, analysis.manifest, args.allow_incomplete)
+    return 0 if found is None else found.code
 
 
 def _question(args: argparse.Namespace) -> Question:

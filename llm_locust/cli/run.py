@@ -183,7 +183,7 @@ def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
         model = getattr(args, "model", None)
         args.url = start_simulator([f"--model={model}"] if model else [])
     # -P: a file of the working directory that is called as a library is not imported instead of it.
-    return [sys.executable, "-P", "-m", "locust", *locust_arguments(args, said)]
+    return [sys.executable, "-P", "-m", "llm_locust.swarm.main", *locust_arguments(args, said)]
 
 
 def _scenario(args: argparse.Namespace, environ: Mapping[str, str]) -> Scenario | None:

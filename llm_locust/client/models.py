@@ -54,7 +54,7 @@ def list_models(pool: Pool, headers: dict[str, str], timeout_s: float) -> Listin
     """
     own = pool.target.base
     for base in dict.fromkeys([own, own.removesuffix("/v1") or own]):
-        answer = ask(pool, "GET", base + "/models", headers, timeout_s)
+        answer = ask(pool, "GET", pool.target.with_base(base).path("/models"), headers, timeout_s)
         if answer.status in REFUSALS:
             break
         if answer.status == 200 and (names := _names(answer.body)) is not None:

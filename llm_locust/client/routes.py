@@ -32,12 +32,13 @@ class Route:
             is attributed to the target, including refused connections.
     """
 
-    __slots__ = ("_direct", "_names", "base", "place", "pool")
+    __slots__ = ("_direct", "_names", "base", "place", "pool", "query")
 
     def __init__(self, pool: Pool, place: int = 0, *, direct: bool = False) -> None:
         self.pool = pool
         self.place = place
         self.base = pool.target.base.encode()
+        self.query = pool.target.query
         self._direct = direct
         self._names: set[str] = set()  # named by its answers: two are enough to show that it is not a replica
 

@@ -166,9 +166,9 @@ class LlmClient:
         lines = head.fixed
         if head.templates:
             lines += header_lines(self.filled(head, call).items())
-        return b"POST %b%b HTTP/1.1\r\n%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            route.base,
-            path.encode(),
+        where = route.pool.target.path(path).encode() if route.query else route.base + path.encode()
+        return b"POST %b HTTP/1.1\r\n%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+            where,
             lines,
             call.request_id.encode(),
             len(body),

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
+
 MANIFEST_SCHEMA = 1
 
 #: Double-precision floats hold every integer up to this one.
@@ -251,6 +253,10 @@ class Manifest:
     master: NodeHealth = field(default_factory=NodeHealth)
     clock_steps: Count = 0  # steps of the master's own clock; the run's time does not follow them
     torn: list[str] = field(default_factory=list)  # files of frames with invalid bytes, and where
+    #: The most frequent first; the last entry stands for the rest, if they are many.
+    task_exceptions: Annotated[list[TaskException], Meta(max_length=MOST_TASK_EXCEPTIONS)] = field(
+        default_factory=list
+    )
     messages_dropped: dict[str, dict[str, Count]] = field(default_factory=dict)  # sender -> kind -> how many
     server_metrics: ScrapeFacts | None = None
     live_check: dict[str, Any] = field(default_factory=dict)

@@ -5,3 +5,4 @@ from llm_locust import OpenLoopUser
 
 class Replay(OpenLoopUser):
     request_name = "replay"
+    needs_trace = True

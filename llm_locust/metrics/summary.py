@@ -48,12 +48,9 @@ from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stages.figures import stages
 from llm_locust.metrics.stats.censoring import Durations
-from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA, Summary
+from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
 from llm_locust.metrics.window import Population, run_window
 from llm_locust.roofline.roof import Roof
-
-#: What a run's result makes the exit code. 2 is of what could not begin, or be read, at all.
-EXIT_GATE, EXIT_INVALID, EXIT_INCOMPLETE = 1, 3, 4
 
 
 def summarise(
@@ -136,24 +133,6 @@ def _durations(m: Measured, population: Population, unsent: int, gate: Gate) -> 
     return durations_of(m, population, gate.latency, adjusted=gate.is_adjusted, unsent=unsent)
 
 
-def exit_code(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> int | None:
-    """The exit code that a run's result asks for.
-
-    4 when records are missing or a fault cut the run short (unless ``allow_incomplete``), before 3 when
-    the measurement is invalid and the manifest requires a valid one, before 1 when a gate broke: a gate
-    on a part of the records, or on numbers that are the client's own, says nothing about the server. 0
-    when all gates held. None without gates: Locust's own code stands then.
-    """
-    whole = summary.completeness.complete and not summary.completeness.cut_short
-    if not whole and not allow_incomplete:
-        return EXIT_INCOMPLETE
-    if manifest.require_valid and summary.client.verdict == "invalid":
-        return EXIT_INVALID
-    if not summary.gates:
-        return None
-    return 0 if all(gate.passed for gate in summary.gates) else EXIT_GATE
-
-
 def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]:
     counted = tokens(m.c, ok, m.credits.output_tokens)
     came = delivery(counted["tokens_per_event"], latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"])
@@ -205,6 +184,7 @@ def _run(manifest: Manifest) -> dict[str, Any]:
         "seed": manifest.seed,
         "versions": dict(manifest.versions),
         "stop_reason": manifest.stop_reason or None,
+        "task_exceptions": [to_builtins(each) for each in manifest.task_exceptions],
         **({"is_sweep": True} if manifest.is_sweep else {}),
     }
 

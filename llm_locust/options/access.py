@@ -8,7 +8,10 @@ from llm_locust.options.option import Option, Values
 from llm_locust.options.types import parse_header
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import header_template, secret_texts
-from llm_locust.wire.secrecy import shown_variable
+from llm_locust.wire.secrecy import is_key_name, shown_variable
+
+#: Where SDKs and their users have the key.
+DEFAULT_KEY_ENV = "OPENAI_API_KEY"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -59,11 +62,17 @@ def parse_api_key(name: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def access_headers(
-    api_key: str | None, headers: Mapping[str, str], dialects: Iterable[Dialect]
+    api_key: str | None, headers: Mapping[str, str], dialects: Iterable[Dialect], *, versioned: bool = False
 ) -> dict[str, str]:
-    """Headers of every request: the API key as a bearer token, those of the dialects, the user's own."""
+    """Headers of every request: the API key as a bearer token, those of the dialects, the user's own.
+
+    Args:
+        versioned: the target has an ``api-version``; it takes the key in ``api-key`` too, as Azure does.
+    """
     key = None if api_key is None else api_key.replace("{", "{{")  # a template of exactly this text
     ours = {} if key is None else {"Authorization": f"Bearer {key}"}
+    if versioned and key is not None:
+        ours["api-key"] = key
     for dialect in dialects:
         ours |= dialect.headers
         if dialect.key_header and key is not None:
@@ -76,12 +85,33 @@ def access_secrets(api_key: str | None, headers: Mapping[str, str]) -> tuple[str
     return (*((api_key,) if api_key and len(api_key) >= 4 else ()), *secret_texts(headers))
 
 
+def take_default_key(options: argparse.Namespace, environ: Mapping[str, str]) -> bool:
+    """Take ``OPENAI_API_KEY`` as ``--api-key-env`` if it is set and nothing is said of a key; return whether.
+
+    An empty ``--api-key-env`` says that there is none. It is for the process that starts a run: its workers
+    get the name with the options.
+    """
+    given = Values(ACCESS, options)
+    names = [name for name, _ in (*given["header"], *given["header_env"])]
+    said = getattr(options, "api_key_env", None) is not None or any(map(is_key_name, names))
+    if said or not environ.get(DEFAULT_KEY_ENV, "").strip():
+        return False
+    options.api_key_env = DEFAULT_KEY_ENV
+    return True
+
+
 def _fits_a_header(value: str) -> bool:
     return all((" " <= c <= "\xff" and c != "\x7f") or c == "\t" for c in value)
 
 
 ACCESS = (
-    Option("--api-key-env", "environment variable that holds the API key", metavar="NAME", is_load=False),
+    Option(
+        "--api-key-env",
+        "environment variable that holds the API key (default OPENAI_API_KEY, if it is set and no header "
+        "has a key; empty: none)",
+        metavar="NAME",
+        is_load=False,
+    ),
     Option(
         "--header", "request header (repeatable)", parse_header, "K=V", kind="list", secret=True, record=None
     ),

@@ -79,7 +79,8 @@ def parse_urls(text: str) -> tuple[str, ...]:
             raise ValueError(
                 f"{url!r}: certificates hold names, and dns+ connects to addresses; list the URLs one by one"
             )
-        Target.parse(url.removeprefix(DNS))
+        if Target.parse(url.removeprefix(DNS)).query:
+            raise ValueError(f"{url!r}: ?api-version= may stand in the URL of -H only")
     return urls
 
 

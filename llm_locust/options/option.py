@@ -159,7 +159,7 @@ def checked(parse: Check) -> Callable[[str], str]:
             try:
                 parse(text)
             except ValueError as e:
-                raise argparse.ArgumentTypeError(str(e).replace("%", "%%")) from e
+                raise argparse.ArgumentTypeError(str(e)) from e
         return text
 
     return check

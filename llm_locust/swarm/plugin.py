@@ -4,6 +4,8 @@ A role's modules are imported once the process knows its role: a worker needs ne
 which take as long to import as all the rest.
 """
 
+import sys
+
 import locust
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -13,6 +15,7 @@ from llm_locust.options.parser import add_arguments
 from llm_locust.swarm.channel.securing import end_with_parent, guard_channels
 from llm_locust.swarm.process.bounds import keep_bounded
 from llm_locust.swarm.process.hush import attach_hush
+from llm_locust.swarm.process.leaving import give_exits_back, take_exits
 from llm_locust.swarm.process.signals import Interrupts, leave_once, look_at_the_stack
 from llm_locust.swarm.tracing.setup import attach_tracing
 from llm_locust.swarm.users.joining import users_join
@@ -33,6 +36,7 @@ def _on_init(environment: Environment, **_: object) -> None:
         _be_all_in_one(environment, interrupts)
     keep_bounded(environment)
     look_at_the_stack()
+    give_exits_back(environment)
     leave_once(environment)
 
 
@@ -76,5 +80,7 @@ def _show(environment: Environment) -> None:
 
 
 guard_channels()
+if "locust.main" in sys.modules:  # elsewhere Locust is used as a library
+    take_exits()
 locust.events.init_command_line_parser.add_listener(_on_parser)
 locust.events.init.add_listener(_on_init)

@@ -24,8 +24,9 @@ from metrics_cases import batch, manifest, request
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.question import Question
-from llm_locust.metrics.summary import exit_code, summarise
+from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.metrics.verdict import verdict
 from llm_locust.report.formats.junit import junit
 from llm_locust.report.html.overview import alarms
 from llm_locust.report.sections.contents import sections
@@ -45,7 +46,8 @@ def cut(at: float, end: float, arrivals: tuple[float, ...] = (), **fields: Any) 
 
 def told(records: list[RequestRecord], run: Manifest) -> tuple[dict[str, Any], int | None]:
     found = summarise(batch(*records), run)
-    return found, exit_code(typed(found), run)
+    judged = verdict(typed(found), run)
+    return found, None if judged is None else judged.code
 
 
 def test_a_server_that_takes_no_connection_any_more_is_not_good() -> None:

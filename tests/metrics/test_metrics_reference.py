@@ -18,6 +18,7 @@ from server_cases import Row, rows, series
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome
+from llm_locust.core.task_exceptions import TaskException
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.question import Question
@@ -121,7 +122,7 @@ def summaries() -> tuple[dict[str, Any], ...]:
             batch(*some), manifest(options={"gpu_hour_cost": "1"}), Question(roof=ROOF), rows_of_run=len(some)
         ),
         summarise(batch(*some), manifest(), Question(percentiles={"p99_95": 99.95})),
-        summarise(batch(), manifest()),
+        summarise(batch(), manifest(task_exceptions=[TaskException(error="KeyError: 1", count=2)])),
         summarise(batch(*some), manifest(options={"sweep": "users=1"}, stages=[stage(0, 1.0, 9.0)])),
     )
     return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)

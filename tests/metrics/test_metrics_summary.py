@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, failed, manifest, request, requests
 
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord, TokenSource
 from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.gates import GateError
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.slo import SloError
-from llm_locust.metrics.summary import exit_code, summarise
-from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.metrics.summary import summarise
 
 CONTRACT: dict[str, set[str]] = {
     "run": {"id", "started", "host", "model", "scenario", "seed", "versions"},
@@ -475,34 +474,3 @@ def test_of_lost_requests_neither_name_nor_class_is_known(records: list[RequestR
     assert not any("lost" in part["goodput"]["first_failed"] for part in parts)
     whole = run_of(*records, slo="ttft=1s")
     assert {part["requests"]["lost"] for part in whole["by_name"].values()} == {0}
-
-
-WHOLE: dict[str, Any] = {"workers": workers((1, 1, False))}
-MISSING: dict[str, Any] = {"workers": workers((9, 1, False))}
-INVALID = request(kernel_stamps=False, client_lag_ns=10**9)
-
-
-@pytest.mark.parametrize(
-    ("record", "fields", "code"),
-    [
-        (request(), WHOLE, None),
-        (request(), {**WHOLE, "gates": "rps>0"}, 0),
-        (request(), {**WHOLE, "gates": "rps>0 rps>99"}, 1),
-        (request(), MISSING, 4),
-        (request(), {**MISSING, "gates": "rps>99"}, 4),
-        (INVALID, WHOLE, None),
-        (INVALID, {**WHOLE, "require_valid": True}, 3),
-        (INVALID, {**WHOLE, "require_valid": True, "gates": "rps>99"}, 3),
-        (INVALID, {**MISSING, "require_valid": True}, 4),
-    ],
-)
-def test_the_exit_code_is_missing_before_invalid_before_a_broken_gate(
-    record: RequestRecord, fields: dict[str, Any], code: int | None
-) -> None:
-    facts = manifest(**fields)
-    assert exit_code(typed(summarise(batch(record), facts)), facts) == code
-
-
-def test_missing_records_can_be_allowed() -> None:
-    facts: Manifest = manifest(**MISSING, gates="rps>0")
-    assert exit_code(typed(summarise(batch(request()), facts)), facts, allow_incomplete=True) == 0

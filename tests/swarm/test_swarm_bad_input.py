@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ class Case:
 
     options: Sequence[str]
     says: str  # a pattern of the one line
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str | None] = field(default_factory=dict)  # None: not set
     workers: int = 0  # forked ones
     locustfile: str = "chat.py"
     host: bool = True
@@ -71,11 +70,82 @@ CASES = {
     "key with a line break": Case(
         ["--api-key-env", "K"], r"--api-key-env: the value of 'K' holds a line break", {"K": "sk-hush\nX: y"}
     ),
-    "wrong key": Case(["--api-key-env", "K"], r"refuses access \(HTTP 401\): give a key", {"K": "sk-hush"}),
-    "no key": Case([], r"refuses access \(HTTP 401\): give a key", {"K": ""}),
-    "wrong key, forked": Case(
-        ["--api-key-env", "K"], r"refuses access \(HTTP 401\)", {"K": "sk-hush"}, workers=2
+    "wrong key": Case(
+        ["--api-key-env", "K"], r"refuses the key in 'K' \(HTTP 401\): is it a key of this", {"K": "sk-hush"}
     ),
+    "wrong key in a header": Case(
+        ["--header", "Authorization=Bearer sk-hush"], r"refuses the key in --header \(HTTP 401\)", {"K": ""}
+    ),
+    "wrong key, the SDKs' variable": Case(
+        ["--model", "sim"],
+        r"refuses the key in 'OPENAI_API_KEY' \(HTTP 401\)",
+        {"K": "", "OPENAI_API_KEY": "sk-hush", "LLM_LOCUST_API_KEY_ENV": None},
+    ),
+    "no key, though the SDKs' variable is set": Case(
+        ["--api-key-env", ""], r"refuses requests without a key", {"K": "", "OPENAI_API_KEY": "sk-hush"}
+    ),
+    "no key": Case([], r"refuses requests without a key \(HTTP 401\): give one by --api-key-env", {"K": ""}),
+    "wrong key, forked": Case(
+        ["--api-key-env", "K"], r"refuses the key in 'K' \(HTTP 401\)", {"K": "sk-hush"}, workers=2
+    ),
+    "no port": Case(["-H", "http://127.0.0.77"], r"names no port, so 80 was tried: add :PORT", host=False),
+    "a query that is not a version": Case(
+        ["-H", "{host}/v1?model=sim"], r"only \?api-version=DATE may be there", host=False
+    ),
+    "a key in the query": Case(
+        ["-H", "{host}/v1?api-version=1&api-key=sk-hush"], r"'api-key' in it: leave user", host=False
+    ),
+    "a version for one of several targets": Case(
+        ["--targets", "{host}?api-version=1"], r"--targets: .* in the URL of -H only"
+    ),
+    "a path of an endpoint, and no such model": Case(
+        ["-H", "{host}/v1/chat/completions", "--model", "lama"], r"which has: sim, other", host=False
+    ),
+    "no users": Case(["-u", "0"], r"-u 0: without users nothing is sent; give -u 1"),
+    "fewer than no users": Case(["-u", "-1"], r"-u -1: without users nothing is sent|-u.*must be"),
+    "no users a second": Case(["-r", "0"], r"-r/--spawn-rate: must be > 0"),
+    "a warm-up as long as the run": Case(
+        ["--warmup", "2s", "--model", "sim"], r"--warmup: 2 s is not shorter than the run, -t 2s.*longer -t"
+    ),
+    "a run time without its unit's grammar": Case(["-t", "soon"], r"-t/--run-time: "),
+    "a warm-up without a unit": Case(["--warmup", "5"], r"--warmup: '5': a number without a unit.*5s"),
+    "a drain with an unknown unit": Case(["--drain", "5 sec"], r"--drain: .*unknown unit.*write one of"),
+    "a replay without a trace": Case(
+        ["--model", "sim"], r"Replay replays a trace, and none.*--arrival trace:FILE", locustfile="replay.py"
+    ),
+    "a trace that is not there": Case(
+        ["--arrival", "trace:{folder}/none.csv"], r"--arrival: .*none\.csv", locustfile="replay.py"
+    ),
+    "a slice of no trace": Case(
+        ["--trace-slice", "1m-2m"],
+        r"--trace-slice without a trace: give --arrival",
+        locustfile="open_loop.py",
+    ),
+    "a rate for users that wait for answers": Case(
+        ["--request-rate", "5"], r"--request-rate needs a user class of OpenLoopUser"
+    ),
+    "an arrival process that is none": Case(
+        ["--arrival", "possion"], r"--arrival: .*possion", locustfile="open_loop.py"
+    ),
+    "no room for each worker": Case(["--num-requests", "0"], r"--num-requests: '0' is no whole number"),
+    "a stop rule that is none": Case(["--stop-when", "errors>5"], r"--stop-when: .*'errors>5': allowed are"),
+    "a share over 100 per cent": Case(["--gate", "goodput>=195%"], r"at most 100%: write it as 95%"),
+    "an option that is none": Case(["--zzz", "x"], r"unrecognized arguments: --zzz"),
+    "no user class": Case([], r"No User class found!", locustfile="{folder}/empty.py"),
+    "a user class that is not there": Case(["Chatt"], r"Unknown User\(s\): Chatt"),
+    "a scenario that is not there": Case(["--scenario", "{folder}/none.yaml"], r"--scenario: .*none\.yaml"),
+    "workers that do not come": Case(
+        [
+            *("--master", "--expect-workers-max-wait", "1", "--master-bind-host", "127.0.0.1"),
+            *("--master-bind-port", "{free}", "--model", "sim"),
+        ],
+        r"Gave up waiting for workers",
+    ),
+    "a port of the web UI in use": Case(
+        ["--headful", "--model", "sim", "--web-port", "{busy}"],
+        r"--web-port: 127.0.0.1:\d+ is in use.*another --web-port",
+    ),
+    "a port of the metrics in use": Case(["--metrics-port", "{busy}", "--model", "sim"], r"--metrics-port"),
     "header without value": Case(["--header", "sk-hush"], r"--header: .*NAME=VALUE"),
     "header name": Case(["--header", "X Y=sk-hush"], r"--header: 'X Y' is no header name"),
     "header value": Case(["--header", "X-Y=sk-hush\u20ac"], r"--header: the value of 'X-Y' holds"),
@@ -89,7 +159,6 @@ CASES = {
 class Ended:
     code: int
     process: Process
-    took_s: float
     left_over: list[str]
 
 
@@ -101,6 +170,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "chat.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
     (folder / "pictures.jsonl").write_text(json.dumps({"messages": [picture]}) + "\n")
+    (folder / "empty.py").write_text("import llm_locust\n")
     (folder / "old").mkdir()
     (folder / "old" / "manifest.json").write_text("{}")
     return folder
@@ -125,19 +195,25 @@ def ended(folder: Path, sim: Simulation) -> dict[str, Ended]:
 def _run(case: Case, folder: Path, sim: Simulation, closed: int) -> Ended:
     place = folder / f"case-{id(case)}"
     place.mkdir()
-    options = [o.replace("{folder}", str(folder)).replace("{closed}", str(closed)) for o in case.options]
+    facts = {"folder": str(folder), "closed": str(closed), "host": sim.url, "busy": sim.url.split(":")[-1]}
+    facts["free"] = str(free_port())
+
+    def filled(text: str) -> str:
+        return re.sub(r"\{(folder|closed|host|busy|free)\}", lambda found: facts[found[1]], text)
+
+    options = [filled(option) for option in case.options]
     if case.host and "-H" not in options:
         options += ["-H", sim.url]
     if case.workers:
         options += forked(case.workers)
-    environ = {"K": KEY, "LLM_LOCUST_API_KEY_ENV": "K" if case.environ.get("K", KEY) else ""} | dict(
-        case.environ
-    )
-    started = time.monotonic()
+    named = "K" if case.environ.get("K", KEY) else ""
+    environ = {"K": KEY, "LLM_LOCUST_API_KEY_ENV": named} | dict(case.environ)
     load = ["--headless", "-u", "2", "-r", "2", "-t", "2s"]
-    with locust(place, *load, *options, locustfile=LOCUSTFILES / case.locustfile, environ=environ) as process:
+    locustfile = LOCUSTFILES / filled(case.locustfile)
+    given = {name: value for name, value in environ.items() if value is not None}
+    with locust(place, *load, *options, locustfile=locustfile, environ=given) as process:
         code = process.exit_code()
-        return Ended(code, process, time.monotonic() - started, process.left_over())
+        return Ended(code, process, process.left_over())
 
 
 @pytest.fixture(params=list(CASES))
@@ -156,11 +232,8 @@ def test_bad_input_ends_with_exit_code_2_and_one_line_that_says_why(
     assert ended[case].code == 2
 
 
-def test_bad_input_leaves_no_process_behind_and_does_not_take_long(
-    case: str, ended: dict[str, Ended]
-) -> None:
+def test_bad_input_leaves_no_process_behind(case: str, ended: dict[str, Ended]) -> None:
     assert ended[case].left_over == []
-    assert ended[case].took_s < 10
 
 
 def test_no_secret_is_shown(case: str, ended: dict[str, Ended]) -> None:

@@ -246,6 +246,8 @@ SCENARIOS: dict[str, Callable[[Path], Ended]] = {
     "end of a shape": _shape,
 }
 
+#: Ended before its time by something other than its settings.
+CUT_SHORT = "SIGTERM to the last worker"
 KILLED = [name for name in SCENARIOS if "killed" in name]
 WHOLE = [name for name in SCENARIOS if name not in KILLED]
 DRAINED = [name for name in SCENARIOS if "SIGTERM in the drain" in name or "ramp" in name]
@@ -273,8 +275,8 @@ def test_the_run_is_complete(name: str, runs: dict[str, Ended]) -> None:
     assert run.result.manifest.complete, run.process.stderr
     assert run.result.manifest.workers_lost == 0
     assert run.result.summary["completeness"]["complete"] is True
-    assert run.code == 0, run.process.stderr
-    assert "Records     complete" in run.process.stdout
+    assert run.code == (4 if name == CUT_SHORT else 0), run.process.stderr
+    assert "complete: all" in run.process.stdout
 
 
 @pytest.mark.parametrize("name", list(SCENARIOS))
@@ -284,6 +286,12 @@ def test_nothing_is_left_running_and_nothing_went_wrong_unseen(name: str, runs: 
     assert "Traceback" not in run.process.stderr
     assert run.process.stdout.count("Latency, ms") == 1
     assert run.took_s < 45  # a worker is waited for 15 s, and 60 s would be the drain without an end
+
+
+def test_a_run_whose_last_worker_leaves_before_its_time_is_cut_short(runs: dict[str, Ended]) -> None:
+    run = runs[CUT_SHORT]
+    assert run.result.summary["completeness"]["cut_short"] is True
+    assert "Exit code 4: the run was cut short: no worker was left: the last one quit" in run.process.stdout
 
 
 @pytest.mark.parametrize("name", [name for name in WHOLE if name not in DRAINED])

@@ -1,12 +1,18 @@
 """Server address as given by the user."""
 
 from dataclasses import dataclass, replace
-from re import fullmatch, search
+from re import ASCII, fullmatch, search
 from urllib.parse import SplitResult, quote, urlsplit
 
+from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.secrecy import public_url
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+#: Paths that people copy along with the address of an API, the longest first.
+_ENDPOINTS = sorted(
+    {*(d.path for d in DIALECTS.values() if "{" not in d.path), "/models"}, key=len, reverse=True
+)
 
 
 class TargetError(ValueError):
@@ -15,19 +21,24 @@ class TargetError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Server address: scheme, host, port, and the path prefix of its API (``/v1``)."""
+    """Server address: scheme, host, port, and the path prefix of its API (``/v1``).
+
+    ``query`` is added to the path of every request: ``?api-version=…``, or nothing.
+    """
 
     scheme: str
     host: str
     port: int
     base: str
+    query: str = ""
 
     @classmethod
     def parse(cls, url: str) -> "Target":
         """Parse ``http://host:port`` with or without the API's version or another path prefix at its end.
 
         A path that names a version (a segment such as ``v1``) is used as the base; any other is a prefix in
-        front of ``/v1``.
+        front of ``/v1``. The path of an endpoint at its end (``/chat/completions``) is left out; what is
+        before it is the base, with a version or not. The same goes for a URL with ``?api-version=``.
 
         Raises:
             TargetError: not an http(s) URL with a host.
@@ -38,14 +49,17 @@ class Target:
             raise TargetError(
                 f"host {url!r} is not a URL such as http://localhost:8000 or https://example.org/v1"
             )
-        base = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
-        if not any(fullmatch(r"v\d+\w*", segment) for segment in base.split("/")):
+        endpoint = endpoint_at_end(url)
+        base = quote(parts.path.rstrip("/").removesuffix(endpoint), safe="/%:@!$&'()*+,;=~")
+        exact = endpoint or parts.query or any(fullmatch(r"v\d+\w*", part) for part in base.split("/"))
+        if not exact:
             base += "/v1"
         return cls(
             parts.scheme,
             _ascii_host(parts.hostname),
             _DEFAULT_PORTS[parts.scheme] if port is None else port,
             base,
+            f"?{parts.query}" if parts.query else "",
         )
 
     @classmethod
@@ -67,16 +81,32 @@ class Target:
     def url(self) -> str:
         return f"{self.scheme}://{self.authority}{self.base}"
 
+    def path(self, below: str) -> str:
+        """Path and query of a request to a path below the API's base."""
+        query = self.query.replace("?", "&", 1) if "?" in below else self.query
+        return f"{self.base}{below}{query}"
+
     def with_base(self, base: str) -> "Target":
         return replace(self, base=base)
 
 
+def endpoint_at_end(url: str) -> str:
+    """The path of an endpoint that a URL ends with, such as ``/chat/completions``; empty if it has none."""
+    path = url.strip().partition("?")[0].rstrip("/")
+    return next((endpoint for endpoint in _ENDPOINTS if path.endswith(endpoint)), "")
+
+
 def _split(url: str) -> tuple[SplitResult, int | None]:
     """The URL's parts and port. Error texts contain nothing that may be a key."""
-    if "@" in url or "?" in url or "#" in url:
+    address, question, query = url.partition("?")
+    if (
+        "@" in address
+        or "#" in url
+        or (question and not fullmatch(r"api-version=[\w.-]{1,40}", query, ASCII))
+    ):
         raise TargetError(
-            f"host {public_url(url)!r}: leave user, query and fragment out of the URL; give keys by "
-            "--api-key-env or --header"
+            f"host {public_url(url)!r}: leave user, query and fragment out of the URL; only "
+            "?api-version=DATE may be there; give keys by --api-key-env or --header"
         )
     if search(r"[\s\x00-\x1f\x7f]", url):
         raise TargetError(f"host {url!r} holds a space or a control character")

@@ -12,6 +12,16 @@ _POPULATION = "the population"
 _WORKERS = "workers, in the window"
 
 
+class TaskExceptionKind(SummaryPart, frozen=True):
+    """An exception that the locustfile's tasks raised."""
+
+    error: Annotated[str, key("its type and text, at most 500 characters", _RUN)]
+    where: Annotated[
+        str, key("innermost line of its traceback that is the locustfile's, as `file:line in function`", _RUN)
+    ]
+    count: Annotated[int, key("how many times", _RUN)]
+
+
 class RunFacts(SummaryPart, frozen=True):
     """Which run it is."""
 
@@ -29,6 +39,14 @@ class RunFacts(SummaryPart, frozen=True):
         str | None,
         key(
             "why the load ended before its time: a stop rule, a lost worker; null where it did not",
+            _RUN,
+        ),
+    ]
+    task_exceptions: Annotated[
+        list[TaskExceptionKind],
+        key(
+            "exceptions that the locustfile's tasks raised, most frequent first; beyond 20 kinds the last "
+            "entry counts the rest. Any of them makes the run invalid",
             _RUN,
         ),
     ]

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, NodeHealth
+from llm_locust.core.task_exceptions import TaskException, task_exceptions
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, holds_samples
 from llm_locust.metrics.answers.accuracy import Answers, ByPrompt
 from llm_locust.metrics.measured import measured_from
@@ -205,6 +206,7 @@ def _pooled_manifest(manifests: Sequence[Manifest], question: Question) -> Manif
         gates=_alike("gates", "--gate", [m.gates for m in manifests], question.gates),
         stop_reason=_joined([m.stop_reason for m in manifests]),
         cut_short=any(m.cut_short for m in manifests),
+        task_exceptions=_raised(manifests),
         require_valid=any(m.require_valid for m in manifests),
         workers_expected=sum(m.workers_expected for m in manifests),
         workers=[
@@ -219,6 +221,15 @@ def _pooled_manifest(manifests: Sequence[Manifest], question: Question) -> Manif
         replicas_ready=list(dict.fromkeys(name for m in manifests for name in m.replicas_ready)),
         master=_worst([m.master for m in manifests]),
     )
+
+
+def _raised(manifests: Sequence[Manifest]) -> list[TaskException]:
+    """The exceptions of all runs' tasks, equal ones together."""
+    kinds: Counter[tuple[str, str]] = Counter()
+    for manifest in manifests:
+        for each in manifest.task_exceptions:
+            kinds[each.error, each.where] += each.count
+    return task_exceptions(kinds)
 
 
 def _dropped(manifests: Sequence[Manifest]) -> dict[str, dict[str, int]]:

@@ -125,7 +125,8 @@ def _section(section: Section) -> RenderableType:
 
 def _labelled(label: str, body: RenderableType) -> RenderableType:
     grid = RichTable.grid()
-    grid.add_column(width=_LABEL_WIDTH, style="bold", no_wrap=True)
+    # A label that fills its column would touch the text.
+    grid.add_column(width=max(_LABEL_WIDTH, cell_len(label) + 1), style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     grid.add_row(Text(label), body)
     return grid

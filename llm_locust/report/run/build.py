@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.summary import exit_code
 from llm_locust.metrics.summary_types.summary import Summary, as_json
+from llm_locust.metrics.verdict import Verdict, verdict
 from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.markdown import markdown
@@ -28,10 +28,14 @@ from llm_locust.store import (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run amounts to. ``exit_code`` is None where no gate was given: the caller's own stands."""
+    """A run's summary and the verdict on it, None as in :func:`~llm_locust.metrics.verdict.verdict`."""
 
     summary: Summary
-    exit_code: int | None
+    verdict: Verdict | None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.verdict is None else self.verdict.code
 
 
 def build_report(run: Path, question: Question = PLAIN, *, allow_incomplete: bool = False) -> Report:
@@ -52,7 +56,7 @@ def build_report(run: Path, question: Question = PLAIN, *, allow_incomplete: boo
     """
     found = analyse(Source.of(run), question)
     write_reports(run, found)
-    return Report(found.summary, exit_code(found.summary, found.manifest, allow_incomplete))
+    return Report(found.summary, verdict(found.summary, found.manifest, allow_incomplete))
 
 
 def write_reports(directory: Path, found: Analysis) -> None:

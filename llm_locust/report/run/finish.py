@@ -16,6 +16,7 @@ from shlex import quote
 import msgspec
 
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, compact_samples
+from llm_locust.metrics.verdict import Verdict
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report, build_report
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest, write_manifest
@@ -25,9 +26,9 @@ _NICENESS = 5
 
 
 class FinishAnswer(msgspec.Struct, frozen=True):
-    """The command's one line of JSON: the report's exit code, or why there is no report."""
+    """The command's one line of JSON: the verdict on the run, or why there is no report."""
 
-    exit_code: int | None
+    verdict: Verdict | None
     error: str | None
 
 
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _attempt(run: Path, allow_incomplete: bool) -> FinishAnswer:
     try:
-        return FinishAnswer(finish_run(run, allow_incomplete=allow_incomplete).exit_code, None)
+        return FinishAnswer(finish_run(run, allow_incomplete=allow_incomplete).verdict, None)
     except MemoryError:
         return FinishAnswer(None, f"memory has run out; {advice(run, out_of_memory=True)}")
     except (OSError, ValueError) as e:  # a full disk, a damaged file: a traceback would say no more

@@ -27,6 +27,9 @@ _ATTRIBUTE = "llm_locust_hush"
 #: Loggers that Locust gives handlers of their own.
 _LOGGERS = ("", "locust", "locust.stats_logger")
 
+#: Loggers of libraries that log a line for each request.
+_CHATTY = ("httpx", "httpx2")
+
 #: Most characters of a failed greenlet's description, which includes its arguments.
 _MOST_CONTEXT = 500
 
@@ -79,6 +82,9 @@ def attach_hush(environment: Environment) -> None:
     for name in _LOGGERS:
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(found)
+    for name in _CHATTY:
+        if logging.getLogger(name).level == logging.NOTSET and not logger.isEnabledFor(logging.DEBUG):
+            logging.getLogger(name).setLevel(logging.WARNING)
     vars(gevent.get_hub())["print_exception"] = found.log_greenlet
     handlers = environment.events.user_error._handlers
     handlers[:] = [_hushed(handler, found) for handler in handlers]
@@ -91,11 +97,18 @@ def hush(environment: Environment, secrets: Iterable[str]) -> None:
         found.add(secrets)
 
 
+def _name(kind: type[BaseException]) -> str:
+    """As in the last line of a traceback: with its module, unless it is built in."""
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _hushed(handler: Callable[..., Any], found: Hush) -> Callable[..., Any]:
     def handle(user_instance: Any, exception: BaseException, tb: Any, **more: Any) -> None:
         text = str(exception)
         shown = found.blank(text)
-        told = exception if shown == text else Exception(f"{type(exception).__name__}: {shown}")
-        handler(user_instance=user_instance, exception=told, tb=tb, **more)
+        # Locust's own table has the text only: with the type it is the last line of a traceback.
+        if shown != text or handler.__module__ == "locust.runners":
+            exception = Exception(f"{_name(type(exception))}: {shown}")
+        handler(user_instance=user_instance, exception=exception, tb=tb, **more)
 
     return handle

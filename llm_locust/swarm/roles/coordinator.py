@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection
 from typing import NoReturn
 
 import gevent
+from locust import log
 from locust.env import Environment
 
-from llm_locust.metrics.summary import EXIT_INCOMPLETE
-from llm_locust.metrics.summary_types.summary import as_json
+from llm_locust.core.exit_codes import EXIT_INCOMPLETE, EXIT_USAGE
+from llm_locust.metrics.summary_types.summary import Summary, as_json
+from llm_locust.metrics.verdict import Verdict
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.options.settings import UsageError
 from llm_locust.report.output import shown_json
@@ -18,7 +20,6 @@ from llm_locust.swarm.channel.dropped import Dropped
 from llm_locust.swarm.channel.messages import RateMessage
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.process.health import Health
-from llm_locust.swarm.process.leaving import EXIT_USAGE
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.preparation import RunPreparation
@@ -173,13 +174,15 @@ class RunCoordinator:
         """
         run = self.run
         if run is not None and run.stopped_ns is None:
+            if self.headless and self.ends_by_itself(run):
+                run.cut("the process was told to end (SIGTERM or Ctrl-C)")
             stop_load()
         elif run is not None:  # another greenlet is stopping it: a drain takes time
             wait_until(lambda: run.finishing, self.end_patience_s(run))
         self.finish()
         self._join_finishing()
         if self.environment.process_exit_code is None:
-            self.environment.process_exit_code = self._exit_code()
+            self.environment.process_exit_code = self.verdict().code
 
     def end_patience_s(self, run: ActiveRun) -> float:
         """Longest time from the end of a run until all its records are in."""
@@ -192,19 +195,44 @@ class RunCoordinator:
             return
         self._printed = run
         print_report(run.report.summary, run.path, sys.stdout)
+        if self.headless and (found := self.verdict()).code:
+            sys.stdout.write(f"\nExit code {found.code}: {found.reason}.\n")
         if run.settings.print_summary:
             sys.stdout.write(shown_json(as_json(run.report.summary)) + "\n")
         sys.stdout.flush()
 
-    def _exit_code(self) -> int | None:
-        """Exit code of the last requested run; None leaves it to Locust."""
-        if self._refused:
-            return EXIT_USAGE
-        if self.run is None:
-            return None
-        if self.run.report is None or self.run.uploaded is False:
-            return EXIT_INCOMPLETE
-        return self.run.report.exit_code
+    def verdict(self) -> Verdict:
+        """Verdict on the last requested run. Without a run that is usage, unless it was to come from the web
+        UI."""
+        run = self.run
+        if self._refused or (run is None and self.headless):
+            return Verdict(EXIT_USAGE, "no load was sent")
+        if run is None:
+            return Verdict(0)
+        if run.report is None:
+            return Verdict(EXIT_INCOMPLETE, "there is no report")
+        found = run.report.verdict or self._without_gates(run.report.summary)
+        if found.code == 0 and log.unhandled_greenlet_exception:
+            return Verdict(EXIT_INCOMPLETE, "a part of the load or of the harness failed: see the log")
+        if run.uploaded is False and found.code != EXIT_INCOMPLETE:
+            return Verdict(EXIT_INCOMPLETE, "the run was not copied to the destination of --upload")
+        return found
+
+    def _without_gates(self, summary: Summary) -> Verdict:
+        """Verdict on a run without gates: no request may fail, and ``--exit-code-on-error`` is its code."""
+        runner = self.environment.runner
+        assert runner is not None
+        failed = max(summary.requests.failed, sum(e.occurrences for e in runner.errors.values()))
+        if not failed:
+            return Verdict(0)
+        code = int(self._options.exit_code_on_error)
+        return Verdict(code, f"{failed} requests failed, and no --gate says how many may")
+
+    def ends_by_itself(self, run: ActiveRun) -> bool:
+        """Whether a run has an end of its own, so that an end before it cuts it short."""
+        load = run.settings.load
+        bounds = (self._options.run_time, load.num_requests, load.trace, self.environment.shape_class)
+        return any(bound is not None for bound in bounds)
 
     def _finish(self, run: ActiveRun) -> None:
         run.finish()

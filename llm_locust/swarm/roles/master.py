@@ -113,6 +113,9 @@ class MasterRole:
                     return
                 self._reported.bound_stats(msg.data)
             elif msg.type == "exception":
+                if not self._is_worker(client_id):
+                    self._runs.dropped.note(client_id, msg.type, STRANGER)
+                    return
                 self._reported.bound_exception(msg.data)
             self._handle(client_id, msg)
             if msg.type == "stats":
@@ -258,12 +261,11 @@ class MasterRole:
         if self._runner.worker_count or run.stop_reason:
             return
         missing = sum(client.state == STATE_MISSING for client in self._runner.clients.all)
-        run.cut_short = missing > 0
-        run.stop_reason = (
-            f"no worker was left: {missing} of {len(list(run.roster))} went silent at the end"
-            if missing
-            else "no worker was left: the last one quit"
-        )
+        if missing:
+            run.cut(f"no worker was left: {missing} of {len(list(run.roster))} went silent at the end")
+        else:
+            run.stop_reason = "no worker was left: the last one quit"
+            run.cut_short = self._runs.ends_by_itself(run)
         logger.error("the run ends early: %s", run.stop_reason)
 
     def _flush(self, run: ActiveRun, worker: str) -> None:

@@ -1,6 +1,7 @@
 """Steps from options to a run that may start: settings, checks before any load, the run and its directory."""
 
 import logging
+import os
 import secrets
 from collections.abc import Callable, Collection
 from datetime import datetime
@@ -11,6 +12,7 @@ from locust.env import Environment
 
 from llm_locust.deployment.profiler import ProfileError
 from llm_locust.deployment.readiness import Replicas
+from llm_locust.options.access import DEFAULT_KEY_ENV, take_default_key
 from llm_locust.options.deployment import patience_s
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import FRAMES_FILE, FrameLog
@@ -25,7 +27,7 @@ from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.run.canary import canaries_of
-from llm_locust.swarm.run.load_watch import check_load, check_shares, checked_trace
+from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
     CheckedServer,
@@ -85,7 +87,11 @@ class RunPreparation:
         """
         try:
             check_hosts(self._environment)
+            if take_default_key(self._options, os.environ):
+                logger.info("the API key is in %s; it goes to the host of the load only", DEFAULT_KEY_ENV)
             settings = self._settings()
+            if at_once:
+                self._check_amount(settings, self._options.num_users)
             checked_trace(settings.load)
             check_run_dir(settings)
             check_upload(settings)
@@ -125,6 +131,15 @@ class RunPreparation:
         check_load(settings, self._environment.user_classes)
         return settings
 
+    def _check_amount(self, settings: Settings, users: int | None) -> None:
+        options, shape = self._options, self._environment.shape_class
+        check_amount(
+            settings,
+            self._environment.user_classes,
+            users=users if shape is None else None,
+            run_time_s=options.run_time,
+        )
+
     def new_run(self, workers: Collection[str], expected: int) -> ActiveRun:
         """Create a run and its directory (raises UsageError, OSError); remove everything if that fails.
 
@@ -132,7 +147,9 @@ class RunPreparation:
             workers: names of the workers that are ready.
             expected: least number of workers.
         """
-        settings = self._settings()
+        settings, runner = self._settings(), self._environment.runner
+        assert runner is not None
+        self._check_amount(settings, runner.target_user_count)
         check_shares(settings.load, len(workers))
         trace = off_the_hub(checked_trace, settings.load)
         # In the web UI a run's time is running already, so that missing replicas are reported soon.
@@ -164,6 +181,7 @@ class RunPreparation:
             calls=self._calls(settings, replicas),
             live=store_of(self._environment),
             open_loop=open_loop_class(self._environment.user_classes, settings) is not None,
+            exceptions=runner.exceptions,  # replaced, not emptied, when the next run starts
         )
         run.begin()
         return run

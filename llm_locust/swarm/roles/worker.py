@@ -3,6 +3,7 @@
 import logging
 import os
 
+from locust import log
 from locust.env import Environment
 from locust.runners import STATE_INIT, WorkerRunner
 
@@ -247,6 +248,8 @@ class WorkerRole:
 
         Runs before Locust's own listener, while messages can still be sent and received.
         """
+        if self._environment.process_exit_code is None and not log.unhandled_greenlet_exception:
+            self._environment.process_exit_code = 0  # the verdict on a run is the master's
         session = self.session
         if session is None:
             return

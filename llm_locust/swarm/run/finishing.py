@@ -6,6 +6,7 @@ from signal import SIGKILL, strsignal
 import msgspec
 
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
+from llm_locust.metrics.verdict import Verdict
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
@@ -41,8 +42,8 @@ def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
         raise FinishError(
             f"the process that makes it cannot be started: {e.strerror or e}; {advice(run)}"
         ) from e
-    exit_code = _judge(code, said, run)
-    return Report(off_the_hub(_read_summary, run), exit_code)
+    found = _judge(code, said, run)
+    return Report(off_the_hub(_read_summary, run), found)
 
 
 def patience_s(run: Path) -> float:
@@ -59,8 +60,8 @@ def _read_summary(run: Path) -> Summary:
         raise FinishError(f"its {SUMMARY_FILE} was written but cannot be read: {e}") from e
 
 
-def _judge(code: int, said: bytes, run: Path) -> int | None:
-    """Exit code of the report (raises FinishError if there is no report)."""
+def _judge(code: int, said: bytes, run: Path) -> Verdict | None:
+    """Verdict on the run (raises FinishError if there is no report)."""
     try:
         answer = msgspec.json.decode(said, type=FinishAnswer)
     except ValueError:
@@ -68,7 +69,7 @@ def _judge(code: int, said: bytes, run: Path) -> int | None:
         raise FinishError(f"the process that makes it {_end(code)}; {what_to_do}") from None
     if answer.error is not None:
         raise FinishError(answer.error)
-    return answer.exit_code
+    return answer.verdict
 
 
 def _end(code: int) -> str:

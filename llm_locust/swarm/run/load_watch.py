@@ -34,9 +34,31 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
             f"{flag} needs a user class of OpenLoopUser or ScenarioUser (the locustfile has: {names}): "
             "see locustfiles/open_loop.py"
         )
+    replaying = next((cls.__name__ for cls in classes if getattr(cls, "needs_trace", False)), None)
+    if replaying is not None and settings.load.trace is None:
+        raise UsageError(f"{replaying} replays a trace, and none is given: add --arrival trace:FILE")
     if found and len(classes) > 1:
         names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
+
+
+def check_amount(
+    settings: Settings, user_classes: Iterable[type], *, users: object, run_time_s: object
+) -> None:
+    """Check that there will be a load, and that some of it is measured (raises UsageError).
+
+    Args:
+        users, run_time_s: Locust's; None is its default. An open loop with a rate of its own
+            ignores the number of users.
+    """
+    ignored = open_loop_class(list(user_classes), settings) is not None and not settings.load.users_are_rate
+    if isinstance(users, int) and users < 1 and not ignored:
+        raise UsageError(f"-u {users}: without users nothing is sent; give -u 1 or more")
+    if isinstance(run_time_s, int | float) and 0 < run_time_s <= settings.warmup_s:
+        raise UsageError(
+            f"--warmup: {settings.warmup_s:g} s is not shorter than the run, -t {run_time_s:g}s, so that "
+            "nothing would be measured; give a shorter --warmup or a longer -t"
+        )
 
 
 def checked_trace(load: LoadSettings) -> Trace | None:

@@ -1,13 +1,16 @@
 """Checks before any load: the host answers, the model exists, the run directory can be written."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from llm_locust.client.http.errors import ClientError
 from llm_locust.client.http.pool import Target, TargetError
+from llm_locust.client.http.target import endpoint_at_end
 from llm_locust.client.models import list_models
 from llm_locust.options.deployment import DNS, metrics_words
 from llm_locust.options.settings import Settings, UsageError
@@ -20,12 +23,14 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS, dialect_of
 from llm_locust.wire.headers import HeaderError, header_templates
 from llm_locust.wire.names import clean_name
-from llm_locust.wire.secrecy import blanked, blanked_name, public_url, url_secret
+from llm_locust.wire.secrecy import blanked, blanked_name, is_key_name, public_url, shown_variable, url_secret
 from llm_locust.workload.answers.validators import ValidatorError, checks_of
 
 if TYPE_CHECKING:
     from locust import User
     from locust.env import Environment
+
+logger = logging.getLogger(__name__)
 
 #: Time limit of all checks together, after which the server counts as unreachable.
 CHECK_TIMEOUT_S = 10.0
@@ -68,6 +73,12 @@ def check_hosts(environment: "Environment") -> None:
     """Check that no host contains a key: the web UI and Locust's reports show hosts (raises UsageError)."""
     named = {"-H": environment.host, **{f"{c.__name__}.host": c.host for c in environment.user_classes}}
     for where, host in named.items():
+        if host and (endpoint := endpoint_at_end(host)):
+            logger.info(
+                "%s: %r is the path of one endpoint and is left out; users add theirs to what is before it",
+                where,
+                endpoint,
+            )
         if host and (found := url_secret(host)):
             raise UsageError(
                 f"{where}: {public_url(host)!r} has {found} in it: leave user, query and fragment out of the "
@@ -151,25 +162,40 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
         raise UsageError(str(e)) from e
     except ClientError as e:
         reason = blanked(str(e), settings.secrets)
-        raise UsageError(f"host {host!r} cannot be reached: {reason}") from e
+        port = "" if _names_port(host) else f"; the URL names no port, so {target.port} was tried: add :PORT"
+        raise UsageError(f"host {host!r} cannot be reached: {reason}{port}") from e
     return CheckedServer(base, _choose(settings.model, models, host))
 
 
 def _list_models(target: Target, settings: Settings, own: Sequence[Dialect]) -> tuple[str, list[str] | None]:
     """Return the base under which ``/models`` answers, and the models; None if the server has no list."""
-    headers = request_headers(settings, *DIALECTS.values(), *own)
+    headers = request_headers(settings, *DIALECTS.values(), *own, target=target)
     pool = make_pool(target, settings)
     try:
         listing = list_models(pool, headers, CHECK_TIMEOUT_S)
     finally:
         pool.close()
     if listing.is_refused:
-        raise RefusedError(
-            f"{target.url} refuses access (HTTP {listing.answer.status}): "
-            "give a key by --api-key-env NAME or --header"
-        )
+        raise RefusedError(_refusal(target, listing.answer.status, settings))
     names = listing.names
     return listing.base, None if names is None else [blanked_name(name, settings.secrets) for name in names]
+
+
+def _refusal(target: Target, status: int, settings: Settings) -> str:
+    """What a server that refuses access was given, and what to do."""
+    if settings.api_key is not None:
+        variable = shown_variable(str(settings.text.get("api_key_env") or ""))
+        given = f"the key in {variable}"
+        advice = "is it a key of this server, and may it use the API?"
+    elif any(is_key_name(name) for name in settings.headers):
+        given, advice = "the key in --header", "is it a key of this server, and may it use the API?"
+    else:
+        given, advice = "requests without a key", "give one by --api-key-env NAME or --header-env"
+    return f"{target.url} refuses {given} (HTTP {status}): {advice}"
+
+
+def _names_port(host: str) -> bool:
+    return urlsplit(host if "://" in host else f"http://{host}").port is not None
 
 
 def _choose(asked: str | None, models: list[str] | None, host: str) -> str:

@@ -171,7 +171,7 @@ class _Probe:
             _RefusedError: access is refused.
         """
         target, model = self._found(url)
-        path = target.base + self._endpoint.path_to(model, stream=False)
+        path = target.path(self._endpoint.path_to(model, stream=False))
         answer = self._ask(target, "POST", path, _one_token_body(self._settings, self._endpoint, model))
         if answer.status != 200:
             raise ValueError(f"a request of one token was answered by {answer.status}")

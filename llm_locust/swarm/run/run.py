@@ -2,11 +2,13 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import gevent
 import msgspec
@@ -34,6 +36,7 @@ from llm_locust.swarm.run.finishing import finish_elsewhere
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.scraping import Scraping
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
+from llm_locust.swarm.run.task_exceptions import raised_in_tasks
 from llm_locust.swarm.run.upkeep import upload_elsewhere
 from llm_locust.swarm.stages.of_profile import stages_of, steps_of
 from llm_locust.wire.secrecy import blanked
@@ -67,6 +70,7 @@ class ActiveRun:
     open_loop: bool = False
     stopped_ns: int | None = None
     drained_ns: int | None = None
+    exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of tasks, Locust's table
     stop_reason: str = ""  # the rule or fault that ended the load
     cut_short: bool = False  # it was a fault
     ended_ns: int | None = None
@@ -108,6 +112,11 @@ class ActiveRun:
         """Note the end of the load: no request starts any more. The measured window ends here."""
         if self.stopped_ns is None:
             self.stopped_ns = self.clock.now_ns()
+
+    def cut(self, reason: str) -> None:
+        """Note that something other than its settings ends the load; the first reason counts."""
+        if not self.stop_reason:
+            self.stop_reason, self.cut_short = reason, True
 
     def drained(self) -> None:
         """Note the end of the drain: no request is in flight any more, or none is waited for."""
@@ -154,6 +163,7 @@ class ActiveRun:
             open_loop=self.open_loop,
             stop_reason=self.stop_reason,
             cut_short=self.cut_short,
+            task_exceptions=raised_in_tasks(self.exceptions),
             require_valid=self.settings.require_valid,
             options={k: v for k, v in self.settings.text.items() if v not in (None, [], "")},
             workers_expected=self.workers_expected,

@@ -8,9 +8,10 @@ from llm_locust.options.settings import Settings
 from llm_locust.wire.dialects.dialect import Dialect
 
 
-def request_headers(settings: Settings, *dialects: Dialect) -> dict[str, str]:
-    """Headers of every request: the API key as a bearer token, those of the dialects, the user's own."""
-    return access_headers(settings.api_key, settings.headers, dialects)
+def request_headers(settings: Settings, *dialects: Dialect, target: Target | None = None) -> dict[str, str]:
+    """Headers of every request: the API key, those of the dialects and of the target, the user's own."""
+    versioned = target is not None and bool(target.query)
+    return access_headers(settings.api_key, settings.headers, dialects, versioned=versioned)
 
 
 def make_pool(target: Target, settings: Settings) -> Pool:

@@ -31,6 +31,8 @@ class OpenLoopUser(PromptUser):
     """
 
     abstract = True
+    #: Whether a run without ``--arrival trace:FILE`` is refused.
+    needs_trace = False
 
     @classmethod
     def follows_schedule(cls, settings: Settings) -> bool:

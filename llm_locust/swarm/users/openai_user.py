@@ -2,6 +2,7 @@
 
 import gc
 import time
+from urllib.parse import parse_qsl
 from weakref import WeakSet
 
 import httpx2
@@ -10,6 +11,7 @@ from openai import OpenAI
 
 from llm_locust.client.openai_sdk import MeasuredTransport, RequestFields
 from llm_locust.client.stream import Call
+from llm_locust.swarm.users.connections import request_headers
 from llm_locust.swarm.users.users import LlmUser
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import header_templates
@@ -61,9 +63,11 @@ class OpenAIUser(LlmUser):
         session = self.session
         if self._client is None:
             transport = MeasuredTransport(session.client, self._new_call, session.client.heads)
-            own = header_templates(session.settings.headers).values()
+            target = session.client.pool.target
+            own = header_templates(request_headers(session.settings, target=target)).values()
             self._client = OpenAI(
-                base_url=session.client.pool.target.url,
+                base_url=target.url,
+                default_query=dict(parse_qsl(target.query.removeprefix("?"))),
                 api_key=session.settings.api_key or _NO_KEY,
                 default_headers={h.name: h.texts[0] for h in own if h.fixed},
                 max_retries=0,

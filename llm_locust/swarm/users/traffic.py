@@ -115,7 +115,9 @@ class TrafficTable:
         own = dict(kind.headers)
         self._client.secrets += secret_texts(own)
         hush(self._environment, self._client.secrets)
-        return self._client.make_heads({**request_headers(self._settings, kind.endpoint), **own})
+        return self._client.make_heads(
+            {**request_headers(self._settings, kind.endpoint, target=self._client.pool.target), **own}
+        )
 
     def judge(
         self,

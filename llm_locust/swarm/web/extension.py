@@ -1,6 +1,8 @@
 """Extensions of Locust's web UI and of monitoring for a load test of a model."""
 
+import errno
 import logging
+import socket
 from pathlib import Path
 
 import psutil
@@ -45,6 +47,7 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
     reports = Reports()
     environment.events.test_start.add_listener(lambda **_: _note(environment, reports))
     if environment.web_ui is not None:
+        _check_port(environment.web_ui)
         Pages(environment.web_ui, store, reports, drift)
         _protect(environment, environment.web_ui)
     port = getattr(options, "metrics_port", None)
@@ -61,6 +64,21 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
             lambda: summarise_forever(interval_s, lambda: _running(environment, store), upload),
             "the rolling summary",
         )
+
+
+def _check_port(web_ui: WebUI) -> None:
+    """End the process with one line if the web UI cannot listen on its port, which Locust would try later."""
+    host = web_ui.host or "0.0.0.0"
+    try:
+        family, *_, address = socket.getaddrinfo(host, web_ui.port, 0, socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as e:
+        busy = e.errno == errno.EADDRINUSE
+        why = "is in use by another process" if busy else f"cannot be used: {e.strerror or e}"
+        leave(UsageError(f"--web-port: {host}:{web_ui.port} {why}; give another --web-port, or --headless"))
 
 
 def _protect(environment: Environment, web_ui: WebUI) -> None:

@@ -244,7 +244,7 @@ def _check_parses(action: argparse.Action, flag: str, value: str) -> None:
     try:
         parsed = action.type(value) if callable(action.type) else value
     except (argparse.ArgumentTypeError, TypeError, ValueError) as e:
-        raise FormError(f"{flag}: {short(clean(e).replace('%%', '%'), 400)}") from e
+        raise FormError(f"{flag}: {short(clean(e), 400)}") from e
     if action.choices is not None and parsed not in action.choices:
         raise FormError(f"{flag}: {_shown(value)} is not one of {', '.join(map(str, action.choices))}")
 

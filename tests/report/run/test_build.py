@@ -61,7 +61,7 @@ def test_other_limits_judge_the_same_records_anew(tmp_path: Path) -> None:
 def test_an_empty_text_takes_a_limit_away(tmp_path: Path) -> None:
     report = build_report(write_run(tmp_path, gates="rps>1000"), Question(slo="", gates=""))
     assert report.summary.goodput.slo == {}
-    assert report.exit_code is None
+    assert report.verdict is None
 
 
 def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_steady_window_can_be_judged_instead(tmp_path: Path) -> None:
 
 def test_the_exit_code_says_what_is_wrong(tmp_path: Path) -> None:
     blind = records(kernel_stamps=False, client_lag_ns=30_000_000)
-    assert build_report(write_run(tmp_path / "none")).exit_code is None
+    assert build_report(write_run(tmp_path / "none")).verdict is None
     assert build_report(write_run(tmp_path / "held", gates="rps>1")).exit_code == 0
     assert build_report(write_run(tmp_path / "broken", gates="rps>99")).exit_code == 1
     assert build_report(write_run(tmp_path / "invalid", blind, require_valid=True)).exit_code == 3
@@ -84,7 +84,7 @@ def test_the_exit_code_says_what_is_wrong(tmp_path: Path) -> None:
 
 def test_a_run_without_a_request_has_its_reports(tmp_path: Path) -> None:
     report = build_report(write_run(tmp_path, [], gates="requests>0"))
-    assert report.exit_code == 1
+    assert report.exit_code == 3
     assert report.summary.latency_ms["ttft"].known.p50 is None
 
 

@@ -1,15 +1,16 @@
 """A run directory with batches becomes one with its reports: called, and as a command."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from finish_cases import write_frames
 from report_cases import manifest, write_run
 
+from llm_locust.metrics.verdict import Verdict
 from llm_locust.report.run.build import build_report
 from llm_locust.report.run.finish import FinishAnswer, finish_run
 from llm_locust.store import (
@@ -37,7 +38,7 @@ def command(*words: str | Path, cwd: Path) -> "subprocess.CompletedProcess[str]"
 def answer(done: "subprocess.CompletedProcess[str]") -> FinishAnswer:
     """What the command said, which is one line of JSON and nothing else."""
     (line,) = done.stdout.splitlines()
-    return FinishAnswer(**json.loads(line))
+    return msgspec.json.decode(line, type=FinishAnswer)
 
 
 def test_a_run_of_frames_gets_its_requests_and_the_reports_of_them(tmp_path: Path) -> None:
@@ -84,10 +85,12 @@ def test_the_command_says_the_exit_code_of_the_report(tmp_path: Path) -> None:
     write_frames(tmp_path / "-run", gates="rps>1", workers_expected=2)
     done = command("--", "-run", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert answer(done) == FinishAnswer(exit_code=4, error=None)
+    said = answer(done).verdict
+    assert said is not None
+    assert (said.code, said.reason) == (4, "records are missing; --allow-incomplete accepts that")
     assert (tmp_path / "-run" / SUMMARY_FILE).exists()
     whole = command("--allow-incomplete", "--", "-run", cwd=tmp_path)
-    assert answer(whole) == FinishAnswer(exit_code=0, error=None)
+    assert answer(whole) == FinishAnswer(Verdict(0), error=None)
 
 
 def test_the_command_says_what_is_wrong_in_one_line_and_without_a_traceback(tmp_path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Verdict on a run: the rules by which its result becomes the exit code."""
+
+from dataclasses import dataclass
+
+from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
+from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.summary_types.completeness import Completeness
+from llm_locust.metrics.summary_types.summary import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An exit code and, unless it is 0, the reason in one sentence without a full stop."""
+
+    code: int
+    reason: str = ""
+
+
+def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False) -> Verdict | None:
+    """The verdict on a run or on a report, by the first rule that applies; None if only failed requests are
+    left to judge and no gate was given.
+
+    4: records are missing or the run was cut short (unless ``allow_incomplete``). 3: the measurement is
+    invalid. 1: a gate broke. 3: all gates held, and no request succeeded. A gate on a part of the records,
+    or on numbers that are the client's own, says nothing about the server: therefore 4 and 3 come before 1.
+    """
+    part = summary.completeness
+    if (not part.complete or part.cut_short) and not allow_incomplete:
+        return Verdict(EXIT_INCOMPLETE, _gap(summary, part))
+    if reason := _invalid(summary, manifest):
+        return Verdict(EXIT_INVALID, reason)
+    broken = sum(not gate.passed for gate in summary.gates)
+    if broken:
+        return Verdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
+    if not summary.gates and (summary.requests.failed or summary.analysis is not None):
+        return None
+    if not summary.requests.ok and summary.analysis is None:
+        return Verdict(EXIT_INVALID, f"none of the {summary.requests.scheduled} requests succeeded")
+    return Verdict(0) if summary.gates else None
+
+
+def _gap(summary: Summary, part: Completeness) -> str:
+    if not part.complete:
+        return "records are missing; --allow-incomplete accepts that"
+    return f"the run was cut short: {summary.run.stop_reason or 'a fault'}; --allow-incomplete accepts that"
+
+
+def _invalid(summary: Summary, manifest: Manifest) -> str:
+    """Why the measurement is invalid; empty if it is not."""
+    if summary.analysis is None and not summary.requests.scheduled:
+        return "no request is in the measured window: nothing was measured"
+    if raised := sum(each.count for each in manifest.task_exceptions):
+        times = "an exception" if raised == 1 else f"{raised} exceptions"
+        return f"the locustfile raised {times} in its tasks: the load was not the one that it describes"
+    if manifest.require_valid and summary.client.verdict == "invalid":
+        return "the client is invalid, and --require-valid was given"
+    return ""

@@ -1,0 +1,21 @@
+"""``python -m llm_locust.swarm.main ARGS``: Locust's command, with this package's options and exit codes.
+
+Unlike ``locust`` itself, it exits with 2 also if the locustfile is missing, or raises before it imports this
+package: here the package is loaded first.
+"""
+
+import sys
+
+import locust.main
+
+from llm_locust.swarm import plugin  # noqa: F401 - gives Locust the options, roles and exit codes
+
+
+def main() -> None:
+    """Run Locust with the process's arguments (raises SystemExit with its exit code)."""
+    sys.argv[0] = "locust"
+    locust.main.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The verdict on a run: which exit code its result asks for, and the bad runs that must not get 0."""
+
+from typing import Any
+
+import pytest
+from metrics_cases import batch, failed, manifest, request
+
+from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.task_exceptions import TaskException
+from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.metrics.verdict import Verdict, verdict
+
+
+def judged(records: list[RequestRecord], run: Manifest, **options: Any) -> Verdict | None:
+    return verdict(typed(summarise(batch(*records), run)), run, **options)
+
+
+def code(records: list[RequestRecord], run: Manifest, **options: Any) -> int | None:
+    found = judged(records, run, **options)
+    return None if found is None else found.code
+
+
+def worker(announced: int, received: int) -> list[WorkerFacts]:
+    return [WorkerFacts(id="w1", index=0, announced=announced, received=received)]
+
+
+WHOLE: dict[str, Any] = {"workers": worker(1, 1)}
+MISSING: dict[str, Any] = {"workers": worker(9, 1)}
+RAISING: dict[str, Any] = {"task_exceptions": [TaskException(error="KeyError: 'x'", count=3)]}
+INVALID = request(kernel_stamps=False, client_lag_ns=10**9)
+
+
+@pytest.mark.parametrize(
+    ("record", "fields", "expected"),
+    [
+        (request(), WHOLE, None),
+        (request(), {**WHOLE, "gates": "rps>0"}, 0),
+        (request(), {**WHOLE, "gates": "rps>0 rps>99"}, 1),
+        (request(), MISSING, 4),
+        (request(), {**MISSING, "gates": "rps>99"}, 4),
+        (request(), {**MISSING, **RAISING}, 4),
+        (request(), {**WHOLE, "cut_short": True, "stop_reason": "no worker was left", "gates": "rps>0"}, 4),
+        (INVALID, WHOLE, None),
+        (INVALID, {**WHOLE, "require_valid": True}, 3),
+        (INVALID, {**WHOLE, "require_valid": True, "gates": "rps>99"}, 3),
+        (INVALID, {**MISSING, "require_valid": True}, 4),
+        (request(), {**WHOLE, **RAISING, "gates": "rps>99"}, 3),
+    ],
+)
+def test_missing_comes_before_invalid_and_invalid_before_a_broken_gate(
+    record: RequestRecord, fields: dict[str, Any], expected: int | None
+) -> None:
+    assert code([record], manifest(**fields)) == expected
+
+
+def test_missing_records_can_be_allowed() -> None:
+    assert code([request()], manifest(**MISSING, gates="rps>0"), allow_incomplete=True) == 0
+
+
+#: Every one ran to its end with all its records, and with gates that a missing figure might pass.
+BAD_RUNS: dict[str, tuple[list[RequestRecord], dict[str, Any]]] = {
+    "nothing was sent": ([], {}),
+    "the warm-up swallowed all": ([request(1.0), request(2.0)], {"warmup_s": 9.0}),
+    "only first tries of requests sent again": ([request(outcome=Outcome.RESENT)], {}),
+    "a hung server": ([request(k, (), ended=10.0, outcome=Outcome.CANCELLED) for k in range(3)], {}),
+    "every request failed": ([failed(k) for k in range(3)], {}),
+    "every task raised, and sent nothing": ([], RAISING),
+    "every task raised, after its request": ([request(k) for k in range(3)], RAISING),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD_RUNS))
+def test_a_run_that_measured_nothing_or_another_load_is_invalid_whatever_gates_say(name: str) -> None:
+    records, fields = BAD_RUNS[name]
+    for gates in ("", "error_rate<=100%"):
+        found = judged(records, manifest(**fields, gates=gates))
+        if name == "every request failed" and not gates:
+            assert found is None  # for the caller: without gates a failed request is a broken one
+        else:
+            assert found is not None
+            broken = found.code == 1 and "gates failed" in found.reason
+            assert broken or found.code == 3, gates
+
+
+def test_the_reason_says_what_happened_in_one_sentence() -> None:
+    raising = judged([request()], manifest(**WHOLE, **RAISING))
+    cut = judged([request()], manifest(**WHOLE, cut_short=True, stop_reason="no worker was left"))
+    nothing = judged([], manifest())
+    assert raising is not None
+    assert cut is not None
+    assert nothing is not None
+    assert raising.reason.startswith("the locustfile raised 3 exceptions in its tasks")
+    assert cut.reason.startswith("the run was cut short: no worker was left")
+    assert nothing.reason == "no request is in the measured window: nothing was measured"
