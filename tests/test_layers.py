@@ -47,8 +47,8 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "report": ("inputs", "sections", "render", "html", "run", "formats", "compare"),
     "sim": ("engine", "answers", "faults", "settings", "gateway"),
     "swarm": (
-        *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "users"),
-        *("live", "stages", "run", "web", "roles"),
+        *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "stages", "users"),
+        *("live", "run", "web", "roles"),
     ),
 }
 

@@ -21,6 +21,9 @@ DEFAULT_TIME_S = 60
 DEFAULT_WARMUP_S = 5.0
 DEFAULT_PRESET = "chat"
 
+#: Users that a sweep spawns a second; all of them join before the warm-up.
+SWEEP_SPAWN_RATE = 100
+
 #: The warm-up takes at most this share of the run, where nobody says how long it is.
 MOST_WARMUP = 0.25
 
@@ -33,7 +36,7 @@ _LOCUST_VARIABLES = {
 }
 
 #: Options that end a run, or that make it last as long as what it sends.
-_ENDS = ("run_time", "num_requests")
+_ENDS = ("run_time", "num_requests", "sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,11 @@ def _users(users: int | None, known: Mapping[str, Any]) -> Iterator[str]:
         yield f"--users={users}"
     elif "num_users" in known:
         users = _whole(known["num_users"])
-    elif not _is_open_loop(known):
+    elif not _sets_its_load(known):
         users = DEFAULT_USERS
         yield f"--users={users}"
-    if users is not None and "spawn_rate" not in known:
-        yield f"--spawn-rate={users}"
+    if "spawn_rate" not in known and (users is not None or "sweep" in known):
+        yield f"--spawn-rate={SWEEP_SPAWN_RATE if users is None else users}"
 
 
 def _whole(value: Any) -> int | None:
@@ -118,8 +121,15 @@ def _whole(value: Any) -> int | None:
     return int(value) if str(value).isdecimal() and int(value) else None
 
 
+def _sets_its_load(known: Mapping[str, Any]) -> bool:
+    """Whether something else than a number of users says how much load there is."""
+    return any(name in known for name in ("request_rate", "arrival", "sweep"))
+
+
 def _is_open_loop(known: Mapping[str, Any]) -> bool:
-    return "request_rate" in known or "arrival" in known
+    return any(name in known for name in ("request_rate", "arrival")) or (
+        str(known.get("sweep", "")).strip().startswith("rate")
+    )
 
 
 def _is_trace(known: Mapping[str, Any]) -> bool:

@@ -37,6 +37,12 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
             splits=True,
             hint="options of Locust itself go after --; see --help",
         ),
+        "sweep": Command(
+            "llm_locust.cli.sweep",
+            "measure several loads in one run",
+            splits=True,
+            hint="; options of Locust itself go after --; see --help",
+        ),
         "doctor": Command("llm_locust.cli.doctor", "check this machine and a server before a run"),
         "report": Command("llm_locust.cli.report", "compute the report of a run again, with other limits"),
         "compare": Command("llm_locust.cli.compare", "show what changed between runs, beyond noise"),

@@ -169,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
     """The program and its arguments; starts the simulator if it is asked for."""
-    said = said_elsewhere(environ, _scenario(args, environ))
+    said = said_elsewhere(environ, scenario_given(args, environ))
     if args.sim:
         if args.url is not None:
             raise ValueError(f"both {args.url!r} and --sim: give one of the two")
@@ -186,7 +186,7 @@ def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
     return [sys.executable, "-P", "-m", "llm_locust.swarm.main", *locust_arguments(args, said)]
 
 
-def _scenario(args: argparse.Namespace, environ: Mapping[str, str]) -> Scenario | None:
+def scenario_given(args: argparse.Namespace, environ: Mapping[str, str]) -> Scenario | None:
     row = OPTION["scenario"]
     path = getattr(args, row.name, None) or environ.get(row.variable)
     return load_scenario(path, GRAMMAR) if path else None

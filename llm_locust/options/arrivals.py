@@ -11,7 +11,15 @@ from llm_locust.options.option import Option, Values
 from llm_locust.options.stop_rules import StopRule, parse_stop_rules
 from llm_locust.options.types import parse_count
 from llm_locust.scenario import forms
-from llm_locust.workload.arrivals import Process, Profile, TraceFile, parse_arrival, parse_rate
+from llm_locust.workload.arrivals import (
+    Process,
+    Profile,
+    Sweep,
+    TraceFile,
+    parse_arrival,
+    parse_rate,
+    parse_sweep,
+)
 from llm_locust.workload.traces import Trace, open_trace
 
 #: Of an open loop that is told a rate and nothing else.
@@ -36,6 +44,7 @@ class LoadSettings:
             these, not their turns.
         class_rates: the rate of each class of a scenario, where they have rates of their own.
         backs_off: a user of a closed loop waits after a failed request.
+        sweep: loads that are applied one after the other, each for ``stage_s`` of measured time.
     """
 
     arrival: Process | TraceFile | None = None
@@ -47,6 +56,8 @@ class LoadSettings:
     stop_rules: tuple[StopRule, ...] = ()
     class_rates: Mapping[str, Profile] = field(default_factory=dict)
     backs_off: bool = True
+    sweep: Sweep | None = None
+    stage_s: float = 60.0
 
     @property
     def open_loop_option(self) -> str | None:
@@ -56,6 +67,7 @@ class LoadSettings:
             "--request-rate": self.rate,
             "--max-in-flight": self.max_in_flight,
             "a class's rate": self.class_rates or None,
+            "--sweep rate": self.sweep if self.sweep is not None and self.sweep.kind == "rate" else None,
         }
         return next((flag for flag, value in given.items() if value is not None), None)
 
@@ -66,7 +78,7 @@ class LoadSettings:
     @property
     def users_are_rate(self) -> bool:
         """Of an open loop: the number of users is the rate, because nothing else says it."""
-        return self.rate is None and self.trace is None and not self.class_rates
+        return self.rate is None and self.trace is None and not self.class_rates and self.sweep is None
 
     def open_trace(self, scale: float | None = None) -> Trace:
         """The trace, checked as far as its first request; stretched to the asked rate, which reads it once.
@@ -113,6 +125,14 @@ def parse_scale(text: str) -> float:
     return scale
 
 
+def parse_stage_time(text: str) -> float:
+    """A duration above 0 (raises ValueError)."""
+    seconds = parse_time(text)
+    if seconds <= 0:
+        raise ValueError(f"{text!r}: a stage must be measured for longer than 0 s")
+    return seconds
+
+
 LOAD = (
     Option(
         "--arrival",
@@ -146,6 +166,23 @@ LOAD = (
         parse_count,
         "N",
         form=forms.WHOLE,
+        ui=True,
+    ),
+    Option(
+        "--sweep",
+        "measure several loads one after the other in one run: users=1,2,4,8, rate=2,4,8, "
+        "rate=linear:1..10,10 or users=geometric:1..256,9; --warmup is left out of each, and requests in "
+        "flight end (--drain) before the next",
+        parse_sweep,
+        "LOADS",
+        ui=True,
+    ),
+    Option(
+        "--stage-time",
+        "how long each load of --sweep is measured (default 60s)",
+        parse_stage_time,
+        "TIME",
+        default="60s",
         ui=True,
     ),
     Option(
@@ -191,9 +228,29 @@ def parse_load(
         stop_rules=given["stop_when"] or (),
         backs_off=given["backoff"] != "off",
         class_rates={name: parse_rate(rate) for name, rate in class_rates.items()},
+        sweep=given["sweep"],
+        stage_s=given["stage_time"],
     )
     _check_trace(load)
+    _check_sweep(load)
     return load
+
+
+def _check_sweep(load: LoadSettings) -> None:
+    """Refuse what would set the load besides a sweep, or end it before its last stage."""
+    others = {
+        "--request-rate": load.rate,
+        "--arrival trace": load.trace,
+        "a class's rate": load.class_rates or None,
+        "--num-requests": load.num_requests,
+    }
+    for flag, value in others.items():
+        if load.sweep is not None and value is not None:
+            raise ValueError(f"--sweep beside {flag}: a sweep sets each load and its end; leave {flag} out")
+    if load.sweep is not None and load.sweep.kind == "users":
+        given = load.open_loop_option
+        if given is not None:
+            raise ValueError(f"{given} is of an open loop, and --sweep users is a closed one; use rate=")
 
 
 def _check_trace(load: LoadSettings) -> None:

@@ -102,6 +102,15 @@ def test_a_warm_up_that_nobody_set_leaves_most_of_a_short_run(words: tuple[str, 
     assert made(URL, *words)["--warmup"] == warmup
 
 
+@pytest.mark.parametrize(("sweep", "locustfile"), [("users=1,2", "chat.py"), ("rate=1,2", "open_loop.py")])
+def test_a_sweep_sets_its_loads_and_its_end_itself(sweep: str, locustfile: str) -> None:
+    words = made(URL, f"--sweep={sweep}")
+    assert words["--sweep"] == sweep
+    assert words["--locustfile"].endswith(locustfile)
+    assert words["--spawn-rate"] == "100"
+    assert not words.keys() & {"--users", "--run-time"}
+
+
 def test_a_count_of_requests_has_no_warm_up_that_nobody_set() -> None:
     assert "--warmup" not in made(URL, "--num-requests=20")
     assert made(URL, "--num-requests=20", "--warmup=1s")["--warmup"] == "1s"

@@ -23,6 +23,8 @@ TEXTS = {
     "unique_head": ("off", "none"),
     "calibrate": ("on", "yes"),
     "body": ('{"temperature": 0}', "[1]"),
+    "sweep": ("users=1,2", "users=0"),
+    "stage_time": ("30s", "0s"),
     "slo": ("ttft=1s", "ttft=fast"),
     "slo_from": ("sent", "begun"),
     "gate": ("goodput>=95%", "goodput"),

@@ -6,7 +6,7 @@ differences work together. :data:`PROTOCOL` counts the incompatible changes.
 """
 
 from importlib.metadata import version
-from typing import Annotated, Any, Generic, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, Protocol, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,8 @@ REFUSED = "llm_refused"  # worker to master: this worker cannot take part in the
 OVER = "llm_over"  # master to worker: the run has ended, its batches are no longer accepted
 SPENT = "llm_spent"  # worker to master: its share of the run's requests is sent, and all of them have ended
 RATE = "llm_rate"  # master to worker: an open loop's rate changes
+STAGE = "llm_stage"  # master to worker: a stage's load begins or ends
+STAGED = "llm_staged"  # worker to master: the stage's load has begun here, or its drain has ended
 PING = "llm_ping"  # worker to master: request for the run's time
 PONG = "llm_pong"  # master to worker: the run's time
 LIVE = "llm_live"  # worker to master: its last live counts of a run; a key in Locust's report before that
@@ -154,6 +156,37 @@ class RateMessage(msgspec.Struct, frozen=True, kw_only=True):
     run: Name
     at_ns: Nanoseconds  # on the run's clock
     rate: Annotated[float, Meta(ge=0, le=1e9)]  # requests per second, of all workers together
+
+
+class StageMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A step of a stage, which takes effect at ``at_ns`` on the run's clock.
+
+    ``load`` begins it, at ``rate`` in an open loop. Requests due before ``measured_ns`` belong to its
+    warm-up; None: not known yet. ``drain`` ends its load: what is in flight ``drain_s`` later is cut.
+    """
+
+    run: Name
+    stage: Count
+    step: Literal["load", "drain"]
+    at_ns: Nanoseconds
+    measured_ns: Nanoseconds | None = None
+    rate: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    drain_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+
+
+class StagedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to a step of a stage, once it is done.
+
+    After ``drain`` nothing of the stage is in flight: ``cut`` requests were cut, ``unsent`` were due and not
+    started. ``loaded``: this worker had begun the stage's load.
+    """
+
+    run: Name
+    stage: Count
+    step: Literal["load", "drain"]
+    loaded: bool = True
+    cut: Count = 0
+    unsent: Count = 0
 
 
 class LiveMessage(msgspec.Struct, frozen=True, kw_only=True):

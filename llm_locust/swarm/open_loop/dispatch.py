@@ -116,10 +116,8 @@ class Dispatcher(Generic[T, P]):
 
     @property
     def unsent(self) -> list[T]:
-        """Arrivals that were due when the load ended, or are due now, and were not started.
-
-        A turn of a conversation or trace that waits for an earlier one is not due.
-        """
+        """Arrivals that were due when the load ended, or are due now, and were not started, without turns
+        that wait for an earlier one."""
         slots = [*self._missed, *self._waiting]
         if self._stopped_s is not None:
             slots += [s for heap in (self._ready, self._coming) for s in heap if s.due_s <= self._stopped_s]
@@ -132,6 +130,17 @@ class Dispatcher(Generic[T, P]):
             return self._longest_wait_s
         until_s = self._now_s() if self._stopped_s is None else self._stopped_s
         return max(self._longest_wait_s, until_s - self._waiting[0].due_s)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight, waits, or is due soon."""
+        return not (self.in_flight or self._waiting or self._ready or self._coming)
+
+    def give_up_waiting(self) -> int:
+        """Count the requests that are held back now as unsent; return their number."""
+        given_up, self._waiting = self._waiting, deque()
+        self._missed += given_up
+        return len(given_up)
 
     @property
     def spent(self) -> bool:

@@ -143,6 +143,15 @@ class OpenLoad:
             if self._dispatcher is not None:
                 self._dispatcher.wake()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight, nothing waits and nothing is due."""
+        return self._dispatcher is None or self._dispatcher.idle
+
+    def give_up_waiting(self) -> int:
+        """Give up the requests that are held back now; they count as unsent. Return their number."""
+        return 0 if self._dispatcher is None else self._dispatcher.give_up_waiting()
+
     def stop(self) -> None:
         """Start no more requests."""
         if self._stopped_s is None:

@@ -17,14 +17,15 @@ from llm_locust.options.settings import UsageError
 from llm_locust.report.output import shown_json
 from llm_locust.report.render.console import print_report
 from llm_locust.swarm.channel.dropped import Dropped
-from llm_locust.swarm.channel.messages import RateMessage
+from llm_locust.swarm.channel.messages import StagedMessage
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.preparation import RunPreparation
-from llm_locust.swarm.run.load_watch import LoadWatch, describe
+from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.sweeping import Sweeping
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class RunCoordinator:
 
     Args:
         acknowledge: called with (run, worker, seq) when a batch is in the run's file.
-        tell_rate: called with a change of an open loop's rate, for all workers.
+        tell: sends a change of the load to workers.
         look: called before a run's counts are read, if they are not sent to this process.
         present: whether a worker is connected.
         on_clock_step: called when this machine's clock was stepped.
@@ -48,7 +49,7 @@ class RunCoordinator:
         self,
         environment: Environment,
         acknowledge: Callable[[str, str, int], None],
-        tell_rate: Callable[[RateMessage], None],
+        tell: Tell,
         look: Callable[[ActiveRun], None] = lambda _: None,
         present: Callable[[str], bool] = lambda _: True,
         on_clock_step: Callable[[], None] = lambda: None,
@@ -60,7 +61,8 @@ class RunCoordinator:
         self.dropped = Dropped() if dropped is None else dropped
         self._preparation = RunPreparation(environment, self.clock, self.health, self.dropped, acknowledge)
         self.run: ActiveRun | None = None
-        self._tell_rate = tell_rate
+        self._tell = tell
+        self._sweep: Sweeping | None = None
         self._look = look
         self._present = present
         self._refused = False  # the last requested run could not be started
@@ -117,10 +119,19 @@ class RunCoordinator:
             run,
             look=self._look,
             present=self._present,
-            tell=self._tell_rate,
+            tell=self._tell,
             end=self._end_load,
         )
         spawn_loop(watch.watch, "the watch on the load")
+        self._sweep = None
+        if run.settings.load.sweep is not None:
+            self._sweep = Sweeping(runner, run, present=self._present, tell=self._tell, end=self._end_load)
+            gevent.spawn(self._sweep.drive)
+
+    def staged(self, worker: str, message: StagedMessage) -> None:
+        """Note a worker's confirmation of a step of a stage."""
+        if self._sweep is not None:
+            self._sweep.confirmed(worker, message)
 
     def _end_load(self) -> None:
         """Stop the load; without a web UI the process ends. In its own greenlet: stopping takes time."""

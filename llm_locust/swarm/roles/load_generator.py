@@ -12,12 +12,19 @@ from llm_locust.client.http.pool import TargetError
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.options.settings import Settings, UsageError, parse_settings
-from llm_locust.swarm.channel.messages import CountsMessage, RateMessage, RunInfo
+from llm_locust.swarm.channel.messages import (
+    CountsMessage,
+    RateMessage,
+    RunInfo,
+    StagedMessage,
+    StageMessage,
+)
 from llm_locust.swarm.delivery.recorder import Deliver, Offset
 from llm_locust.swarm.open_loop.load import OpenLoad, open_loop_class
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import every
 from llm_locust.swarm.process.tuning import keep_collections_short
+from llm_locust.swarm.roles.stage_follower import StageFollower
 from llm_locust.swarm.run.descriptors import ensure_descriptors
 from llm_locust.swarm.users.session import LoadSession, WorkerPlace
 
@@ -45,6 +52,9 @@ class GeneratorHost(Protocol):
     def clock_facts(self) -> ClockFacts | None:
         """Facts about this process's clock so far."""
 
+    def tell_staged(self, message: StagedMessage) -> None:
+        """Confirm a step of a stage to the process with the run directory."""
+
     def refuse(self, reason: str) -> None:
         """Refuse the current run: it cannot be done here."""
 
@@ -67,6 +77,7 @@ class LoadGenerator:
         self._deliver = deliver
         self._health = health
         self._host = host
+        self._stages: StageFollower | None = None
         self._counts_made = 0
         RecordBatch.warm_up()
         keep_collections_short()
@@ -108,6 +119,7 @@ class LoadGenerator:
             )
         except (TargetError, ValueError) as e:
             raise UsageError(str(e)) from e
+        self._stages = StageFollower(self.session, self._host.tell_staged, self._host.offset)
         if self.session.load is not None:
             self.session.load.start()
 
@@ -130,6 +142,12 @@ class LoadGenerator:
         session = self.session
         if session is not None and session.load is not None and session.run["id"] == change.run:
             session.load.change_rate(change.at_ns, change.rate)
+
+    def take_stage(self, step: StageMessage) -> None:
+        """Perform a step of a stage of the current run."""
+        session = self.session
+        if self._stages is not None and session is not None and session.run["id"] == step.run:
+            self._stages.take(step)
 
     def counts(self, unsent: int = 0, dropped: int = 0) -> CountsMessage | None:
         """Counts of this process in its run so far; None before its first."""

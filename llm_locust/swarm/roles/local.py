@@ -1,12 +1,14 @@
 """Single-process mode: users, records and run directory in one process."""
 
+from collections.abc import Iterable
+
 from locust.env import Environment
 from locust.runners import LocalRunner
 
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.live.state import WorkerState
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.swarm.channel.messages import BatchMessage, RunInfo
+from llm_locust.swarm.channel.messages import BatchMessage, RateMessage, RunInfo, StagedMessage, StageMessage
 from llm_locust.swarm.delivery.recorder import Offset
 from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.live.local import LocalLive
@@ -32,7 +34,7 @@ class LocalRole:
         self._runs = RunCoordinator(
             environment,
             lambda run, _, seq: self._shipper.acknowledged(run, seq),
-            lambda change: self._users.change_rate(change),
+            self._tell,
             look=self._look,
             on_clock_step=lambda: self._users.close_batch(),
         )
@@ -68,6 +70,10 @@ class LocalRole:
         """Refuse the current run."""
         self._runs.refuse(reason)
 
+    def tell_staged(self, message: StagedMessage) -> None:
+        """Confirm a step of a stage."""
+        self._runs.staged(self._users.worker, message)
+
     def clock_facts(self) -> ClockFacts:
         """Facts about this process's clock, which is the run's."""
         return self._runs.clock.facts()
@@ -98,6 +104,12 @@ class LocalRole:
             cpu_percent=float(runner.current_cpu_usage) or None,  # 0: not measured yet
             hub_lag_ms=self._runs.health.snapshot().hub_lag_ms_p99,
         )
+
+    def _tell(self, message: RateMessage | StageMessage, workers: Iterable[str] | None = None) -> None:
+        if isinstance(message, RateMessage):
+            self._users.change_rate(message)
+        else:
+            self._users.take_stage(message)
 
     def _look(self, run: ActiveRun) -> None:
         run.roster.heard(self._users.worker, self._users.counts())

@@ -3,6 +3,7 @@
 import logging
 import math
 import time
+from collections.abc import Iterable
 
 import gevent
 from locust.env import Environment
@@ -24,6 +25,8 @@ from llm_locust.swarm.channel.messages import (
     RateMessage,
     RefusedMessage,
     RunMessage,
+    StagedMessage,
+    StageMessage,
     version_conflict,
 )
 from llm_locust.swarm.channel.reported import Reported
@@ -61,7 +64,7 @@ class MasterRole:
         self._handle = runner.handle_message
         vars(runner)["handle_message"] = self._handle_message
         self._runs = RunCoordinator(
-            environment, self._acknowledge, self._tell_rate, present=self._present, dropped=guard.dropped
+            environment, self._acknowledge, self._tell, present=self._present, dropped=guard.dropped
         )
         self._mail = mail = MasterMailbox(runner, guard.dropped, self._is_worker, self._drop)
         self._conflicts: dict[str, str] = {}  # why a connected worker cannot take part
@@ -69,6 +72,7 @@ class MasterRole:
         mail.listen(messages.BATCH, BatchMessage, self._on_batch)
         mail.listen(messages.DONE, CountsMessage, self._on_done)
         mail.listen(messages.SPENT, CountsMessage, self._on_counts)
+        mail.listen(messages.STAGED, StagedMessage, self._runs.staged)
         mail.listen(messages.REFUSED, RefusedMessage, self._on_refused)
         mail.listen(messages.PING, PingMessage, self._on_ping)
         events = environment.events
@@ -189,9 +193,10 @@ class MasterRole:
         # A lost acknowledgement is harmless: the worker sends the batch again and gets another one.
         self._mail.send(messages.ACK, AckMessage(run=run, seq=seq), worker)
 
-    def _tell_rate(self, change: RateMessage) -> None:
-        for client in self._runner.clients.all:
-            self._mail.send(messages.RATE, change, client.id)
+    def _tell(self, message: RateMessage | StageMessage, workers: Iterable[str] | None = None) -> None:
+        kind = messages.RATE if isinstance(message, RateMessage) else messages.STAGE
+        for worker in [client.id for client in self._runner.clients.all] if workers is None else workers:
+            self._mail.send(kind, message, worker)
 
     def _on_done(self, worker: str, counts: CountsMessage) -> None:
         run = self._current(counts.run)

@@ -207,7 +207,7 @@ class RunPreparation:
             places=[],
             starters=starters,
             origin_ns=self._clock.now_ns() + round(ORIGIN_DELAY_S * 1e9),
-            rate=float(runner.target_user_count),
+            rate=0.0 if settings.load.sweep is not None else float(runner.target_user_count),
             trace_scale=None,
         )
 

@@ -20,6 +20,8 @@ from llm_locust.swarm.channel.messages import (
     RefusedMessage,
     RunInfo,
     RunMessage,
+    StagedMessage,
+    StageMessage,
     plain,
     version_conflict,
 )
@@ -66,6 +68,7 @@ class WorkerRole:
         mail.listen(messages.PONG, PongMessage, self._clock.on_pong)
         mail.listen(messages.OVER, RunMessage, self._on_over, concurrent=True)
         mail.listen(messages.RATE, RateMessage, self._users.change_rate)
+        mail.listen(messages.STAGE, StageMessage, self._users.take_stage)
         mail.listen(messages.FLUSH, RunMessage, self._on_flush, concurrent=True)
         mail.listen(messages.CUT, RunMessage, self._on_cut)
         events = environment.events
@@ -95,6 +98,10 @@ class WorkerRole:
     def clock_facts(self) -> ClockFacts | None:
         """Facts about this worker's clock in the current run so far."""
         return self._clock.facts()
+
+    def tell_staged(self, message: StagedMessage) -> None:
+        """Confirm a step of a stage at the master."""
+        self._mail.send(messages.STAGED, message)
 
     def place(self, run: RunInfo) -> tuple[int, int]:
         """This worker's index in the run, and the number of workers as far as it is known."""

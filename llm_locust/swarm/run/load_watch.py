@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import gevent
 
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stop_rules import StopWatch, Totals
-from llm_locust.swarm.channel.messages import RateMessage
+from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.run.roster import Participant
 from llm_locust.swarm.run.run import ActiveRun
@@ -25,6 +25,11 @@ RATE_NOTICE_S = 1.0
 
 def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     """Check that the options fit the user classes (raises UsageError)."""
+    if settings.load.sweep is not None and settings.gates:
+        raise UsageError(
+            "--gate beside --sweep: a gate holds for one load; judge a stage afterwards, by "
+            "`llm-locust report RUN --where stage==3 --gate ...`"
+        )
     classes = list(user_classes)
     found = [cls.__name__ for cls in classes if open_loop_class([cls], settings) is not None]
     flag = settings.load.open_loop_option
@@ -37,6 +42,8 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     replaying = next((cls.__name__ for cls in classes if getattr(cls, "needs_trace", False)), None)
     if replaying is not None and settings.load.trace is None:
         raise UsageError(f"{replaying} replays a trace, and none is given: add --arrival trace:FILE")
+    if found and settings.load.sweep is not None and settings.load.sweep.kind == "users":
+        raise UsageError(f"--sweep users: {found[0]} is an open loop, whose load is a rate; write rate=")
     if found and len(classes) > 1:
         names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
@@ -87,6 +94,12 @@ def describe(load: LoadSettings, users: int) -> str:
     return "open loop: the schedule sets when requests are sent; the number of users is ignored"
 
 
+class Tell(Protocol):
+    """Sends a message about the load to workers, to all of them unless they are named."""
+
+    def __call__(self, message: RateMessage | StageMessage, workers: Iterable[str] | None = None) -> None: ...
+
+
 class LoadWatch:
     """Watches one run until it is stopped.
 
@@ -105,7 +118,7 @@ class LoadWatch:
         *,
         look: Callable[[ActiveRun], None],
         present: Callable[[str], bool],
-        tell: Callable[[RateMessage], None],
+        tell: Tell,
         end: Callable[[], None],
     ) -> None:
         self._runner = runner

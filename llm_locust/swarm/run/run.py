@@ -14,7 +14,7 @@ import gevent
 import msgspec
 from gevent.event import Event
 
-from llm_locust.core.manifest import Manifest
+from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.live.ending import live_end
 from llm_locust.live.store import LiveStore
@@ -38,7 +38,7 @@ from llm_locust.swarm.run.scraping import Scraping
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.run.task_exceptions import raised_in_tasks
 from llm_locust.swarm.run.upkeep import upload_elsewhere
-from llm_locust.swarm.stages.of_profile import stages_of, steps_of
+from llm_locust.swarm.stages.listed import closed, stages_of, steps_of
 from llm_locust.wire.secrecy import blanked
 
 logger = logging.getLogger(__name__)
@@ -77,11 +77,14 @@ class ActiveRun:
     finishing: bool = False  # all records are in, or given up: the report is being made, or exists
     report: Report | None = None
     failure: str | None = None  # why there is no report
+    stages: list[StageFacts] = field(default_factory=list)  # of a sweep, that have begun
+    stages_planned: int = 0
     uploaded: bool | None = None  # whether it is at the destination of --upload; None without one
     _scraping: Scraping | None = None
     _keeper: "gevent.Greenlet[[], None] | None" = None
     _caller: "gevent.Greenlet[..., None] | None" = None
     _resting: Event = field(default_factory=Event)
+    _changed: Event = field(default_factory=Event)  # the manifest has to be written at once
 
     def begin(self) -> None:
         """Write the first manifest, to this directory and for the workers' spools, and keep it up to date.
@@ -135,7 +138,9 @@ class ActiveRun:
         profile = None if load.trace is not None else load.rate
         # The first manifest is written before the start of the schedule is final.
         origin_ns = None if self._keeper is None else self.info["origin_ns"]
-        stages = stages_of(profile, origin_ns, self.settings.warmup_s, self.stopped_ns)
+        stages = closed(self.stages, self.stopped_ns) or stages_of(
+            profile, origin_ns, self.settings.warmup_s, self.stopped_ns
+        )
         return Manifest(
             id=self.info["id"],
             name=self.name,
@@ -173,7 +178,7 @@ class ActiveRun:
             messages_dropped={name: dict(kinds) for name, kinds in self.dropped.by_sender.items()},
             server_metrics=None if self._scraping is None else self._scraping.facts,
             stages=stages,
-            stages_planned=len(steps_of(profile)),
+            stages_planned=self.stages_planned or len(steps_of(profile)),
         )
 
     @property
@@ -236,9 +241,18 @@ class ActiveRun:
         self.failure = f"the report of {str(self.path)!r} could not be written: {one_line(error)}"
         logger.error("%s; the records received are kept there", self.failure)
 
+    def keep_stages(self, stages: list[StageFacts]) -> None:
+        """Take what is known of a sweep's stages, and write it at once: a master that dies leaves it."""
+        self.stages = stages
+        self._changed.set()
+
     def _keep_manifest(self) -> None:
         failing = False
-        while not self._resting.wait(MANIFEST_INTERVAL_S):
+        while not self._resting.is_set():
+            self._changed.wait(MANIFEST_INTERVAL_S)
+            self._changed.clear()
+            if self._resting.is_set():
+                return
             try:
                 off_the_hub(write_manifest, self.path, self.manifest())
                 failing = False
@@ -250,6 +264,7 @@ class ActiveRun:
     def _rest(self) -> None:
         """Stop writing manifests: one in progress would collide with the final one."""
         self._resting.set()
+        self._changed.set()
         if self._keeper is not None:
             self._keeper.join(SETTLE_WITHIN_S)
         if self._caller is not None:

@@ -81,7 +81,7 @@ def scheduled_prompt(requester: Requester, arrival: Item) -> Prompt:
         return requester.traffic.workload.replayed(
             arrival.k, max(1, arrival.input_tokens), max(1, arrival.output_tokens), arrival.hash_ids
         )
-    return requester.next_prompt(requester.session.is_warm_up(arrival.at_s))
+    return requester.next_prompt(requester.session.gate.is_warm_up_at(arrival.at_s))
 
 
 def send_scheduled(

@@ -46,7 +46,7 @@ class Requester:
         Args:
             warm_up: whether it is sent before the measured phase; None: according to the clock.
         """
-        early = self.session.warming_up if warm_up is None else warm_up
+        early = self.session.gate.is_warm_up_now if warm_up is None else warm_up
         return self.traffic.warm_up if early else self.traffic.workload
 
     def next_prompt(self, warm_up: bool | None = None) -> Prompt:
@@ -83,6 +83,7 @@ class Requester:
     ) -> Answer:
         """Prepare a prompt (default: the workload's next) and send it now; see :meth:`PromptUser.ask`."""
         self.session.backoffs.wait(self.number)
+        self._session.enter()  # in a sweep it waits for the next stage, which is no delay of the request
         scheduled_ns = time.time_ns()
         prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
         return self.send(

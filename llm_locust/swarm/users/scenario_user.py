@@ -118,7 +118,7 @@ class MixedSender:
                 requester.prepared(requester.bounded(scheduled_prompt(requester, arrival))),
                 None,
             )
-        dialogue = self._classes.dialogue(requester, self._classes.session.is_warm_up(arrival.at_s))
+        dialogue = self._classes.dialogue(requester, self._classes.session.gate.is_warm_up_at(arrival.at_s))
         return requester, dialogue.opening(), dialogue
 
     def slo_class(self, arrival: Item) -> str:

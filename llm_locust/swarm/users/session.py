@@ -33,6 +33,7 @@ from llm_locust.swarm.open_loop.load import OpenLoad
 from llm_locust.swarm.process.hooks import events
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.stages.gate import StageGate
 from llm_locust.swarm.tracing.setup import tracer_of
 from llm_locust.swarm.users.backoff import Backoffs
 from llm_locust.swarm.users.connections import make_pools, request_headers
@@ -103,6 +104,7 @@ class LoadSession:
         self.load: OpenLoad | None = None
         self.ok = self.failed = 0
         total = settings.load.num_requests
+        self.gate = StageGate(settings, run["origin_ns"], clock)
         self._quota = None if total is None else Quota(share(total, place.index, run["starters"]))
         self._environment = environment
         hush(environment, settings.secrets)
@@ -110,7 +112,6 @@ class LoadSession:
         self.worker_index = place.index
         self._users = count()
         self.backoffs = Backoffs(run["seed"], place.index)
-        self._began_s = time.monotonic()
         self.client = LlmClient(
             self._routes(),
             sink=self._finished,
@@ -154,12 +155,15 @@ class LoadSession:
     def enter(self) -> "LoadSession":
         """Return this session if another request may start.
 
+        In a sweep a user waits here from the end of a stage's load to the beginning of the next.
+
         Raises:
             StopUser: this worker's share of ``--num-requests`` is used up.
             gevent.GreenletExit: the load has ended, and this is not a user's ``on_stop``. It passes every
                 ``except Exception`` of the user or the SDK: a user that retried forever would hold the event
                 loop.
         """
+        self.gate.wait()
         if self._over:
             raise gevent.GreenletExit
         if self.exhausted:
@@ -180,15 +184,6 @@ class LoadSession:
     def _over(self) -> bool:
         """Whether no request may start here any more."""
         return self.stopping and (self.closed or getcurrent() not in self._leaving)
-
-    @property
-    def warming_up(self) -> bool:
-        """Whether the measured phase has not started; for a closed loop, where the clock decides."""
-        return time.monotonic() - self._began_s < self.settings.warmup_s
-
-    def is_warm_up(self, at_s: float) -> bool:
-        """Whether a request due ``at_s`` after the schedule's start is due before the measured phase."""
-        return at_s < self.settings.warmup_s
 
     @property
     def in_flight(self) -> int:
@@ -232,6 +227,7 @@ class LoadSession:
         if not self.stopping:
             self.stopping = True
             self.backoffs.end()
+            self.gate.open()  # users that wait there find that the load has ended
             self._stopped_s = time.monotonic()
             # Streams that users dropped are open until the collector finds them; nobody will read them.
             gc.collect()
@@ -287,6 +283,7 @@ class LoadSession:
 
     def _admit(self) -> None:
         """Count one more request; raises as :meth:`enter`."""
+        self.gate.wait()
         if self._over:
             raise gevent.GreenletExit
         if self.load is None and self._quota is not None and not self._quota.take():

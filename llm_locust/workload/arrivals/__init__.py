@@ -12,6 +12,7 @@ from llm_locust.workload.arrivals.schedule import (
     Timed,
     Timetable,
 )
+from llm_locust.workload.arrivals.sweep import Sweep, parse_sweep
 
 __all__ = [
     "Arrival",
@@ -25,12 +26,14 @@ __all__ = [
     "Profile",
     "Schedule",
     "Segment",
+    "Sweep",
     "Timed",
     "Timetable",
     "TraceFile",
     "constant",
     "parse_arrival",
     "parse_rate",
+    "parse_sweep",
     "piecewise",
     "sine",
     "unit_times",

@@ -1,4 +1,7 @@
-"""Stages of a rate profile that consists of steps."""
+"""Stages of a run as its manifest has them: those of a profile of steps, those of a sweep."""
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from llm_locust.core.manifest import MOST_STAGES, StageFacts
 from llm_locust.workload.arrivals import Profile, Segment
@@ -46,3 +49,16 @@ def stages_of(
         )
         if stopped_ns is None or begun_ns < stopped_ns
     ]
+
+
+def closed(stages: Sequence[StageFacts], stopped_ns: int | None) -> list[StageFacts]:
+    """A sweep's stages; the one that the end of the run's load interrupted is marked so."""
+    found = list(stages)
+    if found and stopped_ns is not None and found[-1].drained_ns is None and not found[-1].fault:
+        what = "the stage did" if found[-1].ended_ns is None else "its requests had"
+        found[-1] = replace(
+            found[-1],
+            ended_ns=stopped_ns if found[-1].ended_ns is None else found[-1].ended_ns,
+            fault=f"the run ended before {what}",
+        )
+    return found

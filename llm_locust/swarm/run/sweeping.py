@@ -1,0 +1,109 @@
+"""A sweep in the process with the run directory: its driver, and what the driver does with the swarm."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gevent
+
+from llm_locust.core.manifest import StageFacts
+from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
+from llm_locust.swarm.process.waiting import wait_until
+from llm_locust.swarm.run.load_watch import Tell
+from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
+from llm_locust.swarm.stages.plan import ListedLoads
+
+logger = logging.getLogger(__name__)
+
+#: Longest wait for users beyond their ramp. What a stage then lacks its offered load shows.
+SPAWN_PATIENCE_S = 30.0
+
+
+class Sweeping:
+    """The sweep of one run.
+
+    Args:
+        runner: Locust's, which spawns users.
+        present: whether a worker is connected.
+        tell: sends a step to workers.
+        end: stops the load.
+    """
+
+    def __init__(
+        self,
+        runner: Any,
+        run: ActiveRun,
+        *,
+        present: Callable[[str], bool],
+        tell: Tell,
+        end: Callable[[], None],
+    ) -> None:
+        self._runner = runner
+        self._run = run
+        self._present = present
+        self._tell = tell
+        self._end = end
+        settings = run.settings
+        assert settings.load.sweep is not None
+        plan = ListedLoads(settings.load.sweep)
+        run.stages_planned = plan.most
+        times = StageTimes(
+            warmup_s=settings.warmup_s, measured_s=settings.load.stage_s, drain_s=settings.drain_s
+        )
+        self._driver = SweepDriver(run.info["id"], self, plan, times, origin_ns=run.info["origin_ns"])
+
+    def drive(self) -> None:
+        """Drive the sweep to its end, then stop the load."""
+        self._await_users(self._runner.target_user_count or 1)
+        try:
+            complete = self._driver.drive()
+        except Exception:  # without an end the run would go on with no load
+            logger.exception("the sweep cannot go on: this is a defect of llm-locust")
+            self._run.stop_reason, self._run.cut_short = "the sweep could not go on", True
+            complete = True
+        if complete and not self.is_over():
+            self._end()
+
+    def confirmed(self, worker: str, message: StagedMessage) -> None:
+        self._driver.confirmed(worker, message)
+
+    # -- Swarm of the driver -------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        return self._run.clock.now_ns()
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        return wait_until(condition, timeout_s)
+
+    def is_over(self) -> bool:
+        return self._run.stopped_ns is not None
+
+    def workers(self) -> frozenset[str]:
+        roster = self._run.roster
+        return frozenset(worker for worker in roster if self._present(worker) and not roster[worker].done)
+
+    def users(self) -> int:
+        return int(self._runner.target_user_count)
+
+    def set_users(self, users: int) -> None:
+        options = self._runner.environment.parsed_options
+        rate = float(getattr(options, "spawn_rate", None) or max(users, 1))
+        ramp_s = abs(users - self.users()) / rate
+        spawning = gevent.spawn(self._runner.start, users, rate)
+        wait_until(lambda: spawning.ready() or self.is_over(), ramp_s + SPAWN_PATIENCE_S)
+        self._await_users(users, ramp_s)
+        spawning.kill(block=False)
+
+    def _await_users(self, users: int, ramp_s: float = 0.0) -> None:
+        there = wait_until(
+            lambda: self._runner.user_count == users or self.is_over(), ramp_s + SPAWN_PATIENCE_S
+        )
+        if not there:
+            logger.warning("%d of %d users were spawned in time", self._runner.user_count, users)
+
+    def tell(self, step: StageMessage, workers: Iterable[str]) -> None:
+        self._tell(step, workers)
+
+    def keep(self, stages: list[StageFacts]) -> None:
+        self._run.keep_stages(list(stages))

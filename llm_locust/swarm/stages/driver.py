@@ -1,0 +1,216 @@
+"""The driver of a sweep, in the process with the run directory: one stage after the other, in one run.
+
+A stage begins with its load. Users are spawned, the warm-up passes, the measured part begins; its end ends
+the load; the workers confirm that no request of it is in flight any more; the next stage begins. Times are
+those of the run's clock.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from llm_locust.core.manifest import StageFacts
+from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
+from llm_locust.swarm.stages.plan import Load, Plan
+
+logger = logging.getLogger(__name__)
+
+#: Notice with which a step is sent before it takes effect.
+NOTICE_S = 1.0
+
+#: Interval at which a step is sent again to workers that have not confirmed it.
+AGAIN_S = 2.0
+
+#: Longest wait for the confirmation of a step, beyond what the step itself takes.
+PATIENCE_S = 10.0
+
+Step = Literal["load", "drain"]
+
+
+class Swarm(Protocol):
+    """What the driver does with the swarm."""
+
+    def now_ns(self) -> int:
+        """The run's clock."""
+        ...
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Let others run until the condition holds; return whether it did."""
+        ...
+
+    def is_over(self) -> bool:
+        """Whether the run's load has ended."""
+        ...
+
+    def workers(self) -> frozenset[str]:
+        """The workers that take part in the run and are connected."""
+        ...
+
+    def users(self) -> int:
+        """The number of users that is asked for now."""
+        ...
+
+    def set_users(self, users: int) -> None:
+        """Change the number of users; return when all have been spawned."""
+        ...
+
+    def tell(self, step: StageMessage, workers: Iterable[str]) -> None:
+        """Send a step to workers."""
+        ...
+
+    def keep(self, stages: list[StageFacts]) -> None:
+        """Keep what is known of the stages in the run directory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Lengths of a stage's parts. The drain's is its longest."""
+
+    warmup_s: float
+    measured_s: float
+    drain_s: float
+
+
+class SweepDriver:
+    """Driver of one run's stages.
+
+    Attributes:
+        stages: those that have begun, in order.
+
+    Args:
+        origin_ns: no load may begin before.
+    """
+
+    def __init__(self, run: str, swarm: Swarm, plan: Plan, times: StageTimes, *, origin_ns: int = 0) -> None:
+        self.stages: list[StageFacts] = []
+        self._run = run
+        self._swarm = swarm
+        self._plan = plan
+        self._times = times
+        self._origin_ns = origin_ns
+        self._confirmed: dict[tuple[int, Step], dict[str, StagedMessage]] = {}
+
+    def drive(self) -> bool:
+        """Run all stages; return whether the plan was completed before the run's load ended."""
+        while not self._swarm.is_over():
+            load = self._plan.next(self.stages)
+            if load is None:
+                return True
+            self._perform(load)
+        return False
+
+    def confirmed(self, worker: str, staged: StagedMessage) -> None:
+        """Note a worker's confirmation."""
+        if staged.run == self._run:
+            self._confirmed.setdefault((staged.stage, staged.step), {})[worker] = staged
+
+    def _perform(self, load: Load) -> None:
+        swarm, number = self._swarm, len(self.stages)
+        if load.kind == "users" and load.value < swarm.users():
+            swarm.set_users(round(load.value))  # while nobody sends
+        workers = swarm.workers()
+        begun_ns = max(swarm.now_ns() + _ns(NOTICE_S), self._origin_ns)
+        stage = StageFacts(
+            number=number, kind=load.kind, asked=load.value, repeat=load.repeat, begun_ns=begun_ns
+        )
+        self._note(stage)
+        logger.info("stage %d of at most %d: %s", number, self._plan.most, _text(load))
+        if load.kind == "rate":
+            stage = replace(stage, measured_ns=begun_ns + _ns(self._times.warmup_s))
+        self._step(self._message(stage, "load"), workers, NOTICE_S)
+        if load.kind == "users":
+            self._wait_to(begun_ns)
+            if load.value > swarm.users():
+                swarm.set_users(round(load.value))
+            stage = replace(stage, measured_ns=swarm.now_ns() + _ns(self._times.warmup_s))
+            self._step(self._message(stage, "load"), workers, 0.0)
+        self._note(stage)
+        assert stage.measured_ns is not None
+        self._wait_to(stage.measured_ns + _ns(self._times.measured_s - NOTICE_S))
+        self._end(stage, workers)
+
+    def _end(self, stage: StageFacts, workers: frozenset[str]) -> None:
+        """End the stage's load, wait for the drain, and note what came of it."""
+        swarm, times = self._swarm, self._times
+        assert stage.measured_ns is not None
+        planned_ns = stage.measured_ns + _ns(times.measured_s)
+        if swarm.is_over():
+            short = swarm.now_ns() < planned_ns
+            fault = "the run ended before this stage did" if short else ""
+            self._note(replace(stage, ended_ns=min(planned_ns, swarm.now_ns()), fault=fault))
+            return
+        stage = replace(stage, ended_ns=max(planned_ns, swarm.now_ns()))
+        self._note(stage)
+        message = self._message(stage, "drain")
+        self._step(message, workers, max(0.0, (message.at_ns - swarm.now_ns()) * 1e-9) + times.drain_s)
+        done = self._confirmed.get((stage.number, "drain"), {})
+        self._note(
+            replace(
+                stage,
+                drained_ns=swarm.now_ns() if done.keys() >= workers else None,
+                cut=sum(staged.cut for staged in done.values()),
+                unsent=sum(staged.unsent for staged in done.values()),
+                fault=self._fault(stage, workers),
+            )
+        )
+
+    def _fault(self, stage: StageFacts, workers: frozenset[str]) -> str:
+        """Why the stage is not a result; empty if nothing went wrong."""
+        done = self._confirmed.get((stage.number, "drain"), {})
+        if not workers:
+            return "no worker was connected"
+        silent = workers - done.keys()
+        if silent:
+            return f"{len(silent)} of {len(workers)} workers did not confirm that their requests had ended"
+        if now := workers ^ self._swarm.workers():
+            return f"{len(now)} workers joined or were lost during the stage"
+        late = sum(not done[worker].loaded for worker in workers)
+        if late:
+            return f"{late} of {len(workers)} workers did not begin its load"
+        return ""
+
+    def _message(self, stage: StageFacts, step: Step) -> StageMessage:
+        at_ns = stage.begun_ns if step == "load" else stage.ended_ns
+        assert at_ns is not None
+        return StageMessage(
+            run=self._run,
+            stage=stage.number,
+            step=step,
+            at_ns=at_ns,
+            measured_ns=stage.measured_ns,
+            rate=stage.asked if stage.kind == "rate" else None,
+            drain_s=self._times.drain_s,
+        )
+
+    def _step(self, message: StageMessage, workers: frozenset[str], takes_s: float) -> None:
+        """Send a step to the workers, and again, until all have confirmed it or time is up."""
+        swarm, key = self._swarm, (message.stage, message.step)
+        self._confirmed.pop(key, None)
+        until_ns = swarm.now_ns() + _ns(takes_s + PATIENCE_S)
+
+        def missing() -> frozenset[str]:
+            return workers - self._confirmed.get(key, {}).keys()
+
+        while missing() and swarm.now_ns() < until_ns and not swarm.is_over():
+            swarm.tell(message, sorted(missing()))
+            swarm.wait_until(lambda: not missing() or swarm.is_over(), AGAIN_S)
+
+    def _wait_to(self, at_ns: int) -> None:
+        """Wait until a time, or the end of the run's load."""
+        swarm = self._swarm
+        swarm.wait_until(swarm.is_over, max(0.0, (at_ns - swarm.now_ns()) * 1e-9))
+
+    def _note(self, stage: StageFacts) -> None:
+        """Put the newest facts of a stage in their place, and keep them."""
+        self.stages[stage.number :] = [stage]
+        self._swarm.keep(self.stages)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _text(load: Load) -> str:
+    return f"{load.value:g} users" if load.kind == "users" else f"{load.value:g} requests/s"

@@ -1,0 +1,46 @@
+"""Which load a sweep applies next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from llm_locust.core.manifest import StageFacts
+from llm_locust.workload.arrivals import Sweep
+from llm_locust.workload.arrivals.sweep import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load to apply: a number of users, or a rate in requests/s; ``repeat`` counts how often before."""
+
+    kind: Kind
+    value: float
+    repeat: int = 0
+
+
+class Plan(Protocol):
+    """Source of the loads of a sweep."""
+
+    @property
+    def most(self) -> int:
+        """Most stages that it can have."""
+        ...
+
+    def next(self, done: Sequence[StageFacts]) -> Load | None:
+        """The next load after the stages that are done; None: there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLoads:
+    """The loads of ``--sweep``, one after the other."""
+
+    sweep: Sweep
+
+    @property
+    def most(self) -> int:
+        return len(self.sweep.values)
+
+    def next(self, done: Sequence[StageFacts]) -> Load | None:
+        values = self.sweep.values
+        return Load(self.sweep.kind, values[len(done)]) if len(done) < len(values) else None

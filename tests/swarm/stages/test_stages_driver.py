@@ -1,0 +1,182 @@
+"""The driver of a sweep on a virtual clock: one stage after the other, each confirmed by all workers."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+
+from llm_locust.core.manifest import StageFacts
+from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
+from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
+from llm_locust.swarm.stages.plan import ListedLoads
+from llm_locust.workload.arrivals import parse_sweep
+
+S = 1_000_000_000
+TIMES = StageTimes(warmup_s=2.0, measured_s=10.0, drain_s=5.0)
+
+
+@dataclass
+class FakeSwarm:
+    """Workers that confirm each step, after ``drains_s`` a drain; users take a tenth of a second each."""
+
+    names: tuple[str, ...] = ("a", "b")
+    drains_s: float = 1.0
+    over_s: float = 1e9
+    mute: dict[str, int] = field(default_factory=dict)  # worker -> messages that it does not get
+    gone_s: float = 1e9  # when the last worker is lost
+    late: frozenset[str] = frozenset()  # workers that say they had not begun the load
+    now_s: float = 0.0
+    asked: int = 1
+    sent: list[tuple[float, str, str, StageMessage]] = field(default_factory=list)
+    set_at: list[tuple[float, int]] = field(default_factory=list)
+    kept: list[StageFacts] = field(default_factory=list)
+    coming: list[tuple[float, str, StagedMessage]] = field(default_factory=list)
+    confirm: Callable[[str, StagedMessage], None] = lambda *_: None
+
+    def now_ns(self) -> int:
+        return round(self.now_s * S)
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        until_s = self.now_s + timeout_s
+        while not condition():
+            if self.now_s >= until_s:
+                return False
+            self.now_s = min(self.now_s + 0.25, until_s)
+            due = [each for each in self.coming if each[0] <= self.now_s]
+            self.coming = [each for each in self.coming if each[0] > self.now_s]
+            for _, worker, staged in due:
+                self.confirm(worker, staged)
+        return True
+
+    def is_over(self) -> bool:
+        return self.now_s >= self.over_s
+
+    def workers(self) -> frozenset[str]:
+        return frozenset(self.names if self.now_s < self.gone_s else self.names[:-1])
+
+    def users(self) -> int:
+        return self.asked
+
+    def set_users(self, users: int) -> None:
+        self.set_at.append((self.now_s, users))
+        self.now_s += abs(users - self.asked) / 10
+        self.asked = users
+
+    def tell(self, step: StageMessage, workers: Iterable[str]) -> None:
+        for worker in workers:
+            self.sent.append((self.now_s, worker, step.step, step))
+            if worker not in self.workers():
+                continue
+            if self.mute.get(worker, 0):
+                self.mute[worker] -= 1
+                continue
+            takes_s = self.drains_s + max(0.0, step.at_ns / S - self.now_s) if step.step == "drain" else 0.1
+            staged = StagedMessage(
+                run=step.run,
+                stage=step.stage,
+                step=step.step,
+                loaded=worker not in self.late,
+                cut=1,
+                unsent=2,
+            )
+            self.coming.append((self.now_s + takes_s, worker, staged))
+
+    def keep(self, stages: list[StageFacts]) -> None:
+        self.kept = list(stages)
+
+
+def driven(swarm: FakeSwarm, text: str = "users=1,4,2") -> tuple[bool, list[StageFacts]]:
+    driver = SweepDriver("run", swarm, ListedLoads(parse_sweep(text)), TIMES)
+    swarm.confirm = driver.confirmed
+    complete = driver.drive()
+    assert swarm.kept == driver.stages, "what is known is kept"
+    return complete, driver.stages
+
+
+def seconds(stage: StageFacts) -> tuple[float, float]:
+    """Warm-up and ramp, and the measured part."""
+    assert stage.measured_ns is not None
+    assert stage.ended_ns is not None
+    return (stage.measured_ns - stage.begun_ns) / S, (stage.ended_ns - stage.measured_ns) / S
+
+
+def test_stages_follow_each_other_with_a_drain_between_them() -> None:
+    complete, stages = driven(FakeSwarm())
+    assert complete
+    assert [(s.number, s.asked, s.fault) for s in stages] == [(0, 1, ""), (1, 4, ""), (2, 2, "")]
+    for stage in stages:
+        before_s, measured_s = seconds(stage)
+        assert before_s >= TIMES.warmup_s
+        assert measured_s == pytest.approx(TIMES.measured_s)
+        assert (stage.cut, stage.unsent) == (2, 4), "of both workers"
+    for stage, later in pairwise(stages):
+        assert stage.drained_ns is not None
+        assert later.begun_ns >= stage.drained_ns
+
+
+def test_users_are_taken_away_while_nobody_sends_and_added_when_the_load_has_begun() -> None:
+    swarm = FakeSwarm()
+    _, (_, more, fewer) = driven(swarm)
+    (added_s, four), (removed_s, two) = swarm.set_at
+    assert (four, two) == (4, 2)
+    assert more.measured_ns is not None
+    assert more.begun_ns <= added_s * S < more.measured_ns
+    assert removed_s * S < fewer.begun_ns
+
+
+def test_a_rate_is_sent_with_its_warm_up_and_needs_no_users() -> None:
+    swarm = FakeSwarm()
+    complete, stages = driven(swarm, "rate=5,10")
+    assert complete
+    assert swarm.set_at == []
+    loads = [step for _, worker, kind, step in swarm.sent if kind == "load" and worker == "a"]
+    assert [step.rate for step in loads] == [5, 10]
+    assert all(step.measured_ns == step.at_ns + 2 * S for step in loads)
+    assert all(step.at_ns >= sent_s * S + S / 2 for sent_s, _, _, step in swarm.sent), "with notice"
+    assert [seconds(stage) for stage in stages] == [(2.0, 10.0)] * 2
+
+
+def test_a_step_that_was_lost_is_sent_again() -> None:
+    swarm = FakeSwarm(mute={"b": 1})
+    _, stages = driven(swarm, "users=1")
+    assert [stage.fault for stage in stages] == [""]
+    assert [kind for _, worker, kind, _ in swarm.sent if worker == "b"][:2] == ["load", "load"]
+
+
+@pytest.mark.parametrize(
+    ("swarm", "why"),
+    [
+        (FakeSwarm(drains_s=99.0), "2 of 2 workers did not confirm that their requests had ended"),
+        (FakeSwarm(mute={"b": 10**6}), "1 of 2 workers did not confirm that their requests had ended"),
+        (FakeSwarm(gone_s=8.0), "1 of 2 workers did not confirm that their requests had ended"),
+        (FakeSwarm(late=frozenset("b")), "1 of 2 workers did not begin its load"),
+        (FakeSwarm(names=()), "no worker was connected"),
+    ],
+)
+def test_a_stage_that_was_not_confirmed_is_not_a_result(swarm: FakeSwarm, why: str) -> None:
+    _, stages = driven(swarm, "users=1,2")
+    assert stages[0].fault == why
+    if "confirm" in why:
+        assert stages[0].drained_ns is None
+
+
+def test_a_worker_that_is_lost_during_the_drain_makes_its_stage_no_result() -> None:
+    _, (stage,) = driven(FakeSwarm(gone_s=15.5, drains_s=2.5), "users=1")
+    assert stage.fault == "1 workers joined or were lost during the stage"
+
+
+@pytest.mark.parametrize("over_s", [0.5, 2.0, 8.0, 13.5])
+def test_the_end_of_the_run_ends_the_sweep_and_its_stage_is_not_a_result(over_s: float) -> None:
+    complete, stages = driven(FakeSwarm(over_s=over_s), "users=1,2")
+    assert not complete
+    assert len(stages) == 1
+    assert "the run ended" in stages[0].fault or stages[0].drained_ns is None
+
+
+def test_confirmations_of_another_run_do_not_count() -> None:
+    swarm = FakeSwarm()
+    driver = SweepDriver("run", swarm, ListedLoads(parse_sweep("users=1")), TIMES)
+    swarm.confirm = lambda w, s: driver.confirmed(w, StagedMessage(run="other", stage=s.stage, step=s.step))
+    driver.drive()
+    assert driver.stages[0].fault

@@ -1,0 +1,61 @@
+"""The grammar of --sweep."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.workload.arrivals import parse_sweep
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values"),
+    [
+        ("users=1,2,4", "users", (1, 2, 4)),
+        ("rate=0.5, 2", "rate", (0.5, 2)),
+        ("users=8", "users", (8,)),
+        ("users=16,1", "users", (16, 1)),
+        ("rate=linear:1..10,10", "rate", tuple(range(1, 11))),
+        ("users=geometric:1..256,9", "users", tuple(2**i for i in range(9))),
+        ("rate=geometric:1..8,4", "rate", (1, 2, 4, 8)),
+    ],
+)
+def test_what_is_written_is_what_is_applied(text: str, kind: str, values: tuple[float, ...]) -> None:
+    found = parse_sweep(text)
+    assert (found.kind, found.values) == (kind, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("1,2,4", "must begin with users= or rate="),
+        ("threads=1", "must begin with users= or rate="),
+        ("users=", "'' is not a number above 0"),
+        ("users=0,1", "0 users are not in 1"),
+        ("users=-1", "'-1' is not a number above 0"),
+        ("users=nan", "'nan' is not a number above 0"),
+        ("users=1_0", "'1_0' is not a number above 0"),
+        ("rate=0", "without 0"),
+        ("rate=1e9", "is not a number above 0"),
+        ("users=1000001", "are not in 1 .. 1,000,000"),
+        ("users=2,2", "the same load twice in a row"),
+        ("users=linear:1..3,9", "the same load twice in a row"),
+        ("rate=linear:1..10", "is not linear:FROM..TO,COUNT"),
+        ("rate=cubic:1..10,3", "is not linear:FROM..TO,COUNT"),
+        ("rate=linear:1..10,1", "COUNT '1' is not in 2 .. 200"),
+        ("rate=linear:1..10,201", "COUNT '201' is not in 2 .. 200"),
+        ("rate=geometric:0..10,3", "FROM '0' is not above 0"),
+        ("rate=" + ",".join(str(i) for i in range(1, 300)), "it has 299 loads, at most 200"),
+    ],
+)
+def test_what_is_not_a_sweep_is_refused_with_what_is_allowed(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match="allowed are users=1,2,4,8") as error:
+        parse_sweep(text)
+    assert why in str(error.value)
+
+
+@given(st.text(max_size=40))
+def test_no_text_raises_anything_else(text: str) -> None:
+    with suppress(ValueError):
+        assert parse_sweep(text).values
