@@ -18,6 +18,7 @@ LOCUSTFILES = Path(__file__).parent.parent / "locustfiles"
 
 DEFAULT_USERS = 10
 DEFAULT_TIME_S = 60
+DEFAULT_SIM_TIME_S = 20
 DEFAULT_WARMUP_S = 5.0
 DEFAULT_PRESET = "chat"
 
@@ -64,8 +65,9 @@ def locust_arguments(given: argparse.Namespace, said: Said) -> list[str]:
     """Arguments of ``locust`` for what was given to ``llm-locust run``.
 
     Args:
-        given: options that were given, no others; ``users``, ``for_``, ``workers``, ``ui``, ``locustfile``,
-            ``preset``, ``url`` and ``rest`` (further arguments of Locust's) always, None where not given.
+        given: options that were given, no others; ``users``, ``for_``, ``workers``, ``ui``, ``sim``,
+            ``locustfile``, ``preset``, ``url`` and ``rest`` (further arguments of Locust's) always, None
+            where not given.
     """
     own = {row.name: getattr(given, row.name) for row in OPTIONS if hasattr(given, row.name)}
     known = {**said.values, **own}
@@ -77,7 +79,7 @@ def locust_arguments(given: argparse.Namespace, said: Said) -> list[str]:
     if given.url is not None:
         words.append(f"--host={given.url}")
     words += _users(given.users, known)
-    time_s = given.for_ if given.for_ is not None else _default_time(known)
+    time_s = given.for_ if given.for_ is not None else _default_time(known, given.sim)
     if time_s is not None:
         words.append(f"--run-time={time_s}s")
     words += _defaults(given.preset, known, time_s)
@@ -136,15 +138,16 @@ def _is_trace(known: Mapping[str, Any]) -> bool:
     return str(known.get("arrival", "")).startswith("trace")
 
 
-def _default_time(known: Mapping[str, Any]) -> int | None:
+def _default_time(known: Mapping[str, Any], sim: bool) -> int | None:
     """Seconds of the load where nothing else ends it; a rate over time is sent to its end."""
     if any(name in known for name in _ENDS) or _is_trace(known):
         return None
+    usual = DEFAULT_SIM_TIME_S if sim else DEFAULT_TIME_S
     try:
         profile = parse_rate(str(known.get("request_rate") or "1"))
     except ValueError:
-        return DEFAULT_TIME_S
-    return max(DEFAULT_TIME_S, round(profile.segments[-1].start_s))
+        return usual
+    return max(usual, round(profile.segments[-1].start_s))
 
 
 def _defaults(preset: str | None, known: Mapping[str, Any], time_s: int | None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from textwrap import fill
 
 from llm_locust.cli.locust_arguments import (
     DEFAULT_PRESET,
+    DEFAULT_SIM_TIME_S,
     DEFAULT_TIME_S,
     DEFAULT_USERS,
     DEFAULT_WARMUP_S,
@@ -103,7 +104,8 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         type=_seconds,
         default=None,
         metavar="TIME",
-        help=f"how long, such as 90s or 1h30m (default {DEFAULT_TIME_S}s, a trace to its end)",
+        help=f"how long, such as 90s or 1h30m (default {DEFAULT_TIME_S}s, with --sim {DEFAULT_SIM_TIME_S}s, "
+        "a trace to its end)",
     )
     group.add_argument(
         "--preset",

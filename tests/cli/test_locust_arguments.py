@@ -75,6 +75,8 @@ def test_a_rate_is_an_open_loop_in_which_users_mean_nothing() -> None:
         (("-t", "1.5m"), "90s"),
         (("--rate", "steps:10@60s,50@30s"), "90s"),
         (("--rate", "ramp:1..10,20s"), "60s"),
+        (("--sim",), "20s"),
+        (("--sim", "--rate", "steps:10@60s,50@30s"), "90s"),
         (("--num-requests", "100"), None),
         (("--arrival", "trace:t.jsonl"), None),
         (("--arrival", "trace:t.jsonl", "--for", "10s"), "10s"),
