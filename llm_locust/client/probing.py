@@ -49,10 +49,9 @@ def connect_s(address: Address, limit_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A TLS session after its handshake: version, cipher, and the certificate as the module ssl reads it."""
+    """A TLS session after its handshake: version, time, and the certificate as the module ssl reads it."""
 
     version: str
-    cipher: str
     certificate: dict[str, object]
     seconds: float
 
@@ -64,11 +63,7 @@ def handshake(address: Address, host: str, context: ssl.SSLContext, limit_s: flo
     connection = within(limit_s, lambda: dial(address, tls))
     took_s = time.monotonic() - began_s
     connection.close()
-    session = tls.session
-    cipher = session.cipher()
-    return Session(
-        session.version() or "", cipher[0] if cipher else "", dict(session.getpeercert() or {}), took_s
-    )
+    return Session(tls.session.version() or "", dict(tls.session.getpeercert() or {}), took_s)
 
 
 def lenient(context: ssl.SSLContext) -> ssl.SSLContext:

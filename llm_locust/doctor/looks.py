@@ -30,7 +30,7 @@ from llm_locust.host.ports import Ports, ephemeral_ports
 from llm_locust.wire.secrecy import blanked
 
 #: Time of all looks together.
-WHOLE_S = 26.0
+WHOLE_S = 24.0
 
 #: Time limits of single looks.
 DNS_S, CONNECT_S, MODELS_S, ANSWER_S, KUBERNETES_S = 5.0, 5.0, 5.0, 10.0, 3.0

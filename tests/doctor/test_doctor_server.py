@@ -64,7 +64,7 @@ def test_a_name_with_very_many_addresses_is_tried_at_a_few() -> None:
     assert len(tried) == 8
 
 
-SESSION = Session("TLSv1.3", "TLS_AES_256_GCM_SHA384", {}, 0.02)
+SESSION = Session("TLSv1.3", {}, 0.02)
 
 
 def tls_seen(expires_s: float | None = 100 * DAY_S, error: OSError | None = None, **of: Any) -> TlsSeen:
