@@ -14,6 +14,7 @@ from llm_locust.options.access import (
     access_secrets,
     parse_api_key,
     parse_headers,
+    take_default_key,
 )
 from llm_locust.options.option import Values
 from llm_locust.report.output import one_line, printing
@@ -71,14 +72,17 @@ def run(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace) -> Asked:
     """The options' values (raises ValueError, which shows no secret)."""
     endpoint = DIALECTS[args.endpoint]
+    take_default_key(args, os.environ)
     given = Values(ACCESS, args)
     key, own = parse_api_key(given["api_key_env"], os.environ), parse_headers(args, os.environ)
-    headers = access_headers(key, own, (endpoint,))
+    target = None if args.url is None else Target.parse(args.url)
+    versioned = target is not None and bool(target.query)
+    headers = access_headers(key, own, (endpoint,), versioned=versioned)
     body = {} if args.body is None else parse_body(args.body)
     body_template(endpoint, "", extra_body=body)
     return Asked(
         users=args.users,
-        target=None if args.url is None else Target.parse(args.url),
+        target=target,
         model=args.model,
         endpoint=endpoint,
         body=body,

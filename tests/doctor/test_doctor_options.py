@@ -2,7 +2,10 @@
 
 import pytest
 
+from llm_locust.cli import doctor
 from llm_locust.cli.main import main
+from llm_locust.doctor.asked import Asked
+from llm_locust.doctor.checks import Result
 
 KEY = "sk-a-key-of-this-test"
 
@@ -36,3 +39,25 @@ def test_what_cannot_be_used_is_refused_in_one_line(
     assert said.err.count("\n") == 1
     assert said.out == ""
     assert KEY not in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "has_key"),
+    [([], True), (["--api-key-env", ""], False), (["--header", "api-key=another-one"], True)],
+)
+def test_the_usual_variable_of_a_key_is_read_where_nothing_is_said(
+    words: list[str], has_key: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Asked] = []
+
+    def examine(asked: Asked) -> list[Result]:
+        seen.append(asked)
+        return []
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(doctor, "examine", examine)
+    assert main(["doctor", "http://host", *words]) == 0
+    (asked,) = seen
+    assert asked.has_key is has_key
+    assert (KEY in asked.secrets) is (words == [])
+    assert KEY not in capsys.readouterr().out + repr(asked)
