@@ -13,6 +13,7 @@ def add_arguments(parser: LocustArgumentParser) -> None:
     _add_options(parser)
     if any(action.dest == "web_host" for action in parser._actions):
         parser.set_defaults(web_host=DEFAULT_WEB_HOST)  # Locust's own is all interfaces
+    parser.epilog = f"{parser.epilog or ''}\n\n`llm-locust options` lists the options of a load test alone."
     take_scenario(parser)
 
 

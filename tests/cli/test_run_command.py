@@ -11,6 +11,7 @@ import psutil
 import pytest
 from swarm_process import wait_until
 
+from llm_locust.cli.locust_arguments import LOCUSTFILES
 from llm_locust.cli.main import main
 from llm_locust.cli.simulator import SimulatorError, start_simulator
 
@@ -88,3 +89,10 @@ def test_a_simulator_that_does_not_start_is_an_error(capfd: pytest.CaptureFixtur
     with pytest.raises(SimulatorError, match="the simulator did not start"):
         start_simulator(["--replicas=none"])
     assert "--replicas" in capfd.readouterr().err
+
+
+def test_the_help_of_locust_with_a_locustfile_names_the_options_and_where_they_are_listed() -> None:
+    command = [sys.executable, "-m", "llm_locust.swarm.main", f"-f={LOCUSTFILES}/chat.py", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "--input-tokens" in done.stdout
+    assert done.stdout.rstrip().endswith("`llm-locust options` lists the options of a load test alone.")
