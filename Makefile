@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo system-packages test types test-rooms test-all test-runs docs audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test types test-rooms test-all test-runs docs pictures site audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -37,9 +37,15 @@ SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
 	dpkg -s $(SYSTEM) >/dev/null 2>&1 || { apt-get update -q && apt-get install -qy --no-install-recommends $(SYSTEM); }
 
-docs: $(VENV)/.test  ## docs/options.md, docs/summary.schema.json and the key tables of docs/metrics.md
+docs: $(VENV)/.test  ## the generated references in docs: options, gates, scenario, metrics, summary.schema.json
 	$(BIN)/python -m llm_locust.options.reference docs/options.md
 	$(BIN)/python -m llm_locust.metrics.summary_types.reference docs
+
+pictures: $(VENV)/.test  ## the pictures of README.md, from a run against the simulator; needs Chromium
+	$(BIN)/python .ci/pictures.py
+
+site: .venv-docs/.installed  ## the pages as a site in build/site; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build --strict
 
 audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of the locked packages
 	.ci/audit .venv-audit/bin
@@ -96,10 +102,11 @@ requirements:  ## the packages of the image, of the tests and of the audit, pinn
 	$(UV) pyproject.toml -o k8s/requirements.txt
 	printf 'setuptools>=77\nuv>=0.13\ncyclonedx-bom>=7.5\n' | $(UV) - -o k8s/build-requirements.txt
 	echo 'setuptools>=77' | $(UV) pyproject.toml - --extra test -o tests/requirements.txt
+	echo 'mkdocs-material>=9.7' | $(UV) - -o .ci/site-requirements.txt
 	printf 'bandit>=1.8\npip-audit>=2.10\n' | $(UV) - -o .ci/audit-requirements.txt
 
 clean:  ## everything that was made, but runs/
-	rm -rf $(VENV) .venv-audit .venv-e2e .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
+	rm -rf $(VENV) .venv-audit .venv-docs .venv-e2e .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -116,6 +123,11 @@ $(VENV)/.test: tests/requirements.txt pyproject.toml
 .venv-audit/.installed: .ci/audit-requirements.txt
 	$(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	touch $@
+
+.venv-docs/.installed: .ci/site-requirements.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
 	touch $@
 
 # torch first: with a CPU build there, nothing pulls the CUDA one.

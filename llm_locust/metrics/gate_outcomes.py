@@ -109,10 +109,15 @@ def _too_few(gate: Gate, summary: Mapping[str, Any]) -> str | None:
     if gate.statistic not in PERCENTILES:
         return None
     stats = _figures_of(gate, summary)
-    n, fewest = stats["n"] + stats["censored"], math.ceil(round(100 / (100 - PERCENTILES[gate.statistic]), 6))
+    n, fewest = stats["n"] + stats["censored"], fewest_for(gate.statistic)
     if n >= fewest:
         return None
     return f"cannot tell: {gate.statistic} needs {fewest:,} samples, there are {n:,}"
+
+
+def fewest_for(statistic: str) -> int:
+    """Samples that an upper limit on a percentile needs, 1 / (1 − p): one is expected beyond it."""
+    return math.ceil(round(100 / (100 - PERCENTILES[statistic]), 6))
 
 
 def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:

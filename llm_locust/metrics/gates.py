@@ -30,11 +30,13 @@ DIGITS = 9
 #: Before a gate on a percentile: its upper bound is meant.
 CERTIFIED = "certified"
 
-_STATISTICS = ("mean", "p50", "p75", "p90", "p95", "p99", "p99_9", "max")
+#: Figures of a latency that gates may name.
+STATISTICS = ("mean", "p50", "p75", "p90", "p95", "p99", "p99_9", "max")
 
 #: Latencies of an answer: a request that failed has none.
 OF_ANSWERS = frozenset(metric.key for metric in LATENCIES if metric.is_of_answer)
-_LATENCIES = tuple(metric.key for metric in LATENCIES if metric.is_gated)
+#: Latencies that gates may name.
+GATED_LATENCIES = tuple(metric.key for metric in LATENCIES if metric.is_gated)
 
 #: No upper limit on a mean holds where a larger share of the requests failed.
 MOST_FAILED = 0.01
@@ -52,8 +54,9 @@ class Kind(StrEnum):
     NUMBER = "number"  # a plain number
 
 
-_SHARES = {"goodput": ("goodput", "ratio"), "error_rate": ("requests", "error_rate")}
-_NUMBERS = {
+#: Metric of a gate -> section and key of its figure in a summary.
+SHARES = {"goodput": ("goodput", "ratio"), "error_rate": ("requests", "error_rate")}
+NUMBERS = {
     "goodput_rps": ("goodput", "requests_per_s"),
     "output_tps": ("throughput", "output_tokens_per_s"),
     "input_tps": ("throughput", "input_tokens_per_s"),
@@ -62,13 +65,13 @@ _NUMBERS = {
     "requests": ("requests", "population"),
 }
 _PATHS: dict[str, tuple[str, ...]] = {
-    **_SHARES,
-    **_NUMBERS,
-    **{f"{s}_{latency}": ("latency_ms", latency, s) for latency in _LATENCIES for s in _STATISTICS},
+    **SHARES,
+    **NUMBERS,
+    **{f"{s}_{latency}": ("latency_ms", latency, s) for latency in GATED_LATENCIES for s in STATISTICS},
 }
 _ALLOWED = (
-    f"gates are on {listed([*_SHARES, *_NUMBERS])}, "
-    f"and STATISTIC_LATENCY of {listed(_STATISTICS)} and {listed(_LATENCIES)}"
+    f"gates are on {listed([*SHARES, *NUMBERS])}, "
+    f"and STATISTIC_LATENCY of {listed(STATISTICS)} and {listed(GATED_LATENCIES)}"
 )
 _CERTIFIED_ALLOWED = f"{CERTIFIED} is followed by an upper limit on a percentile, as {CERTIFIED} p99_ttft<2s"
 
@@ -161,9 +164,9 @@ def _gate(term: Term) -> Gate:
 
 
 def _kind(metric: str) -> Kind:
-    if metric in _SHARES:
+    if metric in SHARES:
         return Kind.SHARE
-    return Kind.NUMBER if metric in _NUMBERS else Kind.LATENCY
+    return Kind.NUMBER if metric in NUMBERS else Kind.LATENCY
 
 
 def _limit(metric: str, text: str) -> float:

@@ -23,6 +23,7 @@ from llm_locust.live.ending import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.gate_tables import with_gate_tables
 from llm_locust.metrics.summary_types.reference import schema_text, with_key_tables
 from llm_locust.metrics.summary_types.summary import SummaryError, as_json, read_summary, typed
 
@@ -163,6 +164,8 @@ def test_a_summary_has_the_types_that_are_stated_and_loses_nothing_by_them(i: in
 
 def test_the_tables_and_the_schema_in_the_docs_are_those_of_the_types() -> None:
     assert with_key_tables(DOCS.read_text()) == DOCS.read_text(), "make docs"
+    gates = (DOCS.parent / "gates.md").read_text()
+    assert with_gate_tables(gates) == gates, "make docs"
     assert schema_text() == SCHEMA.read_text(), "make docs"
 
 

@@ -1,4 +1,4 @@
-"""What is made of the types of a summary for ``docs/``: the tables of all keys, and the JSON schema."""
+"""What is made of the types of a summary for ``docs/``: tables of keys and of gates, and the JSON schema."""
 
 import re
 import sys
@@ -10,6 +10,7 @@ import msgspec
 from msgspec import inspect
 
 from llm_locust.metrics.summary_types.base import LatencyKeys, LatencyTable
+from llm_locust.metrics.summary_types.gate_tables import with_gate_tables
 from llm_locust.metrics.summary_types.requests import GroupPart, RequestPart
 from llm_locust.metrics.summary_types.stages import StageFigures
 from llm_locust.metrics.summary_types.summary import EXPLAINED, Summary, json_schema
@@ -39,9 +40,11 @@ def key_table(sections: list[str]) -> str:
 
 
 def write_docs(docs: Path) -> None:
-    """Write the key tables of ``metrics.md`` and ``summary.schema.json`` in a folder."""
+    """Write the tables of ``metrics.md`` and ``gates.md``, and ``summary.schema.json``, in a folder."""
     reference = docs / "metrics.md"
     reference.write_text(with_key_tables(reference.read_text()))
+    gates = docs / "gates.md"
+    gates.write_text(with_gate_tables(gates.read_text()))
     (docs / "summary.schema.json").write_text(schema_text())
 
 

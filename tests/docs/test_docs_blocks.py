@@ -1,0 +1,63 @@
+"""Every shell and Python block of README.md and docs/ runs, against a simulated deployment."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from doc_blocks import PAGES, PYTHON, READ, REASONS, ROOT, SHELL, Block, Session, blocks
+from swarm_process import Simulation, free_port, locust, simulation
+
+BLOCKS = {page: list(blocks(page)) for page in PAGES}
+RUN = {page: found for page in PAGES if (found := [b for b in BLOCKS[page] if b.language in (SHELL, PYTHON)])}
+
+
+def every() -> list[Block]:
+    return [block for found in BLOCKS.values() for block in found]
+
+
+def test_every_block_is_run_or_of_a_language_that_is_only_read() -> None:
+    other = {block.place: block.language for block in every()}
+    assert {p: name for p, name in other.items() if name not in READ | {SHELL, PYTHON}} == {}
+
+
+def test_every_block_that_is_not_run_has_a_listed_reason_and_every_reason_a_block() -> None:
+    given = {block.place: block.reason for block in every() if block.reason is not None}
+    assert {place: reason for place, reason in given.items() if reason not in REASONS} == {}
+    assert set(given.values()) >= REASONS
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulation]:
+    with simulation(tmp_path_factory.mktemp("sim"), "--replicas", "2", "--replica-ports", "0") as simulated:
+        yield simulated
+
+
+@pytest.fixture(scope="module")
+def example_runs(deployment: Simulation, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Two runs of the same load."""
+    folder = tmp_path_factory.mktemp("examples")
+    load = ["--headless", "-u", "4", "-r", "4", "-t", "120s", "--num-requests", "120", "-H", deployment.url]
+    load += ["--input-tokens", "64", "--output-tokens", "8", "--slo", "ttft=500ms tpot=50ms", "--seed", "1"]
+    with ExitStack() as stack:
+        for name in ("0", "1"):
+            run = stack.enter_context(
+                locust(folder, *load, "--out", str(folder / name), stdout=f"said-{name}")
+            )
+            assert run.exit_code() == 0, run.stderr
+    return folder / "0", folder / "1"
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run_in_order(
+    page: Path, deployment: Simulation, example_runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    said = (deployment.truth.parent / "sim.out").read_text().splitlines()
+    replicas = [line.split()[-1].removesuffix("/v1") for line in said if line.startswith("replica-")]
+    assert len(replicas) == 2, said
+    port = str(free_port())
+    ports = {"LOCUST_MASTER_BIND_PORT": port, "LOCUST_MASTER_NODE_PORT": port}
+    session = Session(tmp_path, example_runs, deployment.url, ",".join(replicas), ports)
+    for block in RUN[page]:
+        if block.reason is None:
+            session.run(block)

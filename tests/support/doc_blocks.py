@@ -1,0 +1,207 @@
+"""The code blocks of README.md and docs/, and what is changed in them so that they run here.
+
+A page is one session in one folder: its blocks run in order, and one may use what an earlier one made. An
+HTML comment above a block says what is special about it::
+
+    <!-- not run: needs a cluster -->
+    <!-- exit code: 1 -->
+
+The reasons for which a block is not run are :data:`REASONS`, and all changes are :data:`CHANGES`.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+#: All pages but the reports on Locust itself.
+PAGES = (
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "upstream"),
+)
+
+#: Why a block cannot run in a test. A block that could must not be here.
+REASONS = frozenset(
+    {
+        "installs packages",
+        "needs a cluster",
+        "needs a collector of OpenTelemetry",
+        "needs several machines",
+    }
+)
+
+#: Languages of blocks that are run, and of those that are read.
+SHELL, PYTHON = "sh", "python"
+READ = frozenset({"diff", "html", "json", "text", "toml", "yaml", "ini", "nginx"})
+
+#: Pattern -> what it becomes in a shell block: small loads, short runs, the simulator instead of a server.
+#: ``{url}`` is the simulator's gateway, ``{replicas}`` its replicas' own addresses.
+CHANGES: tuple[tuple[str, str], ...] = (
+    (r"https?://(HOST:PORT|(HOST|localhost|127\.0\.0\.1):8000|gateway(?=[\s\"/]))", "{url}"),
+    (r"dns\+http://[\w.-]+:\d+/metrics|http://[\w.-]+:8000/metrics", "{url}/metrics"),
+    (r"--targets dns\+http://\S+", "--targets {replicas}"),
+    (r"--expect-replicas \d+", "--expect-replicas 2"),
+    (r"--model (NAME|MODEL)", "--model sim"),
+    (r"(?<=\s)(-u|--users) \d+", r"\1 4"),
+    (r"(?<=\s)(-r|--spawn-rate) \d+", r"\1 4"),
+    (r"--rate \d+", "--rate 20"),
+    (r"--replica-ports \d+", "--replica-ports 0"),
+    (r"http://gpu-host:9400/metrics", "{url}/gpu/metrics"),
+    (r"/mnt/spools/\*", "runs/demo"),
+    (r"(?<=\s)(-t|--run-time|--for) \d+[smh]\b", r"\1 2s"),
+    (r'--rate "steps:[^"]*" --for \S+', '--rate "steps:10@2s,20@2s,30@2s" --for 6s --warmup 100ms'),
+    (r"--warmup \d+[smh]\b", "--warmup 300ms"),
+    # Limits of a thousand times: no page judges the speed of this machine.
+    (r"\b((?:p\d+_|mean_)?(?:ttft|tpot|ttfo|e2el|itl)(?:=|<=?)\d+)ms", r"\1s"),
+    (r"--window \S+", "--window 0s-2s"),
+    (r"(--processes|--workers) \d+(?=.* -H )", r"\1 2"),
+    (r"\| kubectl apply -f -", "> manifests.yaml"),
+    (r"(?m)^llm-locust sim(.*?)(--port \d+)?(?=\s|$)", r"serve llm-locust sim --port 0\1"),
+)
+
+#: Runs that pages use and do not make: the name -> which of the example runs it is.
+EXAMPLE_RUNS = {"base": 0, "first": 0, "demo": 0, "idle": 0, "soak": 0, "new": 1, "second": 1}
+
+_PRELUDE = """set -euo pipefail
+serve() {  # starts a server that runs until the end of the block, and waits until it listens
+    "$@" >served.log 2>&1 & servers+=($!)
+    until grep -q "listening on" served.log; do kill -0 "$!" || { cat served.log; exit 1; }; sleep 0.05; done
+    cat served.log
+}
+servers=()
+end() { code=$?; [ ${#servers[@]} = 0 ] || kill "${servers[@]}"; wait; exit "$code"; }
+trap end EXIT
+"""
+
+_BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE)
+_MARK = re.compile(r"<!-- (?P<key>not run|exit code): (?P<value>[^>]*) -->\n *$")
+_FAILED_GATES = re.compile(r"\bgates? failed\b")
+_USERS = re.compile(r"^class \w+\(\w*User\w*\)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A code block.
+
+    Attributes:
+        place: ``PAGE:LINE`` of its first line.
+        reason: why it is not run; None where it is.
+        codes: the exit codes that it may have.
+    """
+
+    place: str
+    language: str
+    text: str
+    reason: str | None = None
+    codes: tuple[int, ...] = (0,)
+
+    @property
+    def is_locustfile(self) -> bool:
+        return self.language == PYTHON and _USERS.search(self.text) is not None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The code blocks of a page, in order (ValueError: a comment above one that is not understood)."""
+    text = page.read_text(encoding="utf-8")
+    for found in _BLOCK.finditer(text):
+        place = f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 2}"
+        body = re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
+        mark = _MARK.search(text[: found.start()])
+        reason: str | None = None
+        codes: tuple[int, ...] = (0,)
+        if mark is not None and mark["key"] == "not run":
+            reason = mark["value"]
+        elif mark is not None:
+            codes = tuple(int(code) for code in mark["value"].split(" or "))
+        yield Block(place, found["language"], body, reason, codes)
+
+
+def changed(text: str, url: str, replicas: str) -> str:
+    """A shell block as it runs here."""
+    for pattern, replacement in CHANGES:
+        filled = replacement.replace("{url}", url).replace("{replicas}", replicas)
+        text = re.sub(pattern, filled, text)
+    return text
+
+
+class Session:
+    """The folder in which a page's blocks run.
+
+    Args:
+        folder: an empty one; the repository's files are seen in it, and what is made stays in it.
+        runs: example runs, for what :data:`EXAMPLE_RUNS` names.
+        url, replicas: of the simulated deployment.
+        ports: of Locust's master, in the form of its environment variables.
+    """
+
+    def __init__(
+        self, folder: Path, runs: tuple[Path, Path], url: str, replicas: str, ports: Mapping[str, str]
+    ) -> None:
+        self._folder, self._runs, self._url, self._replicas = folder, runs, url, replicas
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("LOCUST_", "LLM_LOCUST_"))}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        # Of a scenario, and of a command that says nothing.
+        small = {"LOCUST_RUN_TIME": "2s", "LOCUST_USERS": "4"}
+        small |= {"LLM_LOCUST_WARMUP": "300ms", "LLM_LOCUST_DRAIN": "10s"}
+        self._environ = inherited | {**ports} | small | {"PATH": path, "COLUMNS": "120"}
+        self._environ["PYTHONPATH"] = str(ROOT)
+        for name in ("docs", "examples", "k8s", "locustfiles"):
+            (folder / name).symlink_to(ROOT / name)
+        (folder / "runs").mkdir()
+
+    def run(self, block: Block) -> str:
+        """What a block printed (AssertionError: it failed)."""
+        self._lay_out_runs(block.text)
+        if block.language == SHELL:
+            command = ["bash", "-c", _PRELUDE + changed(block.text, self._url, self._replicas)]
+        else:
+            (self._folder / "shown.py").write_text(block.text, encoding="utf-8")
+            command = [sys.executable, *(self._load(block) if block.is_locustfile else ["shown.py"])]
+        code, said = self._outcome(command)
+        where = f"{block.place}: exit code {code}\n{block.text}\n{said}"
+        allowed = (*block.codes, 1) if _FAILED_GATES.search(said) else block.codes  # it has few samples
+        assert code in allowed, where
+        assert "Traceback" not in said, where
+        return said
+
+    def _load(self, block: Block) -> list[str]:
+        """A short load with a page's locustfile; with four requests, if it is for this package."""
+        words = ["-m", "locust", "-f", "shown.py", "--headless", "--only-summary", "-H", self._url, "-u", "2"]
+        if "llm_locust" not in block.text:
+            return [*words, "-t", "1s"]
+        words += ["-t", "120s", "--num-requests", "4", "--model", "sim"]
+        return [*words, "--output-tokens", "4", "--input-tokens", "20"]
+
+    def _lay_out_runs(self, text: str) -> None:
+        """Links to the example runs that a block names, where no block has made them."""
+        named = set(re.findall(r"\bruns/([\w-]+)", text)) - set(re.findall(r"--out runs/([\w-]+)", text))
+        for name in named & EXAMPLE_RUNS.keys():
+            link = self._folder / "runs" / name
+            if not link.exists():
+                subprocess.run(["cp", "-r", self._runs[EXAMPLE_RUNS[name]], link], check=True)
+
+    def _outcome(self, command: list[str]) -> tuple[int, str]:
+        """Exit code and output. What it started is ended with it."""
+        process = subprocess.Popen(
+            command,
+            cwd=self._folder,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        try:
+            said, _ = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+            said += "\n(no end within 120 s)"
+        return process.returncode, said
