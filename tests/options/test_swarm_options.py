@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llm_locust.client.http.connection import Timeouts
 from llm_locust.core.manifest import Manifest
+from llm_locust.options.access import access_headers, take_default_key
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.options.types import parse_header, parse_size, parse_timeouts
 from llm_locust.store import read_manifest
@@ -277,3 +278,35 @@ def test_a_header_without_a_usable_variable_is_refused_without_showing_a_value(
     assert said.startswith("--header-env: ")
     assert reason in said
     assert "s3cret" not in said
+
+
+# -- the SDKs' own variable -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "taken"),
+    [
+        ({}, {"OPENAI_API_KEY": "sk-1234"}, "OPENAI_API_KEY"),
+        ({}, {}, None),
+        ({}, {"OPENAI_API_KEY": " "}, None),
+        ({"api_key_env": ""}, {"OPENAI_API_KEY": "sk-1234"}, ""),
+        ({"api_key_env": "MINE"}, {"OPENAI_API_KEY": "sk-1234"}, "MINE"),
+        ({"header": ["Authorization=Bearer x"]}, {"OPENAI_API_KEY": "sk-1234"}, None),
+        ({"header_env": ["api-key=AZURE"]}, {"OPENAI_API_KEY": "sk-1234"}, None),
+        ({"header": ["X-Team=a"]}, {"OPENAI_API_KEY": "sk-1234"}, "OPENAI_API_KEY"),
+    ],
+)
+def test_the_sdks_variable_is_taken_where_nothing_is_said_of_a_key(
+    options: dict[str, Any], environ: dict[str, str], taken: str | None
+) -> None:
+    """By its name alone: the options, which workers and the manifest get, never have the key."""
+    given = argparse.Namespace(**options)
+    take_default_key(given, environ)
+    assert getattr(given, "api_key_env", None) == taken
+    assert "sk-1234" not in repr(vars(given))
+
+
+def test_a_target_with_a_version_takes_the_key_in_its_own_header_too() -> None:
+    assert access_headers("sk-{1}", {}, (), versioned=True)["api-key"] == "sk-{{1}"
+    assert "api-key" not in access_headers("sk-1", {}, ())
+    assert "api-key" not in access_headers(None, {}, (), versioned=True)
