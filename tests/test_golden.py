@@ -96,6 +96,7 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
             "seed": 7,
             "versions": {"llm-locust": "0.1.0"},
             "stop_reason": "num_requests=5000",
+            "task_exceptions": [],
         },
         "window": {
             "start": at(df.scheduled.min() + run.WARMUP_S),
