@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo system-packages test types test-rooms test-all test-runs docs pictures site audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo system-packages test types test-rooms test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -32,6 +32,16 @@ test-all:  ## all tests: `test`, `test-runs`, the audit, pods, real servers and 
 test-runs: $(VENV)/.test  ## whole runs: faults, stops, the web UI, uploads
 	tests/again.sh runs $(BIN)/pytest -n 2 --dist loadfile -m "run and not everyday and not alone and not e2e"
 	tests/again.sh runs-alone $(BIN)/pytest -m "run and not everyday and alone and not e2e"
+
+# What the dependencies are used for: records, requests, the openai SDK, options, figures, pages, one whole run.
+LOWEST_TESTS ?= tests/core/test_batch.py tests/core/test_arrow_columns.py tests/wire/test_sse.py tests/wire/test_reply.py \
+	tests/store/test_store_frame_log.py tests/store/test_store_reading.py tests/scenario tests/options/test_options_table.py \
+	tests/client/test_client_openai_sdk.py tests/client/test_client_messages.py tests/report/test_report_formats.py \
+	tests/metrics/test_metrics_catalogue.py tests/deployment/test_deployment_exposition.py \
+	tests/workload/text/test_workload_tokenizer.py tests/workload/answers/test_workload_validators.py \
+	tests/swarm/users/test_swarm_own_dialect.py
+test-lowest: .venv-lowest/.installed  ## the lowest versions of the dependencies that the project allows
+	tests/again.sh lowest .venv-lowest/bin/pytest $(LOWEST_TESTS)
 
 SYSTEM := chromium fonts-dejavu-core prometheus nginx haproxy
 system-packages:  ## as root on Debian: the browser, Prometheus and balancers that some tests are skipped without
@@ -96,17 +106,19 @@ soak-ui: $(VENV)/.test  ## what the live view of 24 hours takes, in memory and t
 
 UV := .venv-uv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-config \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header
-requirements:  ## the packages of the image, of the tests and of the audit, pinned by hash
+requirements:  ## the packages of the image, the tests, the lowest versions and the audit, pinned by hash
 	$(PYTHON) -m venv .venv-uv
 	.venv-uv/bin/pip install --quiet --disable-pip-version-check uv
 	$(UV) pyproject.toml -o k8s/requirements.txt
 	printf 'setuptools>=77\nuv>=0.13\ncyclonedx-bom>=7.5\n' | $(UV) - -o k8s/build-requirements.txt
 	echo 'setuptools>=77' | $(UV) pyproject.toml - --extra test -o tests/requirements.txt
 	echo 'mkdocs-material>=9.7' | $(UV) - -o .ci/site-requirements.txt
+	printf 'setuptools>=77\npackaging>=24.2\npytest>=8.3.3\nhypothesis>=6.130\ncryptography>=44\n' | \
+		$(UV) --resolution lowest-direct pyproject.toml - --extra otel -o tests/lowest-requirements.txt
 	printf 'bandit>=1.8\npip-audit>=2.10\n' | $(UV) - -o .ci/audit-requirements.txt
 
 clean:  ## everything that was made, but runs/
-	rm -rf $(VENV) .venv-audit .venv-docs .venv-e2e .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
+	rm -rf $(VENV) .venv-lowest .venv-audit .venv-docs .venv-e2e .venv-litellm .venv-k8s .venv-uv build dist *.egg-info bench/build
 
 $(VENV)/.runtime: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -119,6 +131,14 @@ $(VENV)/.test: tests/requirements.txt pyproject.toml
 	$(PIP) --no-deps --require-hashes -r $<
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $(VENV)/.runtime $@
+
+# Of the lowest Python: later ones have no wheels of these versions.
+LOWEST_PYTHON ?= python3.11
+.venv-lowest/.installed: tests/lowest-requirements.txt pyproject.toml
+	$(LOWEST_PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
 
 .venv-audit/.installed: .ci/audit-requirements.txt
 	$(PYTHON) -m venv .venv-audit

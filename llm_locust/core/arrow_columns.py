@@ -1,7 +1,7 @@
 """Conversion between Python values, numpy arrays and Arrow arrays, through their buffers.
 
-``pa.array`` and ``to_numpy`` import pandas wherever it is installed: half a second and 54 MiB in each worker,
-which does not need it.
+``pa.array``, ``to_numpy`` and, in older versions of pyarrow, ``to_pandas_dtype`` import pandas wherever it is
+installed: half a second and 54 MiB in each worker, which does not need it.
 """
 
 from array import array
@@ -14,6 +14,13 @@ from numpy.typing import NDArray
 
 #: Type code of :mod:`array` for each integer type of Arrow. It refuses floats and values out of range.
 _CODES = {pa.int16(): "h", pa.int32(): "i", pa.int64(): "q"}
+
+_DTYPES = {
+    pa.bool_(): np.bool_,
+    pa.float64(): np.float64,
+    **{getattr(pa, name)(): getattr(np, name) for name in ("int8", "int16", "int32", "int64")},
+    **{getattr(pa, name)(): getattr(np, name) for name in ("uint8", "uint16", "uint32", "uint64")},
+}
 
 
 def from_values(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
@@ -62,11 +69,12 @@ def from_numpy(values: NDArray[Any]) -> pa.Array:
 def values_of(column: pa.Array) -> NDArray[Any]:
     """Numbers or booleans of an array; undefined where it is null."""
     buffer, start, stop = column.buffers()[1], column.offset, column.offset + len(column)
+    dtype = _DTYPES.get(column.type) or column.type.to_pandas_dtype()
     if buffer is None or start == stop:
-        return np.empty(0, dtype=column.type.to_pandas_dtype())
+        return np.empty(0, dtype=dtype)
     if pa.types.is_boolean(column.type):
         return _truths(buffer, start, stop)
-    return np.frombuffer(buffer, dtype=column.type.to_pandas_dtype())[start:stop]
+    return np.frombuffer(buffer, dtype=dtype)[start:stop]
 
 
 def known_of(column: pa.Array) -> NDArray[np.bool_] | None:

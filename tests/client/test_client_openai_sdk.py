@@ -11,6 +11,7 @@ import gevent
 import httpx2
 import openai
 import pytest
+from gevent.event import Event
 from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk
 from scripted import (
@@ -213,12 +214,19 @@ def test_a_stream_that_is_dropped_is_cancelled(sdk: Sdk) -> None:
 
 
 def test_a_killed_user_leaves_a_cancelled_record(server: ScriptedServer, sdk: Sdk) -> None:
-    job = gevent.spawn(lambda: texts(sdk.stream(stream_script(ttft_ms=5, gap_ms=20, tokens=500))))
-    gevent.sleep(0.08)
+    arrived = Event()
+
+    def read() -> None:
+        for piece in sdk.stream(stream_script(ttft_ms=5, gap_ms=20, tokens=500)):
+            if piece.choices and piece.choices[0].delta.content:
+                arrived.set()
+
+    job = gevent.spawn(read)
+    assert arrived.wait(30)
     job.kill()
     record = sdk.record()
     assert record.outcome is Outcome.CANCELLED
-    assert 1 <= len(record.arrivals_ns) <= 5
+    assert 1 <= len(record.arrivals_ns) < 500
     server.wait_closed(1)
 
 

@@ -5,10 +5,11 @@ import tomllib
 import pytest
 from k8s_tools import ROOT
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 LOCKS = (
     *("k8s/requirements.txt", "k8s/build-requirements.txt"),
-    *("tests/requirements.txt", ".ci/audit-requirements.txt"),
+    *("tests/requirements.txt", "tests/lowest-requirements.txt", ".ci/audit-requirements.txt"),
 )
 
 
@@ -35,3 +36,11 @@ def test_locks_hold_every_dependency_in_a_version_that_the_project_allows() -> N
     for requirement in map(Requirement, project["dependencies"] + project["optional-dependencies"]["test"]):
         name = requirement.name.lower()
         assert name == "llm-locust" or requirement.specifier.contains(tests[name]), requirement
+
+
+def test_the_lowest_versions_that_are_tested_are_those_that_the_project_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lowest = pinned("tests/lowest-requirements.txt")
+    for requirement in map(Requirement, project["dependencies"]):
+        (bound,) = (each.version for each in requirement.specifier if each.operator == ">=")
+        assert Version(bound) == Version(lowest[requirement.name.lower()]), requirement
