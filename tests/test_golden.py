@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import golden_answers as answers
+import golden_bottleneck as of_bottleneck
 import golden_expected as by_pandas
 import golden_replicas as of_deployment
 import golden_run as run
@@ -107,14 +108,15 @@ def expected(made: Any, df: Any, seconds: float) -> Any:
         },
         **whole,
         "tokens": by_pandas.tokens(df),
-        "client": by_pandas.client(df),
+        "client": (of_client := by_pandas.client(df)),
         "littles_law": by_pandas.littles_law(df, seconds),
         "completeness": _completeness(df),
         "steadiness": time.steadiness(df, seconds),
         "drift": time.drift(df, seconds),
         "reliability": time.reliability(df, seconds),
         "replicas": of_replicas,
-        "fairness": of_deployment.fairness(df, made, of_replicas),
+        "fairness": (of_fairness := of_deployment.fairness(df, made, of_replicas)),
+        "bottleneck": of_bottleneck.bottleneck(df, seconds, of_client["verdict"], of_fairness["causes"]),
         "quality": answers.quality(df),
         "sessions": of_sessions,
         "errors": by_pandas.errors(df),

@@ -14,6 +14,7 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality
 from llm_locust.metrics.columns import Rows
+from llm_locust.metrics.curves.bottleneck import bottleneck
 from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.deployment.cost import cost
 from llm_locust.metrics.deployment.energy import energy
@@ -93,6 +94,7 @@ def summarise(
     found = whole_and_parts(m, answers, question.places, missing, by_class, of_selection=selection)
     found["sessions"] = sessions(requests, c, m.window)
     law = littles_law(m.c, m.window, requests, manifest, of_selection=selection)
+    client = _client(m, population, manifest, found["latency_ms"], law)
     scraped, told_live = (None, None) if selection else (server, None if manifest.is_sweep else live)
     summary = {
         "schema": SUMMARY_SCHEMA,
@@ -100,13 +102,13 @@ def summarise(
         "window": _window(m, manifest, question),
         **found,
         "tokens": _tokens(m, population.ok, found["latency_ms"]),
-        "client": _client(m, population, manifest, found["latency_ms"], law),
+        "client": client,
         "littles_law": law,
         "completeness": completeness(manifest, rows),
         "steadiness": _steadiness(requests, m, manifest, question),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
-        **deployment(requests, m, direct=bool(manifest.targets)),
+        **_servers(requests, m, manifest, client, of_selection=selection),
         **_stages(requests, manifest, question, None if selection else rows),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
@@ -137,6 +139,15 @@ def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]
     counted = tokens(m.c, ok, m.credits.output_tokens)
     came = delivery(counted["tokens_per_event"], latency_ms["itl"]["p50"], latency_ms["tpot"]["p50"])
     return counted | {"delivery": came}
+
+
+def _servers(
+    requests: Requests, m: Measured, manifest: Manifest, client: dict[str, Any], *, of_selection: bool
+) -> dict[str, Any]:
+    """The replicas, how even they were, and what limits the run."""
+    found = deployment(requests, m, direct=bool(manifest.targets))
+    causes = found["fairness"].causes
+    return {**found, "bottleneck": bottleneck(m, client, causes, of_selection=of_selection)}
 
 
 def _client(

@@ -119,6 +119,7 @@ CONTRACT: dict[str, set[str]] = {
         key: set()
         for key in ("schema", "littles_law", "replicas", "errors", "gates", "cost", "energy", "server")
     },
+    "bottleneck": {"missing"},
     "live_check": set(),
     "fairness": {"requests", "output_tokens", "in_flight", "ttft", "gini", "cv", "chance", "causes"},
     **{key: set() for key in ("by_name", "by_class", "sessions")},

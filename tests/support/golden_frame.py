@@ -81,6 +81,8 @@ def _row(r: RequestRecord) -> dict[str, Any]:
         "e2el": (r.ended_ns - r.sent_ns) / 1e9 if whole and r.sent_ns else last,
         "tpot": spent / (visible - 1) if spent > 0 and visible >= 2 else np.nan,
         "last_event": last,
+        "last_token": finish if eos else last,
+        "reused": r.reused,
         "visible": visible,
         "hidden": hidden,
         "event_tokens": visible - eos,

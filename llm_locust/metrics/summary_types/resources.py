@@ -1,6 +1,6 @@
-"""What the run cost, what energy it took, and what it reached of its GPUs."""
+"""What the run cost, what energy it took, what it reached of its GPUs, and what limited it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from llm_locust.metrics.summary_types.base import SummaryPart, key
 
@@ -106,3 +106,69 @@ class Roofline(SummaryPart, frozen=True):
     prompts_unknown: Annotated[int, key("prompts of unknown length", _FIRST)]
     prompts_cache_unknown: Annotated[int, key("prompts of unknown caching", _FIRST)]
     cached_share: Annotated[float | None, key("share of prompt tokens that were cached", _FIRST)]
+
+
+_ANSWERS = "ok and streamed, scheduled in the window"
+
+
+class TimeParts(SummaryPart, frozen=True):
+    """An answer's time from started to its last token, in parts."""
+
+    connection: Annotated[float, key("sent − started, and a round trip of the TTFT", _ANSWERS)]
+    fixed: Annotated[
+        float, key("TTFT − rtt − prefill of a request that no other waits beside: the median", _ANSWERS)
+    ]
+    prefill: Annotated[float, key("slope of the TTFT over input tokens × input tokens", _ANSWERS)]
+    queue: Annotated[float, key("rest of the TTFT", _ANSWERS)]
+    decode: Annotated[float, key("last token − first token", _ANSWERS)]
+
+
+class SlopeFigures(SummaryPart, frozen=True):
+    """The slope of a line through a sample of the answers."""
+
+    slope: Annotated[float, key("by Theil and Sen, in the unit of its key", _ANSWERS)]
+    ci95: Annotated[tuple[float, float], key("its 95 % interval by Sen", _ANSWERS)]
+
+
+_SLOPE = key("null where the amount hardly varies", _ANSWERS)
+
+
+class Bottleneck(SummaryPart, frozen=True):
+    """What limits the run: [what limits a run](#what-limits-a-run)."""
+
+    verdict: Annotated[
+        Literal["client", "balancer", "connection", "fixed", "prefill", "queue", "decode"],
+        key(
+            "what the time of an answer is limited by: the client if it is invalid, else the balancer if a "
+            "replica is out, slow or stuck to, else the largest of `parts_ms`; a queue is `prefill` from "
+            "`prefill_busy` 0.5 on"
+        ),
+    ]
+    answers: Annotated[int, key("number of answers", _ANSWERS)]
+    left_out: Annotated[int, key("requests that are not among them", "`requests.scheduled`")]
+    mean_ms: Annotated[float, key("mean time from started to the last token, ms", _ANSWERS)]
+    parts_ms: Annotated[TimeParts, key("mean of each part, ms; together `mean_ms`", _ANSWERS)]
+    shares: Annotated[TimeParts, key("each part / `mean_ms`", _ANSWERS)]
+    always_queued: Annotated[
+        bool,
+        key(
+            "fewer than 20 requests were sent while no other waited: `fixed` is that of the fastest request, "
+            "and `queue` may be too large",
+            "ok and streamed, of the whole run",
+        ),
+    ]
+    waiting_mean: Annotated[
+        float, key("mean number of others that waited for their first token as each was sent", _ANSWERS)
+    ]
+    new_connections: Annotated[float, key("share that opened a connection", _ANSWERS)]
+    prefill_us_per_token: Annotated[SlopeFigures | None, _SLOPE]
+    prefill_busy: Annotated[
+        float | None,
+        key(
+            "slope × input tokens / window / replicas with a name (1 without): time spent on prompts",
+            _ANSWERS,
+        ),
+    ]
+    tpot_us_per_request: Annotated[SlopeFigures | None, _SLOPE]
+    tpot_us_per_context_token: Annotated[SlopeFigures | None, _SLOPE]
+    cause: Annotated[str | None, key("what is wrong with a replica, in words")]

@@ -25,7 +25,7 @@ from llm_locust.metrics.summary_types.requests import (
     RequestPart,
     Throughput,
 )
-from llm_locust.metrics.summary_types.resources import Cost, Energy, Roofline
+from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.tokens import Sessions, Tokens
@@ -38,7 +38,7 @@ SUMMARY_SCHEMA = 2
 OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
 
 #: Sections that may say why there is nothing: ``{"missing": why}`` in the file, a str here.
-EXPLAINED = ("energy", "roofline")
+EXPLAINED = ("bottleneck", "energy", "roofline")
 
 #: Sections that only some runs or reports have: no key in the file, None here.
 ASKED = ("analysis", "by", "stages")
@@ -79,6 +79,7 @@ class Summary(SummaryPart, frozen=True):
     reliability: Reliability
     replicas: list[ReplicaFigures]
     fairness: Fairness
+    bottleneck: Bottleneck | str
     quality: Quality
     errors: list[ErrorKind]
     compat: Compat

@@ -13,7 +13,7 @@ from llm_locust.report.sections.fairness import fairness
 from llm_locust.report.sections.interventions import interventions
 from llm_locust.report.sections.nodes import nodes
 from llm_locust.report.sections.quality import quality
-from llm_locust.report.sections.roofline import roofline
+from llm_locust.report.sections.roofline import bottleneck, roofline
 from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
 from llm_locust.report.uncertainty import explained_once
 
@@ -125,6 +125,7 @@ CONTENTS = (
     Entry("goodput", "verdict", verdicts.goodput, of_one_load=True),
     Entry("latency", "latency", measures.latency, of_one_load=True),
     Entry("intervals", "latency", measures.intervals, of_one_load=True),
+    Entry("bottleneck", "latency", bottleneck, of_one_load=True),
     Entry("throughput", "load", measures.throughput, of_one_load=True),
     Entry("tokens", "load", measures.tokens),
     Entry("cost", "cost", cost, of_one_load=True),

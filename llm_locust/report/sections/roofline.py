@@ -1,13 +1,117 @@
-"""What a run reached of its GPUs' bandwidth and arithmetic, where these are known."""
+"""What limited a run, and what it reached of its GPUs' bandwidth and arithmetic, where these are known."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
-from llm_locust.metrics.summary_types.resources import Roofline
+from llm_locust.metrics.summary_types.resources import Bottleneck, Roofline, SlopeFigures
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.section import Line, Section, Tone
+from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import clean, count, number, percent, plural, sentence
 
 _TERA = 1e12
+
+_PARTS = ("connection", "fixed", "prefill", "queue", "decode")
+
+
+def bottleneck(summary: Summary) -> Section | None:
+    """What limited the run, its evidence, and what changes it."""
+    part = summary.bottleneck
+    if isinstance(part, str):
+        return None
+    lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(f"try: {_REMEDIES[part.verdict]}"))
+    rows = tuple(
+        Row(
+            (
+                name,
+                number(getattr(part.parts_ms, name)),
+                percent(getattr(part.shares, name)),
+                _evidence(part, name),
+            )
+        )
+        for name in _PARTS
+    )
+    columns = (
+        Column("Time of an answer", left=True),
+        Column("mean ms"),
+        Column("share"),
+        Column("seen in", left=True, wraps=True),
+    )
+    return Section("What limits it", lines, Table(columns, rows), tuple(_reservations(part)), stacked=True)
+
+
+def _largest(name: str, words: str) -> Callable[[Summary, Bottleneck], str]:
+    def verdict(_summary: Summary, part: Bottleneck) -> str:
+        return f"{name}-bound: {percent(getattr(part.shares, name))} of the time of an answer is {words}"
+
+    return verdict
+
+
+def _client_bound(summary: Summary, _part: Bottleneck) -> str:
+    why = "".join(f": {clean(reason)}" for reason in summary.client.reasons[:1])
+    return f"client-bound: the client is invalid, so its numbers do not show the server{why}"
+
+
+def _prefill_bound(_summary: Summary, part: Bottleneck) -> str:
+    own = f"prefill-bound: {percent(part.shares.prefill)} of the time of an answer is its own prompt"
+    if part.prefill_busy is None:
+        return own
+    return f"{own}; an engine spends {percent(part.prefill_busy)} of its time on prompts, which delays others"
+
+
+_VERDICTS: Mapping[str, Callable[[Summary, Bottleneck], str]] = {
+    "client": _client_bound,
+    "balancer": lambda _, part: f"balancer-bound: {clean(part.cause or '')}",
+    "connection": _largest("connection", "connecting and the round trip of the network"),
+    "fixed": _largest("fixed", "the same for every request, whatever its length and the load"),
+    "prefill": _prefill_bound,
+    "queue": _largest("queue", "waiting before the prompt is begun"),
+    "decode": _largest("decode", "from its first to its last token"),
+}
+
+_REMEDIES = {
+    "client": "more workers, or less load for each; then measure again",
+    "balancer": "take that replica out of rotation, or balance by requests in flight",
+    "connection": "keep connections open, and run client and server nearer to each other",
+    "fixed": "look at gateway, tokenizer and authentication, which a request passes before the engine",
+    "prefill": "a prefix cache, shorter prompts, separate replicas for prefill, or more FLOP/s",
+    "queue": "a larger batch limit (max_num_seqs) if the KV cache has room, or more replicas",
+    "decode": "smaller or quantised weights, more memory bandwidth, speculative decoding, or shorter answers",
+}
+
+
+def _evidence(part: Bottleneck, name: str) -> str:
+    if name == "connection":
+        return f"{percent(part.new_connections)} of requests opened a connection"
+    if name == "fixed":
+        return "the fastest request" if part.always_queued else "requests that were alone"
+    if name == "prefill":
+        if part.prefill_us_per_token is None:
+            return "prompts of about one length: it is part of fixed"
+        return _slope(part.prefill_us_per_token, "µs per prompt token") or "TTFT does not grow beyond noise"
+    if name == "queue":
+        return f"{number(part.waiting_mean)} others waited, in the mean"
+    found = [
+        _slope(part.tpot_us_per_request, "µs of TPOT per request in flight"),
+        _slope(part.tpot_us_per_context_token, "µs of TPOT per token of context"),
+    ]
+    return sentence(found) or "TPOT changes with neither load nor context, beyond noise"
+
+
+def _slope(line: SlopeFigures | None, unit: str) -> str:
+    """The slope with its interval; empty where it is not beyond noise."""
+    if line is None or line.ci95[0] <= 0 <= line.ci95[1]:
+        return ""
+    return f"{number(line.slope)} {unit} ({number(line.ci95[0])} to {number(line.ci95[1])})"
+
+
+def _reservations(part: Bottleneck) -> Iterator[Line]:
+    if part.always_queued:
+        yield Line(
+            "hardly any request was alone: how much of fixed and queue is which is uncertain", Tone.WARN
+        )
+    if part.left_out:
+        yield Line(
+            f"without {plural(part.left_out, 'request')} that failed, were cut or not streamed", Tone.WARN
+        )
 
 
 def roofline(summary: Summary) -> Section | None:
