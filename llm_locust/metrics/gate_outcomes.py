@@ -120,6 +120,11 @@ def fewest_for(statistic: str) -> int:
     return math.ceil(round(100 / (100 - PERCENTILES[statistic]), 6))
 
 
+def fewest_for_certified(statistic: str) -> int:
+    """Samples that a certified limit on a percentile needs."""
+    return fewest_samples(PERCENTILES[statistic])
+
+
 def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
     """A gate on a figure that the run has not."""
     if gate.kind is Kind.LATENCY:

@@ -7,10 +7,8 @@ from types import MappingProxyType
 from msgspec import inspect
 
 from llm_locust.metrics.catalogue import LATENCIES
-from llm_locust.metrics.gate_outcomes import fewest_for
+from llm_locust.metrics.gate_outcomes import fewest_for, fewest_for_certified
 from llm_locust.metrics.gates import NUMBERS, SHARES, STATISTICS
-from llm_locust.metrics.stats.certified import fewest_samples
-from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, Throughput
 
 _TABLE = re.compile(r"(<!-- table of ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -41,11 +39,11 @@ def _latencies() -> Iterator[str]:
 def _sample_sizes() -> Iterator[str]:
     yield "| statistic | samples for a limit | samples for a `certified` limit |\n|---|---|---|\n"
     for statistic in STATISTICS:
-        if statistic in PERCENTILES:
-            certified = fewest_samples(PERCENTILES[statistic])
-            yield f"| `{statistic}` | {fewest_for(statistic):,} | {certified:,} |\n"
-        else:
+        if statistic in ("mean", "max"):
             yield f"| `{statistic}` | 1 | |\n"
+        else:
+            certified = fewest_for_certified(statistic)
+            yield f"| `{statistic}` | {fewest_for(statistic):,} | {certified:,} |\n"
 
 
 def _meaning(section: str, name: str) -> str:
