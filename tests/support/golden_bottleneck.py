@@ -1,4 +1,4 @@
-"""What limits the golden run, by pandas and plain loops over pairs of answers."""
+"""Where the time of the golden run goes, by pandas and plain loops over pairs of answers."""
 
 from itertools import combinations
 from typing import Any

@@ -134,7 +134,7 @@ _SLOPE = key("null where the amount hardly varies", _ANSWERS)
 
 
 class Bottleneck(SummaryPart, frozen=True):
-    """What limits the run: [what limits a run](#what-limits-a-run)."""
+    """Where the time of answers went: [where the time goes](#where-the-time-goes)."""
 
     verdict: Annotated[
         Literal["client", "balancer", "connection", "fixed", "prefill", "queue", "decode"],

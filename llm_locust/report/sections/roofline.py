@@ -1,4 +1,4 @@
-"""What limited a run, and what it reached of its GPUs' bandwidth and arithmetic, where these are known."""
+"""Where the time of a run went, and what it reached of its GPUs' bandwidth and arithmetic."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -13,11 +13,11 @@ _PARTS = ("connection", "fixed", "prefill", "queue", "decode")
 
 
 def bottleneck(summary: Summary) -> Section | None:
-    """What limited the run, its evidence, and what changes it."""
+    """Where the time of answers went, with its evidence, and what shortens it."""
     part = summary.bottleneck
     if isinstance(part, str):
         return None
-    lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(f"try: {_REMEDIES[part.verdict]}"))
+    lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(f"to shorten it: {_REMEDIES[part.verdict]}"))
     rows = tuple(
         Row(
             (
@@ -35,23 +35,25 @@ def bottleneck(summary: Summary) -> Section | None:
         Column("share"),
         Column("seen in", left=True, wraps=True),
     )
-    return Section("What limits it", lines, Table(columns, rows), tuple(_reservations(part)), stacked=True)
+    return Section(
+        "Where the time goes", lines, Table(columns, rows), tuple(_reservations(part)), stacked=True
+    )
 
 
 def _largest(name: str, words: str) -> Callable[[Summary, Bottleneck], str]:
     def verdict(_summary: Summary, part: Bottleneck) -> str:
-        return f"{name}-bound: {percent(getattr(part.shares, name))} of the time of an answer is {words}"
+        return f"mostly {name}: {percent(getattr(part.shares, name))} of the time of an answer is {words}"
 
     return verdict
 
 
 def _client_bound(summary: Summary, _part: Bottleneck) -> str:
     why = "".join(f": {clean(reason)}" for reason in summary.client.reasons[:1])
-    return f"client-bound: the client is invalid, so its numbers do not show the server{why}"
+    return f"mostly client: it is invalid, so its numbers do not show the server{why}"
 
 
 def _prefill_bound(_summary: Summary, part: Bottleneck) -> str:
-    own = f"prefill-bound: {percent(part.shares.prefill)} of the time of an answer is its own prompt"
+    own = f"mostly prefill: {percent(part.shares.prefill)} of the time of an answer is its own prompt"
     if part.prefill_busy is None:
         return own
     return f"{own}; an engine spends {percent(part.prefill_busy)} of its time on prompts, which delays others"
@@ -59,7 +61,7 @@ def _prefill_bound(_summary: Summary, part: Bottleneck) -> str:
 
 _VERDICTS: Mapping[str, Callable[[Summary, Bottleneck], str]] = {
     "client": _client_bound,
-    "balancer": lambda _, part: f"balancer-bound: {clean(part.cause or '')}",
+    "balancer": lambda _, part: f"mostly balancer: {clean(part.cause or '')}",
     "connection": _largest("connection", "connecting and the round trip of the network"),
     "fixed": _largest("fixed", "the same for every request, whatever its length and the load"),
     "prefill": _prefill_bound,

@@ -1,4 +1,4 @@
-"""What limits a run: bottlenecks made on purpose are named, and the parts add up to an answer's time."""
+"""Where the time of a run goes: bottlenecks made on purpose are named, and the parts add up."""
 
 from dataclasses import replace
 from functools import cache
@@ -93,12 +93,12 @@ def test_a_few_answers_and_none_have_no_verdict() -> None:
 
 
 @pytest.mark.parametrize("made", MADE)
-def test_the_report_says_what_limits_and_what_to_try(made: str) -> None:
+def test_the_report_says_where_the_time_goes_and_what_shortens_it(made: str) -> None:
     found = section(typed(summary_of(made, 1)))
     assert found is not None
     first, second = (line.text for line in found.lines)
-    assert first.startswith(f"{made}-bound: ")
-    assert second.startswith("try: ")
+    assert first.startswith(f"mostly {made}: ")
+    assert second.startswith("to shorten it: ")
 
 
 def test_a_run_without_a_verdict_has_no_such_section() -> None:
