@@ -53,6 +53,10 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     messages.PING: messages.PingMessage(number=1, sent_ns=1),
     messages.PONG: messages.PongMessage(number=1, sent_ns=1, received_ns=2, answered_ns=3),
     messages.RATE: messages.RateMessage(run="r", at_ns=5, rate=2.5),
+    messages.STAGE: messages.StageMessage(
+        run="r", stage=1, step="load", at_ns=5, measured_ns=6, rate=2.5, drain_s=60.0
+    ),
+    messages.STAGED: messages.StagedMessage(run="r", stage=1, step="drain", cut=1, unsent=2),
     messages.REFUSED: messages.RefusedMessage(run="r", reason="no"),
     messages.DONE: CountsMessage(
         run="r",

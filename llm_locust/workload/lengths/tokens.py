@@ -148,9 +148,7 @@ def _continuous(text: str, name: str, rest: str) -> Lengths:
         variance = math.log1p((deviation / mean) ** 2)
         law = partial(_lognormal, math.log(mean) - variance / 2, math.sqrt(variance))
         if rest:
-            raise LengthError(
-                f"lengths {text!r}: with mean= and sd= there is no {rest!r}; allowed are {ALLOWED}"
-            )
+            raise LengthError(f"lengths {text!r}: leave out {rest!r} before mean= and sd=")
     elif name == "lognormal":
         median, sigma = _parameters(text, rest, ("MEDIAN", 1), ("SIGMA", 0))
         law = partial(_lognormal, math.log(median), sigma)

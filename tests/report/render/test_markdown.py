@@ -94,7 +94,7 @@ def test_every_table_has_as_many_cells_in_each_row_as_in_its_head() -> None:
     text = markdown(summary(gates="goodput>=99%", open_loop=True))
     heads = [lines[0].split("|")[1].strip() for lines in tables(text)]
     assert heads == [
-        *("Result", "Limit", "Latency, ms", "95 %, ms", "Tokens per request"),
+        *("Result", "Limit", "Latency, ms", "95 %, ms", "Time of an answer", "Tokens per request"),
         *("Errors", "Name", "Replica", "Fairness"),
     ]
     for lines in tables(text):

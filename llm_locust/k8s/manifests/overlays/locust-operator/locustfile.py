@@ -1,7 +1,5 @@
 """Requests of --scenario: its classes, in a closed or an open loop."""
 
-from llm_locust import ScenarioUser
+from llm_locust.locustfiles.scenario import Scenario
 
-
-class Scenario(ScenarioUser):
-    pass
+__all__ = ["Scenario"]
