@@ -6,7 +6,8 @@ import sys
 from collections.abc import Collection, Mapping
 from textwrap import fill
 
-from llm_locust.cli.locust_arguments import (
+from llm_locust.cli.parser import help_width
+from llm_locust.cli.starting.locust_arguments import (
     DEFAULT_PRESET,
     DEFAULT_SIM_TIME_S,
     DEFAULT_TIME_S,
@@ -17,8 +18,7 @@ from llm_locust.cli.locust_arguments import (
     run_seconds,
     said_elsewhere,
 )
-from llm_locust.cli.parser import help_width
-from llm_locust.cli.simulator import start_simulator
+from llm_locust.cli.starting.simulator import start_simulator
 from llm_locust.client.http.target import Target
 from llm_locust.options.option import Option
 from llm_locust.options.table import GRAMMAR, GROUPS, OPTION, OPTIONS

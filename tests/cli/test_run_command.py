@@ -11,9 +11,9 @@ import psutil
 import pytest
 from swarm_process import wait_until
 
-from llm_locust.cli.locust_arguments import LOCUSTFILES
 from llm_locust.cli.main import main
-from llm_locust.cli.simulator import SimulatorError, start_simulator
+from llm_locust.cli.starting.locust_arguments import LOCUSTFILES
+from llm_locust.cli.starting.simulator import SimulatorError, start_simulator
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def simulators(of: int) -> Iterator[psutil.Process]:
 #: Starts a simulator, and becomes another program, as a run does.
 _BECOMES_ANOTHER = """
 import os, sys
-from llm_locust.cli.simulator import SimulatorError, start_simulator
+from llm_locust.cli.starting.simulator import SimulatorError, start_simulator
 
 start_simulator()
 code = "import time; print('another', flush=True); time.sleep(600)"

@@ -14,7 +14,7 @@ from llm_locust.scenario.presets import PRESETS
 from llm_locust.workload.arrivals import parse_rate
 
 #: Where the package's locustfiles are.
-LOCUSTFILES = Path(__file__).parent.parent / "locustfiles"
+LOCUSTFILES = Path(__file__).parents[2] / "locustfiles"
 
 DEFAULT_USERS = 10
 DEFAULT_TIME_S = 60

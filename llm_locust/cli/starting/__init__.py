@@ -1,0 +1,1 @@
+"""How ``llm-locust run`` starts Locust and a simulated server."""

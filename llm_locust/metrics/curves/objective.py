@@ -1,0 +1,118 @@
+"""The highest load that is looked for: ``max rate under goodput>=95%``.
+
+Every limit becomes a share of requests: ``p99_ttft<500ms`` is held where at least 99 % of all requests have
+their first token within 500 ms. A failed request is not within any limit. So each limit has one reading per
+stage, ``hits`` of ``n``, and one share that it must reach.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from llm_locust.core.terms import listed, nearest
+from llm_locust.metrics.gates import Gate, GateError, Kind, parse_gates
+from llm_locust.metrics.requests.slo import SLO_METRICS
+from llm_locust.metrics.stats.percentiles import PERCENTILES
+
+Axis = Literal["rate", "concurrency"]
+
+#: Unit of each axis in texts.
+UNITS: dict[Axis, str] = {"rate": "requests/s", "concurrency": "users"}
+
+_FORM = re.compile(r"\s*max\s+(?P<axis>\S+)\s+under\s+(?P<gates>.*)", re.DOTALL)
+_ALLOWED = (
+    'write "max rate under GATES" or "max concurrency under GATES", '
+    'where GATES are as in "goodput>=95% p99_ttft<500ms"'
+)
+
+
+class ObjectiveError(ValueError):
+    """A text that is no objective of a search; one line that says what is wrong and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A gate as a share: held where more than, or at least, ``required`` of the requests are within it.
+
+    ``metric`` is ``goodput``, ``ok`` (requests that did not fail), or a latency with the limit ``limit_s``.
+    """
+
+    text: str
+    metric: str
+    required: float
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The highest load on ``axis`` under which all ``limits`` hold."""
+
+    text: str
+    axis: Axis
+    limits: tuple[Limit, ...]
+
+
+def parse_objective(text: str) -> Objective:
+    """
+    Raises:
+        ObjectiveError: the text has another form, an unknown axis, or no limit that a higher load breaks.
+        GateError: one of its gates cannot be read.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ObjectiveError(f'find: "{text}" is not an objective; {_ALLOWED}')
+    axis = _axis(found["axis"])
+    try:
+        gates = parse_gates(found["gates"])
+    except GateError as e:
+        raise ObjectiveError(f'find: after "under", {str(e).removeprefix("gate: ")}') from None
+    if not gates:
+        raise ObjectiveError(f'find: no gate after "under"; {_ALLOWED}')
+    return Objective(" ".join(text.split()), axis, tuple(_limit(gate) for gate in gates))
+
+
+def _axis(word: str) -> Axis:
+    for axis in UNITS:
+        if word == axis:
+            return axis
+    raise ObjectiveError(f'find: "{word}" is not a load; {nearest(word, UNITS)}write one of {listed(UNITS)}')
+
+
+def _limit(gate: Gate) -> Limit:
+    if gate.is_certified:
+        raise _refused(gate, "a search has an interval of its own; leave out certified")
+    if gate.kind is Kind.LATENCY:
+        return _latency_limit(gate)
+    if gate.metric == "goodput":
+        if gate.op not in (">", ">=") or not gate.limit > 0:
+            raise _refused(gate, "a higher load does not break it: write a lower limit, as goodput>=95%")
+        return _share(gate, "goodput", gate.limit)
+    if gate.metric == "error_rate":
+        if gate.op not in ("<", "<=") or not gate.limit < 1:
+            raise _refused(gate, "a higher load does not break it: write an upper limit, as error_rate<1%")
+        return _share(gate, "ok", 1 - gate.limit)
+    raise _refused(gate, f"{gate.metric} grows with the load; limit goodput, error_rate or a latency")
+
+
+def _share(gate: Gate, metric: str, required: float) -> Limit:
+    if not required < 1:
+        raise _refused(gate, "no number of requests can show a share of exactly 100 %; allow 0.1 %")
+    return Limit(gate.text, metric, required)
+
+
+def _latency_limit(gate: Gate) -> Limit:
+    if gate.op not in ("<", "<="):
+        raise _refused(gate, "a higher load does not break it: write an upper limit, with <")
+    if not gate.limit > 0:
+        raise _refused(gate, "no request takes 0 ms; write a limit above 0")
+    if gate.latency not in SLO_METRICS:
+        raise _refused(gate, f"{gate.latency} is not a latency of one request; limit {listed(SLO_METRICS)}")
+    if gate.statistic not in PERCENTILES:
+        raise _refused(
+            gate, "neither a mean nor a maximum can include requests that failed; limit a percentile, as p99"
+        )
+    return Limit(gate.text, gate.latency, PERCENTILES[gate.statistic] / 100, gate.limit / 1e3)
+
+
+def _refused(gate: Gate, why: str) -> ObjectiveError:
+    return ObjectiveError(f'find: "{gate.text}" cannot be searched: {why}')

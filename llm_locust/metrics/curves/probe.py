@@ -1,0 +1,76 @@
+"""One stage of a search: its load, and how many of its requests were within each limit."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from llm_locust.metrics.stats.worth import Ends, share_ends
+
+#: 95 %, two-sided.
+_Z = 1.959963984540054
+
+
+class Shown(StrEnum):
+    """What a stage shows about a limit, by the 95 % interval of its share."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    UNRESOLVED = "unresolved"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``hits`` of ``n`` requests were within a limit; they are worth ``n_eff`` independent ones."""
+
+    hits: int
+    n: int
+    n_eff: float
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: the counts contradict each other.
+        """
+        if not (0 <= self.hits <= self.n and self.n >= 1 and 0 < self.n_eff <= self.n):
+            raise ValueError(f"{self.hits} of {self.n} requests, worth {self.n_eff}: that is not a share")
+
+    @property
+    def share(self) -> float:
+        return self.hits / self.n
+
+    @property
+    def ends(self) -> Ends:
+        """Wilson's 95 % interval of the share, with the correction for continuity."""
+        return share_ends(self.share, self.n_eff, _Z)
+
+    def shows(self, required: float) -> Shown:
+        low, high = self.ends
+        if low >= required:
+            return Shown.HOLDS
+        return Shown.BROKEN if high < required else Shown.UNRESOLVED
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A stage at one ``load``, with a reading for each limit of the objective.
+
+    ``no_result`` says why the stage shows nothing of the server (too few requests, not steady, not run); its
+    readings are not used. ``client`` says in what the client was the limit: a server is not judged by what
+    its client could not do.
+    """
+
+    load: float
+    readings: tuple[Reading, ...] = ()
+    no_result: str = ""
+    client: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the search may use its readings."""
+        return bool(self.readings) and not self.no_result and not self.client
+
+    def shows(self, required: tuple[float, ...]) -> Shown:
+        """Broken if any limit is, holds if all do."""
+        found = [reading.shows(share) for reading, share in zip(self.readings, required, strict=True)]
+        if Shown.BROKEN in found:
+            return Shown.BROKEN
+        return Shown.UNRESOLVED if Shown.UNRESOLVED in found else Shown.HOLDS

@@ -1,0 +1,149 @@
+"""What a measured stage says about the limits of an objective."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.metrics.columns import Floats, Rows
+from llm_locust.metrics.curves.objective import Limit, Objective
+from llm_locust.metrics.curves.probe import Probe, Reading
+from llm_locust.metrics.measured import Measured, measure
+from llm_locust.metrics.parts import part_of_all
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.requests.goodput import Limits, Missing, judge
+from llm_locust.metrics.requests.goodput_intervals import ratio_worth
+from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
+from llm_locust.metrics.sections.steady import asked_load
+from llm_locust.metrics.sections.validity import Scale, client_validity
+from llm_locust.metrics.select.selection import asked
+from llm_locust.metrics.stages.figures import touching
+from llm_locust.metrics.stats.percentiles import PERCENTILES
+from llm_locust.metrics.stats.worth import FEWEST, Worth
+from llm_locust.metrics.window import stage_window
+
+
+class NoReadingError(ValueError):
+    """A stage that says nothing about a limit; one line says why."""
+
+
+def reading(m: Measured, limit: Limit, missing: int = 0) -> Reading:
+    """How many of the requests scheduled in the window of ``m`` were within a limit.
+
+    A failed request is beyond each limit, and so is one that was cut after it had exceeded it; one that was
+    cut before is left out. A latency is measured from where its name says, whatever the run's ``slo_from``.
+
+    Args:
+        missing: requests that were due and have no record in the window: they are beyond each limit.
+
+    Raises:
+        NoReadingError: nothing was judged, or ``goodput`` is limited and the run has no SLO.
+    """
+    missing += len(m.stuck.among(np.arange(len(m.c))))
+    judged, within = _judged(m, limit)
+    n = len(judged) + missing
+    if not n:
+        raise NoReadingError("no request ended or broke a limit")
+    hits = within[judged]
+    worth = ratio_worth(m.c, judged, hits, missing) if len(judged) else None
+    if hits.sum() / n >= limit.required and (worth is None or not worth.error.settled):
+        raise NoReadingError(
+            "its requests depend on each other for longer than it lasted: it was not steady, or too short"
+        )
+    return Reading(int(hits.sum()), n, _independent(worth, n))
+
+
+def _judged(m: Measured, limit: Limit) -> tuple[Rows, Floats]:
+    """The rows that count, and for every row of the run whether it is within the limit."""
+    population = m.population(np.arange(len(m.c)))
+    if limit.metric == "ok":
+        return population.judged, m.c.ok.astype(np.float64)
+    if limit.limit_s is not None:
+        judgement = judge(m.c, m.values, _only(limit.metric, limit.limit_s), "sent")
+    elif m.judgement is not None:
+        judgement = m.judgement
+    else:
+        raise NoReadingError("no SLO was given, so nothing is good or bad: give one by --slo")
+    return population.all[judgement.judged[population.all]], judgement.good.astype(np.float64)
+
+
+def _only(metric: str, limit_s: float) -> Limits:
+    return Limits(Slo(**{f"{metric}_s": limit_s}))
+
+
+def _independent(worth: Worth | None, n: int) -> float:
+    """As many independent requests as the error allows, stretched as an interval is; at least 1."""
+    if worth is None:
+        return 1.0
+    return min(float(n), max(1.0, worth.n_eff / worth.stretch(2 * FEWEST) ** 2))
+
+
+def probes(requests: Requests, manifest: Manifest, question: Question, objective: Objective) -> list[Probe]:
+    """A probe of each stage of a run that is on the objective's axis; without stages, one of the run.
+
+    Raises:
+        ValueError: the run has another load than the objective; or as
+            :func:`~llm_locust.metrics.measured.measure` raises it.
+    """
+    if manifest.stages:
+        kind = "rate" if objective.axis == "rate" else "users"
+        stages = [stage for stage in manifest.stages if stage.kind == kind]
+        if not stages:
+            raise ValueError(f"the stages of run {manifest.id} are not of a {objective.axis}")
+        return [_of_stage(requests, manifest, question, objective, stage) for stage in stages]
+    if manifest.open_loop != (objective.axis == "rate"):
+        has = "a rate" if manifest.open_loop else "users"
+        raise ValueError(f"run {manifest.id} was a load of {has}, and the objective is a {objective.axis}")
+    m = measure(requests, manifest, question)
+    load = _load(requests, manifest, m)
+    if load is None:
+        return []
+    rows = len(asked(requests).stored)
+    unsent = requests_unsent(manifest, question.warmup_of(manifest))
+    return [_probe(m, manifest, objective, load, Missing(requests_lost(manifest, rows), unsent))]
+
+
+def _of_stage(
+    requests: Requests, manifest: Manifest, question: Question, objective: Objective, stage: StageFacts
+) -> Probe:
+    window = stage_window(stage, manifest)
+    if stage.fault or window is None:
+        return Probe(stage.asked, no_result=stage.fault or "it had no measured part")
+    if requests_lost(manifest, len(asked(requests).stored)):
+        return Probe(stage.asked, no_result="records of the run are missing")
+    m = measure(touching(requests, window), manifest, replace(question, window=window, where=None))
+    return _probe(m, manifest, objective, stage.asked, Missing(0, stage.unsent))
+
+
+def _load(requests: Requests, manifest: Manifest, m: Measured) -> float | None:
+    """The load that there was in the window: requests/s due, or the mean number of users in whole ones."""
+    if not m.window.seconds > 0:
+        return None
+    if manifest.open_loop:
+        return int(m.window.scheduled(m.c).sum()) / m.window.seconds or None
+    load = asked_load(requests, manifest, m.c.origin_ns)
+    if load is None:
+        return None
+    edges = np.array([m.window.start_s(m.c), m.window.end_s(m.c)])
+    return float(round(float(load.levels(edges)[0]))) or None
+
+
+def _probe(m: Measured, manifest: Manifest, objective: Objective, load: float, missing: Missing) -> Probe:
+    if missing.lost is None or missing.unsent is None:
+        return Probe(load, no_result="it is unknown how many of its requests are missing")
+    try:
+        found = tuple(reading(m, limit, missing.known) for limit in objective.limits)
+    except NoReadingError as e:
+        return Probe(load, no_result=str(e))
+    return Probe(load, found, client=_client(m, manifest, missing))
+
+
+def _client(m: Measured, manifest: Manifest, missing: Missing) -> str:
+    """Why the client is invalid in the window; empty where it is not."""
+    latency_ms = part_of_all(m, PERCENTILES, missing)["latency_ms"]
+    medians_ms = {metric: latency_ms[metric]["p50"] for metric in ("itl", "ttft", "e2el")}
+    judged = m.population(np.arange(len(m.c))).judged
+    found = client_validity(m.c, judged, manifest, Scale.of(m.window, medians_ms, m.gaps))
+    return found["reasons"][0] if found["verdict"] == "invalid" else ""

@@ -1,0 +1,249 @@
+"""The next load to try, or the answer, from the stages so far: a pure function without a clock or a server.
+
+First the load is doubled until a limit breaks (halved, where the first load breaks one), and never beyond
+twice the lowest load that broke one. Then each stage goes to where the edge is most likely, inside the part
+that the stages so far leave open; near the edge stages repeat its neighbourhood from both sides, because one
+stage's share is uncertain. The search ends when the 95 % interval of the edge is within the precision asked
+for, when the client is the limit, when stages give no results, or when no stages are left.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llm_locust.metrics.curves.edge import Edge, find_edge
+from llm_locust.metrics.curves.objective import UNITS, Objective
+from llm_locust.metrics.curves.probe import Probe
+from llm_locust.metrics.stats.worth import FEWEST_BEYOND
+
+#: Successive stages without a result after which nothing more is tried.
+_MOST_SILENT = 2
+
+#: A stage is kept away from both ends of the open part by this share of it, in logarithms.
+_INSIDE = 0.25
+
+_GROWTH = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where a search begins, what it may try, and when it has enough.
+
+    ``precision`` is half the interval over the edge. Concurrency is tried in whole users.
+    """
+
+    start: float
+    most: float = math.inf
+    precision: float = 0.05
+    most_stages: int = 12
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """
+        Raises:
+            ValueError: one is out of its range; the message says which.
+        """
+        if not (math.isfinite(self.start) and 0 < self.start <= self.most):
+            raise ValueError(
+                f"the first load is {self.start:g}; it must be above 0 and at most {self.most:g}"
+            )
+        if not 0 < self.precision < 1:
+            raise ValueError(f"the precision is {self.precision:g}; write a share between 0 and 1, as 5%")
+        if self.most_stages < 1:
+            raise ValueError(f"{self.most_stages} stages find nothing: allow at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class NextStage:
+    """The load to try next, and why."""
+
+    load: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer of a search.
+
+    ``load`` is the highest load under which the limits hold, with its 95 % interval from ``low`` to ``high``;
+    None where it is not known. ``at_least`` is a lower bound, where stages show only that. ``at_most`` is an
+    upper bound. ``is_resolved``: the interval is within the precision. ``why`` says why the search ended.
+    """
+
+    why: str
+    load: float | None = None
+    low: float | None = None
+    high: float | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    limit: str | None = None
+    is_resolved: bool = False
+
+
+def next_step(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> NextStage | Found:
+    """What to do after ``probes``, in the order in which they ran.
+
+    A search over concurrency is in whole users.
+    """
+    return _Search(objective, bounds, tuple(probes)).step()
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    objective: Objective
+    bounds: Bounds
+    probes: tuple[Probe, ...]
+
+    def step(self) -> NextStage | Found:
+        silent = self._silent()
+        if silent and len(silent) < _MOST_SILENT and self._left:
+            return NextStage(silent[-1].load, f"again: {silent[-1].no_result}")
+        if silent:
+            return self._ended(f"{len(silent)} stages in succession gave no result: {silent[-1].no_result}")
+        if not self.probes:
+            return NextStage(self._possible(self.bounds.start), "the first load")
+        limited = [probe for probe in self.probes if probe.client]
+        wanted = self._wanted()
+        if isinstance(wanted, Found):
+            return wanted
+        if limited and wanted.load >= min(probe.load for probe in limited):
+            worst = min(limited, key=lambda probe: probe.load)
+            return self._ended(f"the client is the limit from {self._said(worst.load)} on: {worst.client}")
+        if not self._left:
+            return self._ended(f"{len(self.probes)} stages were allowed")
+        return wanted
+
+    def _wanted(self) -> NextStage | Found:
+        """What would be next if neither the client nor the number of stages were a limit."""
+        if not self._counted:
+            # Only stages that the client limited: it is lower loads that show the server.
+            return self._lower(min(probe.load for probe in self.probes))
+        held, broken = self._held(), self._broken()
+        if not broken:
+            return self._higher(max(held))
+        if not held:
+            return self._lower(min(broken))
+        edge = self._edge()
+        if edge.is_told and edge.reach <= self.bounds.precision:
+            return self._answer(edge, "the interval is as narrow as asked for", is_resolved=True)
+        if self.objective.axis == "concurrency" and self._are_neighbours():
+            return self._answer(edge, "one user more breaks a limit", is_resolved=True)
+        return NextStage(self._near(edge), "near the edge")
+
+    def _higher(self, load: float) -> NextStage | Found:
+        if load >= self.bounds.most:
+            return self._ended(f"{self._said(load)} is the most that may be tried")
+        return NextStage(
+            self._possible(min(_GROWTH * load, self.bounds.most)), f"all limits hold at {self._said(load)}"
+        )
+
+    def _lower(self, load: float) -> NextStage | Found:
+        if self.objective.axis == "concurrency" and load <= 1:
+            return self._ended("a single user breaks a limit" if self._counted else "one user is the fewest")
+        return NextStage(self._possible(load / _GROWTH), f"a limit is broken at {self._said(load)}")
+
+    def _near(self, edge: Edge) -> float:
+        """A load near the edge, inside what is open: on the side that fewer requests have shown."""
+        low, high = max(self._held_below()), min(self._broken())
+        precision = self.bounds.precision
+        if high / low > (1 + precision) ** 3:
+            width = math.log(high / low)
+            first, last = low * math.exp(_INSIDE * width), high * math.exp(-_INSIDE * width)
+            middle = edge.load if 0 < edge.load < math.inf else math.sqrt(low * high)
+            return self._possible(min(max(middle, first), last))
+        if not 0 < edge.load < math.inf:
+            return self._possible(math.sqrt(low * high))
+        below = sum(1 for probe in self._counted if edge.load * (1 - 2 * precision) <= probe.load < edge.load)
+        above = sum(
+            1 for probe in self._counted if edge.load <= probe.load <= edge.load * (1 + 2 * precision)
+        )
+        side = -1 if below <= above else 1
+        wanted = edge.load * (1 + side * precision / 2)
+        return self._possible(min(wanted, _GROWTH * min(self._broken())))
+
+    def _are_neighbours(self) -> bool:
+        """Whether successive numbers of users are shown to hold and to break."""
+        shown = {probe.load: probe.shows(self._required) for probe in self._counted}
+        return any(seen == "holds" and shown.get(load + 1) == "broken" for load, seen in shown.items())
+
+    @property
+    def _required(self) -> tuple[float, ...]:
+        return tuple(limit.required for limit in self.objective.limits)
+
+    @property
+    def _left(self) -> bool:
+        return len(self.probes) < self.bounds.most_stages
+
+    @property
+    def _counted(self) -> list[Probe]:
+        return [probe for probe in self.probes if probe.counts]
+
+    def _silent(self) -> list[Probe]:
+        """The stages without a result at the end."""
+        found: list[Probe] = []
+        for probe in reversed(self.probes):
+            if not probe.no_result:
+                break
+            found.insert(0, probe)
+        return found
+
+    def _held(self) -> list[float]:
+        """Loads whose shares are as required, by what was counted alone."""
+        return [probe.load for probe in self._counted if self._is_within(probe)]
+
+    def _broken(self) -> list[float]:
+        return [probe.load for probe in self._counted if not self._is_within(probe)]
+
+    def _held_below(self) -> list[float]:
+        lowest = min(self._broken())
+        return [load for load in self._held() if load < lowest] or [lowest / _GROWTH]
+
+    def _is_within(self, probe: Probe) -> bool:
+        return all(r.share >= share for r, share in zip(probe.readings, self._required, strict=True))
+
+    def _edge(self) -> Edge:
+        return find_edge(self._counted, self._required, self.bounds.seed)
+
+    def _ended(self, why: str) -> Found:
+        """What the stages show where the search cannot go on."""
+        if not self._counted:
+            return Found(why)
+        return self._answer(self._edge(), why)
+
+    def _answer(self, edge: Edge, why: str, *, is_resolved: bool = False) -> Found:
+        if math.isinf(edge.load):
+            return Found(why, at_least=self._whole(self._shown_to_hold()))
+        limit = self.objective.limits[edge.limit].text
+        if not edge.load:
+            return Found(why, at_most=min(probe.load for probe in self._counted), limit=limit)
+        if not edge.is_told:
+            return Found(f"{why}; {self._too_few(edge)}", load=self._whole(edge.load), limit=limit)
+        return Found(
+            why,
+            load=self._whole(edge.load),
+            low=self._whole(edge.low) if edge.low else None,
+            high=self._whole(edge.high) if math.isfinite(edge.high) else None,
+            limit=limit,
+            is_resolved=is_resolved,
+        )
+
+    def _too_few(self, edge: Edge) -> str:
+        tail = 1 - self._required[edge.limit]
+        return (
+            f"the stages near the edge are worth {edge.beyond / tail:.0f} independent requests, and "
+            f"{self.objective.limits[edge.limit].text} needs {FEWEST_BEYOND / tail:.0f}: make stages longer"
+        )
+
+    def _shown_to_hold(self) -> float | None:
+        """The highest load at which the intervals of all shares are as required; None without one."""
+        return max((p.load for p in self._counted if p.shows(self._required) == "holds"), default=None)
+
+    def _possible(self, load: float) -> float:
+        return max(1.0, float(round(load))) if self.objective.axis == "concurrency" else float(f"{load:.4g}")
+
+    def _whole(self, load: float | None) -> float | None:
+        """Whole users below an edge: the next one breaks it."""
+        return float(math.floor(load)) if load is not None and self.objective.axis == "concurrency" else load
+
+    def _said(self, load: float) -> str:
+        return f"{load:g} {UNITS[self.objective.axis]}"

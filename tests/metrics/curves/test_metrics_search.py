@@ -1,0 +1,224 @@
+"""A search for the highest load: what it may ask, against servers whose capacity has a closed form."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.curves.isotonic import crossing, falling
+from llm_locust.metrics.curves.objective import ObjectiveError, parse_objective
+from llm_locust.metrics.curves.probe import Probe, Reading
+from llm_locust.metrics.curves.search import Bounds, Found, NextStage, next_step
+from llm_locust.metrics.stats.cells import Order
+from llm_locust.metrics.stats.intervals import Observed, share_worth, worths
+from llm_locust.metrics.stats.worth import FEWEST
+
+RATE = parse_objective("max rate under goodput>=90%")
+USERS = parse_objective("max concurrency under p99_tpot<50ms")
+
+
+def test_every_limit_is_a_share_of_the_requests() -> None:
+    text = "max  rate under goodput>=95% p99_ttft<500ms, error_rate<1%"
+    found = parse_objective(text)
+    assert [(limit.metric, limit.required, limit.limit_s) for limit in found.limits] == [
+        ("goodput", 0.95, None),
+        ("ttft", 0.99, 0.5),
+        ("ok", 0.99, None),
+    ]
+    assert found.axis == "rate"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not an objective"),
+        ("max rate", "is not an objective"),
+        ("max rate under", "is not an objective"),
+        ("max rate under ,", "no gate"),
+        ("max speed under goodput>=95%", '"speed" is not a load'),
+        ("max rate under p99_ttft<0ms", "no request takes 0 ms"),
+        ("max rate under p99_ttft>5ms", "does not break it"),
+        ("max rate under goodput<95%", "does not break it"),
+        ("max rate under goodput>=0%", "does not break it"),
+        ("max rate under error_rate>1%", "does not break it"),
+        ("max rate under goodput>=100%", "exactly 100 %"),
+        ("max rate under error_rate<=0%", "exactly 100 %"),
+        ("max rate under mean_ttft<1s", "limit a percentile"),
+        ("max rate under max_ttft<1s", "limit a percentile"),
+        ("max rate under p99_itl<1s", "not a latency of one request"),
+        ("max rate under output_tps>5", "grows with the load"),
+        ("max rate under certified p99_ttft<1s", "leave out certified"),
+        ("max rate under p99_tft<1s", "p99_ttft"),
+    ],
+)
+def test_an_objective_that_cannot_be_searched_is_refused_in_one_line(text: str, why: str) -> None:
+    with pytest.raises(ObjectiveError, match="find: ") as e:
+        parse_objective(text)
+    assert why in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+@given(st.lists(st.floats(0.01, 0.99), min_size=1, max_size=12))
+def test_an_isotonic_fit_falls_and_keeps_the_mean_and_what_fell_already(values: list[float]) -> None:
+    fit = falling(np.array(values), np.ones(len(values)))
+    assert (np.diff(fit) <= 1e-12).all()
+    assert fit.mean() == pytest.approx(np.mean(values))
+    falls = np.sort(values)[::-1]
+    assert np.array_equal(falling(falls, np.ones(len(falls))), falls)
+
+
+def test_a_crossing_is_between_the_loads_that_it_parts() -> None:
+    loads, shares = np.array([1.0, 2.0, 4.0]), np.array([0.99, 0.9, 0.1])
+    assert crossing(loads, shares, 0.5) == pytest.approx(2 * math.sqrt(2))  # log-odds ±2.197
+    assert crossing(loads, shares, 0.995) == 0
+    assert crossing(loads, shares, 0.05) == math.inf
+
+
+def reading(latency_s: Floats, limit_s: float) -> Reading:
+    """As a run's: the worth of the share is that of requests that depend on their neighbours."""
+    order = Order.even(len(latency_s))
+    moments = float(latency_s.mean()), float(latency_s.std()), float(np.median(latency_s))
+    slow, _ = worths(Observed(order, latency_s), *moments)
+    within = (latency_s < limit_s).astype(np.float64)
+    worth = share_worth(order.sums(within), np.diff(order.bounds).astype(np.float64), slow)
+    n = len(latency_s)
+    n_eff = 1.0 if worth is None else min(n, max(1.0, worth.n_eff / worth.stretch(2 * FEWEST) ** 2))
+    return Reading(int(within.sum()), n, n_eff)
+
+
+#: Requests/s of the single server, and its limit.
+SERVED, LIMIT_S = 50.0, 0.2
+
+
+def queue(rate: float, random: np.random.Generator, n: int = 5_000) -> Reading:
+    """M/M/1, by Lindley's recursion, without its start: P(time > t) = e^(−(μ − λ) t)."""
+    begin = 500
+    arrivals, services = random.exponential(1 / rate, n + begin), random.exponential(1 / SERVED, n + begin)
+    walk = np.concatenate([[0.0], np.cumsum(services[:-1] - arrivals[1:])])
+    return reading((walk - np.minimum.accumulate(walk) + services)[begin:], LIMIT_S)
+
+
+def batched(users: float, random: np.random.Generator, n: int = 2_000) -> Reading:
+    """A batch whose steps take 10 ms + 0.5 ms a user, times log-normal noise with σ = 0.15."""
+    return reading((0.010 + 0.0005 * users) * random.lognormal(0.0, 0.15, n), 0.050)
+
+
+#: e^(−(μ − λ) t) = 10 %, and 99 % of the noise below its factor at 2.326 σ.
+QUEUE_EDGE = SERVED + math.log(0.1) / LIMIT_S
+BATCH_EDGE = (0.050 / math.exp(2.326348 * 0.15) - 0.010) / 0.0005
+
+Server = Callable[[float, np.random.Generator], Reading]
+
+
+def search(server: Server, objective: object, seed: int) -> tuple[Found, list[Probe]]:
+    random, probes = np.random.default_rng(seed), list[Probe]()
+    bounds = Bounds(start=8.0)
+    while True:
+        step = next_step(objective, bounds, probes)  # type: ignore[arg-type]
+        if isinstance(step, Found):
+            return step, probes
+        probes.append(Probe(step.load, (server(step.load, random),)))
+
+
+@pytest.mark.parametrize(
+    ("server", "objective", "edge"), [(queue, RATE, QUEUE_EDGE), (batched, USERS, BATCH_EDGE)]
+)
+def test_the_edge_is_within_5_percent_in_12_stages_for_20_seeds_and_18_intervals_cover_it(
+    server: Server, objective: object, edge: float
+) -> None:
+    answers = [search(server, objective, seed) for seed in range(20)]
+    assert all(len(probes) <= 12 for _, probes in answers)
+    loads = [found.load for found, _ in answers]
+    # A whole user less than the edge is the answer where users are whole.
+    whole = 1 / edge if objective is USERS else 0.0
+    assert [load for load in loads if load is None or abs(load / edge - 1) > 0.05 + whole] == []
+    covers = [
+        found.low is None
+        or found.high is None
+        or found.low - edge * whole <= edge <= found.high + edge * whole
+        for found, _ in answers
+    ]
+    assert sum(covers) >= 18
+
+
+def steady(share: Callable[[float], float], n: int = 2_000) -> Callable[[float], Reading]:
+    return lambda load: Reading(round(share(load) * n), n, float(n))
+
+
+def steps(
+    share: Callable[[float], float], bounds: Bounds, objective: object = RATE
+) -> tuple[Found, list[Probe]]:
+    probes = list[Probe]()
+    while isinstance(step := next_step(objective, bounds, probes), NextStage):  # type: ignore[arg-type]
+        probes.append(Probe(step.load, (steady(share)(step.load),)))
+    return step, probes
+
+
+@given(st.floats(0.5, 5_000), st.floats(0.1, 2_000))
+def test_no_load_is_beyond_twice_the_lowest_that_failed_or_twice_what_was_tried(
+    edge: float, start: float
+) -> None:
+    _, probes = steps(lambda load: 1 / (1 + (load / edge) ** 20 / 9), Bounds(start))
+    for k, probe in enumerate(probes[1:], 1):
+        before = probes[:k]
+        failed = [p.load for p in before if p.readings[0].share < 0.9]
+        assert probe.load <= 2.001 * max(p.load for p in before)
+        assert not failed or probe.load <= 2.001 * min(failed)
+    assert len(probes) <= 12
+
+
+def test_a_server_that_holds_everything_has_a_lower_bound_and_one_that_holds_nothing_an_upper() -> None:
+    found, probes = steps(lambda _: 1.0, Bounds(4.0, most=20.0))
+    assert [p.load for p in probes] == [4, 8, 16, 20]
+    assert (found.at_least, found.load, found.is_resolved) == (20, None, False)
+    found, probes = steps(lambda _: 0.2, Bounds(4.0, most_stages=5))
+    assert (found.at_most, found.load) == (min(p.load for p in probes), None)
+    found, _ = steps(lambda _: 0.2, Bounds(4.0), USERS)
+    assert "single user" in found.why
+
+
+def test_the_client_as_the_limit_ends_the_search_with_a_lower_bound() -> None:
+    held = Probe(8.0, (Reading(2_000, 2_000, 2_000.0),))
+    late = Probe(16.0, (Reading(0, 2_000, 2_000.0),), client="CPU at 100 %")
+    found = next_step(RATE, Bounds(8.0), [held, late])
+    assert isinstance(found, Found)
+    assert found.at_least == 8
+    assert "the client is the limit from 16 requests/s on: CPU at 100 %" in found.why
+
+
+def test_a_stage_without_a_result_is_repeated_once_and_two_end_the_search_with_their_sentence() -> None:
+    held = Probe(8.0, (Reading(2_000, 2_000, 2_000.0),))
+    silent = Probe(16.0, no_result="it was not steady")
+    again = next_step(RATE, Bounds(8.0), [held, silent])
+    assert again == NextStage(16.0, "again: it was not steady")
+    found = next_step(RATE, Bounds(8.0), [held, silent, silent])
+    assert isinstance(found, Found)
+    assert found.at_least == 8
+    assert "it was not steady" in found.why
+    nothing = next_step(RATE, Bounds(8.0), [silent, silent])
+    assert isinstance(nothing, Found)
+    assert (nothing.load, nothing.at_least, nothing.at_most) == (None, None, None)
+
+
+def test_stages_too_short_for_a_percentile_have_no_interval_and_say_how_many_requests_it_takes() -> None:
+    objective = parse_objective("max rate under p99_ttft<1s")
+    probes = [Probe(load, (Reading(20 - bad, 20, 20.0),)) for load, bad in ((8.0, 0), (16.0, 12))]
+    found = next_step(objective, Bounds(8.0, most_stages=2), probes)
+    assert isinstance(found, Found)
+    assert (found.low, found.high, found.is_resolved) == (None, None, False)
+    assert "needs 1000: make stages longer" in found.why or found.at_most is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"start": 0.0}, {"start": math.nan}, {"start": 9.0, "most": 8.0}, {"start": 1.0, "precision": 0.0}],
+)
+def test_bounds_out_of_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="the "):
+        Bounds(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="share"):
+        Reading(3, 2, 1.0)
