@@ -410,7 +410,8 @@ def test_first_tries_are_counted_and_found_and_change_nothing_else(tmp_path: Pat
         2,
         0,
     )
-    assert compare_runs([once, again]).comparisons[0].new.lost == 0
+    other = write_run(tmp_path / "other", [*records(), *first], id="other")
+    assert compare_runs([once, other]).comparisons[0].new.lost == 0
 
 
 def test_what_is_counted_of_each_run_is_summed_over_several(tmp_path: Path, told: Any) -> None:

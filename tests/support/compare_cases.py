@@ -113,6 +113,6 @@ def write_made_run(path: Path, number: int, scale: float = 1.0, n: int = 2_000, 
     rng = np.random.default_rng(number)
     rows = made_batch(rng, scale * lognormal(rng, n))
     create_run_dir(path)
-    write_manifest(path, facts(n, **known))
+    write_manifest(path, facts(n, **({"id": path.name} | known)))
     write_requests(path / REQUESTS_FILE, [rows])
     return path

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.compare.comparability import doubts, models_differ, unlike
 from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.compare.comparison import Comparison, compare_in_turn
@@ -71,11 +72,13 @@ def compare_runs(
 
     Raises:
         StoreError: a run cannot be read.
-        ValueError: an SLO that is none, more than can be asked, or a run without a request in its window.
+        ValueError: a run that is given twice, an SLO that is none, more than can be asked, or a run without a
+            request in its window.
     """
     if question != Question(slo=question.slo, window=question.window, warmup_s=question.warmup_s):
         raise ValueError("a comparison is asked for an SLO, a window and a warm-up: leave out the rest")
     manifests = [read_manifest(path) for path in paths]
+    _refuse_copies(paths, manifests)
     swept = next((path for path, manifest in zip(paths, manifests, strict=True) if manifest.is_sweep), None)
     if swept is not None and isinstance(question.window, str):
         raise ValueError(
@@ -102,6 +105,16 @@ def compare_runs(
         question.slo_of(manifests[0]),
         gate_unknown,
     )
+
+
+def _refuse_copies(paths: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """A run and its copy differ in nothing, which would hold every gate (raises ValueError)."""
+    first: dict[str, Path] = {}
+    for path, manifest in zip(paths, manifests, strict=True):
+        if manifest.id in first:
+            same = f"{str(first[manifest.id])!r} and {str(path)!r}"
+            raise ValueError(f"{same} are the same run, {manifest.id}: compare it with another one")
+        first[manifest.id] = path
 
 
 def _warnings(runs: Sequence[Run], not_load: frozenset[str]) -> list[str]:

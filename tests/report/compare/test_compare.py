@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import re
+import shutil
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,8 @@ def test_gates_that_hold_and_no_gates_are_exit_code_0(
 def test_a_gate_without_samples_is_exit_code_1_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_dir = write_made_run(tmp_path / "a", 1, n=50, slo="")
-    assert run(run_dir, run_dir, "--gate", "goodput>=-1%") == 1
+    base, new = (write_made_run(tmp_path / name, 1, n=50, slo="") for name in ("base", "new"))
+    assert run(base, new, "--gate", "goodput>=-1%") == 1
     assert "goodput>=-1%  BROKEN: no samples, base has no value for goodput" in capsys.readouterr().out
 
 
@@ -275,15 +276,19 @@ def test_foreign_text_stays_text(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_one_line_and_exit_code_2(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = runs["base"]
+    base, new = runs["base"], runs["same"]
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "is not a directory" in refused(capsys, base, tmp_path / "nowhere")
     assert f"holds no {MANIFEST_FILE}" in refused(capsys, base, empty)
-    assert 'unknown metric; did you mean "p99_ttft"?' in refused(capsys, base, base, "--gate", "p9_ttft<=+5%")
-    assert "unknown metric" in refused(capsys, base, base, "--slo", "tftt=1s")
-    assert "no finished request in its window" in refused(capsys, base, base, "--warmup", "2m")
-    assert "cannot be written" in refused(capsys, base, base, "--html", tmp_path / "no" / "file.html")
+    assert 'unknown metric; did you mean "p99_ttft"?' in refused(capsys, base, new, "--gate", "p9_ttft<=+5%")
+    assert "unknown metric" in refused(capsys, base, new, "--slo", "tftt=1s")
+    assert "no finished request in its window" in refused(capsys, base, new, "--warmup", "2m")
+    copy = shutil.copytree(base, tmp_path / "copy")
+    assert f"'{base}' and '{copy}' are the same run, base: compare it with another one" in refused(
+        capsys, base, copy
+    )
+    assert "cannot be written" in refused(capsys, base, new, "--html", tmp_path / "no" / "file.html")
 
 
 def test_a_broken_run_is_one_line_and_exit_code_2(
