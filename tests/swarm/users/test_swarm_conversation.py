@@ -31,7 +31,7 @@ class Talk(ConversationUser):
     def talk(self):
         self.converse()
 
-    def ask(self, prompt, **of):
+    def ask(self, prompt=None, **of):
         answer = super().ask(prompt, **of)
         said = prompt.messages or [dict(role="user", content=prompt.text)]
         line = [answer.record.request_id, said, answer.reply.text]
