@@ -68,9 +68,10 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
 
 def _check_port(web_ui: WebUI) -> None:
     """End the process with one line if the web UI cannot listen on its port, which Locust would try later."""
-    host = web_ui.host or "0.0.0.0"
     try:
-        family, *_, address = socket.getaddrinfo(host, web_ui.port, 0, socket.SOCK_STREAM)[0]
+        family, *_, address = socket.getaddrinfo(
+            web_ui.host or None, web_ui.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
@@ -78,7 +79,8 @@ def _check_port(web_ui: WebUI) -> None:
     except OSError as e:
         busy = e.errno == errno.EADDRINUSE
         why = "is in use by another process" if busy else f"cannot be used: {e.strerror or e}"
-        leave(UsageError(f"--web-port: {host}:{web_ui.port} {why}; give another --web-port, or --headless"))
+        where = f"{web_ui.host or '*'}:{web_ui.port}"
+        leave(UsageError(f"--web-port: {where} {why}; give another --web-port, or --headless"))
 
 
 def _protect(environment: Environment, web_ui: WebUI) -> None:
