@@ -20,7 +20,8 @@ ODD = "m\x1b]0;owned\x07\x1b[31m\x9b32m\x7f\r\u202ex\u2028y\u200fz\ufeff"
 def odd_run(path: Path) -> Path:
     """As a worker that lies can make one."""
     made = [replace(each, name=ODD, slo_class=ODD, replica=ODD, model=ODD, error=ODD) for each in records()]
-    return write_run(path, made, name=ODD, model=ODD, host=f"http://{ODD}", slo="ttft=100ms", gates="rps>1")
+    odd = {"name": ODD, "model": ODD, "host": f"http://{ODD}"}
+    return write_run(path, made, id=path.name, slo="ttft=100ms", gates="rps>1", **odd)
 
 
 @pytest.mark.parametrize(

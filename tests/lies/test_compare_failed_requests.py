@@ -140,7 +140,7 @@ def test_a_slower_mean_stays_broken_where_both_refuse() -> None:
 def test_the_command_fails_and_says_how_many_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = write_run(tmp_path / "base", records(100))
+    base = write_run(tmp_path / "base", records(100), id="base")
     new = write_run(tmp_path / "new", records(40, 60))
     asked = (base, new, "--gate", "p99_ttft<=+5%")
     assert run(*asked, "--gate-unknown", "pass") == 1
@@ -160,7 +160,7 @@ def test_the_command_fails_and_says_how_many_failed(
 
 
 def test_a_held_gate_says_how_many_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    base = write_run(tmp_path / "base", records(1_000))
+    base = write_run(tmp_path / "base", records(1_000), id="base")
     new = write_run(tmp_path / "new", records(995, 5))
     assert run(base, new, "--gate", "p50_ttft<=+5% mean_ttft<=+5%") == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -176,7 +176,7 @@ def test_the_table_says_why_a_percentile_is_open_in_the_gates_words(tmp_path: Pa
     row = next(row for row in compare(base, new).rows if row.metric.name == "p99_ttft")
     assert verdict(row) == gate_reason(result)
     assert verdict(row) == "undetermined in new: 100 requests were given up before they ended"
-    paths = [write_run(tmp_path / "base", answers), write_run(tmp_path / "new", answers + hung)]
+    paths = [write_run(tmp_path / "base", answers, id="base"), write_run(tmp_path / "new", answers + hung)]
     for width in (80, 140):
         file = io.StringIO()
         print_sections(sections(compare_runs(paths)), file, width)

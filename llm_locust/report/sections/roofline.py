@@ -73,7 +73,7 @@ _REMEDIES = {
     "client": "more workers, or less load for each; then measure again",
     "balancer": "take that replica out of rotation, or balance by requests in flight",
     "connection": "keep connections open, and run client and server nearer to each other",
-    "fixed": "look at gateway, tokenizer and authentication, which a request passes before the engine",
+    "fixed": "look at gateway, tokenizer and authentication, which come before the engine",
     "prefill": "a prefix cache, shorter prompts, separate replicas for prefill, or more FLOP/s",
     "queue": "a larger batch limit (max_num_seqs) if the KV cache has room, or more replicas",
     "decode": "smaller or quantised weights, more memory bandwidth, speculative decoding, or shorter answers",
