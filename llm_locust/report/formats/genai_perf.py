@@ -26,7 +26,6 @@ def genai_perf(analysis: Analysis) -> str:
     paces = ordered(user_tps(analysis.measured.c)[completed.ok])
     result = {
         "request_throughput": _mean(rates["requests"], "requests/sec"),
-        "request_latency": _statistic(completed.latency_s("e2el"), "ms", 1e3),
         "request_count": _mean(float(len(completed.ok)), "requests"),
         "error_request_count": _mean(float(counts.failed), "requests"),
         **{key: _statistic(completed.latency_s(metric), "ms", 1e3) for key, metric in _LATENCIES.items()},
