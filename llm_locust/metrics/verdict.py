@@ -52,6 +52,24 @@ def _invalid(summary: Summary, manifest: Manifest) -> str:
     if raised := sum(each.count for each in manifest.task_exceptions):
         times = "an exception" if raised == 1 else f"{raised} exceptions"
         return f"the locustfile raised {times} in its tasks: the load was not the one that it describes"
+    if summary.is_sweep and (reason := _no_results(summary, manifest.require_valid)):
+        return reason
     if manifest.require_valid and summary.client.verdict == "invalid":
         return "the client is invalid, and --require-valid was given"
+    return ""
+
+
+def _no_results(summary: Summary, require_valid: bool) -> str:
+    """Why the stages of a sweep are invalid: none is a result, or one is not and that was required.
+
+    A load above the capacity is a part of a sweep: that the server was saturated is never invalid by itself.
+    """
+    found = summary.stages or []
+    wrong = [stage for stage in found if not stage.is_result]
+    if found and len(wrong) == len(found):
+        return f"none of the {len(found)} stages is a result: stage {wrong[0].number}: {wrong[0].reasons[0]}"
+    others = [stage for stage in wrong if not (stage.saturated and len(stage.reasons) == 1)]
+    if require_valid and others:
+        first = others[0]
+        return f"stage {first.number} is not a result, and --require-valid was given: {first.reasons[0]}"
     return ""

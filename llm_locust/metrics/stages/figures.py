@@ -1,6 +1,5 @@
 """The ``stages`` of a summary: the figures of each stage, as a run of its own would have them."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from llm_locust.metrics.sections.completeness import requests_lost, requests_uns
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.select.selection import Selected
+from llm_locust.metrics.stages.verdict import NOT_MEASURED, StageVerdict, stage_verdict
 from llm_locust.metrics.window import Window, stage_window
 
 _EDGES = ("scheduled_ns", "ended_ns")
@@ -49,7 +49,6 @@ def _stage(
     requests: Requests, manifest: Manifest, question: Question, stage: StageFacts, missing: Missing
 ) -> dict[str, Any]:
     window = stage_window(stage, manifest)
-    reasons = [stage.fault] if stage.fault else []
     found: dict[str, Any] = {
         "number": stage.number,
         "kind": stage.kind,
@@ -60,19 +59,29 @@ def _stage(
         "figures": None,
     }
     if window is None:
-        reasons = reasons or ["it had no measured part: the run ended before, or the warm-up took all of it"]
-    else:
-        theirs = touching(requests, window)
-        m = measure(theirs, manifest, replace(question, window=window, where=None))
-        found["offered"] = _offered(stage, m, theirs, manifest)
-        found["window"] = {
-            "start": iso(window.start_ns),
-            "end": iso(window.end_ns),
-            "start_s": (window.start_ns - manifest.started_ns) * 1e-9,
-            "seconds": window.seconds,
-        }
-        found["figures"] = _figures(m, question.places, missing)
-    return found | {"is_result": not reasons, "reasons": reasons}
+        return found | _told(StageVerdict(reasons=(stage.fault or NOT_MEASURED,)))
+    theirs = touching(requests, window)
+    m = measure(theirs, manifest, replace(question, window=window, where=None))
+    found["offered"] = _offered(stage, m, theirs, manifest)
+    found["window"] = {
+        "start": iso(window.start_ns),
+        "end": iso(window.end_ns),
+        "start_s": (window.start_ns - manifest.started_ns) * 1e-9,
+        "seconds": window.seconds,
+    }
+    found["figures"] = part_of_all(m, question.places, missing)
+    return found | _told(stage_verdict(m, manifest, stage))
+
+
+def _told(verdict: StageVerdict) -> dict[str, Any]:
+    return {
+        "is_result": verdict.is_result,
+        "steady": verdict.steady,
+        "saturated": verdict.saturated,
+        "client": verdict.client,
+        "reasons": list(verdict.reasons),
+        "notes": list(verdict.notes),
+    }
 
 
 def touching(requests: Requests, window: Window) -> Selected:
@@ -94,7 +103,3 @@ def _offered(stage: StageFacts, m: Measured, requests: Requests, manifest: Manif
         return None
     edges = np.array([m.window.start_s(m.c), m.window.end_s(m.c)])
     return float(load.levels(edges)[0])
-
-
-def _figures(m: Measured, percentiles: Mapping[str, float], missing: Missing) -> dict[str, Any]:
-    return part_of_all(m, percentiles, missing)

@@ -141,3 +141,58 @@ def _worth(k: int, correlation: float) -> float:
 
 def _are_alike(x: Floats) -> bool:
     return float(np.ptp(x)) <= _SAME * float(np.abs(x).max())
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrend:
+    """Mann–Kendall's test: ``z`` is standard normal without a trend; ``slope`` is Sen's, per value."""
+
+    z: float
+    slope: float
+
+
+def mann_kendall(values: Floats) -> RankTrend:
+    """The trend of at least two values by the signs of their differences.
+
+    S = Σ sign(xⱼ − xᵢ) over i < j; its variance without ties, k (k − 1) (2 k + 5) / 18, is taken of as many
+    independent values as the series is worth: × (1 + ρ) / (1 − ρ). Sen's slope is the median of all slopes.
+    """
+    k = len(values)
+    i, j = np.triu_indices(k, 1)
+    differences = values[j] - values[i]
+    signs = float(np.sign(differences).sum())
+    line = fit_trend(np.arange(k, dtype=np.float64), values)
+    correlation = 0.0 if line is None else line.correlation
+    variance = k * (k - 1) * (2 * k + 5) / 18 * (1 + correlation) / (1 - correlation)
+    slope = float(np.median(differences / (j - i)))
+    return RankTrend((signs - math.copysign(min(1.0, abs(signs)), signs)) / math.sqrt(variance), slope)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """The likeliest change of a mean: before the value ``at``; ``statistic`` is large where there is one."""
+
+    at: int
+    statistic: float
+
+
+def change_point(values: Floats) -> ChangePoint:
+    """The change point of at least four values by the self-normalised CUSUM of Shao and Zhang (2010).
+
+    G = max D(k)² / V(k), D(k) being the CUSUM at k, and V(k) the mean square of the CUSUMs of both sides,
+    which grows with the dependence between values: no long-run variance has to be estimated. Without a
+    change G is above 40.1 in 5 % of long series, above 121.9 in 0.1 %.
+    """
+    n, total = len(values), np.concatenate([[0.0], np.cumsum(values - values.mean())])
+    found = ChangePoint(n // 2, 0.0)
+    if _are_alike(values):
+        return found
+    for k in range(2, n - 1):
+        left = total[: k + 1] - np.linspace(0.0, total[k], k + 1)
+        right = total[k:] - np.linspace(total[k], total[-1], n - k + 1)
+        spread = float(left @ left + right @ right) / n**2
+        distance = (total[k] - k / n * total[-1]) ** 2 / n
+        statistic = distance / spread if spread > 0 else math.inf
+        if statistic > found.statistic:
+            found = ChangePoint(k, statistic)
+    return found

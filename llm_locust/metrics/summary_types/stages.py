@@ -47,7 +47,24 @@ class Stage(SummaryPart, frozen=True):
     repeat: Annotated[int, key("which repetition of this load, from 0", _STAGE)]
     window: StageWindow | None
     is_result: Annotated[bool, key("nothing in `reasons`", _STAGE)]
+    steady: Annotated[
+        bool | None,
+        key(
+            "whether latencies, answers made and requests in flight stayed the same but for chance; "
+            "null for fewer than 100 requests, unless they show that it was not",
+            _MEASURED,
+        ),
+    ]
+    saturated: Annotated[
+        bool | None,
+        key("whether requests were due faster than they ended; null in a closed loop", _MEASURED),
+    ]
+    client: Annotated[
+        Literal["ok", "suspect", "invalid"] | None,
+        key("verdict on the client; an invalid one was the limit, not the server", _MEASURED),
+    ]
     reasons: Annotated[list[str], key("why its figures are not a result; empty where they are", _STAGE)]
+    notes: Annotated[list[str], key("what else should be known of its figures", _STAGE)]
     figures: Annotated[
         StageFigures | None,
         key(

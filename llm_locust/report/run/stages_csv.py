@@ -35,6 +35,10 @@ def _row(stage: Stage) -> dict[str, Any]:
         "offered": stage.offered,
         "repeat": stage.repeat,
         "is_result": stage.is_result,
+        "steady": stage.steady,
+        "saturated": stage.saturated,
+        "client": stage.client,
+        "reasons": "; ".join(stage.reasons),
         "start_s": None if window is None else window.start_s,
         "seconds": None if window is None else window.seconds,
     }

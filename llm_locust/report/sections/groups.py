@@ -185,14 +185,15 @@ def stages(summary: Summary) -> Section | None:
     )
     table = Table(columns, tuple(map(_stage_row, found))).without_empty()
     bad = [stage for stage in found if not stage.is_result]
-    return Section("Stages", table=table, notes=(*map(_why_not, bad), *meaning_in(table)))
+    notes = (*map(_why_not, bad), *_remarks(found), *meaning_in(table))
+    return Section("Stages", table=table, notes=notes)
 
 
 def _stage_row(stage: Stage) -> Row:
     tone = Tone.PLAIN if stage.is_result else Tone.WARN
     label = f"{stage.number}" if not stage.repeat else f"{stage.number} (repeat {stage.repeat})"
     start = (label, number(stage.asked), number(stage.offered))
-    result = "yes" if stage.is_result else "NO"
+    result = _result(stage)
     part, window = stage.figures, stage.window
     if part is None or window is None:
         return Row((*start, *[UNDEFINED] * (5 + len(LATENCY_COLUMNS)), result), tone)
@@ -212,9 +213,28 @@ def _stage_row(stage: Stage) -> Row:
     )
 
 
+def _result(stage: Stage) -> str:
+    if stage.is_result:
+        return "yes"
+    if stage.saturated:
+        return "NO: saturated"
+    return "NO: not steady" if stage.steady is False else "NO"
+
+
 def _why_not(stage: Stage) -> Line:
     why = "; ".join(stage.reasons)
     return Line(f"stage {stage.number} ({_load(stage)}) is not a result: {clean(why)}", Tone.WARN)
+
+
+def _remarks(found: Sequence[Stage]) -> Iterator[Line]:
+    """What is noted of stages, the same note of several ones once."""
+    of_note: dict[str, list[str]] = {}
+    for stage in found:
+        for note in stage.notes:
+            of_note.setdefault(note, []).append(str(stage.number))
+    for note, numbers in of_note.items():
+        which = f"stage {numbers[0]}" if len(numbers) == 1 else f"stages {', '.join(numbers)}"
+        yield Line(f"{which}: {clean(note)}", Tone.FAINT)
 
 
 def _load(stage: Stage) -> str:

@@ -8,12 +8,14 @@ import pytest
 from metrics_cases import batch, manifest, ns, request, stage
 
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.manifest import Manifest
+from llm_locust.core.exit_codes import EXIT_INVALID
+from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.core.stages import with_stages
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, as_json, typed
+from llm_locust.metrics.verdict import Verdict, verdict
 from llm_locust.metrics.window import Window
 from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Run, Source
@@ -181,3 +183,76 @@ def test_the_file_of_stages_has_each_figure_with_its_interval(sweep: Summary) ->
     assert float(first["ttft_p50_ms_low"]) <= 50 <= float(first["ttft_p50_ms_high"])
     assert (first["is_result"], third["is_result"]) == ("True", "False")
     assert stages_csv(typed(summarise(requests(), manifest(36.0)))) is None
+
+
+def hung() -> list[RequestRecord]:
+    """Eight users, of which seven wait from the fourth second of the first load to its tenth."""
+
+    def load(first_s: float, last_s: float, user: int, *, hangs: bool) -> list[RequestRecord]:
+        found, at_s = [], first_s + user / 100
+        while at_s < last_s:
+            took_s = 10.0 - at_s if hangs and user < 7 and 4.0 < at_s < 10.0 else 0.05
+            found.append(request(at_s, (took_s - 0.01, took_s), user=user))
+            at_s += took_s + 0.01
+        return found
+
+    return [
+        *(each for user in range(8) for each in load(0.5, 11.0, user, hangs=True)),
+        *(each for user in range(8) for each in load(12.5, 23.0, user, hangs=False)),
+    ]
+
+
+def test_a_stage_in_which_most_users_hung_is_no_result_anywhere() -> None:
+    records = with_stages(batch(*hung()), STAGES[:2], open_loop=False)
+    facts_ = facts(stages=[stage(0, 1.0, 11.0, asked=8.0), stage(1, 13.0, 23.0, asked=8.0)])
+    run = Run(facts_, records)
+    found = analyse(Source((run,), facts_, records, merged=False, unreadable=()), Question())
+    first, second = found.summary.stages or []
+    assert (first.is_result, first.steady, first.saturated) == (False, False, None)
+    assert (second.is_result, second.steady, second.client) == (True, True, "ok")
+    why = "stage 0 (8 users) is not a result: not steady: from 2.92 s to 9.17 s answers were made at 17%"
+    assert why in markdown(found.summary)
+    assert "NO: not steady" in html_report(found.requests, found.manifest, found.summary, found.measured)
+    rows = list(csv.DictReader(io.StringIO(stages_csv(found.summary) or "")))
+    assert [row["steady"] for row in rows] == ["False", "True"]
+    assert rows[0]["reasons"].startswith("not steady")
+
+
+def test_few_requests_are_noted_and_a_few_stages_have_one_line() -> None:
+    few = [stage(0, 1.0, 3.0), stage(1, 3.0, 5.0), stage(2, 13.0, 23.0)]
+    found = typed(summarise(requests(), facts(stages=few)))
+    assert found.stages is not None
+    assert [s.steady for s in found.stages] == [None, None, True]
+    assert "stages 0, 1: it has 20 requests: below 100 its intervals are wide" in markdown(found)
+
+
+def sweep_of(*stages_: StageFacts, **fields: Any) -> Verdict | None:
+    known = facts(stages=list(stages_), slo="", **fields)
+    return verdict(typed(summarise(requests(), known)), known)
+
+
+def test_a_sweep_without_a_result_is_invalid_and_one_bad_stage_is_if_that_was_asked() -> None:
+    good, bad = stage(0, 1.0, 11.0), stage(1, 13.0, 23.0, fault="no worker was connected")
+    assert sweep_of(good, bad) is None or sweep_of(good, bad) == Verdict(0)
+    none = sweep_of(bad)
+    assert none is not None
+    assert (none.code, none.reason) == (
+        EXIT_INVALID,
+        "none of the 1 stages is a result: stage 1: no worker was connected",
+    )
+    strict = sweep_of(good, bad, require_valid=True)
+    assert strict is not None
+    assert strict.code == EXIT_INVALID
+
+
+def test_a_saturated_stage_alone_does_not_make_a_sweep_invalid() -> None:
+    # A request every tenth of a second, each longer than the one before: one in two ends in its stage.
+    slow = [request(13 + i / 20, (i / 20, i / 10), user=1) for i in range(200)]
+    records_ = batch(*records()[:110], *slow)
+    stages_ = [stage(0, 1.0, 11.0, kind="rate", asked=10.0), stage(1, 13.0, 23.0, kind="rate", asked=20.0)]
+    known = facts(stages=stages_, open_loop=True, options={"sweep": "rate=10,20"}, require_valid=True, slo="")
+    summary = typed(summarise(records_, known))
+    assert summary.stages is not None
+    assert [(s.is_result, s.saturated) for s in summary.stages] == [(True, False), (False, True)]
+    assert verdict(summary, known) is None or verdict(summary, known) == Verdict(0)
+    assert "NO: saturated" in markdown(summary)

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from long_runs import wandering
 
 from llm_locust.metrics.columns import Floats
-from llm_locust.metrics.stats.trend import FEWEST, fit_trend, level_of, serial_correlation, student_t
+from llm_locust.metrics.stats.trend import (
+    FEWEST,
+    change_point,
+    fit_trend,
+    level_of,
+    mann_kendall,
+    serial_correlation,
+    student_t,
+)
 
 STEPS = np.arange(48.0)
 
@@ -105,3 +113,32 @@ def test_another_value_lies_within_reach_of_a_level_as_often_as_it_says(constant
 
 def test_a_level_of_few_values_is_not_known() -> None:
     assert level_of(np.array([1.0, 2.0, np.nan, 3.0, 4.0]), 0.99) is None
+
+
+def test_mann_kendall_of_a_rising_series_is_the_closed_form() -> None:
+    rising = mann_kendall(np.arange(10.0) * 3)
+    assert rising.z == pytest.approx((45 - 1) / math.sqrt(10 * 9 * 25 / 18))
+    assert rising.slope == 3.0
+    assert mann_kendall(-np.arange(10.0)).z == -rising.z
+    assert mann_kendall(np.ones(10)).z == 0.0
+
+
+def test_mann_kendall_finds_a_trend_in_correlated_values_no_more_often_than_it_should() -> None:
+    noise = wandering(500, 20, 1.5, seed=5, step_s=1.0)
+    assert np.mean([abs(mann_kendall(row).z) > 1.96 for row in noise]) < 0.12
+
+
+def test_a_change_point_is_found_where_it_is() -> None:
+    noise = np.random.default_rng(6).normal(size=(20, 20))
+    steps = [change_point(0.1 * row + (np.arange(20) >= 13)) for row in noise]
+    assert all(abs(found.at - 13) <= 1 for found in steps)
+    assert min(found.statistic for found in steps) > 121.9
+
+
+@pytest.mark.parametrize(("constant_s", "off"), [(1e-9, 0.025), (2.0, 0.05)])
+def test_the_cusum_exceeds_its_published_quantile_as_often_as_published(
+    constant_s: float, off: float
+) -> None:
+    noise = wandering(400, 200, constant_s, seed=7, step_s=1.0)
+    assert np.mean([change_point(row).statistic > 40.1 for row in noise]) == pytest.approx(0.05, abs=off)
+    assert change_point(np.full(20, 0.1)).statistic == 0.0

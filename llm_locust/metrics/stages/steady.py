@@ -1,0 +1,242 @@
+"""Whether the measured part of a stage was steady, and whether it was saturated.
+
+Every look is taken at every stage, so each one errs rarely, and none counts a change that is small:
+
+``level``       the median latency of successive requests has a trend (Mann–Kendall) or a change point
+                (self-normalised CUSUM)
+``tail``        the slow requests come together: excursions above a high latency, each ended by a return to
+                the median, are not spread over the stage (Kuiper)
+``answers``     in a closed loop: far fewer answers were made in a part of the stage than in the rest
+``backlog``     in an open loop: requests in flight pile up, and may fall again
+``standstill``  nothing ends for a long time, with several requests in flight
+``N = X R``     in a closed loop: Little's law without the edges. The requests in flight at the end have been
+                there for longer than those at the start had
+
+A stage is saturated if requests are due faster than they end, so that those in flight grow until its end.
+
+With 95 % of steady stages none of them finds anything; the simulated ones of
+``tests/metrics/stages/test_metrics_steady.py`` are M/M/1 queues at loads of 0.1 to 0.9, and closed loops with
+lognormal times.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.stages.course import Course
+from llm_locust.metrics.stats.percentiles import ordered, percentile
+from llm_locust.metrics.stats.trend import change_point, mann_kendall
+
+#: Requests that a look at single latencies needs, and one at all of them.
+FEWEST_FOR_LATENCIES, FEWEST = 100, 20
+
+#: Mann–Kendall's z, and the self-normalised CUSUM, of which 121.9 is exceeded by 0.1 % of long series.
+_TREND_Z, _CHANGE = 3.7, 250.0
+
+#: Smallest change of the median latency that counts, and of the answers made.
+_LEAST_CHANGE, _MOST_LEFT = 0.10, 0.7
+
+#: Values of a median over the stage, at most, and requests of each at least.
+_VALUES, _REQUESTS = 20, 8
+
+#: Kuiper's V*: exceeded by 0.5 % of even spreads. Excursions that it needs.
+_KUIPER, _EXCURSIONS = 2.1, 6
+
+#: A slow request is among the slowest of this share, and takes this many medians.
+_SLOW_SHARE, _FEWEST_SLOW, _SLOW_MEDIANS = 0.02, 12, 1.5
+
+#: Parts of a stage between which a lack of answers is looked for, and standard deviations that it takes.
+_PARTS, _LACK_SIGMAS = 24, 5.0
+
+#: A standstill lasts for so many mean latencies, and has this probability at most.
+_STANDSTILL_MEANS, _STANDSTILL_CHANCE = 3.0, 1e-4
+
+#: Share of the requests due that are in flight, and standard deviations of what chance piles up before a
+#: server that is just fast enough: for a pile that may fall again, and for what is left at the end.
+_PILE, _PILE_SIGMAS = 0.2, 4.0
+_LEFT, _LEFT_SIGMAS = 0.1, 2.5
+
+#: Share of all time in flight by which the edges differ, and standard deviations.
+_EDGES, _EDGES_SIGMAS = 0.1, 4.0
+
+#: The median of |a − b| of two normal values is so many of their standard deviations.
+_MEDIAN_STEP = 0.954
+
+
+def unsteady(course: Course) -> list[str]:
+    """What was not steady, as phrases; empty if no look found anything.
+
+    A stage of fewer than :data:`FEWEST` requests has only the first look: whether anything was answered.
+    """
+    looks = [_silence]
+    if len(course.begun_s) >= FEWEST:
+        looks += [_standstill]
+        looks += [_pile] if course.open_loop else [_lack_of_answers, _edges]
+    found = [text for look in looks for text in look(course)]
+    if len(rows := course.in_order()) >= FEWEST_FOR_LATENCIES:
+        latencies_s = course.lasted_s[rows]
+        begun_s = course.begun_s[rows] - course.start_s
+        found += [*_level(latencies_s, begun_s), *_tail(latencies_s, begun_s)]
+    return found
+
+
+def saturation(course: Course, unsent: int = 0) -> str:
+    """By how much an open loop outran the server, as a phrase; empty if it did not, or in a closed loop.
+
+    Args:
+        unsent: requests that were due and have no record, because they had not started when the drain ended.
+    """
+    if not course.open_loop or len(course.begun_s) < FEWEST:
+        return ""
+    due = int((course.begun_s >= course.start_s).sum()) + unsent
+    first, last = course.in_flight(np.array([course.start_s, course.end_s])) + np.array([0, unsent])
+    if last - first <= max(_LEFT * due, _LEFT_SIGMAS * _chance(course)):
+        return ""
+    return f"{due:,} requests were due and {due - last + first:,.0f} ended; {last:,.0f} were left at its end"
+
+
+def _silence(course: Course) -> Iterator[str]:
+    if len(course.begun_s) and not course.ended_inside:
+        yield f"none of the {len(course.begun_s)} requests in flight ended"
+
+
+def _standstill(course: Course) -> Iterator[str]:
+    """The longest time without an end, if the requests in flight cannot all have been slow by chance.
+
+    That they were, independently of each other, has the probability qᵏ in each such time: k requests were in
+    flight, and q is the share of all other time in flight that has as much of its request before it.
+    """
+    ends_s = np.sort(course.ended_s[(course.ended_s >= course.start_s) & (course.ended_s < course.end_s)])
+    edges_s = np.concatenate([[course.start_s], ends_s, [course.end_s]])
+    longest = int(np.argmax(np.diff(edges_s)))
+    first_s, last_s = float(edges_s[longest]), float(edges_s[longest + 1])
+    gap_s = last_s - first_s
+    through = (course.begun_s <= first_s) & (course.ended_s >= last_s)
+    others_s, k = course.lasted_s[~through], int(through.sum())
+    if k < 2 or not len(others_s) or gap_s < _STANDSTILL_MEANS * float(others_s.mean()):
+        return
+    beyond_s = float(np.maximum(others_s - gap_s, 0.0).sum())
+    share = (beyond_s + gap_s) / (float(others_s.sum()) + gap_s)
+    if k * math.log(share) + math.log(course.seconds / gap_s) < math.log(_STANDSTILL_CHANCE):
+        yield f"nothing ended for {gap_s:.3g} s, with {k:,} requests in flight"
+
+
+def _level(latencies_s: Floats, begun_s: Floats) -> Iterator[str]:
+    values = min(_VALUES, len(latencies_s) // _REQUESTS)
+    parts = np.array_split(latencies_s, values)
+    medians = np.log([max(percentile(ordered(part), 50.0), 1e-9) for part in parts])
+    trend = mann_kendall(medians)
+    change = math.expm1(trend.slope * values)
+    if abs(trend.z) > _TREND_Z and abs(change) > _LEAST_CHANGE:
+        yield f"its median latency {'rose' if change > 0 else 'fell'} by {abs(change):.0%} over the stage"
+        return
+    point = change_point(medians)
+    before, after = (float(np.median(part)) for part in np.split(medians, [point.at]))
+    if point.statistic > _CHANGE and abs(math.expm1(after - before)) > _LEAST_CHANGE:
+        at_s = begun_s[sum(map(len, parts[: point.at]))]
+        values_s = f"from {math.exp(before):.3g} s to {math.exp(after):.3g} s"
+        yield f"its median latency went {values_s} after {at_s:.3g} s"
+
+
+def _tail(latencies_s: Floats, begun_s: Floats) -> Iterator[str]:
+    ascending = ordered(latencies_s)
+    slow = max(_FEWEST_SLOW, round(_SLOW_SHARE * len(ascending)))
+    middle_s = percentile(ascending, 50.0)
+    high_s = max(float(ascending[-slow]), _SLOW_MEDIANS * middle_s)
+    state = np.where(latencies_s >= high_s, 1, np.where(latencies_s <= middle_s, -1, 0))
+    marked = np.flatnonzero(state)
+    before = np.concatenate([[-1], state[marked][:-1]])
+    begins = marked[(state[marked] == 1) & (before == -1)]
+    n = len(begins)
+    if n < _EXCURSIONS:
+        return
+    places = (begins + 0.5) / len(latencies_s)
+    excess = np.arange(1, n + 1) / n - places  # of those up to here, over an even spread
+    least, most = int(np.argmin(excess - 1 / n)), int(np.argmax(excess))
+    kuiper = float(excess[most] - (excess[least] - 1 / n))
+    if kuiper * (math.sqrt(n) + 0.155 + 0.24 / math.sqrt(n)) <= _KUIPER:
+        return
+    if least <= most:  # many from here to there, else few
+        what, some = "came together", most - least + 1
+        first_s, last_s = begun_s[begins[least]], begun_s[begins[most]]
+    else:
+        what, some = "stayed away", least - most - 1
+        first_s, last_s = begun_s[begins[most]], begun_s[begins[least]]
+    where = f"between {first_s:.3g} s and {last_s:.3g} s"
+    yield f"its slow requests {what}: {some} of {n} times above {high_s:.3g} s were {where}"
+
+
+def _lack_of_answers(course: Course) -> Iterator[str]:
+    """A part of the stage in which far fewer answers were made than in the rest.
+
+    An answer is spread evenly over the time that it took. The dispersion of their number is at least that of
+    a Poisson process, that of the durations outside of the part, and that between neighbouring parts.
+    """
+    lasts = course.lasted_s > 0
+    begun_s, ended_s = course.begun_s[lasts], course.ended_s[lasts]
+    edges = np.linspace(course.start_s, course.end_s, _PARTS + 1)
+    made = np.array([np.clip((edge - begun_s) / (ended_s - begun_s), 0.0, 1.0).sum() for edge in edges])
+    made -= made[0]
+    n = float(made[-1])
+    i, j = np.triu_indices(_PARTS + 1, 2)
+    allowed = j - i <= _PARTS * 2 // 3
+    i, j = i[allowed], j[allowed]
+    shares, counts = (j - i) / _PARTS, made[j] - made[i]
+    most = int(np.argmax((n * shares - counts) / np.sqrt(shares * (1 - shares))))
+    share, count, first_s, last_s = float(shares[most]), float(counts[most]), edges[i[most]], edges[j[most]]
+    rest_s = (ended_s - begun_s)[(ended_s <= first_s) | (begun_s >= last_s)]
+    if not len(rest_s) or count / share > _MOST_LEFT * (n - count) / (1 - share):
+        return
+    steps = float(np.median(np.abs(np.diff(made, 2)))) / _MEDIAN_STEP
+    dispersion = max(1.0, float(rest_s.var() / rest_s.mean() ** 2), steps**2 / (n / _PARTS))
+    if n * share - count > _LACK_SIGMAS * math.sqrt(n * share * (1 - share) * dispersion):
+        left = count / share / ((n - count) / (1 - share))
+        where = f"from {first_s - course.start_s:.3g} s to {last_s - course.start_s:.3g} s"
+        yield f"{where} answers were made at {left:.0%} of the rate in the rest of the stage"
+
+
+def _pile(course: Course) -> Iterator[str]:
+    due = int((course.begun_s >= course.start_s).sum())
+    levels = course.in_flight(np.linspace(course.start_s, course.end_s, 2 * _PARTS + 1))
+    rises, falls = levels - np.minimum.accumulate(levels), np.maximum.accumulate(levels) - levels
+    most = max(float(rises.max()), float(falls.max()))
+    if most > max(_PILE * due, _PILE_SIGMAS * _chance(course)):
+        yield f"requests piled up: between {levels.min():,.0f} and {levels.max():,.0f} were in flight"
+
+
+def _chance(course: Course) -> float:
+    """Standard deviation of requests due less requests answered, if the server is just fast enough.
+
+    √(A (1 + C²)), C being the coefficient of variation between arrivals, at least 1.
+    """
+    due_s = np.sort(course.begun_s[course.begun_s >= course.start_s])
+    between_s = np.diff(due_s)
+    if not len(between_s) or not between_s.mean() > 0:
+        return math.sqrt(2 * len(due_s))
+    return math.sqrt(len(due_s) * (1 + max(1.0, float(between_s.var() / between_s.mean() ** 2))))
+
+
+def _edges(course: Course) -> Iterator[str]:
+    """N T − X R T is the time in flight before the start of those in flight there, less that at the end.
+
+    Both have the same expectation where the stage is steady. The variance of a time since a request began is
+    at most the mean square, E[D³] / 3 E[D] over durations D.
+    """
+    start_s, end_s, lasted_s = course.start_s, course.end_s, course.lasted_s
+    at_start = start_s - course.begun_s[course.begun_s < start_s]
+    at_end = end_s - course.begun_s[course.ended_s >= end_s]
+    inside = np.minimum(course.ended_s, end_s) - np.maximum(course.begun_s, start_s)
+    area, total = float(inside.clip(0.0).sum()), float(lasted_s.sum())
+    if area <= 0 or total <= 0 or not len(at_end):
+        return
+    square = float((lasted_s**3).sum()) / 3 / total
+    difference = float(at_end.sum() - at_start.sum())
+    deviation = math.sqrt((len(at_start) + len(at_end)) * square)
+    if abs(difference) > max(_EDGES * area, _EDGES_SIGMAS * deviation):
+        start = f"{at_start.mean():.3g} s" if len(at_start) else "no time"
+        yield (
+            f"N = X R holds only with its edges: requests in flight at its end had been there for "
+            f"{at_end.mean():.3g} s on average, those at its start for {start}"
+        )

@@ -1,0 +1,87 @@
+"""Verdict on a stage: whether its figures are a result, and of what they are one if they are not."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.metrics.catalogue import e2el, ttft
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.sections.validity import Scale, client_validity
+from llm_locust.metrics.stages.course import Course
+from llm_locust.metrics.stages.steady import FEWEST_FOR_LATENCIES, saturation, unsteady
+from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
+
+#: Reason of a stage that ended before its measured part began.
+NOT_MEASURED = "it had no measured part: the run ended before, or the warm-up took all of it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageVerdict:
+    """What speaks against a stage.
+
+    ``steady`` is None where too few requests began in it to tell, ``saturated`` in a closed loop, ``client``
+    (``ok``, ``suspect`` or ``invalid``) where nothing was measured. ``reasons`` say why the stage is not a
+    result, ``notes`` what else should be known of it.
+    """
+
+    steady: bool | None = None
+    saturated: bool | None = None
+    client: str | None = None
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_result(self) -> bool:
+        return not self.reasons
+
+
+def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVerdict:
+    """The verdict on a stage that was measured over its window.
+
+    A stage whose load outran the server is not steady by that alone, so its other changes are not listed.
+    """
+    course = Course.of(m.c, m.window, stage.kind == "rate")
+    overload = saturation(course, stage.unsent)
+    changes = [] if overload else unsteady(course)
+    client = _client(m, manifest)
+    begun = len(course.in_order())
+    found = [stage.fault] if stage.fault else []
+    if overload:
+        found.append(f"saturated: {overload}")
+    if changes:
+        found.append(f"not steady: {'; '.join(changes)}")
+    if client["verdict"] == "invalid":
+        found.append(f"client-limited: {client['reasons'][0]}")
+    few = begun < FEWEST_FOR_LATENCIES
+    return StageVerdict(
+        steady=False if overload or changes else None if few else True,
+        saturated=bool(overload) if course.open_loop else None,
+        client=client["verdict"],
+        reasons=tuple(found),
+        notes=(_few(begun),) if few else (),
+    )
+
+
+def _few(begun: int) -> str:
+    requests = "1 request" if begun == 1 else f"{begun} requests"
+    return (
+        f"it has {requests}: below {FEWEST_FOR_LATENCIES} its intervals are wide, and a change of latency "
+        "during it may go unnoticed"
+    )
+
+
+def _client(m: Measured, manifest: Manifest) -> dict[str, Any]:
+    population = m.population(np.arange(len(m.c)))
+    medians_ms = {
+        "itl": _median_ms(m.gaps.ascending()),
+        "ttft": _median_ms(ordered(ttft(m.c)[population.ok])),
+        "e2el": _median_ms(ordered(e2el(m.c)[population.ok])),
+    }
+    return client_validity(m.c, population.judged, manifest, Scale.of(m.window, medians_ms, m.gaps))
+
+
+def _median_ms(ascending_s: Floats | Ascending) -> float | None:
+    return percentile(ascending_s, 50.0) * 1e3 if len(ascending_s) else None
