@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "report": Command("llm_locust.cli.report", "compute the report of a run again, with other limits"),
         "compare": Command("llm_locust.cli.compare", "show what changed between runs, beyond noise"),
         "find": Command("llm_locust.cli.find", "find the highest load under which limits hold"),
+        "presets": Command("llm_locust.cli.presets", "list the loads that --preset knows"),
         "options": Command("llm_locust.cli.options", "list all options of a load test"),
         "sim": Command("llm_locust.sim.command", "serve a simulated deployment to test against"),
         "merge": Command("llm_locust.cli.merge", "make a run of what its master and workers have left"),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Mapping
 from textwrap import fill
 
-from llm_locust.cli.parser import help_width
+from llm_locust.cli.parser import did_you_mean, help_width
 from llm_locust.cli.starting.locust_arguments import (
     DEFAULT_PRESET,
     DEFAULT_SIM_TIME_S,
@@ -25,6 +25,7 @@ from llm_locust.options.table import GRAMMAR, GROUPS, OPTION, OPTIONS
 from llm_locust.report.output import one_line
 from llm_locust.scenario import Scenario, load_scenario
 from llm_locust.scenario.presets import PRESETS
+from llm_locust.scenario.protocols import FOLDER, protocol_names
 
 DESCRIPTION = (
     "Send load to the server at URL, print the report, and keep it in a run directory. Without options: "
@@ -109,9 +110,10 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--preset",
-        choices=tuple(PRESETS),
+        type=_preset,
         default=None,
-        help=f"lengths and SLO of a usual case: {', '.join(PRESETS)}",
+        help=f"lengths and SLO of a usual case ({', '.join(PRESETS)}), or a public protocol; "
+        "`llm-locust presets` lists them",
         metavar="NAME",
     )
 
@@ -179,8 +181,6 @@ def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
         Target.parse(args.url)
     elif "host" not in said and not hasattr(args, "targets") and args.locustfile is None and not args.ui:
         raise ValueError("no server: give its address, as in `llm-locust run http://HOST:8000`, or try --sim")
-    if args.preset is not None and hasattr(args, "scenario"):
-        raise ValueError("both --preset and --scenario: give one, or write `preset:` into the scenario")
     if args.sim:
         model = getattr(args, "model", None)
         args.url = start_simulator([f"--model={model}"] if model else [])
@@ -188,10 +188,31 @@ def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
     return [sys.executable, "-P", "-m", "llm_locust.swarm.main", *locust_arguments(args, said)]
 
 
+def _take_preset(args: argparse.Namespace) -> None:
+    """Make a protocol that ``--preset`` names the scenario."""
+    if args.preset is None:
+        return
+    if hasattr(args, "scenario"):
+        raise ValueError("both --preset and --scenario: give one, or write `preset:` into the scenario")
+    if args.preset not in PRESETS:
+        args.scenario, args.preset = str(FOLDER / f"{args.preset}.yaml"), None
+
+
 def scenario_given(args: argparse.Namespace, environ: Mapping[str, str]) -> Scenario | None:
+    """The scenario that is given, which may be a preset's."""
+    _take_preset(args)
     row = OPTION["scenario"]
     path = getattr(args, row.name, None) or environ.get(row.variable)
     return load_scenario(path, GRAMMAR) if path else None
+
+
+def _preset(text: str) -> str:
+    known = (*PRESETS, *protocol_names())
+    if text not in known:
+        raise argparse.ArgumentTypeError(
+            f"no preset {text!r}; {did_you_mean(text, known)}`llm-locust presets` lists them"
+        )
+    return text
 
 
 def _positive(text: str) -> int:

@@ -16,7 +16,8 @@ from llm_locust.scenario import forms, readers, values
 from llm_locust.scenario.classes import SHARED, preset, read_classes, sole_class
 from llm_locust.scenario.forms import Grammar
 from llm_locust.scenario.presets import PRESETS
-from llm_locust.scenario.tree import Entry, Node, Place, ScenarioError, from_plain, plain
+from llm_locust.scenario.protocols import scenario_path
+from llm_locust.scenario.tree import Entry, Items, Node, Place, ScenarioError, from_plain, plain
 from llm_locust.scenario.values import Context, Reader
 from llm_locust.scenario.yaml_lines import parse_yaml, read_text
 from llm_locust.wire.headers import secret_texts
@@ -48,6 +49,19 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """Where a scenario comes from: one line on what it is, its ``source``, the day on which its figures were
+    compared with that, gates that the source sets for each load (``limits``: a sweep has none of its own),
+    and in what a run with it ``differs`` from what the source asks for."""
+
+    title: str
+    source: str = ""
+    date: str = ""
+    limits: str = ""
+    differs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A checked scenario.
 
@@ -63,6 +77,7 @@ class Scenario:
     dataset: DatasetSource | None = None
     warm_up: WarmUp = field(default_factory=WarmUp)
     stop: Stop = field(default_factory=Stop)
+    about: About | None = None
     document: Mapping[str, Any] = field(repr=False, compare=False)
     secret_keys: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
@@ -120,13 +135,13 @@ def load_scenario(path: str | os.PathLike[str], grammar: Grammar) -> Scenario:
     """The scenario in a file.
 
     Args:
-        path: of a YAML file; paths in it start at its folder.
+        path: of a YAML file, or the name of a protocol; paths in it start at its folder.
         grammar: the options that it may give.
 
     Raises:
         ScenarioError: in one line what is wrong, where, and what is allowed.
     """
-    name = os.fspath(path)
+    name = scenario_path(os.fspath(path))
     return parse_scenario(read_text(name), name, grammar)
 
 
@@ -158,6 +173,7 @@ def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
         else None,
         warm_up=found.get("warm_up", (WarmUp(), None))[0],
         stop=found.get("stop", Stop()),
+        about=found.get("about"),
         document=plain(root),
         secret_keys=grammar.secret,
     )
@@ -201,6 +217,22 @@ def _stop(node: Node, name: str, context: Context) -> Stop:
     return Stop(**found)
 
 
+def _about(node: Node, name: str, context: Context) -> About:
+    return About(**values.read(node, name, ABOUT, context, required=("title",)))
+
+
+def _line(node: Node, name: str, context: Context) -> str:
+    found = values.text(node, name).strip()
+    if not found.isprintable():
+        raise values.wrong(node, name, "one line of printable characters")
+    return found
+
+
+def _lines(node: Node, name: str, context: Context) -> tuple[str, ...]:
+    nodes = node.nodes if isinstance(node, Items) else (node,)
+    return tuple(_line(item, name, context) for item in nodes)
+
+
 def _error_rate(node: Node, name: str, context: Context) -> tuple[float, float]:
     """The share and the seconds of ``>20% over 30s``."""
     match = _ERROR_RATE.fullmatch(values.text(node, name, _ERROR_RATE_FORM))
@@ -227,10 +259,19 @@ def _later(node: Node, name: str, context: Context) -> None:
 WARM_UP: Mapping[str, Reader] = {"duration": forms.duration, "prompts": values.word(*WARM_UP_PROMPTS)}
 STOP: Mapping[str, Reader] = {"error_rate": _error_rate, "oversaturation": forms.truth}
 
+ABOUT: Mapping[str, Reader] = {
+    "title": _line,
+    "source": _line,
+    "date": _line,
+    "limits": forms.GATES.read,
+    "differs": _lines,
+}
+
 #: Everything that stands at the top level besides options of the run.
 TOP_KEYS: Mapping[str, Reader] = {
     **SHARED,
     "preset": preset,
+    "about": _about,
     "warm_up": _warm_up,
     "stop": _stop,
     "classes": _later,

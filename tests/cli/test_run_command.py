@@ -30,9 +30,9 @@ from llm_locust.cli.starting.simulator import SimulatorError, start_simulator
         (("http://x:1", "--for", "60"), "argument --for/-t: '60': a number without a unit"),
         (("http://x:1", "--for", "1.5s"), "a run lasts whole seconds from 1s"),
         (("http://x:1", "--slo", "ttfd=1s"), 'did you mean "ttft"?'),
-        (("http://x:1", "--preset", "cat"), "invalid choice: 'cat'"),
+        (("http://x:1", "--preset", "cat"), "no preset 'cat'; did you mean chat?"),
         (("http://x:1", "--scenario", "none.yaml"), "none.yaml"),
-        (("http://x:1", "--preset=chat", "--scenario=none.yaml"), "none.yaml"),
+        (("http://x:1", "--preset=chat", "--scenario=none.yaml"), "both --preset and --scenario"),
     ],
 )
 def test_what_cannot_be_started_is_refused_in_one_line(

@@ -22,6 +22,8 @@ def drawn(text: str, n: int = 20_000) -> np.ndarray[tuple[int], np.dtype[np.floa
         ("uniform:1s,5s", 3.0, 3.0),
         ("exponential:3s", 3.0, 3 * math.log(2)),
         ("lognormal:400ms,0.5", 0.4 * math.exp(0.125), 0.4),
+        ("normal:25s,4s", 25.0, 25.0),
+        ("lognormal:mean=45s,sd=40s", 45.0, 45 / math.sqrt(1 + (40 / 45) ** 2)),
     ],
 )
 def test_draws_have_the_mean_and_the_median_of_their_law(text: str, mean: float, median: float) -> None:
@@ -34,6 +36,16 @@ def test_uniform_times_stay_in_their_bounds() -> None:
     times = drawn("uniform: 250ms, 1m")
     assert 0.25 <= times.min() < 0.5
     assert 59 < times.max() <= 60
+
+
+@pytest.mark.parametrize("law", ["normal:25s,12s", "lognormal:mean=15s,sd=55s", "exponential:20s"])
+def test_draws_beyond_a_limit_are_set_to_it(law: str) -> None:
+    free, times = drawn(law), drawn(f"{law},min=5s,max=60s")
+    assert np.array_equal(times, np.clip(free, 5, 60))
+
+
+def test_no_draw_is_negative() -> None:
+    assert drawn("normal:1s,10s").min() == 0
 
 
 def test_no_draw_is_longer_than_a_day() -> None:
@@ -65,6 +77,11 @@ def test_distributions_are_equal_when_their_texts_are() -> None:
         ("lognormal:4s,fast", "SIGMA 'fast' is not a number in 0 .. 10"),
         ("lognormal:4s,nan", "SIGMA 'nan' is not a number"),
         ("lognormal:4,1", "MEDIAN '4': a number without a unit"),
+        ("lognormal:mean=4s", "sd ''"),
+        ("lognormal:4s,mean=4s,sd=1s", "'4s' should be left out"),
+        ("lognormal:mean=0s,sd=1s", "mean must be above 0"),
+        ("normal:4s,1s,min=5s,max=2s", "max is below min"),
+        ("normal:4s,1s,least=2s", "normal has no least"),
         ("gamma:1s", "no distribution 'gamma'; allowed are 2s, uniform:LOW,HIGH"),
     ],
 )
