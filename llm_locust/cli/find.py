@@ -2,21 +2,26 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from llm_locust.core.durations import parse_time
-from llm_locust.metrics.curves.objective import UNITS, Objective, parse_objective
+from llm_locust.metrics.curves.objective import Objective, parse_objective
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.curves.readings import probes
-from llm_locust.metrics.curves.search import Bounds, Found, NextStage, next_step
+from llm_locust.metrics.curves.search import Bounds, next_step
+from llm_locust.metrics.curves.searched import parse_share, told
 from llm_locust.metrics.question import Question
+from llm_locust.metrics.summary_types.search import SearchAnswer, SearchStage
 from llm_locust.report.inputs.sources import open_source
 from llm_locust.report.output import one_line, printing, shown_json
 from llm_locust.report.render.console import print_sections
-from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
-from llm_locust.report.text import clean, number, percent
+from llm_locust.report.section import Line, Section, Tone
+from llm_locust.report.sections.curves.search import answer, readings
+from llm_locust.report.text import clean, number
 
 DESCRIPTION = (
     "Find the highest load under which limits hold, from runs at several loads and from the stages of runs. "
@@ -50,6 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the next load or the answer. Return the exit code: 0, or 2 for what cannot be searched."""
     try:
+        if url := next((str(run) for run in args.runs if str(run).startswith(("http:/", "https:/"))), ""):
+            raise ValueError(
+                f'{url} is a server: search it by `llm-locust sweep URL --find "{args.objective}"`'
+            )
         objective = parse_objective(args.objective)
         found = _probes(args.runs, Question(slo=args.slo, warmup_s=args.warmup), objective)
         if not found:
@@ -59,11 +68,12 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as e:
         print(f"llm-locust find: {one_line(e)}", file=sys.stderr)
         return 2
+    shown = {"next": None, "answer": None} | told(objective, found, step, [None] * len(found))
     with printing():
         if args.json:
-            print(shown_json(_data(objective, found, step), indent=2))
+            print(shown_json(shown, indent=2))
         else:
-            print_sections([_stages(objective, found), _outcome(objective, step)], sys.stdout)
+            print_sections(_sections(shown), sys.stdout)
     return 0
 
 
@@ -77,94 +87,21 @@ def _probes(runs: Sequence[Path], question: Question, objective: Objective) -> l
     return [probe for _, found in sorted(by_time, key=lambda each: each[0]) for probe in found]
 
 
-def _stages(objective: Objective, found: Sequence[Probe]) -> Section:
-    columns = (
-        Column(UNITS[objective.axis]),
-        *(Column(f"{limit.text}: share", over="") for limit in objective.limits),
-        Column("requests"),
-        Column("independent"),
-        Column("shows", left=True, wraps=True, verbatim=True),
-    )
-    return Section(
-        objective.text, table=Table(columns, tuple(_row(objective, p) for p in found)), stacked=True
-    )
-
-
-def _row(objective: Objective, probe: Probe) -> Row:
-    required = tuple(limit.required for limit in objective.limits)
-    if not probe.readings:
-        empty = ("",) * (len(required) + 2)
-        return Row((number(probe.load), *empty, f"no result: {clean(probe.no_result)}"), Tone.WARN)
-    shares = (f"{percent(r.share)} ({percent(r.ends[0])} to {percent(r.ends[1])})" for r in probe.readings)
-    shown = f"client: {clean(probe.client)}" if probe.client else str(probe.shows(required))
-    requests = max(r.n for r in probe.readings)
-    worth = min(r.n_eff for r in probe.readings)
-    tone = Tone.WARN if probe.client else Tone.PLAIN
-    return Row((number(probe.load), *shares, f"{requests:,}", number(worth), shown), tone)
-
-
-def _outcome(objective: Objective, step: NextStage | Found) -> Section:
-    if isinstance(step, NextStage):
-        line = f"{number(step.load)} {UNITS[objective.axis]}: {clean(step.why)}"
-        return Section("Run next", (Line(line, Tone.WARN),))
-    tone = Tone.GOOD if step.is_resolved else Tone.WARN
-    return Section("Answer", tuple(Line(text, tone) for text in _answer(UNITS[objective.axis], step)))
-
-
-def _answer(unit: str, step: Found) -> Iterator[str]:
-    if step.load is not None and step.low is not None and step.high is not None:
-        yield f"{number(step.load)} {unit} ({number(step.low)} to {number(step.high)}, 95 % interval)"
-    elif step.load is not None:
-        open_end = "" if step.low is None else f", at least {number(step.low)}"
-        yield f"about {number(step.load)} {unit}{open_end}, without an interval"
-    elif step.at_least is not None:
-        yield f"at least {number(step.at_least)} {unit}: a lower bound, no load tried breaks a limit"
-    elif step.at_most is not None:
-        yield f"less than {number(step.at_most)} {unit}: an upper bound, every load tried breaks a limit"
-    else:
-        yield "none: the stages do not show at which load the limits hold"
-    if step.limit is not None:
-        yield f"{step.limit} breaks first"
-    yield f"the search ended: {clean(step.why)}"
-
-
-def _data(objective: Objective, found: Sequence[Probe], step: NextStage | Found) -> dict[str, Any]:
-    required = tuple(limit.required for limit in objective.limits)
-    stages = [
-        {
-            "load": probe.load,
-            "shows": str(probe.shows(required)) if probe.counts else None,
-            "no_result": probe.no_result or None,
-            "client": probe.client or None,
-            "limits": [
-                {
-                    "gate": limit.text,
-                    "required": limit.required,
-                    "share": r.share,
-                    "ci95": list(r.ends),
-                    "n": r.n,
-                }
-                | {"n_effective": r.n_eff}
-                for limit, r in zip(objective.limits, probe.readings, strict=False)
-            ],
-        }
-        for probe in found
-    ]
-    told = {"objective": objective.text, "unit": UNITS[objective.axis], "stages": stages}
-    if isinstance(step, NextStage):
-        return told | {"next": {"load": step.load, "why": step.why}, "answer": None}
-    keys = ("load", "low", "high", "at_least", "at_most", "limit", "is_resolved", "why")
-    return told | {"next": None, "answer": {key: getattr(step, key) for key in keys}}
+def _sections(found: dict[str, Any]) -> list[Section]:
+    unit = found["unit"]
+    stages = msgspec.convert(found["stages"], list[SearchStage])
+    table = readings(clean(found["objective"]), unit, stages)
+    if found["next"] is None:
+        return [table, answer(unit, msgspec.convert(found["answer"], SearchAnswer))]
+    line = f"{number(found['next']['load'])} {unit}: {clean(found['next']['why'])}"
+    return [table, Section("Run next", (Line(line, Tone.WARN),))]
 
 
 def _share(text: str) -> float:
     try:
-        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f'"{text}" is not a share: write it as 5% or 0.05')
-    return value
+        return parse_share(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(str(e)) from e
 
 
 def _time(text: str) -> float:

@@ -266,7 +266,7 @@ class Manifest:
     @property
     def is_sweep(self) -> bool:
         """Whether the run is reported by its loads, because it has stages with drains between them."""
-        return bool(self.options.get("sweep"))
+        return bool(self.options.get("sweep") or self.options.get("find"))
 
     @property
     def workers_lost(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.gates import DIGITS, MOST_FAILED, OF_ANSWERS, OPERATORS, Gate, Kind
+from llm_locust.metrics.gates import DIGITS, EDGE, MOST_FAILED, OF_ANSWERS, OPERATORS, Gate, Kind
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.certified import certified, fewest_samples
 from llm_locust.metrics.stats.percentiles import PERCENTILES
@@ -31,11 +31,30 @@ def evaluate(
     A certified gate is on the bound of its percentile, computed from ``durations_of`` the gate. It fails if
     there are too few samples for a bound, or if the bound falls on a request that failed or was given up.
     """
-    return [
-        (_certified(gate, durations_of(gate)) if gate.is_certified else _result(gate, summary))
-        | {"note": _note(gate, summary)}
-        for gate in gates
-    ]
+    return [_outcome(gate, summary, durations_of) | {"note": _note(gate, summary)} for gate in gates]
+
+
+def _outcome(gate: Gate, summary: Mapping[str, Any], durations_of: DurationsOf) -> dict[str, Any]:
+    if gate.metric == EDGE:
+        return _edge(gate, summary.get("search"))
+    return _certified(gate, durations_of(gate)) if gate.is_certified else _result(gate, summary)
+
+
+def _edge(gate: Gate, search: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A lower limit on the edge of a search: what is shown of it is the lower end of its interval."""
+    found: dict[str, Any] = {"text": gate.text, "value": None, "at_least": None, "passed": False}
+    if search is None:
+        return found | {"reason": "cannot tell: the run is not a search (--find)"}
+    answer = search["answer"]
+    is_bound = answer["load"] is None and answer["at_least"] is not None
+    value = answer["at_least"] if is_bound else answer["low"]
+    if value is None:
+        return found | {"reason": f"cannot tell: the search has no lower end: {answer['why']}"}
+    passed = bool(OPERATORS[gate.op](round(value, DIGITS), gate.limit))
+    why = f"{_shown(gate, value)} is not {gate.op} {_shown(gate, gate.limit)}"
+    if is_bound:
+        why = f"cannot tell: the edge is only known to be at least {_shown(gate, value)}"
+    return found | {"value": value, "passed": passed, "reason": None if passed else why}
 
 
 def _certified(gate: Gate, durations: Durations) -> dict[str, Any]:

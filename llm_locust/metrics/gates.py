@@ -64,13 +64,16 @@ NUMBERS = {
     "rps": ("throughput", "requests_per_s"),
     "requests": ("requests", "population"),
 }
+#: Metric of a gate on the answer of a search: the lower end of its interval.
+EDGE = "edge"
 _PATHS: dict[str, tuple[str, ...]] = {
     **SHARES,
     **NUMBERS,
+    EDGE: ("search", "answer", "low"),
     **{f"{s}_{latency}": ("latency_ms", latency, s) for latency in GATED_LATENCIES for s in STATISTICS},
 }
 _ALLOWED = (
-    f"gates are on {listed([*SHARES, *NUMBERS])}, "
+    f"gates are on {listed([*SHARES, *NUMBERS, EDGE])}, "
     f"and STATISTIC_LATENCY of {listed(STATISTICS)} and {listed(GATED_LATENCIES)}"
 )
 _CERTIFIED_ALLOWED = f"{CERTIFIED} is followed by an upper limit on a percentile, as {CERTIFIED} p99_ttft<2s"
@@ -155,6 +158,10 @@ def _gate(term: Term) -> Gate:
         raise GateError(f"gate: {name.pointed(f'unknown metric; {nearest(metric, _PATHS)}{_ALLOWED}')}")
     if op.text not in OPERATORS:
         raise GateError(f"gate: {op.pointed(f'after {metric} write one of {listed(OPERATORS)}')}")
+    if metric == EDGE and op.text not in (">", ">="):
+        raise GateError(
+            f"gate: {op.pointed('a search shows that its edge is at least a load: write edge>=30')}"
+        )
     if not value.text:
         raise GateError(f"gate: {value.pointed(f'no limit after {metric}{op.text}')}")
     try:
@@ -166,7 +173,7 @@ def _gate(term: Term) -> Gate:
 def _kind(metric: str) -> Kind:
     if metric in SHARES:
         return Kind.SHARE
-    return Kind.NUMBER if metric in NUMBERS else Kind.LATENCY
+    return Kind.NUMBER if metric in NUMBERS or metric == EDGE else Kind.LATENCY
 
 
 def _limit(metric: str, text: str) -> float:

@@ -9,7 +9,7 @@ from llm_locust.core.durations import parse_time
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.answers.accuracy import ByPrompt
 from llm_locust.metrics.deployment.cost import Prices
-from llm_locust.metrics.gates import Gate, parse_gates
+from llm_locust.metrics.gates import EDGE, Gate, parse_gates
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.window import Window
@@ -64,7 +64,11 @@ class Question:
         return parse_slo(manifest.slo if self.slo is None else self.slo)
 
     def gates_of(self, manifest: Manifest) -> tuple[Gate, ...]:
-        return parse_gates(manifest.gates if self.gates is None else self.gates)
+        """Of some of the requests the run's own gates are without those on its search."""
+        if self.gates is not None:
+            return parse_gates(self.gates)
+        gates = parse_gates(manifest.gates)
+        return gates if self.where is None else tuple(gate for gate in gates if gate.metric != EDGE)
 
     def warmup_of(self, manifest: Manifest) -> float:
         """The warm-up in seconds (raises ValueError where it is negative)."""

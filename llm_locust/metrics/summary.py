@@ -15,6 +15,7 @@ from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality
 from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.curves.bottleneck import bottleneck
+from llm_locust.metrics.curves.searched import search
 from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.deployment.cost import cost
 from llm_locust.metrics.deployment.energy import energy
@@ -173,7 +174,9 @@ def _stages(requests: Requests, manifest: Manifest, question: Question, rows: in
     """``stages`` of a run that has some; nothing of a selection, for which ``rows`` is None."""
     if rows is None or not manifest.stages:
         return {}
-    return {"stages": stages(requests, manifest, question, rows)}
+    found: dict[str, Any] = {"stages": stages(requests, manifest, question, rows)}
+    searched = search(requests, manifest, question)
+    return found if searched is None else found | {"search": searched}
 
 
 def _roofline(requests: Requests, m: Measured, roof: Roof | None, selection: bool) -> dict[str, Any]:

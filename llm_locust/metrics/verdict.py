@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.summary_types.completeness import Completeness
+from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.metrics.summary_types.summary import Summary
 
 
@@ -32,11 +33,20 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     broken = sum(not gate.passed for gate in summary.gates)
     if broken:
         return Verdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
+    if summary.search is not None and summary.analysis is None:
+        return _searched(summary.search.answer)
     if not summary.gates and (summary.requests.failed or summary.analysis is not None):
         return None
     if not summary.requests.ok and summary.analysis is None:
         return Verdict(EXIT_INVALID, f"none of the {summary.requests.scheduled} requests succeeded")
     return Verdict(0) if summary.gates else None
+
+
+def _searched(answer: SearchAnswer) -> Verdict:
+    """Of a search without a broken gate: beyond its edge requests may fail."""
+    if answer.load is None and answer.at_least is None and answer.at_most is None:
+        return Verdict(EXIT_INVALID, f"the search has no answer: {answer.why}")
+    return Verdict(0)
 
 
 def _gap(summary: Summary, part: Completeness) -> str:

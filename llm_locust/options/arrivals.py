@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 from llm_locust.core.durations import parse_time
 from llm_locust.options.option import Option, Values
+from llm_locust.options.stages.rows import STAGES
+from llm_locust.options.stages.search import Search, first_load, search_of
 from llm_locust.options.stop_rules import StopRule, parse_stop_rules
 from llm_locust.options.types import parse_count
 from llm_locust.scenario import forms
@@ -18,7 +20,6 @@ from llm_locust.workload.arrivals import (
     TraceFile,
     parse_arrival,
     parse_rate,
-    parse_sweep,
 )
 from llm_locust.workload.traces import Trace, open_trace
 
@@ -44,7 +45,9 @@ class LoadSettings:
             these, not their turns.
         class_rates: the rate of each class of a scenario, where they have rates of their own.
         backs_off: a user of a closed loop waits after a failed request.
-        sweep: loads that are applied one after the other, each for ``stage_s`` of measured time.
+        sweep: loads that are applied one after the other, each for ``stage_s`` of measured time; of a search
+            the first.
+        search: what a search looks for; it chooses each further load.
     """
 
     arrival: Process | TraceFile | None = None
@@ -57,6 +60,7 @@ class LoadSettings:
     class_rates: Mapping[str, Profile] = field(default_factory=dict)
     backs_off: bool = True
     sweep: Sweep | None = None
+    search: Search | None = None
     stage_s: float = 60.0
 
     @property
@@ -67,9 +71,16 @@ class LoadSettings:
             "--request-rate": self.rate,
             "--max-in-flight": self.max_in_flight,
             "a class's rate": self.class_rates or None,
-            "--sweep rate": self.sweep if self.sweep is not None and self.sweep.kind == "rate" else None,
+            self.sweep_flag: self.sweep if self.sweep is not None and self.sweep.kind == "rate" else None,
         }
         return next((flag for flag, value in given.items() if value is not None), None)
+
+    @property
+    def sweep_flag(self) -> str:
+        """What to call the option that sets the loads."""
+        if self.search is not None:
+            return "--find"
+        return "--sweep" if self.sweep is None else f"--sweep {self.sweep.kind}"
 
     @property
     def trace(self) -> Path | None:
@@ -125,14 +136,6 @@ def parse_scale(text: str) -> float:
     return scale
 
 
-def parse_stage_time(text: str) -> float:
-    """A duration above 0 (raises ValueError)."""
-    seconds = parse_time(text)
-    if seconds <= 0:
-        raise ValueError(f"{text!r}: a stage must be measured for longer than 0 s")
-    return seconds
-
-
 LOAD = (
     Option(
         "--arrival",
@@ -168,23 +171,7 @@ LOAD = (
         form=forms.WHOLE,
         ui=True,
     ),
-    Option(
-        "--sweep",
-        "measure several loads one after the other in one run: users=1,2,4,8, rate=2,4,8, "
-        "rate=linear:1..10,10 or users=geometric:1..256,9; --warmup is left out of each, and requests in "
-        "flight end (--drain) before the next",
-        parse_sweep,
-        "LOADS",
-        ui=True,
-    ),
-    Option(
-        "--stage-time",
-        "how long each load of --sweep is measured (default 60s)",
-        parse_stage_time,
-        "TIME",
-        default="60s",
-        ui=True,
-    ),
+    *STAGES,
     Option(
         "--stop-when",
         'end the run by rule: "error_rate>20% over 30s", oversaturation, or both with a comma between',
@@ -218,6 +205,9 @@ def parse_load(
     """
 
     given = Values(LOAD, options)
+    search = search_of(given)
+    if search is not None and given["sweep"] is not None:
+        raise ValueError("--find beside --sweep: a search chooses its loads; leave --sweep out")
     load = LoadSettings(
         arrival=given["arrival"],
         rate=given["request_rate"],
@@ -228,7 +218,8 @@ def parse_load(
         stop_rules=given["stop_when"] or (),
         backs_off=given["backoff"] != "off",
         class_rates={name: parse_rate(rate) for name, rate in class_rates.items()},
-        sweep=given["sweep"],
+        sweep=given["sweep"] if search is None else first_load(search),
+        search=search,
         stage_s=given["stage_time"],
     )
     _check_trace(load)
@@ -237,18 +228,24 @@ def parse_load(
 
 
 def _check_sweep(load: LoadSettings) -> None:
-    """Refuse what would set the load besides a sweep, or end it before its last stage."""
+    """Refuse what would set the load besides a sweep or a search, or end it before its last stage."""
+    if load.sweep is None:
+        return
+    flag = "--sweep" if load.search is None else "--find"
+    what = "a sweep sets" if load.search is None else "a search sets"
     others = {
         "--request-rate": load.rate,
         "--arrival trace": load.trace,
         "a class's rate": load.class_rates or None,
         "--num-requests": load.num_requests,
     }
-    for flag, value in others.items():
-        if load.sweep is not None and value is not None:
-            raise ValueError(f"--sweep beside {flag}: a sweep sets each load and its end; leave {flag} out")
-    if load.sweep is not None and load.sweep.kind == "users":
+    for other, value in others.items():
+        if value is not None:
+            raise ValueError(f"{flag} beside {other}: {what} each load and its end; leave {other} out")
+    if load.sweep.kind == "users":
         given = load.open_loop_option
+        if given is not None and load.search is not None:
+            raise ValueError(f"{given} is of an open loop, and concurrency a closed one; write max rate")
         if given is not None:
             raise ValueError(f"{given} is of an open loop, and --sweep users is a closed one; use rate=")
 

@@ -288,3 +288,29 @@ def test_only_upper_limits_on_percentiles_are_certified() -> None:
     for text in ("certified mean_ttft<1s", "certified p99_ttft>1s", "certified goodput>=95%", "certified"):
         assert "certified is followed by an upper limit on a percentile" in complaint(text)
     assert "unknown metric" in complaint("certified certified p99_ttft<1s")
+
+
+def edge(text: str, **answer: Any) -> dict[str, Any]:
+    known = {"load": None, "low": None, "high": None, "at_least": None, "why": "12 stages were allowed"}
+    (found,) = evaluate(parse_gates(text), summary(search={"answer": {**known, **answer}}))
+    return found
+
+
+def test_a_gate_on_the_edge_is_on_the_lower_end_of_its_interval() -> None:
+    assert edge("edge>=30", load=35.0, low=31.0, high=39.0)["passed"]
+    found = edge("edge>=30", load=35.0, low=29.0, high=41.0)
+    assert (found["passed"], found["value"], found["reason"]) == (False, 29.0, "29 is not >= 30")
+
+
+def test_a_lower_bound_of_the_edge_passes_and_never_breaks_a_gate_for_sure() -> None:
+    assert edge("edge>=30", at_least=32.0)["passed"]
+    found = edge("edge>=30", at_least=16.0)
+    assert not found["passed"]
+    assert found["reason"] == "cannot tell: the edge is only known to be at least 16"
+
+
+def test_an_edge_without_an_interval_and_a_run_without_a_search_hold_no_gate() -> None:
+    assert "12 stages were allowed" in edge("edge>=30", load=99.0)["reason"]
+    (found,) = evaluate(parse_gates("edge>=30"), summary())
+    assert (found["passed"], found["reason"]) == (False, "cannot tell: the run is not a search (--find)")
+    assert "write edge>=30" in complaint("edge<30")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llm_locust.core.durations import parse_time
+from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.options.table import KEYS, OPTIONS
 from llm_locust.scenario import Scenario
 from llm_locust.scenario.presets import PRESETS
@@ -37,7 +38,7 @@ _LOCUST_VARIABLES = {
 }
 
 #: Options that end a run, or that make it last as long as what it sends.
-_ENDS = ("run_time", "num_requests", "sweep")
+_ENDS = ("run_time", "num_requests", "sweep", "find")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def _users(users: int | None, known: Mapping[str, Any]) -> Iterator[str]:
     elif not _sets_its_load(known):
         users = DEFAULT_USERS
         yield f"--users={users}"
-    if "spawn_rate" not in known and (users is not None or "sweep" in known):
+    if "spawn_rate" not in known and (users is not None or _has_stages(known)):
         yield f"--spawn-rate={SWEEP_SPAWN_RATE if users is None else users}"
 
 
@@ -125,13 +126,24 @@ def _whole(value: Any) -> int | None:
 
 def _sets_its_load(known: Mapping[str, Any]) -> bool:
     """Whether something else than a number of users says how much load there is."""
-    return any(name in known for name in ("request_rate", "arrival", "sweep"))
+    return any(name in known for name in ("request_rate", "arrival", "sweep", "find"))
 
 
 def _is_open_loop(known: Mapping[str, Any]) -> bool:
-    return any(name in known for name in ("request_rate", "arrival")) or (
-        str(known.get("sweep", "")).strip().startswith("rate")
-    )
+    if any(name in known for name in ("request_rate", "arrival")):
+        return True
+    return str(known.get("sweep", "")).strip().startswith("rate") or _searches_rate(known)
+
+
+def _has_stages(known: Mapping[str, Any]) -> bool:
+    return "sweep" in known or "find" in known
+
+
+def _searches_rate(known: Mapping[str, Any]) -> bool:
+    try:
+        return "find" in known and parse_objective(str(known["find"])).axis == "rate"
+    except ValueError:
+        return False  # which the run itself reports
 
 
 def _is_trace(known: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from llm_locust.core.terms import listed, nearest
-from llm_locust.metrics.gates import Gate, GateError, Kind, parse_gates
+from llm_locust.metrics.gates import EDGE, Gate, GateError, Kind, parse_gates
 from llm_locust.metrics.requests.slo import SLO_METRICS
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
@@ -91,6 +91,8 @@ def _limit(gate: Gate) -> Limit:
         if gate.op not in ("<", "<=") or not gate.limit < 1:
             raise _refused(gate, "a higher load does not break it: write an upper limit, as error_rate<1%")
         return _share(gate, "ok", 1 - gate.limit)
+    if gate.metric == EDGE:
+        raise _refused(gate, 'it is what is looked for; give it as a gate: --gate "edge>=30"')
     raise _refused(gate, f"{gate.metric} grows with the load; limit goodput, error_rate or a latency")
 
 

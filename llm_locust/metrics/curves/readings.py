@@ -92,7 +92,7 @@ def probes(requests: Requests, manifest: Manifest, question: Question, objective
         stages = [stage for stage in manifest.stages if stage.kind == kind]
         if not stages:
             raise ValueError(f"the stages of run {manifest.id} are not of a {objective.axis}")
-        return [_of_stage(requests, manifest, question, objective, stage) for stage in stages]
+        return [stage_probe(requests, manifest, question, objective, stage) for stage in stages]
     if manifest.open_loop != (objective.axis == "rate"):
         has = "a rate" if manifest.open_loop else "users"
         raise ValueError(f"run {manifest.id} was a load of {has}, and the objective is a {objective.axis}")
@@ -105,9 +105,10 @@ def probes(requests: Requests, manifest: Manifest, question: Question, objective
     return [_probe(m, manifest, objective, load, Missing(requests_lost(manifest, rows), unsent))]
 
 
-def _of_stage(
+def stage_probe(
     requests: Requests, manifest: Manifest, question: Question, objective: Objective, stage: StageFacts
 ) -> Probe:
+    """What one stage of a run shows; raises as :func:`probes`."""
     window = stage_window(stage, manifest)
     if stage.fault or window is None:
         return Probe(stage.asked, no_result=stage.fault or "it had no measured part")

@@ -9,11 +9,11 @@ for, when the client is the limit, when stages give no results, or when no stage
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llm_locust.metrics.curves.edge import Edge, find_edge
 from llm_locust.metrics.curves.objective import UNITS, Objective
-from llm_locust.metrics.curves.probe import Probe
+from llm_locust.metrics.curves.probe import Probe, Shown
 from llm_locust.metrics.stats.worth import FEWEST_BEYOND
 
 #: Successive stages without a result after which nothing more is tried.
@@ -88,6 +88,17 @@ def next_step(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> 
     return _Search(objective, bounds, tuple(probes)).step()
 
 
+def last_answer(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> Found:
+    """The answer of ``probes``, one at least, where no further stage can be run."""
+    step = next_step(objective, bounds, probes)
+    if isinstance(step, Found):
+        return step
+    ended = next_step(objective, replace(bounds, most_stages=len(probes)), probes)
+    assert isinstance(ended, Found)
+    wanted = f"{step.load:g} {UNITS[objective.axis]}"
+    return replace(ended, why=f"the run ended before the search did, which would go on with {wanted}")
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
     objective: Objective
@@ -126,8 +137,8 @@ class _Search:
         edge = self._edge()
         if edge.is_told and edge.reach <= self.bounds.precision:
             return self._answer(edge, "the interval is as narrow as asked for", is_resolved=True)
-        if self.objective.axis == "concurrency" and self._are_neighbours():
-            return self._answer(edge, "one user more breaks a limit", is_resolved=True)
+        if self.objective.axis == "concurrency" and (last := self._last_that_holds()) is not None:
+            return self._between_neighbours(last, edge)
         return NextStage(self._near(edge), "near the edge")
 
     def _higher(self, load: float) -> NextStage | Found:
@@ -161,10 +172,25 @@ class _Search:
         wanted = edge.load * (1 + side * precision / 2)
         return self._possible(min(wanted, _GROWTH * min(self._broken())))
 
-    def _are_neighbours(self) -> bool:
-        """Whether successive numbers of users are shown to hold and to break."""
+    def _last_that_holds(self) -> float | None:
+        """The number of users that is shown to hold where one more is shown to break; None if none is."""
         shown = {probe.load: probe.shows(self._required) for probe in self._counted}
-        return any(seen == "holds" and shown.get(load + 1) == "broken" for load, seen in shown.items())
+        return next(
+            (
+                load
+                for load, seen in shown.items()
+                if seen == Shown.HOLDS and shown.get(load + 1) == Shown.BROKEN
+            ),
+            None,
+        )
+
+    def _between_neighbours(self, last: float, edge: Edge) -> Found:
+        """The answer where the intervals of two successive numbers of users show both sides of the edge."""
+        why = "one user more breaks a limit"
+        if edge.is_told:
+            return self._answer(edge, why, is_resolved=True)
+        limit = self.objective.limits[edge.limit].text
+        return Found(why, load=last, low=last, high=last, limit=limit, is_resolved=True)
 
     @property
     def _required(self) -> tuple[float, ...]:

@@ -8,12 +8,15 @@ from msgspec import inspect
 
 from llm_locust.metrics.catalogue import LATENCIES
 from llm_locust.metrics.gate_outcomes import fewest_for, fewest_for_certified
-from llm_locust.metrics.gates import NUMBERS, SHARES, STATISTICS
+from llm_locust.metrics.gates import EDGE, NUMBERS, SHARES, STATISTICS
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, Throughput
 
 _TABLE = re.compile(r"(<!-- table of ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 _SECTIONS = MappingProxyType({"goodput": Goodput, "requests": RequestCounts, "throughput": Throughput})
+
+
+_EDGE_MEANING = "of a search (`--find`): the lower end of the interval of its answer, or its lower bound"
 
 
 def with_gate_tables(text: str) -> str:
@@ -26,6 +29,7 @@ def _run_metrics() -> Iterator[str]:
     forms = dict.fromkeys(SHARES, "a share: `95%` or `0.95`") | dict.fromkeys(NUMBERS, "a number")
     for metric, (section, name) in (SHARES | NUMBERS).items():
         yield f"| `{metric}` | {forms[metric]} | {_meaning(section, name)} | `{section}.{name}` |\n"
+    yield f"| `{EDGE}` | a lower limit, a number | {_EDGE_MEANING} | `search.answer.low` |\n"
 
 
 def _latencies() -> Iterator[str]:

@@ -27,6 +27,7 @@ from llm_locust.metrics.summary_types.requests import (
 )
 from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
+from llm_locust.metrics.summary_types.search import SearchFacts
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.tokens import Sessions, Tokens
 
@@ -41,7 +42,7 @@ OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
 EXPLAINED = ("bottleneck", "energy", "roofline")
 
 #: Sections that only some runs or reports have: no key in the file, None here.
-ASKED = ("analysis", "by", "stages")
+ASKED = ("analysis", "by", "stages", "search")
 
 
 class SummaryError(ValueError):
@@ -93,6 +94,7 @@ class Summary(SummaryPart, frozen=True):
     analysis: AnalysisFacts | None = None
     by: dict[str, BreakdownPart] | None = None
     stages: list[Stage] | None = None
+    search: SearchFacts | None = None
 
     @property
     def is_sweep(self) -> bool:

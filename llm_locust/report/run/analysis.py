@@ -8,6 +8,7 @@ import numpy as np
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.breakdown import breakdown
+from llm_locust.metrics.gates import EDGE
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
 from llm_locust.metrics.question import FromTo, Question
 from llm_locust.metrics.requests.slo import Slo
@@ -110,7 +111,8 @@ def _refuse_sweep(source: Source, question: Question, stages: frozenset[int] | N
     swept = [run.manifest for run in source.runs if run.manifest.is_sweep]
     if swept and len(source.runs) > 1:
         raise ValueError(f"the run {swept[0].name!r} is a sweep: its loads cannot be pooled with other runs")
-    if swept and question.gates_of(source.manifest) and (stages is None or len(stages) != 1):
+    gates = [gate for gate in question.gates_of(source.manifest) if gate.metric != EDGE]
+    if swept and gates and (stages is None or len(stages) != 1):
         raise ValueError("--gate: a sweep has several loads; choose one by --where, as stage==3")
 
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from msgspec import structs
 
-from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.core.manifest import Manifest, StageFacts, WorkerFacts
 from llm_locust.core.stages import staged
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
@@ -70,6 +70,37 @@ def open_so_far(run: Path) -> Iterator[Source]:
             yield source
         return
     manifest = read_manifest(run)
+    with _received(run, manifest) as (requests, held, bad):
+        until_ns = _until_ns(requests, manifest)
+        torn = [bad_text(each, FRAMES_FILE) for each in bad]
+        of_now = replace(_as_of_now(manifest, held, until_ns), torn=torn)
+        unreadable = tuple(each.why for each in bad)
+        yield Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=unreadable)
+
+
+@contextmanager
+def open_stages(run: Path, stages: list[StageFacts]) -> Iterator[tuple[Manifest, StoredRequests]]:
+    """Manifest and requests of a run that goes on, whose last stage has ended, while the context lasts.
+
+    Args:
+        stages: those of the run until now; its manifest may have older facts of them.
+
+    Raises:
+        StoreError: no run, or one of which no request has been recorded.
+        BatchError, OSError: what is there cannot be read.
+    """
+    manifest = replace(read_manifest(run), stages=stages)
+    with _received(run, manifest) as (requests, held, _):
+        until_ns = max(stage.drained_ns or stage.ended_ns or stage.begun_ns for stage in stages)
+        yield _as_of_now(manifest, held, until_ns), requests
+
+
+@contextmanager
+def _received(
+    run: Path, manifest: Manifest
+) -> Iterator[tuple[StoredRequests, Mapping[str, Holding], list[BadFrame]]]:
+    """The requests of a run as far as they have come, what each worker sent, and the frames that cannot be
+    read."""
     with TemporaryDirectory(prefix="llm-locust-so-far-") as place:
         frames = unique_frames(index_frames(_frames_of(run)).frames)
         bad: list[BadFrame] = []
@@ -77,13 +108,8 @@ def open_so_far(run: Path) -> Iterator[Source]:
         rows = write_requests(Path(place) / REQUESTS_FILE, staged(batches, manifest))
         if not rows:
             raise StoreError(f"of {str(run)!r} no request has been recorded yet: ask again in a few seconds")
-        requests = open_requests(Path(place))
-        until_ns = _until_ns(requests, manifest)
         held = holdings(frame.header for frame in without(frames, bad))
-        torn = [bad_text(each, FRAMES_FILE) for each in bad]
-        of_now = replace(_as_of_now(manifest, held, until_ns), torn=torn)
-        unreadable = tuple(each.why for each in bad)
-        yield Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=unreadable)
+        yield open_requests(Path(place)), held, bad
 
 
 def write_so_far(run: Path) -> Path:

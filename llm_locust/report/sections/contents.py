@@ -9,6 +9,7 @@ from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
 from llm_locust.report.sections.completeness import completeness
 from llm_locust.report.sections.cost import cost
+from llm_locust.report.sections.curves.search import search
 from llm_locust.report.sections.fairness import fairness
 from llm_locust.report.sections.interventions import interventions
 from llm_locust.report.sections.nodes import nodes
@@ -118,6 +119,7 @@ CONTENTS = (
     Entry("stuck", "", course.stuck),
     Entry("records", "", completeness),
     Entry("requests", "", measures.requests),
+    Entry("search", "stages", search),
     Entry("stages", "stages", groups.stages),
     Entry("warmup", "verdict", course.warmup, of_one_load=True),
     Entry("reliability", "verdict", course.reliability, of_one_load=True),

@@ -178,7 +178,8 @@ class StagedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to a step of a stage, once it is done.
 
     After ``drain`` nothing of the stage is in flight: ``cut`` requests were cut, ``unsent`` were due and not
-    started. ``loaded``: this worker had begun the stage's load.
+    started. ``loaded``: this worker had begun the stage's load. ``finished`` requests of the run have a
+    record, all of which are on their way.
     """
 
     run: Name
@@ -187,6 +188,7 @@ class StagedMessage(msgspec.Struct, frozen=True, kw_only=True):
     loaded: bool = True
     cut: Count = 0
     unsent: Count = 0
+    finished: Count = 0
 
 
 class LiveMessage(msgspec.Struct, frozen=True, kw_only=True):

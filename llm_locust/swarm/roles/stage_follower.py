@@ -13,6 +13,9 @@ from llm_locust.swarm.users.session import LoadSession
 #: Interval at which a drain is looked at.
 POLL_S = 0.02
 
+#: Longest wait for the records of requests that were cut.
+CUT_S = 5.0
+
 
 class StageFollower:
     """Stages of one session.
@@ -77,6 +80,8 @@ class StageFollower:
             return
         unsent = 0 if session.load is None else session.load.give_up_waiting()
         cut = 0 if self._is_idle() else session.client.abandon_calls()
+        wait_until(lambda: session.stopping or not session.in_flight, CUT_S, poll_s=POLL_S)
+        session.recorder.close_batch()  # a search reads the stage before it chooses the next load
         self._drained[step.stage] = done = StagedMessage(
             run=step.run,
             stage=step.stage,
@@ -84,6 +89,7 @@ class StageFollower:
             loaded=step.stage in self._loaded,
             cut=cut,
             unsent=unsent,
+            finished=session.recorder.finished,
         )
         self._tell(done)
 

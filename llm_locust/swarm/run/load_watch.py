@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import gevent
 
+from llm_locust.metrics.gates import EDGE, parse_gates
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.options.stop_rules import StopWatch, Totals
@@ -25,11 +26,7 @@ RATE_NOTICE_S = 1.0
 
 def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     """Check that the options fit the user classes (raises UsageError)."""
-    if settings.load.sweep is not None and settings.gates:
-        raise UsageError(
-            "--gate beside --sweep: a gate holds for one load; judge a stage afterwards, by "
-            "`llm-locust report RUN --where stage==3 --gate ...`"
-        )
+    _check_gates(settings)
     classes = list(user_classes)
     found = [cls.__name__ for cls in classes if open_loop_class([cls], settings) is not None]
     flag = settings.load.open_loop_option
@@ -43,10 +40,27 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     if replaying is not None and settings.load.trace is None:
         raise UsageError(f"{replaying} replays a trace, and none is given: add --arrival trace:FILE")
     if found and settings.load.sweep is not None and settings.load.sweep.kind == "users":
-        raise UsageError(f"--sweep users: {found[0]} is an open loop, whose load is a rate; write rate=")
+        rate = "rate=" if settings.load.search is None else "max rate"
+        flag = settings.load.sweep_flag
+        raise UsageError(f"{flag}: {found[0]} is an open loop, whose load is a rate; write {rate}")
     if found and len(classes) > 1:
         names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
+
+
+def _check_gates(settings: Settings) -> None:
+    """Check that gates are on what the run will have: figures of one load, or the edge of a search."""
+    load = settings.load
+    of_edge = [gate.metric == EDGE for gate in parse_gates(settings.gates)]
+    if any(of_edge) and load.search is None:
+        raise UsageError(f"--gate: {EDGE} is the answer of a search; add --find, or limit another figure")
+    if load.sweep is not None and not all(of_edge):
+        flag = "--sweep" if load.search is None else "--find"
+        only = "" if load.search is None else f" only {EDGE} is of all loads, as in {EDGE}>=30;"
+        raise UsageError(
+            f"--gate beside {flag}: a gate holds for one load;{only} judge a stage afterwards, by "
+            "`llm-locust report RUN --where stage==3 --gate ...`"
+        )
 
 
 def check_amount(

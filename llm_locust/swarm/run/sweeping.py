@@ -1,23 +1,30 @@
 """A sweep in the process with the run directory: its driver, and what the driver does with the swarm."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gevent
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.metrics.curves.probe import Probe
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.run.load_watch import Tell
+from llm_locust.swarm.run.reading import read_stage
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
-from llm_locust.swarm.stages.plan import ListedLoads
+from llm_locust.swarm.stages.plan import ListedLoads, Plan
+from llm_locust.swarm.stages.searching import SearchPlan
 
 logger = logging.getLogger(__name__)
 
 #: Longest wait for users beyond their ramp. What a stage then lacks its offered load shows.
 SPAWN_PATIENCE_S = 30.0
+
+#: Longest wait for the records of a stage that has ended, before a search chooses the next load.
+RECORDS_PATIENCE_S = 60.0
 
 
 class Sweeping:
@@ -45,8 +52,8 @@ class Sweeping:
         self._tell = tell
         self._end = end
         settings = run.settings
-        assert settings.load.sweep is not None
-        plan = ListedLoads(settings.load.sweep)
+        self._finished: dict[str, int] = {}  # by worker, the records that it had made of the last stage's end
+        plan = self._plan()
         run.stages_planned = plan.most
         times = StageTimes(
             warmup_s=settings.warmup_s, measured_s=settings.load.stage_s, drain_s=settings.drain_s
@@ -66,7 +73,30 @@ class Sweeping:
             self._end()
 
     def confirmed(self, worker: str, message: StagedMessage) -> None:
+        if message.step == "drain" and message.run == self._run.info["id"]:
+            self._finished[worker] = message.finished
         self._driver.confirmed(worker, message)
+
+    def _plan(self) -> Plan:
+        load = self._run.settings.load
+        if load.search is not None:
+            bounds = replace(load.search.bounds, seed=self._run.info["seed"])
+            return SearchPlan(load.search.objective, bounds, self._read)
+        assert load.sweep is not None
+        return ListedLoads(load.sweep)
+
+    def _read(self, stages: Sequence[StageFacts]) -> Probe:
+        """What the last of the stages shows, once all its records are in the run directory."""
+        search = self._run.settings.load.search
+        assert search is not None
+        wait_until(lambda: self.is_over() or self._has_all(), RECORDS_PATIENCE_S)
+        if not self._has_all():
+            return Probe(stages[-1].asked, no_result="its records did not arrive in time")
+        return read_stage(self._run.path, search.objective, stages)
+
+    def _has_all(self) -> bool:
+        inboxes = self._run.collector.inboxes
+        return all(inboxes[worker].rows >= n for worker, n in self._finished.items())
 
     # -- Swarm of the driver -------------------------------------------------------------------
 

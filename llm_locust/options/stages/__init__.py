@@ -1,0 +1,1 @@
+"""Options of a run that measures several loads."""

@@ -1,0 +1,1 @@
+"""What several loads show together: the search, the knee, how a spike passed."""

@@ -1,0 +1,72 @@
+"""The search of a run: what each stage shows of the limits, and the answer."""
+
+from collections.abc import Iterator, Sequence
+
+from llm_locust.metrics.summary_types.search import SearchAnswer, SearchStage
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.text import clean, number, percent
+
+
+def search(summary: Summary) -> Iterator[Section]:
+    """The answer, and the stages that it rests on; nothing in a run without a search."""
+    found = summary.search
+    if found is None:
+        return
+    yield answer(found.unit, found.answer, title=f"Search: {clean(found.objective)}")
+    if found.stages:
+        yield readings("Readings of the search", found.unit, found.stages, key="readings")
+
+
+def answer(unit: str, found: SearchAnswer, title: str = "Answer") -> Section:
+    """The edge with its interval, or the bound that is known of it, and why the search ended."""
+    tone = Tone.GOOD if found.is_resolved else Tone.WARN
+    first, *others = _answer(unit, found)
+    return Section(title, (Line(first, tone), *(Line(text) for text in others)), stacked=True)
+
+
+def _answer(unit: str, found: SearchAnswer) -> Iterator[str]:
+    if found.load is not None and found.low is not None and found.high is not None:
+        yield f"{number(found.load)} {unit} ({number(found.low)} to {number(found.high)}, 95 % interval)"
+    elif found.load is not None:
+        open_end = "" if found.low is None else f", at least {number(found.low)}"
+        yield f"about {number(found.load)} {unit}{open_end}, without an interval"
+    elif found.at_least is not None:
+        yield f"at least {number(found.at_least)} {unit}: a lower bound, no load tried breaks a limit"
+    elif found.at_most is not None:
+        yield f"less than {number(found.at_most)} {unit}: an upper bound, every load tried breaks a limit"
+    else:
+        yield "none: the stages do not show at which load the limits hold"
+    if found.limit is not None:
+        yield f"{clean(found.limit)} breaks first"
+    yield f"the search ended: {clean(found.why)}"
+
+
+def readings(title: str, unit: str, stages: Sequence[SearchStage], key: str = "") -> Section:
+    """A row for each stage: its load, the share within each limit, and what that shows."""
+    gates = list(dict.fromkeys(reading.gate for stage in stages for reading in stage.limits))
+    columns = (
+        Column(unit),
+        *(Column("share", over=gate) for gate in gates),
+        Column("requests"),
+        Column("independent"),
+        Column("shows", left=True, wraps=True, verbatim=True),
+    )
+    table = Table(columns, tuple(_row(stage, len(gates)) for stage in stages))
+    return Section(title, table=table, stacked=True, key=key)
+
+
+def _row(stage: SearchStage, limits: int) -> Row:
+    if not stage.limits:
+        why = f"no result: {clean(stage.no_result or '')}"
+        return Row((number(stage.load), *("",) * (limits + 2), why), Tone.WARN)
+    shares = (f"{percent(r.share)} ({percent(r.ci95[0])} to {percent(r.ci95[1])})" for r in stage.limits)
+    unused = stage.no_result or (f"client: {stage.client}" if stage.client else "")
+    cells = (
+        number(stage.load),
+        *shares,
+        f"{max(r.n for r in stage.limits):,}",
+        number(min(r.n_effective for r in stage.limits)),
+        clean(unused or stage.shows or ""),
+    )
+    return Row(cells, Tone.WARN if unused else Tone.PLAIN)

@@ -1,0 +1,60 @@
+"""Gates and loads that do not fit each other are refused before anything is sent."""
+
+import argparse
+
+import pytest
+
+from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.swarm.run.load_watch import check_load
+
+FIND = "max concurrency under p99_ttft<1s"
+
+
+def settings(**given: str) -> Settings:
+    return parse_settings(argparse.Namespace(**given), {})
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"sweep": "users=1,2", "gate": "goodput>=95%"}, "--gate beside --sweep"),
+        ({"find": FIND, "gate": "p99_ttft<1s"}, "only edge is of all loads"),
+        ({"find": FIND, "gate": "edge>=3 p99_ttft<1s"}, "only edge is of all loads"),
+        ({"gate": "edge>=3"}, "edge is the answer of a search; add --find"),
+        ({"sweep": "users=1,2", "gate": "edge>=3"}, "add --find"),
+        ({"find": "max rate under p99_ttft<1s"}, "--find needs a user class of OpenLoopUser"),
+    ],
+)
+def test_a_gate_that_no_figure_of_the_run_can_answer_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        check_load(settings(**given), [object])
+
+
+def test_a_search_may_have_a_gate_on_its_edge_and_a_run_of_one_load_any_other() -> None:
+    check_load(settings(find=FIND, gate="edge>=3"), [object])
+    check_load(settings(gate="p99_ttft<1s"), [object])
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"find": FIND, "sweep": "users=1,2"}, "--find beside --sweep"),
+        ({"find": FIND, "request_rate": "5"}, "--find beside --request-rate"),
+        ({"find": FIND, "num_requests": "5"}, "--find beside --num-requests"),
+        ({"find": FIND, "max_in_flight": "5"}, "write max rate"),
+        ({"find": FIND, "first_load": "2.5"}, "whole number of users"),
+        ({"find": "max rate under p99_ttft<1s", "first_load": "1e12"}, "at most 1e.06"),
+    ],
+)
+def test_what_would_set_the_load_besides_a_search_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        settings(**given)
+
+
+def test_a_search_begins_with_its_first_load_and_has_its_bounds() -> None:
+    load = settings(find=FIND, first_load="3", precision="10%", max_stages="7").load
+    assert load.sweep is not None
+    assert (load.sweep.kind, load.sweep.values) == ("users", (3.0,))
+    assert load.search is not None
+    bounds = load.search.bounds
+    assert (bounds.precision, bounds.most_stages) == (0.1, 7)

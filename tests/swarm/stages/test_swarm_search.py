@@ -1,0 +1,71 @@
+"""A whole search: loads chosen while the swarm runs, an answer with its gate, code and page."""
+
+import subprocess
+import sys
+
+import pytest
+from swarm_process import LOCUSTFILES, Result, locust, simulation
+
+#: A step takes 6 ms and 12 ms a user: three users have a token every 42 ms, four every 54 ms.
+ENGINE = ("--replicas", "1", "--step-base", "6ms", "--step-per-seq", "12ms")
+OBJECTIVE, EDGE = "max concurrency under p50_tpot<48ms", 3
+SEARCH = ("--find", OBJECTIVE, "--first-load", "2", "--stage-time", "4s", "--warmup", "0.5s")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str]:
+    folder = tmp_path_factory.mktemp("search")
+    lengths = ("--input-tokens", "16", "--output-tokens", "3")
+    words = ("--headless", *lengths, *SEARCH, "--gate", "edge>=2", "--out", "run", "-r", "100")
+    with (
+        simulation(folder, *ENGINE) as simulated,
+        locust(folder, "-H", simulated.url, *words, locustfile=LOCUSTFILES / "chat.py") as process,
+    ):
+        assert process.exit_code() == 0, process.stderr
+        return Result.read(folder / "run"), process.stdout
+
+
+def test_the_answer_is_the_edge_of_the_server_unless_the_client_was_the_limit(
+    run: tuple[Result, str],
+) -> None:
+    result, printed = run
+    search = result.summary["search"]
+    assert search["objective"] == OBJECTIVE
+    assert [stage["load"] for stage in search["stages"]] == [s.asked for s in result.manifest.stages]
+    assert len(search["stages"]) <= 12
+    answer = search["answer"]
+    if "the client is the limit" in answer["why"]:
+        assert answer["load"] is None or not answer["is_resolved"]
+        return
+    assert answer["load"] == EDGE, search
+    assert answer["limit"] == "p50_tpot<48ms"
+    assert f"{EDGE}.00 users" in printed
+
+
+def test_the_workers_stay_and_every_stage_is_drained(run: tuple[Result, str]) -> None:
+    manifest = run[0].manifest
+    assert manifest.is_sweep
+    assert manifest.complete
+    assert [stage.fault for stage in manifest.stages] == [""] * len(manifest.stages)
+
+
+def test_the_gate_is_on_the_edge_and_the_report_can_be_asked_for_another(run: tuple[Result, str]) -> None:
+    result, printed = run
+    (gate,) = result.summary["gates"]
+    assert gate["passed"]
+    assert gate["value"] >= 2
+    assert "edge>=2" in printed
+    asked = [sys.executable, "-m", "llm_locust", "report", str(result.path), "--gate", "edge>=50"]
+    again = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert again.returncode == 1, again.stderr
+    assert "edge>=50" in again.stdout
+    refused = subprocess.run([*asked[:-1], "p99_ttft<1s"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "a sweep has several loads" in refused.stderr
+
+
+def test_the_page_has_the_answer_and_no_figure_over_all_loads(run: tuple[Result, str]) -> None:
+    page = (run[0].path / "report.html").read_text()
+    assert "Search: max concurrency" in page
+    assert "Readings of the search" in page
+    assert "Goodput at any limit" not in page
