@@ -62,7 +62,11 @@ def _invalid(summary: Summary, manifest: Manifest) -> str:
     if raised := sum(each.count for each in manifest.task_exceptions):
         times = "an exception" if raised == 1 else f"{raised} exceptions"
         return f"the locustfile raised {times} in its tasks: the load was not the one that it describes"
-    if summary.is_sweep and (reason := _no_results(summary, manifest.require_valid)):
+    if (
+        summary.is_sweep
+        and summary.search is None
+        and (reason := _no_results(summary, manifest.require_valid))
+    ):
         return reason
     if manifest.require_valid and summary.client.verdict == "invalid":
         return "the client is invalid, and --require-valid was given"

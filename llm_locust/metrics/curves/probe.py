@@ -68,6 +68,10 @@ class Probe:
         """Whether the search may use its readings."""
         return bool(self.readings) and not self.no_result and not self.client
 
+    def breaks(self, required: tuple[float, ...]) -> bool:
+        """Whether a share is below what is required, by what was counted alone."""
+        return any(r.share < share for r, share in zip(self.readings, required, strict=True))
+
     def shows(self, required: tuple[float, ...]) -> Shown:
         """Broken if any limit is, holds if all do."""
         found = [reading.shows(share) for reading, share in zip(self.readings, required, strict=True)]

@@ -20,6 +20,7 @@ from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stages.figures import touching
+from llm_locust.metrics.stages.verdict import CLIENT_LIMITED, stage_verdict
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.stats.worth import FEWEST, Worth
 from llm_locust.metrics.window import stage_window
@@ -102,7 +103,8 @@ def probes(requests: Requests, manifest: Manifest, question: Question, objective
         return []
     rows = len(asked(requests).stored)
     unsent = requests_unsent(manifest, question.warmup_of(manifest))
-    return [_probe(m, manifest, objective, load, Missing(requests_lost(manifest, rows), unsent))]
+    missing = Missing(requests_lost(manifest, rows), unsent)
+    return [_probe(m, objective, load, missing, _client(m, manifest, missing))]
 
 
 def stage_probe(
@@ -115,7 +117,19 @@ def stage_probe(
     if requests_lost(manifest, len(asked(requests).stored)):
         return Probe(stage.asked, no_result="records of the run are missing")
     m = measure(touching(requests, window), manifest, replace(question, window=window, where=None))
-    return _probe(m, manifest, objective, stage.asked, Missing(0, stage.unsent))
+    found = stage_verdict(m, manifest, stage)
+    why = next((reason for reason in found.reasons if not reason.startswith(CLIENT_LIMITED)), "")
+    if found.client == "invalid":
+        client = found.reasons[-1].removeprefix(CLIENT_LIMITED)
+        return _probe(m, objective, stage.asked, Missing(0, stage.unsent), client)
+    if found.steady is False and not found.saturated:
+        return Probe(stage.asked, no_result=why)
+    probe = _probe(m, objective, stage.asked, Missing(0, stage.unsent))
+    required = tuple(limit.required for limit in objective.limits)
+    if found.saturated and probe.counts and not probe.breaks(required):
+        # It would break a limit if it lasted longer: that its share is still high shows nothing.
+        return replace(probe, no_result=why)
+    return probe
 
 
 def _load(requests: Requests, manifest: Manifest, m: Measured) -> float | None:
@@ -131,14 +145,14 @@ def _load(requests: Requests, manifest: Manifest, m: Measured) -> float | None:
     return float(round(float(load.levels(edges)[0]))) or None
 
 
-def _probe(m: Measured, manifest: Manifest, objective: Objective, load: float, missing: Missing) -> Probe:
+def _probe(m: Measured, objective: Objective, load: float, missing: Missing, client: str = "") -> Probe:
     if missing.lost is None or missing.unsent is None:
         return Probe(load, no_result="it is unknown how many of its requests are missing")
     try:
         found = tuple(reading(m, limit, missing.known) for limit in objective.limits)
     except NoReadingError as e:
         return Probe(load, no_result=str(e))
-    return Probe(load, found, client=_client(m, manifest, missing))
+    return Probe(load, found, client=client)
 
 
 def _client(m: Measured, manifest: Manifest, missing: Missing) -> str:

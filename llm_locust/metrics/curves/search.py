@@ -225,7 +225,7 @@ class _Search:
         return [load for load in self._held() if load < lowest] or [lowest / _GROWTH]
 
     def _is_within(self, probe: Probe) -> bool:
-        return all(r.share >= share for r, share in zip(probe.readings, self._required, strict=True))
+        return not probe.breaks(self._required)
 
     def _edge(self) -> Edge:
         return find_edge(self._counted, self._required, self.bounds.seed)

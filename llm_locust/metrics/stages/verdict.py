@@ -14,6 +14,9 @@ from llm_locust.metrics.stages.course import Course
 from llm_locust.metrics.stages.steady import FEWEST_FOR_LATENCIES, saturation, unsteady
 from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
 
+#: Begins the reason of a stage whose client was the limit; it is the last one.
+CLIENT_LIMITED = "client-limited: "
+
 #: Reason of a stage that ended before its measured part began.
 NOT_MEASURED = "it had no measured part: the run ended before, or the warm-up took all of it"
 
@@ -54,7 +57,7 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
     if changes:
         found.append(f"not steady: {'; '.join(changes)}")
     if client["verdict"] == "invalid":
-        found.append(f"client-limited: {client['reasons'][0]}")
+        found.append(f"{CLIENT_LIMITED}{client['reasons'][0]}")
     few = begun < FEWEST_FOR_LATENCIES
     return StageVerdict(
         steady=False if overload or changes else None if few else True,
