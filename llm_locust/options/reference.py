@@ -1,11 +1,19 @@
-"""``docs/options.md``, the reference of all options, made of their rows by ``make docs``."""
+"""``docs/options.md``, and the tables of ``docs/scenario.md``: made of the rows of options and keys."""
 
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from llm_locust.options.option import Option
-from llm_locust.options.table import OPTIONS
+from llm_locust.options.table import LOCUST_OPTIONS, OPTIONS
+from llm_locust.scenario.about import ABOUT
+from llm_locust.scenario.classes import OF_CLASSES, SHARED
+from llm_locust.scenario.document import OF_RUN, STOP, WARM_UP
+from llm_locust.scenario.forms import DATASET_KEYS
+from llm_locust.scenario.presets import PRESETS
+from llm_locust.scenario.readers import CONVERSATION, EXPECTED, SHARED_PREFIX, VALIDATORS
+from llm_locust.scenario.values import Key
 
 _HEAD = """# Options
 
@@ -23,10 +31,56 @@ form that starts a run, one under *recorded* is in the manifest and in the repor
 
 _DEFAULT = re.compile(r"(?: \(|; )default:? (?P<default>.*?)\)?$")
 
+#: What stands around a generated table in ``docs/scenario.md``: its name.
+SCENARIO_TABLE = re.compile(r"(<!-- table of ([a-z_ ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+#: Name of a table -> the keys that it has.
+SCENARIO_KEYS: Mapping[str, Mapping[str, Key]] = {
+    "the run": OF_RUN,
+    "every class": SHARED,
+    "a class": OF_CLASSES,
+    "dataset": DATASET_KEYS,
+    "shared_prefix": SHARED_PREFIX,
+    "conversation": CONVERSATION,
+    "validators": VALIDATORS,
+    "expected": EXPECTED,
+    "warm_up": WARM_UP,
+    "about": ABOUT,
+    "stop": STOP,
+}
+
 
 def reference() -> str:
-    """The text of the page."""
+    """The text of ``options.md``."""
     return _HEAD + "".join(f"| {' | '.join(_cells(row))} |\n" for row in OPTIONS)
+
+
+def with_scenario_tables(text: str) -> str:
+    """``docs/scenario.md`` with its tables made again."""
+    return SCENARIO_TABLE.sub(lambda found: f"{found[1]}{_scenario_table(found[2])}{found[3]}", text)
+
+
+def _scenario_table(name: str) -> str:
+    if name == "presets":
+        return _table("preset | input tokens | output tokens | limits", _preset_rows())
+    if name == "locust options":
+        rows: Iterable[tuple[str, ...]] = (
+            (f"`{row.key or row.name}`", row.form.says, row.meaning) for row in LOCUST_OPTIONS if row.form
+        )
+    else:
+        rows = ((f"`{name}`", key.value, key.meaning) for name, key in SCENARIO_KEYS[name].items())
+    return _table("key | value | meaning", rows)
+
+
+def _preset_rows() -> Iterable[tuple[str, ...]]:
+    for name, preset in PRESETS.items():
+        limits = f"`{preset.slo}`" if preset.slo else "none: throughput counts"
+        yield f"`{name}`", f"`{preset.input_tokens}`", f"`{preset.output_tokens}`", limits
+
+
+def _table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {head} |", f"|{'---|' * len(head.split('|'))}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), ""])
 
 
 def _cells(row: Option) -> tuple[str, ...]:
@@ -54,4 +108,7 @@ def _text(text: str) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(reference(), encoding="utf-8")
+    options = Path(sys.argv[1])
+    options.write_text(reference(), encoding="utf-8")
+    scenario = options.with_name("scenario.md")
+    scenario.write_text(with_scenario_tables(scenario.read_text(encoding="utf-8")), encoding="utf-8")

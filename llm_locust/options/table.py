@@ -48,20 +48,22 @@ class LocustOption:
         name: in the options of a process.
         form: of its value in a scenario; None: it cannot stand there.
         key: in a scenario, where it is not ``name``.
+        meaning: of the key, in ``docs/scenario.md``; in Markdown.
         is_load: as in :class:`Option`.
     """
 
     name: str
     form: Form | None = None
     key: str = ""
+    meaning: str = ""
     is_load: bool = False
 
 
 LOCUST_OPTIONS = (
-    LocustOption("host", forms.TEXT),
-    LocustOption("num_users", forms.WHOLE, key="users", is_load=True),
-    LocustOption("spawn_rate", forms.SPAWN_RATE, is_load=True),
-    LocustOption("run_time", forms.RUN_TIME, is_load=True),
+    LocustOption("host", forms.TEXT, meaning="the server, `http://127.0.0.1:8000`"),
+    LocustOption("num_users", forms.WHOLE, key="users", meaning="`--users`", is_load=True),
+    LocustOption("spawn_rate", forms.SPAWN_RATE, meaning="`--spawn-rate`, users per second", is_load=True),
+    LocustOption("run_time", forms.RUN_TIME, meaning="`--run-time`: `90s`, `20m`, `1h30m`", is_load=True),
     LocustOption("stop_timeout"),
     LocustOption("processes"),
     LocustOption("expect_workers"),

@@ -92,8 +92,10 @@ class ProgressPanel:
 
 def _time(progress: Progress) -> str:
     total_s = progress.run.run_time_s
-    passed = _clock(progress.whole.elapsed_s)
-    return passed if total_s is None else f"{passed} of {_clock(total_s)}"
+    passed_s = progress.whole.elapsed_s
+    if total_s is None:
+        return _clock(passed_s)
+    return f"{_clock(min(passed_s, total_s))} of {_clock(total_s)}"  # the start of a run is no run time
 
 
 def _clock(seconds: float) -> str:

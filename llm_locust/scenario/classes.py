@@ -7,38 +7,74 @@ from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.scenario import forms, readers, values
 from llm_locust.scenario.presets import PRESETS, Preset
 from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError
-from llm_locust.scenario.values import Context, Reader
+from llm_locust.scenario.values import Context, Key, one_of
+from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.headers import HEADER_FIELDS
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.parts import TrafficClass
 
 preset = values.word(*PRESETS)
 
+A_PRESET = "a [preset](#presets)"
+
+_HEADERS = (
+    f"per request; {', '.join(f'`{{{word}}}`' for word in HEADER_FIELDS)} are filled in, `{{{{` is a brace; "
+    'other words in braces are an error, everything else (`{"a":1}`) is kept as it is'
+)
+
 #: Keys that the top level gives to every class, unless the class says otherwise; no options of the run.
-SHARED: Mapping[str, Reader] = {
-    "endpoint": readers.endpoint,
-    "stream": forms.truth,
-    "shared_prefix": readers.shared_prefix,
-    "unique_head": forms.truth,
-    "headers": readers.headers,
-    "conversation": readers.conversation,
-    "validators": readers.validators,
-    "expected": readers.expected,
+SHARED: Mapping[str, Key] = {
+    "endpoint": Key(readers.endpoint, "a name", one_of(DIALECTS, "chat")),
+    "stream": Key(forms.truth, "true or false", "ask for a stream (default)"),
+    "shared_prefix": Key(
+        readers.shared_prefix, "[mapping](#shared_prefix)", "prefixes shared by many prompts"
+    ),
+    "unique_head": Key(
+        forms.truth,
+        "true or false",
+        "every prompt starts with unique words (default), so that no prefix cache helps",
+    ),
+    "headers": Key(readers.headers, "mapping", _HEADERS),
+    "conversation": Key(readers.conversation, "[mapping](#conversation)", "requests that follow each other"),
+    "validators": Key(readers.validators, "[list](#validators)", "conditions that an answer must meet"),
+    "expected": Key(
+        readers.expected,
+        "word, or [mapping](#expected)",
+        "how answers are compared with those that the dataset expects",
+    ),
+}
+
+#: Keys that only a class takes, or that its own table explains.
+OF_CLASSES: Mapping[str, Key] = {
+    "name": Key(readers.name, "text", "the class in the report; only in a list"),
+    "request_name": Key(
+        readers.name, "text", "the requests' name in Locust's statistics (default: the class's name)"
+    ),
+    "weight": Key(
+        readers.weight,
+        "number ≥ 0",
+        "its share of the run's load is weight / sum of weights (default 1)",
+    ),
+    "rate": Key(
+        readers.rate,
+        "text",
+        "its own arrival rate, in the form of `request_rate`. Either all classes have a rate, and the run "
+        "has no `request_rate`, or none has",
+    ),
+    "preset": Key(preset, A_PRESET, "lengths and limits that the class does not set itself"),
+    "input_tokens": Key(readers.lengths, "[lengths](#lengths)", "as at the top level"),
+    "output_tokens": Key(readers.lengths, "[lengths](#lengths)", "as at the top level"),
+    "dataset": Key(
+        readers.dataset,
+        "path, or [mapping](#dataset)",
+        "not together with `input_tokens`; replaces a preset's lengths",
+    ),
+    "body": Key(readers.body, "mapping", "merged over the run's `body`, field by field"),
+    "slo": Key(readers.slo, "limits", "instead of the run's"),
 }
 
 #: Everything that a class takes.
-CLASS_KEYS: Mapping[str, Reader] = {
-    "name": readers.name,
-    "request_name": readers.name,
-    "weight": readers.weight,
-    "rate": readers.rate,
-    "preset": preset,
-    "input_tokens": readers.lengths,
-    "output_tokens": readers.lengths,
-    "dataset": readers.dataset,
-    "body": readers.body,
-    "slo": readers.slo,
-    **SHARED,
-}
+CLASS_KEYS: Mapping[str, Key] = {**OF_CLASSES, **SHARED}
 
 
 def sole_class(shared: Mapping[str, Any]) -> tuple[TrafficClass, ...]:

@@ -13,12 +13,13 @@ from typing import Any
 
 from llm_locust.core.durations import parse_time
 from llm_locust.scenario import forms, readers, values
-from llm_locust.scenario.classes import SHARED, preset, read_classes, sole_class
+from llm_locust.scenario.about import About, read_about
+from llm_locust.scenario.classes import A_PRESET, SHARED, preset, read_classes, sole_class
 from llm_locust.scenario.forms import Grammar
 from llm_locust.scenario.presets import PRESETS
 from llm_locust.scenario.protocols import scenario_path
-from llm_locust.scenario.tree import Entry, Items, Node, Place, ScenarioError, from_plain, plain
-from llm_locust.scenario.values import Context, Reader
+from llm_locust.scenario.tree import Entry, Node, Place, ScenarioError, from_plain, plain
+from llm_locust.scenario.values import Context, Key, Reader
 from llm_locust.scenario.yaml_lines import parse_yaml, read_text
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import without_keys
@@ -46,19 +47,6 @@ class Stop:
     error_rate: float | None = None
     error_rate_over_s: float = 30.0
     oversaturation: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """Where a scenario comes from: one line on what it is, its ``source``, the day on which its figures were
-    compared with that, gates that the source sets for each load (``limits``: a sweep has none of its own),
-    and in what a run with it ``differs`` from what the source asks for."""
-
-    title: str
-    source: str = ""
-    date: str = ""
-    limits: str = ""
-    differs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +139,8 @@ def parse_scenario(text: str, path: str, grammar: Grammar) -> Scenario:
 
 
 def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
-    context, keys = Context(os.path.dirname(path)), {**grammar.options, **TOP_KEYS}
+    context = Context(os.path.dirname(path))
+    keys: Mapping[str, Reader] = {**grammar.options, **TOP_KEYS}
     entries = values.known(root, "a scenario", keys)
     found = values.read_entries(entries, keys, context)
     shared = {key: value for key, value in found.items() if key in SHARED}
@@ -217,22 +206,6 @@ def _stop(node: Node, name: str, context: Context) -> Stop:
     return Stop(**found)
 
 
-def _about(node: Node, name: str, context: Context) -> About:
-    return About(**values.read(node, name, ABOUT, context, required=("title",)))
-
-
-def _line(node: Node, name: str, context: Context) -> str:
-    found = values.text(node, name).strip()
-    if not found.isprintable():
-        raise values.wrong(node, name, "one line of printable characters")
-    return found
-
-
-def _lines(node: Node, name: str, context: Context) -> tuple[str, ...]:
-    nodes = node.nodes if isinstance(node, Items) else (node,)
-    return tuple(_line(item, name, context) for item in nodes)
-
-
 def _error_rate(node: Node, name: str, context: Context) -> tuple[float, float]:
     """The share and the seconds of ``>20% over 30s``."""
     match = _ERROR_RATE.fullmatch(values.text(node, name, _ERROR_RATE_FORM))
@@ -256,23 +229,35 @@ def _later(node: Node, name: str, context: Context) -> None:
     """Classes are read when it is known what they take from the top level."""
 
 
-WARM_UP: Mapping[str, Reader] = {"duration": forms.duration, "prompts": values.word(*WARM_UP_PROMPTS)}
-STOP: Mapping[str, Reader] = {"error_rate": _error_rate, "oversaturation": forms.truth}
+WARM_UP: Mapping[str, Key] = {
+    "duration": Key(forms.duration, "time", "length of the warm-up; not together with `warmup`"),
+    "prompts": Key(
+        values.word(*WARM_UP_PROMPTS),
+        "a name",
+        "`own` (default): drawn separately from the run's; `shared`: the first of the run's",
+    ),
+}
+STOP: Mapping[str, Key] = {
+    "error_rate": Key(
+        _error_rate,
+        "text",
+        "`>20% over 30s`: more than this share of the requests within 30 s failed; default of `over`: 30 s",
+    ),
+    "oversaturation": Key(forms.truth, "true or false", "the queue grows without end"),
+}
 
-ABOUT: Mapping[str, Reader] = {
-    "title": _line,
-    "source": _line,
-    "date": _line,
-    "limits": forms.GATES.read,
-    "differs": _lines,
+#: Keys of the run as a whole that are no options.
+OF_RUN: Mapping[str, Key] = {
+    "preset": Key(preset, A_PRESET, "lengths and limits that no option sets"),
+    "about": Key(read_about, "[mapping](#about)", "where the scenario comes from; no effect on the run"),
+    "warm_up": Key(_warm_up, "[mapping](#warm_up)", "the load before the measured phase"),
+    "stop": Key(_stop, "[mapping](#stop)", "rules that end the run early; the report shows which one did"),
+    "classes": Key(
+        _later,
+        "list, or mapping of names",
+        "the [classes](#classes); without it there is one class, made of the keys above and below",
+    ),
 }
 
 #: Everything that stands at the top level besides options of the run.
-TOP_KEYS: Mapping[str, Reader] = {
-    **SHARED,
-    "preset": preset,
-    "about": _about,
-    "warm_up": _warm_up,
-    "stop": _stop,
-    "classes": _later,
-}
+TOP_KEYS: Mapping[str, Key] = {**SHARED, **OF_RUN}

@@ -14,7 +14,7 @@ from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import SLO_METRICS, parse_slo
 from llm_locust.scenario import values
 from llm_locust.scenario.tree import Fields, Items, Node, ScenarioError, plain
-from llm_locust.scenario.values import Check, Context, Reader, checked
+from llm_locust.scenario.values import Check, Context, Key, Reader, checked, one_of
 from llm_locust.workload.arrivals import parse_arrival
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.tokens import parse_lengths
@@ -146,10 +146,14 @@ def truth(node: Node, name: str, context: Context) -> bool:
 
 
 #: What a dataset may say besides its file's name.
-DATASET_KEYS: Mapping[str, Reader] = {
-    "file": values.path,
-    "order": values.word(*ORDERS),
-    "format": values.word(*FORMATS),
+DATASET_KEYS: Mapping[str, Key] = {
+    "file": Key(values.path, "path", "required"),
+    "order": Key(values.word(*ORDERS), "a name", one_of(ORDERS, "sequential")),
+    "format": Key(
+        values.word(*FORMATS),
+        "a name",
+        f"{one_of(FORMATS)}; default: inferred from the file's name and first bytes",
+    ),
 }
 
 TEXT = Form("text", partial(text, parse=None))

@@ -11,7 +11,7 @@ from llm_locust.core.terms import listed
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.scenario import forms, values
 from llm_locust.scenario.tree import Entry, Fields, Items, Node, Scalar, ScenarioError, plain
-from llm_locust.scenario.values import Context, Reader, checked
+from llm_locust.scenario.values import Context, Key, checked, one_of
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.headers import HeaderError, header_template
 from llm_locust.workload.arrivals import parse_rate
@@ -176,12 +176,14 @@ def _function(node: Node, name: str, context: Context) -> str:
 
 
 #: Kind of validator -> what reads its argument.
-VALIDATORS: Mapping[str, Reader] = {
-    "regex": _regex,
-    "contains": _contains,
-    "json_schema": _json_schema,
-    "max_repetition": _max_repetition,
-    "function": _function,
+VALIDATORS: Mapping[str, Key] = {
+    "regex": Key(_regex, "text", "matches somewhere in the answer"),
+    "contains": Key(_contains, "text, or list of texts", "the answer contains all of them"),
+    "json_schema": Key(_json_schema, "mapping", "the answer is JSON that matches it"),
+    "max_repetition": Key(
+        _max_repetition, "number 0 .. 1", "the largest share of the answer that may be repetition"
+    ),
+    "function": Key(_function, "`module:function`", "your own Python function returns true"),
 }
 
 
@@ -196,16 +198,47 @@ def _whole(node: Node, name: str, context: Context) -> int:
     return values.whole(node, name, 1, MAX_TOKENS)
 
 
-SHARED_PREFIX: Mapping[str, Reader] = {
-    "groups": _whole,
-    "tokens": _whole,
-    "choice": values.word(*get_args(Choice)),
-    "run_unique": forms.truth,
+_USUAL_PREFIX = SharedPrefix()
+_USUAL_EXPECTED = Expected(match=EXPECTATIONS[0])
+
+SHARED_PREFIX: Mapping[str, Key] = {
+    "groups": Key(_whole, "integer", f"number of prefixes (default {_USUAL_PREFIX.groups})"),
+    "tokens": Key(
+        _whole,
+        "integer",
+        f"their length (default {_USUAL_PREFIX.tokens}), "
+        "added to that of `input_tokens` or the dataset's line",
+    ),
+    "choice": Key(
+        values.word(*get_args(Choice)),
+        "a name",
+        f"how prefixes are chosen: {one_of(get_args(Choice), _USUAL_PREFIX.choice)}",
+    ),
+    "run_unique": Key(forms.truth, "true or false", "each run has its own prefixes (default)"),
 }
-CONVERSATION: Mapping[str, Reader] = {
-    "turns": lengths,
-    "think_time": _time_law,
-    "patience": _time_law,
-    "history": partial(forms.text, parse=parse_history, allowed=HISTORY_FORMS),
+CONVERSATION: Mapping[str, Key] = {
+    "turns": Key(lengths, "lengths", "number of turns per session: `5`, `uniform:3,8`; required"),
+    "think_time": Key(
+        _time_law, "time, or a distribution", "between an answer and the next turn (default: none)"
+    ),
+    "patience": Key(
+        _time_law,
+        "time, or a distribution",
+        "a user who waits longer for a first token leaves (default: never)",
+    ),
+    "history": Key(
+        partial(forms.text, parse=parse_history, allowed=HISTORY_FORMS),
+        "text",
+        "`full` (default): each request includes the previous turns; `none`; `last:3`: the last 3 turns",
+    ),
 }
-EXPECTED: Mapping[str, Reader] = {"match": values.word(*EXPECTATIONS), "field": name}
+EXPECTED: Mapping[str, Key] = {
+    "match": Key(
+        values.word(*EXPECTATIONS), "a name", f"{one_of(EXPECTATIONS)}; `choice` is a letter; required"
+    ),
+    "field": Key(
+        name,
+        "text",
+        f"the field of the dataset's lines with the correct answer (default `{_USUAL_EXPECTED.field}`)",
+    ),
+}

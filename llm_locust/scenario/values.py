@@ -26,6 +26,29 @@ class Context:
 Reader = Callable[[Node, str, Context], Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the file: the reader of its value, and its row in ``docs/scenario.md``.
+
+    Attributes:
+        read: makes the value of a node, or raises ScenarioError.
+        value: what the value may be, in Markdown.
+        meaning: what it sets, in Markdown; a default is in it.
+    """
+
+    read: Reader
+    value: str
+    meaning: str
+
+    def __call__(self, node: Node, name: str, context: Context) -> Any:
+        return self.read(node, name, context)
+
+
+def one_of(allowed: Iterable[str], default: str | None = None) -> str:
+    """Words in Markdown, for the meaning of a key; the default is marked."""
+    return ", ".join(f"`{word}`{' (default)' if word == default else ''}" for word in allowed)
+
+
 def wrong(node: Node, name: str, allowed: str) -> ScenarioError:
     """The error of a value that ``name`` does not take."""
     return ScenarioError(node.place, f"{name} {shown(node)}: allowed is {allowed}")

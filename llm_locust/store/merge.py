@@ -27,6 +27,12 @@ from llm_locust.store.requests import open_requests, write_requests
 from llm_locust.store.seqs import covers, overlap, parse_ranges
 from llm_locust.store.sources import FRAME_SUFFIX, Found, find
 
+#: Why a run whose load has no recorded end is cut short: nobody knows whether it was to go on.
+NO_END = (
+    "the end of the load was never recorded: the master died or could not write it, "
+    "or its run directory is not merged here"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Merged:
@@ -67,6 +73,9 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
     counts is present: what a master's death cut off is then in its workers' spools. A frame without a valid
     batch is left out, and is listed in any case.
 
+    A run whose manifest has no end of the load is cut short, even if no record is missing: its load may have
+    been meant to go on.
+
     Args:
         sources: directories, searched recursively, or files.
         out: directory to create; it may exist, but must not hold a run.
@@ -90,6 +99,7 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
         manifest, tears = _accounted(found, without(frames, bad), held, bad)
         if manifest.ended_ns is None:  # its master died
             manifest = replace(manifest, ended_ns=_last_end_ns(out))
+        manifest = _judged_by_its_end(manifest)
         write_manifest(out, manifest)
     except BaseException:
         (out / REQUESTS_FILE).unlink()
@@ -111,6 +121,15 @@ def _accounted(
     torn = [] if whole else _torn(found, tears)
     torn += [bad_text(each, found.names[each.frame.path]) for each in bad]
     return replace(manifest, torn=torn), tears
+
+
+def _judged_by_its_end(manifest: Manifest) -> Manifest:
+    """The manifest, cut short if its load has no recorded end; an earlier merge may have known less."""
+    if manifest.stopped_ns is None:
+        return replace(manifest, cut_short=True, stop_reason=manifest.stop_reason or NO_END)
+    if manifest.stop_reason == NO_END:
+        return replace(manifest, cut_short=False, stop_reason="")
+    return manifest
 
 
 def _chosen_run(found: Found, run: str | None) -> str:

@@ -1,7 +1,4 @@
-"""Presets: each is usable as it is, has the limits that its case is known for, and stands in the docs."""
-
-import re
-from pathlib import Path
+"""Presets: each is usable as it is, has the limits that its case is known for."""
 
 import numpy as np
 import pytest
@@ -9,8 +6,6 @@ import pytest
 from llm_locust.metrics.requests.slo import Slo, parse_slo
 from llm_locust.scenario.presets import PRESETS, Preset
 from llm_locust.workload.lengths.tokens import parse_lengths
-
-DOCS = Path(__file__).parents[2] / "docs" / "scenario.md"
 
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=PRESETS.keys())
@@ -35,17 +30,3 @@ def test_lengths_and_limits_parse(preset: Preset) -> None:
 )
 def test_limits_are_the_usual_ones_of_the_case(name: str, slo: Slo) -> None:
     assert parse_slo(PRESETS[name].slo) == slo
-
-
-def test_the_docs_table_says_what_the_presets_say() -> None:
-    section = DOCS.read_text().split("## Presets")[1]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in section.splitlines()
-        if "| `" in line
-    ]
-    written = {row[0].strip("`"): [re.sub("`", "", cell) for cell in row[1:]] for row in rows}
-    assert written == {
-        name: [p.input_tokens, p.output_tokens, p.slo or "none: throughput counts"]
-        for name, p in PRESETS.items()
-    }

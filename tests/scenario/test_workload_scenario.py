@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.requests.slo import Slo
+from llm_locust.options.reference import SCENARIO_KEYS, SCENARIO_TABLE, with_scenario_tables
 from llm_locust.options.table import GRAMMAR, LOCUST_OPTIONS
 from llm_locust.scenario import (
     Conversation,
@@ -29,11 +30,9 @@ from llm_locust.scenario import (
     load_scenario,
     parse_scenario,
 )
-from llm_locust.scenario.classes import CLASS_KEYS, SHARED
-from llm_locust.scenario.document import STOP, TOP_KEYS, WARM_UP
-from llm_locust.scenario.forms import DATASET_KEYS
+from llm_locust.scenario.classes import CLASS_KEYS
+from llm_locust.scenario.document import TOP_KEYS
 from llm_locust.scenario.presets import PRESETS
-from llm_locust.scenario.readers import CONVERSATION, EXPECTED, SHARED_PREFIX, VALIDATORS
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 
 ROOT = Path(__file__).parents[2]
@@ -525,27 +524,32 @@ def test_classes_with_rates_of_their_own_are_in_no_mix() -> None:
 # The docs
 
 
-def documented(section: str) -> list[str]:
-    text = (ROOT / "docs" / "scenario.md").read_text().split(f"# {section}\n")[1].split("\n#")[0]
-    return re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+PAGE = (ROOT / "docs" / "scenario.md").read_text()
+
+#: Tables of the page, by the name in the comment above each.
+TABLES: dict[str, Collection[str]] = {
+    "locust options": [row.key or row.name for row in LOCUST_OPTIONS if row.form],
+    "presets": PRESETS,
+    **SCENARIO_KEYS,
+}
 
 
-@pytest.mark.parametrize(
-    ("section", "keys"),
-    [
-        ("Top level: options of the run", [row.key or row.name for row in LOCUST_OPTIONS if row.form]),
-        ("Top level: the run as a whole", TOP_KEYS.keys() - SHARED.keys()),
-        ("Top level: given to every class", SHARED),
-        ("Classes", CLASS_KEYS.keys() - SHARED.keys()),
-        ("dataset", DATASET_KEYS),
-        ("shared_prefix", SHARED_PREFIX),
-        ("conversation", CONVERSATION),
-        ("validators", VALIDATORS),
-        ("expected", EXPECTED),
-        ("warm_up", WARM_UP),
-        ("stop", STOP),
-        ("Presets", PRESETS),
-    ],
-)
-def test_the_reference_has_every_key_once_and_no_other(section: str, keys: Collection[str]) -> None:
-    assert sorted(documented(section)) == sorted(keys)
+def test_the_tables_of_the_page_are_made_of_the_readers_keys() -> None:
+    assert with_scenario_tables(PAGE) == PAGE, "run make docs"
+
+
+def test_a_table_of_the_page_changed_by_hand_is_noticed() -> None:
+    assert with_scenario_tables(PAGE.replace("| `groups` | integer |", "| `groups` | text |")) == PAGE
+    assert with_scenario_tables(PAGE.replace("| `turns` |", "| `rounds` |")) == PAGE
+
+
+def test_the_page_has_each_table_once_with_every_key_of_the_readers() -> None:
+    written = [
+        (found[2], sorted(re.findall(r"^\| `(\w+)` \|", found[0], re.MULTILINE)))
+        for found in SCENARIO_TABLE.finditer(PAGE)
+    ]
+    assert sorted(written) == sorted((name, sorted(keys)) for name, keys in TABLES.items())
+    # What the readers take is in one of them: no reader has a key that no table has.
+    top = {*SCENARIO_KEYS["the run"], *SCENARIO_KEYS["every class"]}
+    assert top == TOP_KEYS.keys()
+    assert {*SCENARIO_KEYS["a class"], *SCENARIO_KEYS["every class"]} == CLASS_KEYS.keys()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, request
 
 from llm_locust.core.batch import RecordBatch
+from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFacts
 from llm_locust.report.run.build import build_report
 from llm_locust.store import (
@@ -34,6 +35,7 @@ from llm_locust.store import (
     write_manifest,
 )
 from llm_locust.store.facts import by_knowledge
+from llm_locust.store.merge import NO_END
 
 RUN = "20261121-120000-abcdef"
 WORKER_FILE = "worker.json"
@@ -270,7 +272,32 @@ def test_a_dead_masters_run_is_whole_with_its_workers_last_words(tmp_path: Path)
     assert [w.health.cpu_percent_max for w in done.manifest.workers] == [31.0, 32.0, 33.0]
     assert [w.clock for w in done.manifest.workers] == [w.clock for w in words]
     assert read_manifest(tmp_path / "out") == done.manifest
-    assert build_report(tmp_path / "out").summary.window.rule.endswith("to the last end")
+    report = build_report(tmp_path / "out")
+    assert report.summary.window.rule.endswith("to the last end")
+    # Nobody knows how long the load was meant to go on, and no coordinator watched its last part.
+    assert done.manifest.cut_short
+    assert (done.manifest.stop_reason, report.exit_code) == (NO_END, EXIT_INCOMPLETE)
+
+
+def test_a_run_whose_master_died_after_the_end_of_the_load_was_not_cut_short(tmp_path: Path) -> None:
+    """Its drain and its report were still to come: the records alone decide."""
+    words = [facts(i, n) for i, n in enumerate(COUNTS)]
+    log = write_log(tmp_path / "run", ALL, manifest(*COUNTS, ended_ns=None))
+    done = merged(tmp_path / "out", log, write_spool(tmp_path / "spool", [], None, words))
+    assert done.manifest.complete
+    assert not done.manifest.cut_short
+    assert build_report(tmp_path / "out").exit_code == 0
+
+
+def test_an_end_that_a_later_merge_finds_takes_back_that_the_run_was_cut_short(tmp_path: Path) -> None:
+    words = [facts(i, n) for i, n in enumerate(COUNTS)]
+    spool = write_spool(tmp_path / "spool", ALL, beginning(*COUNTS), words)
+    assert merged(tmp_path / "first", spool).manifest.cut_short
+    master = write_log(tmp_path / "run", [], manifest(*COUNTS, ended_ns=None))
+    done = merged(tmp_path / "second", tmp_path / "first", master)
+    assert not done.manifest.cut_short
+    assert done.manifest.stop_reason == ""
+    assert build_report(tmp_path / "second").exit_code == 0
 
 
 def test_a_worker_without_a_last_word_is_lost_with_what_it_had_under_way(tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ class Completeness(SummaryPart, frozen=True):
     complete: Annotated[
         bool, key("nothing is missing: see [completeness](#validity-of-the-measurement)", _WHOLE)
     ]
-    cut_short: Annotated[bool, key("a fault ended the run before its time", _WHOLE)]
+    cut_short: Annotated[
+        bool, key("a fault ended the run before its time, or the end of its load was never recorded", _WHOLE)
+    ]
     workers_expected: Annotated[int, key("number of workers that were asked for", _WHOLE)]
     workers_seen: Annotated[int, key("number of workers that joined", _WHOLE)]
     workers_late: Annotated[int, key("number of workers that joined after the start", _WHOLE)]

@@ -25,6 +25,7 @@ from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.run.run_time import RunTime
 from llm_locust.swarm.run.sweeping import Sweeping
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ class RunCoordinator:
         self._options = environment.parsed_options
         # Every worker looks for it in its options: if it were absent, the master would not load this package.
         self._options.llm_run = None
+        self._run_time = RunTime(environment, self._on_web_timer)
+        self._leaving: gevent.Greenlet[[], None] | None = None
         vars(self._options).pop(OWN_SPOOL, None)  # a worker's own setting must not be overwritten
         spawn_loop(self.clock.watch, "the watch on the clock")
 
@@ -84,6 +87,8 @@ class RunCoordinator:
         """As :meth:`RunPreparation.check`: bad settings end the process with a one-line error."""
         at_once = self.headless or self._options.autostart
         self._preparation.check(at_once=at_once, await_workers=await_workers)
+        if at_once:
+            self._run_time.take()
 
     def begin(self, workers: Collection[str], expected: int = 1) -> ActiveRun:
         """Begin a run.
@@ -98,8 +103,11 @@ class RunCoordinator:
         """
         self._join_finishing()
         self.run, self._refused, self._options.llm_run = None, False, None
+        run_time_s = self._run_time.give_back()
         try:
             self.run = self._preparation.new_run(workers, expected)
+            if run_time_s is not None:
+                self.run.end_after(run_time_s)
             # Sent to every worker with the first spawn message, and to workers that join later.
             self._options.llm_run = self.run.info
         except (UsageError, OSError) as e:
@@ -133,6 +141,11 @@ class RunCoordinator:
         if self._sweep is not None:
             self._sweep.confirmed(worker, message)
 
+    def _on_web_timer(self) -> None:
+        """Let a run from the web UI have its whole run time: Locust's timer has counted the checks too."""
+        if self.run is not None and self._run_time.of_web_run_s is not None:
+            self.run.end_after(self._run_time.of_web_run_s)
+
     def _end_load(self) -> None:
         """Stop the load; without a web UI the process ends. In its own greenlet: stopping takes time."""
         runner = self.environment.runner
@@ -146,6 +159,7 @@ class RunCoordinator:
         self._refused = True
         logger.error("%s", reason)
         self._end_load()
+        self._autoquit()
 
     def abandon(self, reason: str) -> NoReturn:
         """Refuse the run that has just begun, before its first user (raises as :meth:`begin`)."""
@@ -162,6 +176,29 @@ class RunCoordinator:
             run.stopped()
             run.finishing = True
             self._finishing = gevent.spawn(self._finish, run)
+            self._autoquit()
+
+    def _autoquit(self) -> None:
+        """Leave ``--autoquit`` seconds after the run of ``--autostart``; with a load shape Locust does so."""
+        options, web_ui = self._options, self.environment.web_ui
+        after_s = getattr(options, "autoquit", -1)
+        if (
+            not options.autostart
+            or web_ui is None
+            or after_s == -1
+            or self.environment.shape_class is not None
+        ):
+            return
+
+        def leave() -> None:
+            assert self.environment.runner is not None
+            gevent.sleep(after_s)
+            logger.info("--autoquit: leaving")
+            self.environment.runner.quit()
+            web_ui.stop()
+
+        if self._leaving is None:
+            self._leaving = gevent.spawn(leave)
 
     @property
     def stopped_ago_s(self) -> float | None:

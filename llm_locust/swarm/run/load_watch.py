@@ -1,6 +1,7 @@
 """Watch of a load where the run directory is: its rate in the web UI, and its end."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -123,6 +124,7 @@ class LoadWatch:
         present: whether a worker is connected.
         tell: sends a change of the rate to all workers.
         end: stops the load.
+        sleep: waits for so many seconds.
     """
 
     def __init__(
@@ -134,7 +136,9 @@ class LoadWatch:
         present: Callable[[str], bool],
         tell: Tell,
         end: Callable[[], None],
+        sleep: Callable[[float], object] = gevent.sleep,
     ) -> None:
+        self._sleep = sleep
         self._runner = runner
         self._run = run
         self._look = look
@@ -145,10 +149,14 @@ class LoadWatch:
         self._rules = StopWatch(run.settings.load.stop_rules)
 
     def watch(self) -> None:
-        """Watch the load until a rule ends the run, or something else does."""
+        """Watch the load until its time is over, a rule ends the run, or something else does."""
         run = self._run
         while run.stopped_ns is None:
-            gevent.sleep(WATCH_INTERVAL_S)
+            self._sleep(min(WATCH_INTERVAL_S, max(0.0, self._left_s)))
+            if self._left_s <= 0 and run.stopped_ns is None:
+                logger.info("the run time is over")
+                self._end()
+                return
             self._look(run)
             self._follow_users()
             reason = self._reason()
@@ -157,6 +165,12 @@ class LoadWatch:
                 logger.warning("the run is stopped: %s", reason)
                 self._end()
                 return
+
+    @property
+    def _left_s(self) -> float:
+        """Time until the end that the run time sets."""
+        ends_ns = self._run.load_ends_ns
+        return math.inf if ends_ns is None else (ends_ns - self._run.clock.now_ns()) * 1e-9
 
     def _follow_users(self) -> None:
         users = float(self._runner.target_user_count)

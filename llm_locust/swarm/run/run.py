@@ -68,6 +68,8 @@ class ActiveRun:
     calls: ServerCalls | None = None
     live: LiveStore | None = None
     open_loop: bool = False
+    load_began_ns: int = 0  # the schedule's start in an open loop, else when users may start
+    load_ends_ns: int | None = None  # by the run time, if there is one
     stopped_ns: int | None = None
     drained_ns: int | None = None
     exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)  # of tasks, Locust's table
@@ -109,12 +111,19 @@ class ActiveRun:
             self._caller = gevent.spawn(
                 self.calls.watch, self.clock.now_ns(), lambda: self.stopped_ns is not None
             )
-        self.info["origin_ns"] += self.clock.now_ns() - begun_ns  # a schedule starts when all this is done
+        now_ns = self.clock.now_ns()
+        self.info["origin_ns"] += now_ns - begun_ns  # a schedule starts when all this is done
+        self.load_began_ns = self.info["origin_ns"] if self.open_loop else now_ns
+
+    def end_after(self, run_time_s: float) -> None:
+        """End the load ``run_time_s`` after it began: what comes before it, such as checks, is not load."""
+        self.load_ends_ns = self.load_began_ns + round(run_time_s * 1e9)
 
     def stopped(self) -> None:
         """Note the end of the load: no request starts any more. The measured window ends here."""
         if self.stopped_ns is None:
             self.stopped_ns = self.clock.now_ns()
+            self._changed.set()  # a master that dies from here on leaves a run that was not cut short
 
     def cut(self, reason: str) -> None:
         """Note that something other than its settings ends the load; the first reason counts."""

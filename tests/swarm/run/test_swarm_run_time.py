@@ -1,0 +1,167 @@
+"""The run time is time of load: it begins with the load, and Locust's own timers do not end it earlier."""
+
+import argparse
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llm_locust.options.stop_rules import parse_stop_rules
+from llm_locust.swarm.run.load_watch import WATCH_INTERVAL_S, LoadWatch
+from llm_locust.swarm.run.run_time import RunTime
+
+S = 1_000_000_000
+
+
+@dataclass
+class Clock:
+    """Of a run: stands until it is slept on."""
+
+    now_s: float = 100.0
+    slept: list[float] = field(default_factory=list)
+
+    def now_ns(self) -> int:
+        return round(self.now_s * S)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+
+@dataclass
+class FakeRun:
+    """A run whose end somebody sees: at most after an hour, so that a watch without an end fails."""
+
+    clock: Clock
+    load_ends_ns: int | None
+    stop_reason: str = ""
+    stopped_ns: int | None = None
+    open_loop: bool = False
+
+    @property
+    def info(self) -> dict[str, Any]:
+        return {"rate": 1.0}
+
+    @property
+    def settings(self) -> Any:
+        return SimpleNamespace(load=SimpleNamespace(stop_rules=parse_stop_rules("")))
+
+    @property
+    def roster(self) -> dict[str, Any]:
+        return {}
+
+
+def ended_at_s(run: FakeRun) -> float | None:
+    """When the watch ends the load of this run, on its clock; None: it does not."""
+    ends: list[float] = []
+    runner = SimpleNamespace(target_user_count=1)
+
+    def sleep(seconds: float) -> None:
+        run.clock.sleep(seconds)
+        if run.clock.now_s > 3600:
+            run.stopped_ns = run.clock.now_ns()
+
+    LoadWatch(
+        runner,
+        run,  # type: ignore[arg-type]
+        look=lambda _: None,
+        present=lambda _: True,
+        tell=lambda *_: None,
+        end=lambda: ends.append(run.clock.now_s),
+        sleep=sleep,
+    ).watch()
+    return ends[0] if ends else None
+
+
+@pytest.mark.parametrize("end_s", [100.1, 107.0, 107.13, 160.0])
+def test_the_load_ends_when_its_time_is_over_and_not_when_the_watch_looks_next(end_s: float) -> None:
+    run = FakeRun(Clock(), round(end_s * S))
+    assert ended_at_s(run) == pytest.approx(end_s, abs=1e-6)
+    assert run.stop_reason == "", "an end that was asked for needs no reason"
+    assert max(run.clock.slept) <= WATCH_INTERVAL_S
+
+
+def test_a_load_whose_time_was_over_at_its_start_ends_at_once() -> None:
+    assert ended_at_s(FakeRun(Clock(), 0)) == 100.0
+
+
+def test_a_load_without_a_run_time_goes_on() -> None:
+    assert ended_at_s(FakeRun(Clock(), None)) is None
+
+
+def environment(run_time: object, *, shape: object = None, web_ui: object = None) -> Any:
+    options = argparse.Namespace(run_time=run_time)
+    return SimpleNamespace(parsed_options=options, shape_class=shape, web_ui=web_ui)
+
+
+def never() -> None:
+    raise AssertionError("nothing started in the web UI")
+
+
+def logged(lines: Iterable[str]) -> list[str]:
+    """What the log has of these lines of Locust's."""
+    logger, found = logging.getLogger("locust.main"), []
+    for line in lines:
+        record = logger.makeRecord(logger.name, logging.INFO, "", 0, line, (), None)
+        if logger.filter(record):
+            found.append(record.getMessage())
+    return found
+
+
+def test_locust_arms_no_timer_of_its_own_and_the_options_have_the_run_time_again() -> None:
+    around = environment(60)
+    taken = RunTime(around, never)
+    taken.take()
+    assert around.parsed_options.run_time is None
+    assert logged(["No run time limit set, use CTRL+C to interrupt", "Starting Locust"]) == [
+        "Run time limit set to 60 seconds of load",
+        "Starting Locust",
+    ]
+    assert taken.give_back() == 60
+    assert repr(around.parsed_options.run_time) == "60", "the manifest has what Locust parsed"
+    assert logged(["No run time limit set, use CTRL+C to interrupt"])[0].startswith("No run time limit")
+    assert taken.give_back() is None, "a second run of the process is one of the web UI"
+
+
+@pytest.mark.parametrize("around", [environment(None), environment(60, shape=object())])
+def test_no_run_time_and_that_of_a_load_shape_stay_as_locust_has_them(around: Any) -> None:
+    before = around.parsed_options.run_time
+    taken = RunTime(around, never)
+    taken.take()
+    assert around.parsed_options.run_time == before
+    assert taken.give_back() is None
+
+
+def test_the_timer_of_the_web_ui_asks_here_before_it_ends_a_load() -> None:
+    class WebUi:
+        """As Locust's: the timer calls a bound method that stops the runner."""
+
+        def _stop_runners(self) -> None:
+            never()
+
+        def fire(self) -> None:
+            self._stop_runners()
+
+    fired: list[str] = []
+    web_ui = WebUi()
+    around = environment(30, web_ui=web_ui)
+    taken = RunTime(around, lambda: fired.append("here"))
+    web_ui.fire()
+    assert (fired, taken.of_web_run_s) == (["here"], 30.0)
+    around.parsed_options.run_time = None
+    assert taken.of_web_run_s is None
+
+
+def test_locust_has_what_is_taken_over() -> None:
+    found = find_spec("locust")  # not imported: that would patch the standard library here
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent
+    assert '"No run time limit set, use CTRL+C to interrupt"' in (folder / "main.py").read_text()
+    assert "spawn_later(options.run_time, " in (folder / "main.py").read_text()
+    assert "spawn_later(run_time, self._stop_runners)" in (folder / "web.py").read_text()
