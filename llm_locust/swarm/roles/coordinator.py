@@ -21,11 +21,11 @@ from llm_locust.swarm.channel.messages import StagedMessage
 from llm_locust.swarm.clocks.run_clock import RunClock
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
+from llm_locust.swarm.process.run_time import RunTime
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun
-from llm_locust.swarm.run.run_time import RunTime
 from llm_locust.swarm.run.sweeping import Sweeping
 
 logger = logging.getLogger(__name__)

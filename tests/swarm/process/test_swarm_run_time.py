@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from llm_locust.options.stop_rules import parse_stop_rules
+from llm_locust.swarm.process.run_time import RunTime
 from llm_locust.swarm.run.load_watch import WATCH_INTERVAL_S, LoadWatch
-from llm_locust.swarm.run.run_time import RunTime
 
 S = 1_000_000_000
 
