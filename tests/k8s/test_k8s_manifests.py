@@ -80,6 +80,7 @@ def test_the_options_of_the_ci_examples_exist_and_their_values_parse() -> None:
 def test_the_options_that_the_page_names_exist(capsys: pytest.CaptureFixture[str]) -> None:
     for add_arguments, words in (
         (command.add_arguments, ["render", "--help"]),
+        (command.add_arguments, ["run", "--help"]),
         (upload_command.add_arguments, ["--help"]),
     ):
         parser = argparse.ArgumentParser()

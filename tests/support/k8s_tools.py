@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from llm_locust.cli.k8s import render
-from llm_locust.k8s.overlay import MANIFESTS, OverlayPlan, write_overlay
+from llm_locust.k8s.kubectl import render
+from llm_locust.k8s.overlay import MANIFESTS, write_overlay
+from llm_locust.k8s.plan import OverlayPlan
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import load_scenario
 

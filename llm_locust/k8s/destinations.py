@@ -1,0 +1,136 @@
+"""Everything that a run connects to, as rules of network policies."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from llm_locust.deployment.endpoints import Endpoint
+from llm_locust.k8s.plan import WITH_TARGET, OverlayPlan
+from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.k8s.target import ServerTarget, in_namespace, network
+from llm_locust.wire.secrecy import public_url
+
+_DNS = "dns+"
+
+#: Variables of the environment with the address of an OpenTelemetry collector.
+_COLLECTORS = tuple(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("", "TRACES_", "METRICS_", "LOGS_"))
+
+#: Metadata servers that give credentials to pods: addresses and ports.
+CLOUD_IDENTITIES: Mapping[str, tuple[tuple[str, int], ...]] = {
+    # The instance's, and the agent of EKS Pod Identity.
+    "aws": (("169.254.169.254/32", 80), ("169.254.170.23/32", 80)),
+    "azure": (("169.254.169.254/32", 80),),
+    # The instance's, and those of GKE's workload identity.
+    "gcp": (("169.254.169.254/32", 80), ("169.254.169.254/32", 988), ("169.254.169.252/32", 988)),
+}
+
+Rule = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Destination that pods may connect to.
+
+    Attributes:
+        policy: the NetworkPolicy that has the rules: ``target`` (master and workers) or ``master``.
+        what: the destination as the user knows it.
+        meaning: addresses or pods that the rules let through.
+    """
+
+    policy: str
+    what: str
+    meaning: str
+    rules: tuple[Rule, ...]
+
+    def __str__(self) -> str:
+        who = "master and workers" if self.policy == "target" else "master"
+        return f"{who} may connect to {self.what}: {self.meaning}"
+
+
+def openings(plan: OverlayPlan) -> list[Opening]:
+    """Destinations of a run, in a fixed order, each policy and rule once.
+
+    Raises:
+        RenderError: a URL that is not one, or one whose addresses are unknown.
+    """
+    for cidr in plan.cidrs:
+        network(cidr)
+    found: dict[tuple[str, str], Opening] = {}
+    for policy, url in _servers(plan):
+        rules, meaning = ServerTarget.parse(url).egress(plan.cidrs)
+        found.setdefault((policy, url), Opening(policy, public_url(url), meaning, tuple(rules)))
+    opened = [*found.values(), *_metrics(plan), *_upload(plan)]
+    if plan.cloud_identity is not None:
+        opened.append(_identity(plan.cloud_identity))
+    return opened
+
+
+def _servers(plan: OverlayPlan) -> Iterator[tuple[str, str]]:
+    """URLs with the policies of those who connect to them."""
+    for url in _targets(plan):
+        yield "target", url
+    for name in _COLLECTORS:
+        if name in plan.pods.env:
+            text = plan.pods.env[name]
+            yield "target", text if "://" in text else f"http://{text}"
+    for url in plan.options["replica_url"]:
+        yield from (("master", one.removeprefix(_DNS)) for one in url)
+
+
+def _targets(plan: OverlayPlan) -> list[str]:
+    """The servers that get the load."""
+    given = plan.scenario.options
+    found = [url.removeprefix(_DNS) for urls in plan.options["targets"] for url in urls]
+    arms = given.get("arm", ())
+    found += [text.partition("=")[2].strip() for text in ([arms] if isinstance(arms, str) else arms)]
+    host = plan.target or given.get("host")
+    if host is not None:
+        found.insert(0, str(host))
+    elif not found and plan.overlay not in WITH_TARGET:
+        raise RenderError("no target: give --target http://HOST:PORT, or set host in the scenario")
+    return found
+
+
+def _metrics(plan: OverlayPlan) -> Iterator[Opening]:
+    for text in plan.options["metrics_url"]:
+        endpoint = Endpoint.parse(text)
+        if endpoint.pods is None:
+            address = ServerTarget(text, endpoint.host, endpoint.port)
+            rules, meaning = address.egress(plan.cidrs)
+            yield Opening("master", public_url(text), meaning, tuple(rules))
+            continue
+        if not plan.pod_discovery:
+            raise RenderError(f"metrics_url {text!r} needs permission to list pods: add --pod-discovery")
+        space = endpoint.pods.namespace
+        peer = {"podSelector": {}} if space is None else in_namespace(space)
+        where = "the run's namespace" if space is None else f"namespace {space}"
+        yield Opening("master", text, f"all pods of {where}, any port", ({"to": [peer]},))
+
+
+def _upload(plan: OverlayPlan) -> Iterator[Opening]:
+    """An object store. Its addresses change, so that HTTPS is open to all of them."""
+    to = plan.upload or plan.scenario.options.get("upload")
+    if to is None or "://" not in str(to):
+        return
+    text = str(to)
+    settings = parse_qs(urlsplit(text).query)
+    store = plan.pods.env.get("AWS_ENDPOINT_URL") or next(iter(settings.get("endpoint_override", ())), None)
+    shown = text.partition("?")[0]
+    if store is None:
+        yield Opening("master", shown, "any address, port 443", ({"ports": [{"port": 443}]},))
+        return
+    scheme = next(iter(settings.get("scheme", ())), "https")
+    server = ServerTarget.parse(store if "://" in store else f"{scheme}://{store}", "the upload's store")
+    rules, meaning = server.egress(plan.cidrs)
+    yield Opening("master", shown, meaning, tuple(rules))
+
+
+def _identity(cloud: str) -> Opening:
+    places = CLOUD_IDENTITIES[cloud]
+    rules = tuple(
+        {"to": [{"ipBlock": {"cidr": cidr}}], "ports": [{"port": port, "protocol": "TCP"}]}
+        for cidr, port in places
+    )
+    meaning = ", ".join(f"{cidr} port {port}" for cidr, port in places)
+    return Opening("master", f"the metadata server of {cloud}", meaning, rules)

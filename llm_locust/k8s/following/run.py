@@ -1,0 +1,251 @@
+"""``llm-locust k8s run``: one run in a cluster, from its objects to its exit code."""
+
+import argparse
+import re
+import secrets
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llm_locust.k8s.checks import LONGEST_NAME, whole_seconds
+from llm_locust.k8s.following.cluster import ClusterRun
+from llm_locust.k8s.following.fetch import FetchError, ended_code, fetch, release
+from llm_locust.k8s.following.log import PodLog
+from llm_locust.k8s.following.reader import fetch_from_volume
+from llm_locust.k8s.following.signals import Asked, asked_to_end
+from llm_locust.k8s.following.state import RunState
+from llm_locust.k8s.kubectl import Kubectl, KubectlError, render
+from llm_locust.k8s.overlay import write_overlay
+from llm_locust.k8s.plan import NAMESPACE, OverlayPlan
+from llm_locust.k8s.scenario_files import RenderError
+from llm_locust.report.output import one_line
+
+#: How long a master waits for its files to be fetched.
+HOLD_S = 900
+
+#: Codes of a run. Any other is that of a process that was killed.
+_CODES = range(5)
+_CUT_SHORT, _NO_START = 4, 2
+
+#: Pauses between looks at the cluster: the first, the longest, and the growth in between.
+_FIRST_LOOK_S, _LAST_LOOK_S, _SLOWER = 0.3, 4.0, 1.3
+
+#: How long an API server may be out of reach before the run is given up.
+_OUT_OF_REACH_S = 120.0
+
+
+class StartError(ValueError):
+    """A run that did not start; the text says in one line why."""
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add what only a run has."""
+    group.add_argument(
+        "--out", type=Path, metavar="DIR", help="where the run directory is put (default: runs/NAME)"
+    )
+    group.add_argument("--context", metavar="NAME", help="of kubectl's configuration")
+    group.add_argument(
+        "--start-timeout",
+        type=whole_seconds,
+        default=600,
+        metavar="TIME",
+        help="give up if the master does not run by then (default 10m)",
+    )
+    group.add_argument(
+        "--no-fetch", action="store_true", help="leave the files where they are: uploaded, or on --volume"
+    )
+    group.add_argument("--keep", action="store_true", help="leave the objects in the cluster")
+
+
+def run_in_cluster(plan: OverlayPlan, args: argparse.Namespace) -> int:
+    """Run a load in the cluster and return its exit code; 2 if it did not start, 4 if it was cut short.
+
+    Raises:
+        ValueError: it cannot be rendered, or there is no kubectl.
+        OSError: a file cannot be read or written.
+    """
+    name = unique_name(plan)
+    to: Path = args.out or Path("runs") / name
+    if to.exists():
+        raise RenderError(f"--out: {str(to)!r} exists already: remove it, or name another folder")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    plan = replace(plan, name=name, out=name, hold_s=None if args.no_fetch else HOLD_S)
+    namespace = plan.namespace or NAMESPACE
+    kubectl = Kubectl.of(namespace, args.context)
+    with tempfile.TemporaryDirectory() as folder:
+        for line in write_overlay(plan, Path(folder)):
+            _say(line)
+        manifests = render(Path(folder))
+    objects = [document for document in yaml.safe_load_all(manifests) if document]
+    with asked_to_end() as asked:
+        cluster = ClusterRun(kubectl, name, namespace, objects, plan.workers)
+        _say(f"{name} in namespace {namespace}")
+        try:
+            cluster.create()
+            return _Following(cluster, asked, plan, to, args.start_timeout).until_it_ends()
+        except (StartError, KubectlError) as e:
+            _say(one_line(e))
+            return _NO_START
+        finally:
+            _clean_up(cluster, args.keep)
+
+
+def unique_name(plan: OverlayPlan) -> str:
+    """Name that no other run has: the one asked for, or the scenario's, and five random letters."""
+    stem = plan.name or re.sub(r"[^a-z0-9]+", "-", Path(plan.scenario.path).stem.lower()).strip("-")
+    if not stem or not stem[0].isalpha():
+        stem = f"run-{stem}".rstrip("-")
+    end = "".join(secrets.choice("bcdfghjkmnpqrstvwxz2456789") for _ in range(5))
+    return f"{stem[: LONGEST_NAME - len(end) - 1].rstrip('-')}-{end}"
+
+
+class _Following:
+    """A created run, watched until its master has ended."""
+
+    def __init__(
+        self, cluster: ClusterRun, asked: Asked, plan: OverlayPlan, to: Path, start_timeout_s: float
+    ) -> None:
+        self._cluster, self._asked, self._plan, self._to = cluster, asked, plan, to
+        self._start_by = time.monotonic() + start_timeout_s
+        self._reached = time.monotonic()
+        self._log: PodLog | None = None
+        self._waiting = ""
+        self._was_told = False
+
+    def until_it_ends(self) -> int:
+        """Follow it; return its exit code (raises StartError)."""
+        pause_s, code = _FIRST_LOOK_S, None
+        while code is None:
+            self._asked.wait(pause_s)
+            pause_s = min(pause_s * _SLOWER, _LAST_LOOK_S)
+            if self._asked.at_once:
+                _say("ended at once; its records are lost, but for what was uploaded or is on --volume")
+                return _CUT_SHORT
+            code = self._look()
+        return self._judged(code)
+
+    def _look(self) -> int | None:
+        """Take a look; the exit code, if the master has ended."""
+        try:
+            state = self._cluster.state()
+        except KubectlError as e:
+            if time.monotonic() - self._reached > _OUT_OF_REACH_S:
+                raise
+            self._say_once(f"{one_line(e)}; trying again")
+            return None
+        self._reached = time.monotonic()
+        if state.master is not None and (state.is_running or state.code is not None):
+            if self._log is None:
+                self._log = PodLog(self._cluster.kubectl, state.master, "master", _print)
+            code = self._code(state)
+            if code is not None:
+                return code
+        elif self._log is not None:
+            raise StartError("the master's pod is gone: it was deleted, or its node is gone")
+        self._check_start(state)
+        if self._asked.to_end and not self._was_told:
+            self._tell_to_end(state)
+        return None
+
+    def _check_start(self, state: RunState) -> None:
+        if state.trouble is not None:
+            if state.culprit is not None:
+                _show_log(self._cluster.kubectl, state.culprit)
+            raise StartError(state.trouble)
+        if state.master is None and (reason := self._cluster.refusal()):
+            raise StartError(reason)
+        if state.waiting:
+            self._say_once(state.waiting)
+        if not state.is_running and time.monotonic() > self._start_by:
+            raise StartError(f"the master did not run in time: {state.waiting or 'no pod'}")
+
+    def _code(self, state: RunState) -> int | None:
+        """Exit code of the run, its files fetched; None while it goes on."""
+        kubectl, pod = self._cluster.kubectl, str(state.master)
+        if state.code is not None:
+            self._end_log()
+            if state.code not in _CODES:
+                _say(f"the master was ended with code {state.code}: {state.reason or 'no reason is given'}")
+            self._fetch_rest(state)
+            return state.code
+        if self._plan.hold_s is None or (code := ended_code(kubectl, pod)) is None:
+            return None
+        self._end_log()
+        try:
+            if fetch(kubectl, pod, "master", self._cluster.name, self._to):
+                _say(f"the run directory is {self._to}")
+            release(kubectl, pod)
+        except (FetchError, KubectlError, OSError) as e:
+            _say(f"{one_line(e)}: the report above is all that there is")
+            return _CUT_SHORT if code in (0, 1) else code
+        return code
+
+    def _fetch_rest(self, state: RunState) -> None:
+        """Files of a master that ended without waiting for us: on a volume they are still there."""
+        claim = self._plan.pods.volumes.get("/runs")
+        if claim is None or self._plan.hold_s is None:
+            return
+        try:
+            if fetch_from_volume(self._cluster, claim, self._to):
+                _say(f"the run directory is {self._to}; `llm-locust merge` makes a run of an unfinished one")
+        except (FetchError, KubectlError, OSError) as e:
+            _say(f"{one_line(e)}; the claim {claim} has them as {self._cluster.name}")
+
+    def _judged(self, code: int) -> int:
+        return code if code in _CODES else _CUT_SHORT
+
+    def _tell_to_end(self, state: RunState) -> None:
+        self._was_told = True
+        if not state.is_running:
+            raise StartError("ended before the master ran")
+        _say("ending the run: it delivers its records and makes its report; again to end at once")
+        try:
+            self._cluster.kubectl("exec", str(state.master), "--container=master", "--", *_INTERRUPT)
+        except KubectlError as e:
+            _say(one_line(e))
+
+    def _end_log(self) -> None:
+        if self._log is not None:
+            self._log.finish()
+
+    def _say_once(self, text: str) -> None:
+        if text != self._waiting:
+            self._waiting = text
+            _say(one_line(text))
+
+
+_INTERRUPT = ("sh", "-c", "kill -INT 1")
+
+
+def _show_log(kubectl: Kubectl, pod: str) -> None:
+    """The end of the log of a pod that could not start, where there is one."""
+    try:
+        text = kubectl("logs", pod, "--all-containers", "--tail=20")
+    except KubectlError:
+        return
+    for line in text.splitlines():
+        print(f"  {one_line(line)}", file=sys.stderr)
+
+
+def _clean_up(cluster: ClusterRun, keep: bool) -> None:
+    if keep:
+        _say(f"kept: kubectl -n {cluster.namespace} get all -l app.kubernetes.io/instance={cluster.name}")
+        return
+    try:
+        cluster.delete()
+    except KubectlError as e:
+        _say(f"{one_line(e)}; remove the rest by: {cluster.removal}")
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _say(line: Any) -> None:
+    print(f"llm-locust k8s run: {line}", file=sys.stderr, flush=True)

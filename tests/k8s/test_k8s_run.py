@@ -1,0 +1,181 @@
+"""``llm-locust k8s run``, by the real kubectl against a fake API server."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cluster_cases import RUNNING, FakeCluster, Run, ended, fake_cluster, pod, waiting
+from k8s_tools import kubectl_on_path
+from swarm_process import wait_until
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
+    with kubectl_on_path(), fake_cluster(tmp_path / "cluster") as made:
+        yield made
+
+
+@pytest.fixture
+def start(cluster: FakeCluster, tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def begin(*words: str) -> Run:
+            folder = tmp_path / "here"
+            folder.mkdir()
+            run = Run(cluster, folder, *words)
+            stack.callback(run.end)
+            return run
+
+        yield begin
+
+
+def left(cluster: FakeCluster) -> tuple[int, int]:
+    """How many objects were created, and how many removed."""
+    made = [line for line in cluster.requests if line.startswith("POST") and "exec" not in line]
+    gone = [line for line in cluster.requests if line.startswith("DELETE")]
+    return len(made), len(gone)
+
+
+@pytest.mark.parametrize("code", range(5))
+def test_a_run_ends_with_its_own_code_its_log_and_its_files(
+    cluster: FakeCluster, start: Start, code: int, tmp_path: Path
+) -> None:
+    run = start("--name", "nightly", "--out", "kept")
+    name = cluster.name_of_the_run()
+    assert name.startswith("nightly-")
+    cluster.says("first")
+    wait_until(lambda: "first" in run.out.read_text(), "the log", 60)
+    cluster.writes(name, **{"manifest.json": "{}", "report.md": "fine" * 100_000})
+    cluster.says("the report", '{"goodput": 1}')
+    cluster.ends(code)
+    assert run.code() == code, run.said
+    assert run.out.read_text().splitlines() == ["first", "the report", '{"goodput": 1}']
+    kept = tmp_path / "here" / "kept"
+    assert (kept / "report.md").read_text() == "fine" * 100_000
+    assert [path.name for path in kept.parent.iterdir() if path.name.startswith(".")] == []
+    assert cluster.was_fetched
+    assert left(cluster) == (11, 11)
+    assert not any("DELETE" in line and line.endswith("/namespaces/perf") for line in cluster.requests)
+
+
+def test_a_run_that_could_not_start_has_its_reason_in_its_log_and_no_files(
+    cluster: FakeCluster, start: Start, tmp_path: Path
+) -> None:
+    run = start("--out", "kept")
+    cluster.says("llm-locust: no target")
+    cluster.ends(2)
+    assert run.code() == 2
+    assert "no target" in run.out.read_text()
+    assert not (tmp_path / "here" / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        (pod("master", waiting("ImagePullBackOff", "Back-off pulling x"), "Pending"), "ImagePullBackOff"),
+        (pod("worker", waiting("ErrImagePull", "x: not found"), "Pending"), "x: not found"),
+        (
+            pod("worker", waiting("CreateContainerConfigError", 'secret "key" not found'), "Pending"),
+            'secret "key" not found',
+        ),
+        (pod("worker", ended(1), "Failed"), "ended with code 1 as soon as it had started"),
+    ],
+)
+def test_what_cannot_start_ends_at_once_with_the_reason(
+    cluster: FakeCluster, start: Start, what: dict[str, object], reason: str
+) -> None:
+    cluster.pods(pod("master", RUNNING), what)
+    cluster.says("Traceback")
+    run = start()
+    assert run.code() == 2
+    assert reason in run.said
+    assert "Traceback" in run.said
+    assert left(cluster) == (11, 11)
+
+
+def test_a_job_whose_pods_are_refused_says_why(cluster: FakeCluster, start: Start) -> None:
+    cluster.pods()
+    message = 'pods "x" is forbidden: exceeded quota'
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e"},
+        "reason": "FailedCreate",
+        "message": message,
+    }
+    (cluster.folder / "events.json").write_text(json.dumps([event]))
+    run = start()
+    assert run.code() == 2
+    assert message in run.said
+
+
+def test_objects_that_are_refused_leave_nothing(cluster: FakeCluster, start: Start) -> None:
+    (cluster.folder / "refuses").write_text("jobs is forbidden: you cannot create them")
+    run = start()
+    assert run.code() == 2
+    assert "jobs is forbidden" in run.said
+
+
+def test_a_master_that_is_killed_gives_4_and_its_reason(cluster: FakeCluster, start: Start) -> None:
+    cluster.pods(pod("master", ended(137, "OOMKilled"), "Failed"), pod("worker", RUNNING))
+    run = start()
+    assert run.code() == 4
+    assert "ended with code 137: OOMKilled" in run.said
+
+
+def test_a_log_that_is_cut_off_goes_on_where_it_was(cluster: FakeCluster, start: Start) -> None:
+    (cluster.folder / "cut").touch()  # the server ends each answer after what there is
+    run = start()
+    cluster.says("one", "two")
+    wait_until(lambda: "two" in run.out.read_text(), "the log", 60)
+    cluster.says("three")
+    wait_until(lambda: "three" in run.out.read_text(), "the log", 60)
+    cluster.ends(0)
+    assert run.code() == 0
+    assert run.out.read_text().split() == ["one", "two", "three"]
+
+
+def test_ctrl_c_ends_the_run_in_order_and_cleans_up(
+    cluster: FakeCluster, start: Start, tmp_path: Path
+) -> None:
+    run = start("--out", "kept")
+    name = cluster.name_of_the_run()
+    run.interrupt()
+    wait_until((cluster.folder / "interrupted").exists, "the signal in the pod", 60)
+    cluster.writes(name, **{"report.md": "short"})
+    cluster.ends(4)
+    assert run.code() == 4
+    assert (tmp_path / "here" / "kept" / "report.md").read_text() == "short"
+    assert left(cluster) == (11, 11)
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)])
+def test_sigterm_and_a_second_ctrl_c_end_it_at_once_and_clean_up(
+    cluster: FakeCluster, start: Start, numbers: tuple[int, ...]
+) -> None:
+    run = start()
+    cluster.name_of_the_run()
+    run.interrupt(numbers[0])
+    for number in numbers[1:]:
+        wait_until((cluster.folder / "interrupted").exists, "the signal in the pod", 60)
+        run.interrupt(number)
+    assert run.code() == 4
+    assert left(cluster) == (11, 11)
+
+
+def test_an_interrupted_transfer_is_tried_again_and_then_said(
+    cluster: FakeCluster, start: Start, tmp_path: Path
+) -> None:
+    run = start("--out", "kept")
+    name = cluster.name_of_the_run()
+    cluster.writes(name, **{"report.md": "fine"})
+    (cluster.folder / "truncates").touch()
+    cluster.ends(0)
+    assert run.code() == 4
+    assert "did not arrive" in run.said
+    assert not list((tmp_path / "here").glob("*kept*"))
