@@ -37,7 +37,7 @@ LEVELS: dict[str, int] = {
 #: from modules that lie in the room itself.
 FOLDERS: dict[str, tuple[str, ...]] = {
     "wire": ("dialects",),
-    "client": ("http",),
+    "client": ("packets", "http"),
     "store": ("upload",),
     "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals"),
     "metrics": (

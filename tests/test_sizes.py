@@ -11,7 +11,7 @@ MODULE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_MODULES = 300, 50, 7, 15
 
 #: What is larger, with its size. A size that falls is written down here; at the limit the entry goes.
 LARGE_MODULES: dict[str, int] = {
-    "client/http/connection.py": 434,
+    "client/http/connection.py": 430,
     "client/http/exchange.py": 303,
     "client/stream.py": 459,
     "core/batch.py": 325,

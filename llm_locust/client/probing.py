@@ -137,20 +137,3 @@ def _trial(reads: list[tuple[int | None, int]]) -> StampTrial:
     lags = [now_ns - stamp_ns for stamp_ns, now_ns in reads if stamp_ns is not None]
     right = [lag for lag in lags if 0 <= lag < 1_000_000_000]
     return StampTrial(len(reads), len(lags), len(lags) - len(right), min(right, default=None))
-
-
-def may_capture_packets() -> bool | None:
-    """Whether this process may open a packet socket (CAP_NET_RAW); None if the system has none.
-
-    The socket is bound to no protocol: it receives nothing.
-    """
-    family = getattr(socket, "AF_PACKET", None)
-    if family is None:
-        return None
-    try:
-        socket.socket(family, socket.SOCK_RAW, 0).close()
-    except PermissionError:
-        return False
-    except OSError:
-        return None
-    return True

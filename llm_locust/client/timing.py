@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from llm_locust.client.http.clock import ClockPair, clock_step_ns
 from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.http.polling import CUT, FILLED, MARKS, WAITED
+from llm_locust.client.http.polling import CUT, EXACT, FILLED, MARKS, WAITED
 
 #: A read this soon after its stamp, from a poll that had waited for it, was in time.
 IN_TIME_NS = 1_000_000
@@ -46,7 +46,8 @@ def read_times(
         return ReadTimes(program, False, None, step)
     lag = max(0, int((program - kernel_ns)[stamped].max()))
     if stamped.all():
-        return ReadTimes(kernel_ns, True, lag, None)
+        # A packet that came before its predecessor arrives with that one, later than its own stamp.
+        return ReadTimes(np.maximum.accumulate(kernel_ns), True, lag, None)
     # The kernel starts to stamp some time after the first request for stamps. A read without a stamp arrived
     # no later than the next one with a stamp, however late the program was.
     mixed = np.where(stamped, kernel_ns, program)
@@ -137,6 +138,7 @@ def early_arrivals(
     stamped = exchange.kernel_ns() > 0 if reads.clock_step_ns is None else np.zeros(len(marks), np.bool_)
     read = np.searchsorted(read_ends, ends, side="left")
     loose = (ends + _LINE_END < read_ends[read]) | ((marks & (FILLED | CUT)) > 0)[read] | ~stamped[read]
+    loose &= ~(((marks & EXACT) > 0) & stamped)[read]
     if not loose.any():
         return None
     monotonic = exchange.monotonic_ns()

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from llm_locust.core.stamp_facts import StampFacts
 from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
 
 MANIFEST_SCHEMA = 1
@@ -128,6 +129,7 @@ class WorkerFacts:
     faults: list[str] = field(default_factory=list)
     clock: ClockFacts | None = None
     health: NodeHealth = field(default_factory=NodeHealth)
+    stamps: StampFacts | None = None
 
     @property
     def missing(self) -> int:

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from llm_locust.client.http.stamping import CHOICES
 from llm_locust.core.durations import parse_time
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.metrics.requests.slo import parse_slo
@@ -93,6 +94,15 @@ RUN = (
         parse_size,
         "SIZE",
         default="64MiB",
+        is_load=False,
+    ),
+    Option(
+        "--stamps",
+        "where arrival times come from. packet: the kernel's time of each packet, which a busy client cannot "
+        "spoil (needs CAP_NET_RAW on the workers); read: that of the last packet of each read; program: the "
+        "program's own clock; auto: read, where the kernel has it (default auto)",
+        choices=CHOICES,
+        default="auto",
         is_load=False,
     ),
     Option(

@@ -55,6 +55,7 @@ class Settings:
     seed: int | None
     timeouts: Timeouts
     max_answer_bytes: int
+    stamps: str
     drain_s: float
     flush_timeout_s: float
     replica_headers: tuple[str, ...]
@@ -137,6 +138,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         seed=given["seed"],
         timeouts=given["timeouts"],
         max_answer_bytes=given["max_answer"],
+        stamps=given["stamps"],
         drain_s=given["drain"],
         flush_timeout_s=given["flush_timeout"],
         replica_headers=given["replica_header"],

@@ -6,15 +6,18 @@
   nothing in a closed loop could be ``invalid``. Now the first tokens whose time is not known are counted,
   more than 1 % of them make the run ``invalid``, and the exit code is 3.
 - The gaps between events of one late read were 0, and in ITL. Now they are counted, and in no latency.
+- With packet stamps the same client knows the time of each event, and is within its load's limits.
 - A stream whose gaps were 0 because its client was late was called ``buffered``: by something on the way.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import gevent
 import numpy as np
 import pytest
 from calls import GOOD, MS, Caller, arrived_ns, caller
+from capturing import captures, packet_stamps
 from gevent.monkey import get_original
 from scripted import Script, ScriptedServer, chunk, last_chunk, stream_script, write
 from swarm_process import Result, locust, simulation
@@ -59,7 +62,10 @@ def hold_for_ever():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Result]:
     """A closed loop of 4 users whose client is held, and its exit code."""
-    folder = tmp_path_factory.mktemp("late")
+    return held_run(tmp_path_factory.mktemp("late"))
+
+
+def held_run(folder: Path, *options: str) -> tuple[int, Result]:
     locustfile = folder / "held.py"
     locustfile.write_text(LOCUSTFILE)
     times = "--ttft-base", f"{TTFT_MS}ms", "--step-base", f"{GAP_MS}ms"
@@ -67,7 +73,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Result]:
         asked = "--output-tokens", "12", "--input-tokens", "20"
         load = "--headless", "-u", "4", "-r", "4", "-t", "6s", "--host", deployment.url
         out = "--out", str(folder / "run"), "--require-valid"
-        with locust(folder, *load, *asked, *out, locustfile=locustfile) as process:
+        with locust(folder, *load, *asked, *out, *options, locustfile=locustfile) as process:
             code = process.exit_code()
     return code, Result.read(folder / "run")
 
@@ -98,13 +104,47 @@ def test_littles_law_holds_where_nothing_is_missing(run: tuple[int, Result]) -> 
     """The worker counts a call until it notices its end, and is known to be late."""
     law = run[1].summary["littles_law"]
     assert law["workers_in_flight_s"] > 5
-    assert law["holds"] is True
+    assert law["holds"] is True, law
+
+
+@captures
+def test_packet_stamps_are_true_where_those_of_reads_are_not(run: tuple[int, Result], tmp_path: Path) -> None:
+    _, result = held_run(tmp_path, "--stamps", "packet")
+    client = result.summary["client"]
+    assert (client["timestamps"], client["packets_dropped"], client["unseen_reads"]) == ("packet", 0, 0)
+    assert (client["first_tokens_wide"], client["gaps_unknown"]) == (0, 0)
+    (worker,) = result.manifest.workers
+    assert worker.stamps is not None
+    assert worker.stamps.source == "packet"
+    assert worker.stamps.packets > 12 * result.summary["requests"]["ok"]
+    by_packet, by_read = (r.summary["latency_ms"] for r in (result, run[1]))
+    assert error_of(by_packet["ttft"]["p50"], TTFT_MS) < error_of(by_read["ttft"]["p50"], TTFT_MS) / 4
+    assert error_of(by_packet["itl"]["p50"], GAP_MS) < 0.2
+
+
+def error_of(measured: float, true: float) -> float:
+    return abs(measured - true) / true
 
 
 @pytest.fixture
 def ask(server: ScriptedServer, kernel_stamping: None) -> Iterator[Caller]:
     with caller(server.url) as made:
         yield made
+
+
+@captures
+def test_a_held_client_with_packet_stamps_knows_the_time_of_each_event(
+    server: ScriptedServer, kernel_stamping: None
+) -> None:
+    script = stream_script(ttft_ms=LATER_MS, gap_ms=GAP_MS, tokens=5)
+    with packet_stamps() as stamping, caller(server.url, stamping=stamping) as ask:
+        record, early_ns = held(ask, script)
+    _, served = server.wait_ended(2)
+    late_ns = arrived_ns(record) - np.array(served.write_ns[1:6])
+    assert not early_ns.any()
+    assert (late_ns >= 0).all()
+    assert record.client_lag_ns is not None
+    assert np.median(late_ns) < record.client_lag_ns / 20
 
 
 def held(ask: Caller, script: Script) -> tuple[RequestRecord, np.ndarray]:

@@ -36,6 +36,7 @@ TEXTS = {
     "seed": ("0", "-1"),
     "timeouts": ("first=5s, total=1m", "gap=0s"),
     "max_answer": ("1.5MiB", "1KiB"),
+    "stamps": ("packet", "packets"),
     "drain": ("0", "-1s"),
     "flush_timeout": ("1m30s", "soon"),
     "header": ("X-Team=a=b", "nothing"),
@@ -155,7 +156,7 @@ def test_the_manifest_keeps_what_its_rows_say_and_no_secret() -> None:
 def test_compare_reports_every_option_that_changes_what_is_asked_of_the_server() -> None:
     assert NOT_LOAD & recorded(argparse.Namespace()).keys() == {
         *("scenario", "model", "slo", "gate", "warmup", "seed", "host"),  # with a sentence of their own
-        *("out", "spool", "max_answer", "flush_timeout", "replica_header", "upload", "note"),
+        *("out", "spool", "max_answer", "stamps", "flush_timeout", "replica_header", "upload", "note"),
         *("api_key_env", "ca_cert", "client_cert", "require_valid", "allow_incomplete", "canary"),
         *("processes", "expect_workers", "stop_timeout"),
     }

@@ -6,6 +6,7 @@ converts that to realtime, and the pair read at the end shows whether realtime w
 """
 
 import socket
+import struct
 import sys
 import time
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ NO_STAMP = bytes(16)
 #: Difference between two pairs of clock readings that counts as a step.
 STEP_THRESHOLD_NS = 500_000
 
+_TIMESPEC = struct.Struct("qq")
 _PAIR_TOLERANCE_NS = 20_000
 
 
@@ -80,6 +82,11 @@ def clock_step_ns(start: ClockPair, end: ClockPair) -> int | None:
     """
     step = end.offset_ns - start.offset_ns
     return step if abs(step) > STEP_THRESHOLD_NS else None
+
+
+def stamp_message(at_ns: int) -> list[tuple[int, int, bytes]]:
+    """Control messages of a read that the kernel stamped at this realtime."""
+    return [(socket.SOL_SOCKET, SO_TIMESTAMPNS, _TIMESPEC.pack(*divmod(at_ns, 1_000_000_000)))]
 
 
 def decode_stamps(stamps: bytes | bytearray) -> NDArray[np.int64]:

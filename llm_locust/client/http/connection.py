@@ -7,9 +7,7 @@ it is used again.
 """
 
 import _socket
-import socket
 import ssl
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -17,13 +15,15 @@ from typing import TYPE_CHECKING
 import gevent
 from gevent.hub import Waiter
 
-from llm_locust.client.http.clock import ANCILLARY_BYTES, ClockPair, read_clocks
+from llm_locust.client.http.clock import ANCILLARY_BYTES, ClockPair, read_clocks, stamp_message
 from llm_locust.client.http.errors import ClientError, ConnectionBrokenError, ResponseError
-from llm_locust.client.http.exchange import Exchange
-from llm_locust.client.http.polling import CUT, FILLED, polls
+from llm_locust.client.http.exchange import Exchange, Stamp
+from llm_locust.client.http.polling import CUT, EXACT, FILLED, polls
+from llm_locust.client.http.tcp_info import bytes_acked, rtt_ns
 from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.http.tls import Tls, tls_reason
 from llm_locust.client.http.turns import TURN
+from llm_locust.client.packets.capture import Tracked
 
 if TYPE_CHECKING:
     from gevent._types import _IoWatcher, _TimerWatcher
@@ -35,14 +35,6 @@ _EV_READ, _EV_WRITE = 1, 2
 
 #: Longest wait for a server to close a connection.
 PARTING_S = 0.5
-
-_TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
-
-# struct tcp_info: eight single bytes, then 32-bit fields; tcpi_rtt (µs, smoothed) is the 16th of them.
-_TCP_INFO_RTT = slice(68, 72)
-
-# 64-bit fields follow at 104: two pacing rates, then tcpi_bytes_acked (Linux 4.1).
-_TCP_INFO_ACKED = slice(120, 128)
 
 #: Longest time, or two round trips if longer, until a stale connection breaks after a request was sent.
 STALE_WITHIN_S = 0.05
@@ -59,6 +51,7 @@ class Connection:
         "_handed",
         "_hub",
         "_last_event_ns",
+        "_packets",
         "_pause",
         "_polls",
         "_readable",
@@ -79,7 +72,9 @@ class Connection:
         "stale",
     )
 
-    def __init__(self, sock: _socket.socket, tls: Tls | None, peer: str) -> None:
+    def __init__(
+        self, sock: _socket.socket, tls: Tls | None, peer: str, packets: Tracked | None = None
+    ) -> None:
         self.peer = peer
         self.carried = 0  # requests carried
         self.limit: int | None = None  # of requests, after which it is closed
@@ -91,6 +86,7 @@ class Connection:
         self._acked: int | None = None  # bytes that the peer had acknowledged before it
         self._sock = sock
         self._tls = tls
+        self._packets = packets
         self._hub = gevent.get_hub()
         self._polls = polls()
         self._exchange: Exchange | None = None
@@ -138,7 +134,7 @@ class Connection:
             self._break(tls_reason(e))
             return
         if self.carried > 1:
-            self._handed, self._acked = 0, self._bytes_acked()
+            self._handed, self._acked = 0, bytes_acked(self._sock)
         self.sent = read_clocks()
         self._arm(timeouts.slack_s(0.0, None, heard=False))
         done = self._try_send(wire)
@@ -191,21 +187,7 @@ class Connection:
 
     def rtt_ns(self) -> int | None:
         """The kernel's smoothed round-trip time of this connection; None if unavailable."""
-        micros = self._tcp_info(_TCP_INFO_RTT)
-        return None if micros is None else micros * 1000 or None
-
-    def _bytes_acked(self) -> int | None:
-        """Bytes that the peer's kernel has acknowledged; None if unavailable."""
-        return self._tcp_info(_TCP_INFO_ACKED)
-
-    def _tcp_info(self, field: slice) -> int | None:
-        if _TCP_INFO is None or self.closed:
-            return None
-        try:
-            info = self._sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, field.stop)
-        except OSError:
-            return None
-        return int.from_bytes(info[field], sys.byteorder) if len(info) == field.stop else None
+        return rtt_ns(self._sock)
 
     def close(self) -> None:
         """Close the socket; an exchange in progress fails."""
@@ -224,6 +206,8 @@ class Connection:
         if self._writable is not None:
             self._writable.stop()
         self._sock.close()
+        if self._packets is not None:
+            self._packets.close()
         if self.on_closed is not None:
             self.on_closed(self)
 
@@ -252,6 +236,18 @@ class Connection:
         self._unwatched = False
         if len(data) == _READ_SIZE:
             empty_ns |= FILLED
+        pieces = None if self._packets is None or not data else self._packets.pieces(len(data))
+        if pieces is None:
+            return self._process(data, ancillary, now, empty_ns)
+        begin, is_open = 0, True
+        for end, at_ns in pieces:
+            part = data[begin:end]
+            is_open = is_open and self._process(part, stamp_message(at_ns), now, empty_ns | EXACT)
+            begin = end
+        return is_open
+
+    def _process(self, data: bytes, stamp: Stamp, now: int, empty_ns: int) -> bool:
+        """Process a read, or one packet's part of it; return whether the connection is still open."""
         exchange = self._exchange
         ended = not data
         try:
@@ -264,7 +260,7 @@ class Connection:
                     self.close()
                 return not self.closed
             if data:
-                exchange.on_read(data, ancillary, now, empty_ns)
+                exchange.on_read(data, stamp, now, empty_ns)
             if ended:
                 exchange.on_eof()
         except ssl.SSLError as e:
@@ -362,7 +358,7 @@ class Connection:
             return False
         if not self._handed:
             return True
-        return by_end and self._acked is not None and self._bytes_acked() == self._acked
+        return by_end and self._acked is not None and bytes_acked(self._sock) == self._acked
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None

@@ -9,9 +9,10 @@ from socket import AF_INET6, IPPROTO_TCP, SO_ERROR, SO_KEEPALIVE, SOCK_STREAM, S
 import gevent
 import gevent.socket
 
-from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
 from llm_locust.client.http.connection import Connection
+from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.http.tls import Tls
+from llm_locust.client.packets.capture import Tracked
 
 #: An address family and a socket address of it.
 Address = tuple[int, tuple[object, ...]]
@@ -25,23 +26,28 @@ def resolve(host: str, port: int) -> list[Address]:
     return list(dict.fromkeys((entry[0], entry[4]) for entry in found))
 
 
-def dial(address: Address, tls: Tls | None) -> Connection:
+def dial(address: Address, tls: Tls | None, stamping: Stamping = READ_STAMPS) -> Connection:
     """Connect to this address (raises OSError, including ``ssl.SSLError``)."""
     family, place = address
-    sock = _socket.socket(family, SOCK_STREAM, 0)
+    host, port = str(place[0]), int(str(place[1]))
+    sock, packets = _socket.socket(family, SOCK_STREAM, 0), None
     try:
         sock.setblocking(False)
         sock.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         sock.setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
-        if ANCILLARY_BYTES:
-            sock.setsockopt(SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        _connect(sock, place)
+        stamping.prepare(sock, host, port)
+        connecting = _begin_connecting(sock, place)
+        packets = stamping.track(sock, host, port)
+        if connecting:
+            _wait_connected(sock)
         if tls is not None:
-            _shake_hands(sock, tls)
+            _shake_hands(sock, tls, packets)
     except BaseException:
+        if packets is not None:
+            packets.close()
         sock.close()
         raise
-    return Connection(sock, tls, address_text(address))
+    return Connection(sock, tls, address_text(address), packets)
 
 
 def address_text(address: Address) -> str:
@@ -50,16 +56,22 @@ def address_text(address: Address) -> str:
     return f"[{host}]:{port}" if family == AF_INET6 else f"{host}:{port}"
 
 
-def _connect(sock: _socket.socket, place: tuple[object, ...]) -> None:
+def _begin_connecting(sock: _socket.socket, place: tuple[object, ...]) -> bool:
+    """Return whether it takes time."""
     try:
         sock.connect(place)
     except BlockingIOError:
-        _wait_for(sock, _EV_WRITE)
-        if error := sock.getsockopt(SOL_SOCKET, SO_ERROR):
-            raise OSError(error, os.strerror(error)) from None
+        return True
+    return False
 
 
-def _shake_hands(sock: _socket.socket, tls: Tls) -> None:
+def _wait_connected(sock: _socket.socket) -> None:
+    _wait_for(sock, _EV_WRITE)
+    if error := sock.getsockopt(SOL_SOCKET, SO_ERROR):
+        raise OSError(error, os.strerror(error))
+
+
+def _shake_hands(sock: _socket.socket, tls: Tls, packets: Tracked | None) -> None:
     done = False
     while not done:
         try:
@@ -74,7 +86,10 @@ def _shake_hands(sock: _socket.socket, tls: Tls) -> None:
         _send_all(sock, tls.outgoing.read())
         if not done:
             _wait_for(sock, _EV_READ)
-            tls.receive(sock.recv(16_384))
+            data = sock.recv(16_384)
+            if packets is not None:
+                packets.pieces(len(data))
+            tls.receive(data)
 
 
 def _send_all(sock: _socket.socket, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Processes of the run during the window: CPU, event loops, clocks."""
+"""Processes of the run: CPU, event loops and clocks during the window, and the source of timestamps."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -25,6 +25,28 @@ def nodes(manifest: Manifest, window: Window | None) -> dict[str, Any]:
         "worker_clock_steps": sum(w.clock.steps for w in manifest.workers if w.clock),
         "master_clock_steps": manifest.clock_steps,
         "clock_error_ms_max": largest(w.clock.error_ns * 1e-6 for w in manifest.workers if w.clock),
+    }
+
+
+def stamps(manifest: Manifest, kernel_share: float | None) -> dict[str, Any]:
+    """Source of the timestamps, and what was not stamped by it.
+
+    ``timestamps`` is ``packet`` if all requests have the kernel's stamps and every worker those of packets,
+    else ``kernel``, ``program`` or ``mixed``. Counts of packets are None if no worker captured any.
+
+    Args:
+        kernel_share: share of the requests whose stamps are all the kernel's.
+    """
+    facts = [worker.stamps for worker in manifest.workers]
+    by_packet = [known for known in facts if known is not None and known.source == "packet"]
+    source = None if kernel_share is None else {1.0: "kernel", 0.0: "program"}.get(kernel_share, "mixed")
+    return {
+        "timestamps": "packet"
+        if source == "kernel" and by_packet and len(by_packet) == len(facts)
+        else source,
+        "kernel_share": kernel_share,
+        "packets_dropped": sum(known.dropped for known in by_packet) if by_packet else None,
+        "unseen_reads": sum(known.unseen_reads for known in by_packet) if by_packet else None,
     }
 
 

@@ -17,7 +17,7 @@ from llm_locust.metrics.columns import Columns, Floats, Rows
 from llm_locust.metrics.requests.gaps import PooledGaps, first_token_wide
 from llm_locust.metrics.sections import thresholds
 from llm_locust.metrics.sections.littles_law import law_text
-from llm_locust.metrics.sections.node_health import nodes
+from llm_locust.metrics.sections.node_health import nodes, stamps
 from llm_locust.metrics.sections.thresholds import Severity
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.metrics.window import Window
@@ -60,9 +60,10 @@ def client_validity(
 ) -> dict[str, Any]:
     """Verdict on the client, with its reasons (worst first) and the evidence.
 
-    Lag, delay and stamps are those of the population ``judged``, including failures. ``timestamps`` is
-    ``kernel``, ``program`` or ``mixed``; hub lag, CPU and clock error are those of the worst worker.
-    ``clock_steps`` counts requests, the other two steps of a node's clock. Figures without evidence are None.
+    Lag, delay and stamps are those of the population ``judged``, including failures. ``timestamps`` is as
+    of :func:`~llm_locust.metrics.sections.node_health.stamps`; hub lag, CPU and clock error are those of the
+    worst worker. ``clock_steps`` counts requests, the other two steps of a node's clock. Figures without
+    evidence are None.
     """
     kernel = float(c.kernel_stamps[judged].mean()) if len(judged) else None
     lag_p50_ms, lag_ms = (_ms(c.client_lag_s[judged], percent) for percent in (50.0, 99.0))
@@ -93,8 +94,7 @@ def client_validity(
     return {
         "verdict": findings[0][0] if findings else "ok",
         "reasons": [text for _, text in findings],
-        "timestamps": _source(kernel),
-        "kernel_share": kernel,
+        **stamps(manifest, kernel),
         **blurred,
         "lag_ms_p50": lag_p50_ms,
         "lag_ms_p99": lag_ms,
@@ -119,12 +119,6 @@ def _blurred(c: Columns, judged: Rows, scale: Scale) -> dict[str, Any]:
 def _ms(values_s: Floats, percent: float) -> float | None:
     ascending = ordered(values_s)
     return percentile(ascending, percent) * 1e3 if len(ascending) else None
-
-
-def _source(kernel: float | None) -> str | None:
-    if kernel is None:
-        return None
-    return {1.0: "kernel", 0.0: "program"}.get(kernel, "mixed")
 
 
 def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator[Finding]:

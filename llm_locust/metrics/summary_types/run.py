@@ -118,9 +118,27 @@ class ClientFacts(SummaryPart, frozen=True):
 
     verdict: Annotated[Literal["ok", "suspect", "invalid"], key("`ok`, `suspect` or `invalid`")]
     reasons: Annotated[list[str], key("why, worst first")]
-    timestamps: Annotated[str | None, key("`kernel`, `program` or `mixed`", _POPULATION)]
+    timestamps: Annotated[
+        str | None,
+        key(
+            "`packet` (the kernel's stamp of each packet), `kernel` (of each read), `program` or `mixed`",
+            _POPULATION,
+        ),
+    ]
     kernel_share: Annotated[
         float | None, key("share of requests whose stamps are all the kernel's", _POPULATION)
+    ]
+    packets_dropped: Annotated[
+        int | None,
+        key("packets that the capture had no room for; null without `--stamps packet`", _WORKERS),
+    ]
+    unseen_reads: Annotated[
+        int | None,
+        key(
+            "reads with bytes of a packet that was not captured, which have their own stamp; null without "
+            "`--stamps packet`",
+            _WORKERS,
+        ),
     ]
     first_tokens_wide: Annotated[
         float | None,

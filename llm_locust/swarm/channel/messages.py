@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
+from llm_locust.core.stamp_facts import StampFacts
 
 #: Protocol version: raised by one with each change after which older versions would misread a message.
 PROTOCOL = 1
@@ -145,6 +146,7 @@ class CountsMessage(msgspec.Struct, frozen=True, kw_only=True):
     load: LoadCounts = NO_LOAD
     clock: ClockFacts | None = None
     health: NodeHealth = msgspec.field(default_factory=NodeHealth)
+    stamps: StampFacts | None = None
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, kw_only=True):

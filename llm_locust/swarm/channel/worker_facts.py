@@ -23,4 +23,5 @@ def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
         cut=counts.load.cut,
         clock=counts.clock,
         health=counts.health,
+        stamps=counts.stamps,
     )

@@ -9,6 +9,7 @@ from locust.env import Environment
 from llm_locust.client.http.clock import hold_stamping
 from llm_locust.client.http.polling import PollLimiter
 from llm_locust.client.http.pool import TargetError
+from llm_locust.client.packets.ring import CaptureError
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import ClockFacts
 from llm_locust.options.settings import Settings, UsageError, parse_settings
@@ -117,7 +118,7 @@ class LoadGenerator:
                 self.session.settings.load.max_in_flight,
                 open_loop=self.session.load is not None,
             )
-        except (TargetError, ValueError) as e:
+        except (TargetError, CaptureError, ValueError) as e:
             raise UsageError(str(e)) from e
         self._stages = StageFollower(self.session, self._host.tell_staged, self._host.offset)
         if self.session.load is not None:
@@ -166,6 +167,7 @@ class LoadGenerator:
             load=session.counts(),
             clock=self._host.clock_facts(),
             health=self._health.snapshot(),
+            stamps=session.stamping.facts(),
         )
 
     def admit_no_more(self) -> None:

@@ -175,4 +175,5 @@ def _facts(worker: str, index: int, p: Participant, inbox: Inbox) -> WorkerFacts
         faults=faults,
         clock=None if counts is None else counts.clock,
         health=NodeHealth() if counts is None else counts.health,
+        stamps=None if counts is None else counts.stamps,
     )

@@ -1,10 +1,15 @@
 """Connections to the servers under test and the headers of every request, from the settings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llm_locust.client.http.pool import Pool, Target, tls_context
+from llm_locust.client.http.stamping import READ_STAMPS, Stamping
+from llm_locust.client.recording import Call
+from llm_locust.client.routes import Routes
+from llm_locust.deployment.targets import make_chooser
 from llm_locust.options.access import access_headers
 from llm_locust.options.settings import Settings
+from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.wire.dialects.dialect import Dialect
 
 
@@ -19,9 +24,34 @@ def make_pool(target: Target, settings: Settings) -> Pool:
     return make_pools([target], settings)[0]
 
 
-def make_pools(targets: Sequence[Target], settings: Settings) -> list[Pool]:
+def make_pools(targets: Sequence[Target], settings: Settings, stamping: Stamping = READ_STAMPS) -> list[Pool]:
     """Create a pool for each target, as :func:`make_pool`; certificates are read once."""
     secure = any(target.scheme == "https" for target in targets)
     tls = tls_context(settings.ca_cert, settings.client_cert) if secure else None
     bound_s, most = min(10.0, settings.timeouts.first_s), settings.deployment.reuse.most
-    return [Pool(target, tls=tls, connect_timeout_s=bound_s, most_requests=most) for target in targets]
+    return [
+        Pool(target, tls=tls, connect_timeout_s=bound_s, most_requests=most, stamping=stamping)
+        for target in targets
+    ]
+
+
+def make_routes(
+    run: RunInfo,
+    settings: Settings,
+    stamping: Stamping,
+    worker: int,
+    together: Callable[[Call], str | None],
+) -> Routes:
+    """Route to the run's host, or to each of ``--targets`` (raises TargetError).
+
+    Args:
+        worker: index of this process.
+        together: key of sticky requests.
+    """
+    targets = [Target.at(url) for url in run.get("targets") or ()]
+    if not targets:
+        host = Target.parse(run["host"]).with_base(run["base"])
+        return Routes(make_pools([host], settings, stamping))
+    policy = settings.deployment.target_policy
+    chooser = make_chooser(policy, len(targets), worker=worker, seed=run["seed"])
+    return Routes(make_pools(targets, settings, stamping), chooser, together)

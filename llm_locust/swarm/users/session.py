@@ -18,13 +18,11 @@ from locust.env import Environment
 from locust.exception import StopUser
 
 from llm_locust.client.http.polling import pause_s
-from llm_locust.client.http.pool import Target
+from llm_locust.client.http.stamping import Stamping
 from llm_locust.client.http.turns import TURN
 from llm_locust.client.recording import Call
-from llm_locust.client.routes import Routes
 from llm_locust.client.stream import Answer, LlmClient
 from llm_locust.core.record import UNJUDGED, Outcome, RequestRecord
-from llm_locust.deployment.targets import make_chooser
 from llm_locust.options.settings import Settings
 from llm_locust.options.stop_rules import Quota, share
 from llm_locust.swarm.channel.messages import NO_LOAD, LoadCounts, RunInfo
@@ -36,7 +34,7 @@ from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.stages.gate import StageGate
 from llm_locust.swarm.tracing.setup import tracer_of
 from llm_locust.swarm.users.backoff import Backoffs
-from llm_locust.swarm.users.connections import make_pools, request_headers
+from llm_locust.swarm.users.connections import make_routes, request_headers
 from llm_locust.swarm.users.locust_statistics import LocustStatistics
 from llm_locust.swarm.users.traffic import TrafficTable
 
@@ -112,8 +110,9 @@ class LoadSession:
         self.worker_index = place.index
         self._users = count()
         self.backoffs = Backoffs(run["seed"], place.index)
+        self.stamping = Stamping.chosen(settings.stamps)
         self.client = LlmClient(
-            self._routes(),
+            make_routes(run, settings, self.stamping, place.index, self._together),
             sink=self._finished,
             headers=request_headers(settings),
             timeouts=settings.timeouts,
@@ -127,17 +126,6 @@ class LoadSession:
         )
         places = place.index, max(place.count, place.index + 1)
         self.kinds = TrafficTable(environment, run, settings, self.client, places)
-
-    def _routes(self) -> Routes:
-        """Route to the host, or to each of ``--targets`` (raises TargetError)."""
-        run, settings = self.run, self.settings
-        targets = [Target.at(url) for url in run.get("targets") or ()]
-        if not targets:
-            return Routes(make_pools([Target.parse(run["host"]).with_base(run["base"])], settings))
-        chooser = make_chooser(
-            settings.deployment.target_policy, len(targets), worker=self.worker_index, seed=run["seed"]
-        )
-        return Routes(make_pools(targets, settings), chooser, self._together)
 
     def _together(self, call: Call) -> str | None:
         """Key of sticky requests: their conversation, else their user.
@@ -217,10 +205,12 @@ class LoadSession:
     def poll_pause_s(self) -> float:
         """Longest pause of the event loop before it looks for bytes again.
 
-        0 while a connection is being opened: the program measures that time, not the kernel.
+        0 where the program takes the time, not the kernel: of all reads, or of a connection's opening.
         """
         client = self.client
-        return 0.0 if client.routes.dialling else pause_s(client.in_flight, self.event_gap_s)
+        if client.routes.dialling or self.stamping.source == "program":
+            return 0.0
+        return pause_s(client.in_flight, self.event_gap_s)
 
     def stop(self) -> None:
         """Stop admitting requests."""
@@ -262,6 +252,7 @@ class LoadSession:
         self.closed = True
         self.recorder.close_batch()
         self.client.routes.close()
+        self.stamping.close()
 
     def _finished(self, answer: Answer) -> None:
         record = answer.record

@@ -63,6 +63,8 @@ def test_a_client_that_reads_and_sends_in_time_is_ok() -> None:
         "reasons": [],
         "timestamps": "kernel",
         "kernel_share": 1.0,
+        "packets_dropped": None,
+        "unseen_reads": None,
         "first_tokens_wide": 0.0,
         "gaps_unknown": 0,
         "gaps_unknown_share": 0.0,

@@ -1,0 +1,72 @@
+"""Where the timestamps of received data come from."""
+
+import _socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
+from llm_locust.client.packets.capture import Capture, Tracked
+from llm_locust.client.packets.ring import CaptureError
+from llm_locust.core.stamp_facts import StampFacts
+
+#: ``packet``: the kernel's stamp of each packet. ``read``: the kernel's stamp of each read's last packet.
+#: ``program``: the program's clock after each read.
+Source = Literal["packet", "read", "program"]
+
+#: What a user may choose.
+CHOICES = ("auto", *get_args(Source))
+
+
+@dataclass(frozen=True, slots=True)
+class Stamping:
+    """Source of the stamps of this process's connections; ``capture`` is that of ``packet``."""
+
+    source: Source = "read"
+    capture: Capture | None = None
+
+    @classmethod
+    def chosen(cls, choice: str, capture: Callable[[], Capture] = Capture) -> "Stamping":
+        """Make it of one of :data:`CHOICES`; ``auto`` takes reads, and the program's clock without them.
+
+        Raises:
+            CaptureError: packets were asked for, and cannot be captured here.
+        """
+        if choice == "packet":
+            try:
+                return cls("packet", capture())
+            except CaptureError as e:
+                raise CaptureError(f"--stamps packet: {e}") from e
+        return cls("program" if choice == "program" or not ANCILLARY_BYTES else "read")
+
+    def prepare(self, sock: _socket.socket, host: str, port: int) -> None:
+        """Prepare a socket that is about to connect to this address."""
+        if self.source != "program" and ANCILLARY_BYTES:
+            sock.setsockopt(_socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        if self.capture is not None:
+            self.capture.watch(host, port)
+
+    def track(self, sock: _socket.socket, host: str, port: int) -> Tracked | None:
+        """Follow the packets of a socket that has begun to connect; None unless packets are stamped."""
+        return None if self.capture is None else self.capture.track(sock, host, port)
+
+    def close(self) -> None:
+        """Give the capture back."""
+        if self.capture is not None:
+            self.capture.close()
+
+    def facts(self) -> StampFacts:
+        """Source, and counts so far."""
+        capture = self.capture
+        if capture is None:
+            return StampFacts(source=self.source)
+        return StampFacts(
+            source=self.source,
+            packets=capture.packets,
+            dropped=capture.dropped,
+            unseen_reads=capture.unseen_reads,
+        )
+
+
+#: Stamps of reads.
+READ_STAMPS = Stamping()

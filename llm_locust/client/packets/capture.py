@@ -1,0 +1,122 @@
+"""Capture of the packets that this process's connections receive."""
+
+import _socket
+import time
+
+from llm_locust.client.packets.filters import passes_from
+from llm_locust.client.packets.heads import address_bytes, connection_key, heads_of
+from llm_locust.client.packets.ring import SLOTS, PacketRing
+from llm_locust.client.packets.stream import MOST_PIECES, Stream
+
+#: How often a packet is looked for that the program has already read from its socket. Its slot may be behind
+#: that of another processor's packet, which is still being filled.
+_LOOKS = 4
+_BETWEEN_LOOKS_S = 2e-5
+
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class Capture:
+    """Ring of received packets, and the streams that they are of.
+
+    Args:
+        slots: length of the ring.
+
+    Attributes:
+        packets: number of packets that brought bytes of a stream.
+        unseen_reads: number of reads with bytes of which a packet was not captured.
+
+    Raises:
+        CaptureError: packets cannot be captured here.
+    """
+
+    def __init__(self, slots: int = SLOTS) -> None:
+        self._ring = PacketRing(slots)
+        self._streams: dict[bytes, Stream] = {}
+        self._sources: set[tuple[bytes, int]] = set()
+        self.packets = 0
+        self.unseen_reads = 0
+
+    @property
+    def dropped(self) -> int:
+        """Packets that the ring had no room for, those of other processes' connections included."""
+        return self._ring.dropped
+
+    def watch(self, host: str, port: int) -> None:
+        """Let packets of this address pass from now on, before a connection to it is opened."""
+        address = address_bytes(host)
+        source = (address.removeprefix(_MAPPED), port)
+        if source not in self._sources and not self._ring.closed:
+            self._sources.add(source)
+            self._ring.attach(passes_from(self._sources))
+
+    def track(self, sock: _socket.socket, host: str, port: int) -> "Tracked":
+        """Follow a connection to a watched address. To be called as soon as it has begun to connect, before
+        its first packet is looked at."""
+        return Tracked(self, connection_key(sock.getsockname()[:2], (host, port)))
+
+    def drain(self) -> None:
+        """Pass all packets captured so far to their streams."""
+        while (frames := self._ring.read()) is not None:
+            find = self._streams.get
+            for key, seq, size, syn, at_ns in heads_of(frames):
+                stream = find(key)
+                if stream is None:
+                    continue
+                if syn:
+                    stream.open(seq + 1)
+                else:
+                    stream.add(seq, size, at_ns)
+                    self.packets += 1
+
+    def enter(self, key: bytes, stream: Stream) -> None:
+        self._streams[key] = stream
+
+    def leave(self, key: bytes, stream: Stream) -> None:
+        """Follow it no longer; a newer connection of the same ports stays."""
+        if self._streams.get(key) is stream:
+            del self._streams[key]
+
+    def close(self) -> None:
+        """Give the ring back. Reads from now on have stamps of their own."""
+        self._streams.clear()
+        self._ring.close()
+
+
+class Tracked:
+    """A connection that a capture follows."""
+
+    __slots__ = ("_capture", "_key", "_stream")
+
+    def __init__(self, capture: Capture, key: bytes) -> None:
+        self._capture, self._key, self._stream = capture, key, Stream()
+        capture.enter(key, self._stream)
+
+    def pieces(self, size: int) -> list[tuple[int, int]] | None:
+        """Cut a read of ``size`` bytes, the next ones, by packets: the end of each part, and its stamp.
+
+        None if a packet is unknown, or there are too many: then the read keeps its own stamp.
+        """
+        stream, capture = self._stream, self._capture
+        found = stream.take(size)
+        if found is None:
+            found = self._look(size)
+        if found is None:
+            stream.skip(size)
+        if found is None or len(found) > MOST_PIECES:
+            capture.unseen_reads += 1
+            return None
+        return found
+
+    def _look(self, size: int) -> list[tuple[int, int]] | None:
+        for look in range(_LOOKS):
+            self._capture.drain()
+            found = self._stream.take(size)
+            if found is not None or not self._stream.tracked:
+                return found
+            if look:
+                time.sleep(_BETWEEN_LOOKS_S)
+        return None
+
+    def close(self) -> None:
+        self._capture.leave(self._key, self._stream)

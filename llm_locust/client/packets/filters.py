@@ -1,0 +1,107 @@
+"""Classic BPF program that lets pass what the targets send. Pure functions over addresses."""
+
+from collections.abc import Collection, Iterator
+
+from llm_locust.client.packets.heads import HEAD_BYTES
+
+#: ``struct sock_filter``: code, jump if true, jump if false, value. Jumps count from the next instruction.
+Instruction = tuple[int, int, int, int]
+
+#: Most addresses of a family that are compared. With more, their ports alone are: the program is limited to
+#: 4,096 instructions.
+MOST_ADDRESSES = 256
+
+#: Most ports that are compared; with more, every packet of the addresses passes.
+MOST_PORTS = 256
+
+_LOAD_BYTE, _LOAD_HALF, _LOAD_WORD = 0x30, 0x28, 0x20
+_LOAD_HALF_AT_X = 0x48
+_SET_X_TO_IP_HEAD = 0xB1  # X = 4 * (byte & 15)
+_SET_X = 0x01
+_AND = 0x54
+_IF_EQUAL, _JUMP, _RETURN = 0x15, 0x05, 0x06
+_TCP, _HOP_BY_HOP = 6, 0
+
+_PASS: Instruction = (_RETURN, 0, 0, HEAD_BYTES)
+_DROP: Instruction = (_RETURN, 0, 0, 0)
+
+
+def passes_from(sources: Collection[tuple[bytes, int]]) -> list[Instruction]:
+    """Program for cooked packets: TCP from any of these addresses (4 or 16 bytes) and any of their ports."""
+    ports = sorted({port for _, port in sources})
+    ipv4 = list(_of_family(sorted({a for a, _ in sources if len(a) == 4}), ports))
+    ipv6 = list(_of_family(sorted({a for a, _ in sources if len(a) == 16}), ports))
+    return [
+        (_LOAD_BYTE, 0, 0, 0),
+        (_AND, 0, 0, 0xF0),
+        (_IF_EQUAL, 1, 0, 0x60),
+        (_IF_EQUAL, 1, 2, 0x40),
+        (_JUMP, 0, 0, len(ipv4) + 3),
+        (_JUMP, 0, 0, 1),
+        _DROP,
+        *ipv4,
+        _DROP,
+        *ipv6,
+        _DROP,
+    ]
+
+
+def _of_family(addresses: list[bytes], ports: list[int]) -> Iterator[Instruction]:
+    """Pass what comes from these; what does not runs to the end."""
+    if not addresses:
+        return
+    is_ipv4 = len(addresses[0]) == 4
+    from_ports = list(_from_ports(ports))
+    after = [*(_of_ipv4 if is_ipv4 else _of_ipv6)(from_ports)]
+    if len(addresses) <= MOST_ADDRESSES:
+        yield from _from_addresses(addresses, 12 if is_ipv4 else 8, len(after))
+    yield from after
+
+
+def _from_addresses(addresses: list[bytes], at: int, after: int) -> Iterator[Instruction]:
+    """Go on if the source is one of these, else jump over ``after`` instructions."""
+    tests = []
+    for address in addresses:
+        words = [address[i : i + 4] for i in range(0, len(address), 4)]
+        rest = 2 * len(words) + 1  # instructions of this address
+        test: list[Instruction] = []
+        for i, word in enumerate(words):
+            test.append((_LOAD_WORD, 0, 0, at + 4 * i))
+            test.append((_IF_EQUAL, 0, rest - len(test) - 1, int.from_bytes(word)))
+        tests.append(test)
+    total = sum(len(test) + 1 for test in tests)
+    done = 0
+    for test in tests:
+        done += len(test) + 1
+        yield from test
+        yield (_JUMP, 0, 0, total - done + 1)
+    yield (_JUMP, 0, 0, after)
+
+
+def _of_ipv4(from_ports: list[Instruction]) -> Iterator[Instruction]:
+    yield (_LOAD_BYTE, 0, 0, 9)
+    yield (_IF_EQUAL, 1, 0, _TCP)
+    yield (_JUMP, 0, 0, len(from_ports) + 1)
+    yield (_SET_X_TO_IP_HEAD, 0, 0, 0)
+    yield from from_ports
+
+
+def _of_ipv6(from_ports: list[Instruction]) -> Iterator[Instruction]:
+    """Of a jumbogram, which has an extension first, the ports are not looked at."""
+    yield (_LOAD_BYTE, 0, 0, 6)
+    yield (_IF_EQUAL, 0, 1, _HOP_BY_HOP)
+    yield _PASS
+    yield (_IF_EQUAL, 1, 0, _TCP)
+    yield (_JUMP, 0, 0, len(from_ports) + 1)
+    yield (_SET_X, 0, 0, 40)
+    yield from from_ports
+
+
+def _from_ports(ports: list[int]) -> Iterator[Instruction]:
+    if len(ports) > MOST_PORTS:
+        yield _PASS
+        return
+    yield (_LOAD_HALF_AT_X, 0, 0, 0)
+    for port in ports:
+        yield (_IF_EQUAL, 0, 1, port)
+        yield _PASS

@@ -1,0 +1,187 @@
+"""Captures of real connections on loopback."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import numpy as np
+import pytest
+from capturing import captures
+
+from llm_locust.client.packets.capture import Capture, Tracked
+from llm_locust.client.packets.ring import CaptureError, PacketRing
+
+pytestmark = [captures, pytest.mark.usefixtures("kernel_stamping")]
+
+LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+
+
+@pytest.fixture
+def capture() -> Iterator[Capture]:
+    with closing(Capture(512)) as made:
+        yield made
+
+
+class Line:
+    """A connection on loopback whose receiving side a capture follows."""
+
+    def __init__(self, capture: Capture, family: socket.AddressFamily = socket.AF_INET) -> None:
+        host = LOOPBACK[family]
+        with closing(socket.socket(family)) as listener:
+            listener.bind((host, 0))
+            listener.listen()
+            port = listener.getsockname()[1]
+            capture.watch(host, port)
+            self.receiver = socket.socket(family)
+            self.receiver.connect((host, port))
+            self.tracked: Tracked = capture.track(self.receiver, host, port)
+            self.sender, _ = listener.accept()
+        self.sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.receiver.settimeout(120)
+
+    def read(self, size: int) -> list[tuple[int, int]] | None:
+        """Read exactly so much, and cut it as one read."""
+        left = size
+        while left:
+            left -= len(self.receiver.recv(left))
+        return self.tracked.pieces(size)
+
+    def close(self) -> None:
+        self.sender.close()
+        self.receiver.close()
+        self.tracked.close()
+
+
+@pytest.mark.parametrize("family", LOOPBACK)
+def test_each_packet_of_one_late_read_has_its_own_time(
+    capture: Capture, family: socket.AddressFamily
+) -> None:
+    with closing(Line(capture, family)) as line:
+        before, after = [], []
+        for n in range(20):
+            before.append(time.time_ns())
+            line.sender.sendall(b"x" * (n + 1))
+            after.append(time.time_ns())
+            time.sleep(0.002)
+        pieces = line.read(210)
+        assert pieces is not None
+        ends, stamps = map(np.array, zip(*pieces, strict=True))
+        assert ends.tolist() == np.cumsum(np.arange(1, 21)).tolist()
+        assert (before <= stamps).all()
+        # On loopback a packet is received while it is sent, unless the receiving side is busy.
+        assert np.median(stamps - np.array(after)) < 1e6
+    assert (capture.packets, capture.dropped, capture.unseen_reads) == (20, 0, 0)
+
+
+def test_a_packet_is_captured_once_though_loopback_has_it_going_out_and_coming_in(capture: Capture) -> None:
+    with closing(Line(capture)) as line:
+        line.sender.sendall(b"x" * 10)
+        line.read(10)
+    assert capture.packets == 1
+
+
+def test_connections_one_after_another_and_beside_each_other_are_kept_apart(capture: Capture) -> None:
+    with ExitStack() as stack:
+        lines = [stack.enter_context(closing(Line(capture))) for _ in range(10)]
+        for turn in range(3):
+            for n, line in enumerate(lines):
+                line.sender.sendall(b"x" * (n + turn + 1))
+            for n, line in enumerate(lines):
+                assert [end for end, _ in line.read(n + turn + 1) or []] == [n + turn + 1]
+    assert not capture._streams
+
+
+def test_packets_longer_than_what_is_captured_of_them(capture: Capture) -> None:
+    size = 3_000_000
+    with closing(Line(capture)) as line:
+        line.sender.setblocking(False)
+        sent = line.sender.send(b"x" * size)
+        pieces = line.read(sent)
+        assert pieces is not None
+        assert pieces[-1][0] == sent
+
+
+def test_a_ring_that_was_full_says_so_and_the_reads_without_packets_keep_their_stamps(
+    capture: Capture,
+) -> None:
+    with closing(Line(capture)) as line:
+        for _ in range(2000):
+            line.sender.send(b"x")
+            assert line.receiver.recv(1) == b"x"
+        assert line.tracked.pieces(2000) is None
+        assert capture.dropped >= 2000 - 512
+        assert capture.unseen_reads == 1
+        line.sender.send(b"yy")
+        assert [end for end, _ in line.read(2) or []] == [2]  # and the stream goes on
+
+
+def test_a_ring_is_read_beyond_its_end(capture: Capture) -> None:
+    with closing(Line(capture)) as line:
+        for _ in range(1300):
+            line.sender.send(b"x")
+            assert len(line.read(1) or []) == 1
+    assert (capture.packets, capture.dropped) == (1300, 0)
+
+
+def test_many_packets_in_one_look(capture: Capture) -> None:
+    with closing(Line(capture)) as line:
+        for _ in range(400):
+            line.sender.send(b"x")
+            time.sleep(0)
+            assert line.receiver.recv(1) == b"x"
+        pieces = line.tracked.pieces(400)
+        assert pieces is not None
+        assert [end for end, _ in pieces] == list(range(1, 401))
+        stamps = [at for _, at in pieces]
+        assert stamps == sorted(stamps)
+
+
+def test_a_connection_that_is_not_followed_from_its_beginning_is_not_stamped(capture: Capture) -> None:
+    with closing(Line(capture)) as line:
+        host, port = line.receiver.getpeername()
+        capture.drain()
+        line.tracked.close()
+        line.tracked = capture.track(line.receiver, host, port)
+        line.sender.send(b"abc")
+        assert line.read(3) is None
+    assert capture.unseen_reads == 1
+
+
+def test_a_closed_capture_stamps_nothing_and_gives_its_memory_back(capture: Capture) -> None:
+    with closing(Line(capture)) as line:
+        capture.close()
+        capture.close()
+        line.sender.send(b"abc")
+        assert line.read(3) is None
+    assert capture.dropped == 0
+
+
+def test_two_captures_of_one_process_each_have_all(capture: Capture) -> None:
+    with closing(Capture(512)) as other, closing(Line(capture)) as line, closing(Line(other)) as second:
+        for one in (line, second):
+            one.sender.send(b"abc")
+            assert [end for end, _ in one.read(3) or []] == [3]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(1, "Operation not permitted"), "not permitted; give .* CAP_NET_RAW"),
+        (OSError(97, "Address family not supported"), r"no packet socket \(Address family not supported\)"),
+    ],
+)
+def test_where_packets_cannot_be_captured_the_error_says_why(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("llm_locust.client.packets.ring._socket.socket", refuse)
+    with pytest.raises(CaptureError, match=said):
+        PacketRing()
+
+
+def test_a_ring_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(CaptureError, match="no ring of 17 packets"):
+        PacketRing(17)

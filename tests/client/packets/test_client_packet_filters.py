@@ -1,0 +1,103 @@
+"""The filter of a capture: interpreted instruction by instruction, on packets from everywhere."""
+
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packet_bytes import Packet
+
+from llm_locust.client.packets.filters import MOST_ADDRESSES, MOST_PORTS, Instruction, passes_from
+
+MOST_INSTRUCTIONS = 4096  # BPF_MAXINSNS
+
+
+def accepts(program: list[Instruction], packet: bytes) -> bool:
+    """Run classic BPF as its manual defines it: a load beyond the packet ends it, and nothing passes."""
+    accumulator = index = at = 0
+    while True:
+        code, if_true, if_false, value = program[at]
+        at += 1
+        match code:
+            case 0x30 | 0x28 | 0x20 | 0x48:
+                size = {0x30: 1, 0x28: 2, 0x20: 4, 0x48: 2}[code]
+                begin = value + (index if code == 0x48 else 0)
+                if begin + size > len(packet):
+                    return False
+                accumulator = int.from_bytes(packet[begin : begin + size])
+            case 0xB1:
+                if value >= len(packet):
+                    return False
+                index = 4 * (packet[value] & 15)
+            case 0x01:
+                index = value
+            case 0x54:
+                accumulator &= value
+            case 0x15:
+                assert 0 <= if_true < 256
+                assert 0 <= if_false < 256
+                at += if_true if accumulator == value else if_false
+            case 0x05:
+                at += value
+            case 0x06:
+                return value > 0
+            case _:
+                raise AssertionError(f"unknown instruction {code:#x}")
+
+
+def source(host: str, port: int) -> tuple[bytes, int]:
+    return ip_address(host).packed, port
+
+
+IPV4 = ("10.0.0.1", "10.0.0.2", "10.0.1.2", "192.168.0.1")
+IPV6 = ("2001:db8::1", "2001:db8::2", "2001:db8:1::1", "fe80::1")
+PORTS = (80, 443, 8000, 65535)
+hosts = st.sampled_from(IPV4 + IPV6)
+sources = st.sets(st.tuples(hosts, st.sampled_from(PORTS)), max_size=6)
+
+
+@given(sources, hosts, st.sampled_from(PORTS), st.integers(0, 10), st.sampled_from([6, 17]))
+def test_what_the_targets_send_passes_and_nothing_from_elsewhere(
+    targets: set[tuple[str, int]], host: str, port: int, ip_options: int, protocol: int
+) -> None:
+    here = "::1" if ":" in host else "10.9.9.9"
+    packet = Packet(
+        peer=host, here=here, peer_port=port, ip_options=ip_options, protocol=protocol, here_port=80
+    ).data
+    passed = accepts(passes_from({source(*target) for target in targets}), packet)
+    if protocol == 6 and (host, port) in targets:
+        assert passed
+    elif protocol != 6 or host not in {h for h, _ in targets} or port not in {p for _, p in targets}:
+        assert not passed
+
+
+def test_nothing_passes_before_the_first_target() -> None:
+    assert not accepts(passes_from(set()), Packet().data)
+
+
+@given(sources, st.binary(max_size=80))
+def test_any_bytes_end_it(targets: set[tuple[str, int]], packet: bytes) -> None:
+    assert accepts(passes_from({source(*target) for target in targets}), packet) in (True, False)
+
+
+def test_a_jumbogram_of_a_target_passes() -> None:
+    packet = Packet(peer=IPV6[0], here="::1", hop_by_hop=True, long=True).data
+    assert accepts(passes_from({source(IPV6[0], 1)}), packet)
+    assert not accepts(passes_from({source(IPV6[1], 1)}), packet)
+
+
+@pytest.mark.parametrize("many", [MOST_ADDRESSES, MOST_ADDRESSES + 1, 5000])
+def test_many_targets_fit_and_pass(many: int) -> None:
+    ipv4 = [str(ip_address("10.1.0.0") + n) for n in range(many)]
+    ipv6 = [str(ip_address("2001:db8::") + n) for n in range(many)]
+    program = passes_from({source(host, 8000) for host in ipv4 + ipv6})
+    assert len(program) <= MOST_INSTRUCTIONS
+    for host, here in ((ipv4[-1], "10.0.0.1"), (ipv6[-1], "::1")):
+        assert accepts(program, Packet(peer=host, here=here, peer_port=8000).data)
+        assert not accepts(program, Packet(peer=host, here=here, peer_port=8001).data)
+
+
+def test_many_ports_fit_and_pass() -> None:
+    program = passes_from({source("10.0.0.1", port) for port in range(1, MOST_PORTS + 2)})
+    assert len(program) <= MOST_INSTRUCTIONS
+    assert accepts(program, Packet(peer="10.0.0.1", peer_port=7).data)

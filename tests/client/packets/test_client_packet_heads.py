@@ -1,0 +1,176 @@
+"""Captured heads: what they say of a packet, and that bytes of any kind do no harm."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packet_bytes import FIN_ACK, HERE_PORT, HOST, PEER, PEER_PORT, SYN_ACK, Packet, slot
+
+from llm_locust.client.packets.heads import (
+    FRAME_BYTES,
+    Head,
+    connection_key,
+    heads_of,
+    parse,
+    parse_one,
+)
+
+#: Returns the head of a frame, None if it is left out.
+ParseFrame = Callable[[bytes], Any]
+
+KEY = connection_key((HOST, HERE_PORT), (PEER, PEER_PORT))
+FEW, MANY = 1, 60  # frames that are parsed one by one, and as columns
+
+
+def frames(*slots: bytes) -> np.ndarray:
+    return np.frombuffer(b"".join(slots), np.uint8).reshape(-1, FRAME_BYTES)
+
+
+def by_columns(*slots: bytes) -> list[Head]:
+    heads = parse(frames(*slots))
+    columns = heads.seq.tolist(), heads.size.tolist(), heads.syn.tolist(), heads.at_ns.tolist()
+    return list(zip(heads.keys, *columns, strict=True))
+
+
+@pytest.fixture(params=["one by one", "columns"])
+def head(request: pytest.FixtureRequest) -> ParseFrame:
+    """The head of a frame as each of the two parsers has it; None if it is left out."""
+
+    def found(frame: bytes) -> Head | None:
+        if request.param == "columns":
+            return next(iter(by_columns(frame)), None)
+        return parse_one(frame)
+
+    return found
+
+
+def test_a_packet_has_its_connection_its_bytes_and_its_time(head: ParseFrame) -> None:
+    packet = Packet(seq=4_000_000_000, size=321)
+    assert head(slot(packet.data, 17_000_000_123)) == (KEY, 4_000_000_000, 321, False, 17_000_000_123)
+
+
+@pytest.mark.parametrize("ip_options", [0, 1, 10])
+@pytest.mark.parametrize("tcp_options", [0, 3, 10])
+def test_options_are_no_payload(head: ParseFrame, ip_options: int, tcp_options: int) -> None:
+    packet = Packet(size=7, ip_options=ip_options, tcp_options=tcp_options)
+    assert head(slot(packet.data))[2] == 7
+
+
+def test_ipv6_with_and_without_an_extension(head: ParseFrame) -> None:
+    here, peer = "2001:db8::1", "2001:db8::2"
+    key = connection_key((here, HERE_PORT), (peer, PEER_PORT))
+    for hop_by_hop in (False, True):
+        packet = Packet(here=here, peer=peer, size=55, hop_by_hop=hop_by_hop)
+        assert head(slot(packet.data))[:3] == (key, 1000, 55)
+
+
+@pytest.mark.parametrize("size", [9000, 60_000])
+def test_a_packet_longer_than_what_was_captured_has_all_its_bytes(head: ParseFrame, size: int) -> None:
+    assert head(slot(Packet(size=size).data))[2] == size
+
+
+@pytest.mark.parametrize(("here", "peer"), [(HOST, PEER), ("2001:db8::1", "2001:db8::2")])
+def test_a_packet_longer_than_its_head_can_say_has_the_length_of_the_kernel(
+    head: ParseFrame, here: str, peer: str
+) -> None:
+    packet = Packet(size=200_000, long=True, here=here, peer=peer, hop_by_hop=":" in here)
+    assert head(slot(packet.data))[2] == 200_000
+
+
+def test_padding_of_the_link_is_no_payload(head: ParseFrame) -> None:
+    assert head(slot(Packet(size=2, padding=30).data))[2] == 2
+
+
+def test_a_syn_is_kept_and_an_acknowledgement_or_an_end_without_bytes_is_not(head: ParseFrame) -> None:
+    assert head(slot(Packet(size=0, flags=SYN_ACK).data))[1:4] == (1000, 0, True)
+    assert head(slot(Packet(size=0).data)) is None
+    assert head(slot(Packet(size=0, flags=FIN_ACK).data)) is None
+    assert head(slot(Packet(size=3, flags=FIN_ACK).data))[2] == 3
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        Packet(protocol=17),
+        Packet(fragment=0x2000),
+        Packet(fragment=10),
+        Packet(here="::1", peer="::2", protocol=17),
+    ],
+)
+def test_other_protocols_and_fragments_are_left_out(head: ParseFrame, packet: Packet) -> None:
+    assert head(slot(packet.data)) is None
+
+
+def test_what_this_machine_sends_is_left_out(head: ParseFrame) -> None:
+    assert head(slot(Packet().data, packet_type=4)) is None
+
+
+def test_a_head_elsewhere_in_the_slot_is_left_out(head: ParseFrame) -> None:
+    assert head(slot(Packet().data, network=96)) is None
+
+
+@given(st.integers(0, 39))
+def test_a_head_that_was_cut_is_left_out(size: int) -> None:
+    cut = slot(Packet(tcp_options=0).data[:size])
+    assert by_columns(cut) == []
+    assert parse_one(cut) is None
+
+
+def test_a_length_beyond_the_packet_is_not_believed(head: ParseFrame) -> None:
+    data = Packet(size=100).data
+    assert head(slot(data[:-50])) is None
+
+
+random_frames = st.lists(st.binary(min_size=FRAME_BYTES, max_size=FRAME_BYTES), max_size=8)
+
+packets = st.builds(
+    Packet,
+    seq=st.integers(0, 2**32 - 1),
+    size=st.integers(0, 3000),
+    flags=st.integers(0, 255),
+    ip_options=st.integers(0, 10),
+    tcp_options=st.integers(0, 10),
+    hop_by_hop=st.booleans(),
+    long=st.booleans(),
+    padding=st.integers(0, 40),
+    fragment=st.sampled_from([0, 0, 0, 0x4000, 0x2000]),
+) | st.builds(
+    Packet,
+    here=st.just("fe80::1"),
+    peer=st.ip_addresses(v=6).map(str),
+    size=st.integers(0, 3000),
+    hop_by_hop=st.booleans(),
+    long=st.booleans(),
+)
+
+
+@st.composite
+def damaged_frames(draw: st.DrawFn) -> bytes:
+    """A frame of a packet, with some bytes of it replaced."""
+    frame = bytearray(slot(draw(packets).data))
+    for _ in range(draw(st.integers(0, 4))):
+        frame[draw(st.integers(0, FRAME_BYTES - 1))] = draw(st.integers(0, 255))
+    return bytes(frame)
+
+
+@given(random_frames | st.lists(damaged_frames(), max_size=8))
+def test_any_bytes_are_parsed_alike_by_both_and_within_bounds(slots: list[bytes]) -> None:
+    one_by_one = [found for found in map(parse_one, slots) if found is not None]
+    assert one_by_one == (by_columns(*slots) if slots else [])
+    for key, seq, size, syn, at_ns in one_by_one:
+        assert len(key) == 36
+        assert 0 <= seq < 2**32
+        assert 0 <= size < 2**32
+        assert size or syn
+        assert 0 <= at_ns < 2**63
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+def test_heads_keep_the_order_of_capture(count: int) -> None:
+    slots = [slot(Packet(seq=n).data, 10**9 + n) for n in range(count)]
+    assert [(seq, at) for _, seq, _, _, at in heads_of(frames(*slots))] == [
+        (n, 10**9 + n) for n in range(count)
+    ]
