@@ -150,7 +150,8 @@ class StageFacts:
     ``begun_ns``; ``measured_ns`` is the end of ramp and warm-up, ``ended_ns`` the end of the load,
     ``drained_ns`` the time by which every worker had confirmed that no request of the stage was in flight or
     waiting. ``unsent`` requests were due and not started, ``cut`` ones were in flight when the drain ended.
-    ``fault`` says why what was measured is not a result; empty if nothing went wrong.
+    ``fault`` says why what was measured is not a result; empty if nothing went wrong. ``is_early``: the
+    figure of ``--until`` ended it, before its time.
     """
 
     number: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -164,6 +165,7 @@ class StageFacts:
     unsent: Count = 0
     cut: Count = 0
     fault: str = ""
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

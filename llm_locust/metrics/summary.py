@@ -49,6 +49,7 @@ from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stages.figures import stages
+from llm_locust.metrics.stages.repeats import repeats
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
 from llm_locust.metrics.window import Population, run_window
@@ -171,12 +172,12 @@ def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Q
 
 
 def _stages(requests: Requests, manifest: Manifest, question: Question, rows: int | None) -> dict[str, Any]:
-    """``stages`` of a run that has some; nothing of a selection, for which ``rows`` is None."""
+    """``stages`` of a run that has some, and their ``repeats``; nothing of a selection: ``rows`` is None."""
     if rows is None or not manifest.stages:
         return {}
     found: dict[str, Any] = {"stages": stages(requests, manifest, question, rows)}
-    searched = search(requests, manifest, question)
-    return found if searched is None else found | {"search": searched}
+    asked_for = {"repeats": repeats(found["stages"]), "search": search(requests, manifest, question)}
+    return found | {key: value for key, value in asked_for.items() if value}
 
 
 def _roofline(requests: Requests, m: Measured, roof: Roof | None, selection: bool) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The ``stages`` of a summary: the figures of each stage, as a run of its own would have them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from llm_locust.metrics.sections.completeness import requests_lost, requests_uns
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.select.selection import Selected
+from llm_locust.metrics.stages.until import is_enough, look_at, parse_until
 from llm_locust.metrics.stages.verdict import NOT_MEASURED, StageVerdict, stage_verdict
 from llm_locust.metrics.window import Window, stage_window
 
@@ -59,7 +61,7 @@ def _stage(
         "figures": None,
     }
     if window is None:
-        return found | _told(StageVerdict(reasons=(stage.fault or NOT_MEASURED,)))
+        return found | {"until": None} | _told(StageVerdict(reasons=(stage.fault or NOT_MEASURED,)))
     theirs = touching(requests, window)
     m = measure(theirs, manifest, replace(question, window=window, where=None))
     found["offered"] = _offered(stage, m, theirs, manifest)
@@ -70,7 +72,37 @@ def _stage(
         "seconds": window.seconds,
     }
     found["figures"] = part_of_all(m, question.places, missing)
-    return found | _told(stage_verdict(m, manifest, stage))
+    verdict = stage_verdict(m, manifest, stage)
+    until = _until(m, manifest, stage)
+    if until is not None:
+        verdict = replace(verdict, notes=(*verdict.notes, _ended(until, window.seconds)))
+    return found | {"until": until} | _told(verdict)
+
+
+def _until(m: Measured, manifest: Manifest, stage: StageFacts) -> dict[str, Any] | None:
+    """The figure of ``--until`` in the whole stage; None without that option."""
+    try:
+        until = parse_until(str(manifest.options["until"]))
+    except (KeyError, ValueError):  # another version's manifest may have what this one does not know
+        return None
+    look = look_at(m, until)
+    return {
+        "figure": until.text,
+        "value_ms": None if look.value_s is None else look.value_s * 1e3,
+        "interval_ms": None if look.ends_s is None else [end * 1e3 for end in look.ends_s],
+        "half": look.half,
+        "is_early": stage.is_early,
+        "is_reached": is_enough(look, until),
+    }
+
+
+def _ended(until: Mapping[str, Any], seconds: float) -> str:
+    """What ended the stage, as a note."""
+    figure, _, asked = until["figure"].partition("±")
+    when = f"ended early, after {seconds:.3g} s" if until["is_early"] else f"lasted its {seconds:.3g} s"
+    if until["half"] is None:
+        return f"{when}: its requests do not give {figure} an interval; ±{asked} was asked for"
+    return f"{when}: {figure} is known to ±{until['half']:.1%}, ±{asked} was asked for"
 
 
 def _told(verdict: StageVerdict) -> dict[str, Any]:

@@ -190,8 +190,9 @@ def told(
     quantile: Callable[[float], float],
     mean: float,
     std: float,
+    confidence: float = CONFIDENCE,
 ) -> tuple[dict[str, Ends | None], dict[str, float | None]]:
-    """The 95 % intervals of the mean and of each percentile, and the effective sample size of each.
+    """The intervals of the mean and of each percentile, and the effective sample size of each.
 
     Args:
         course: None where there is none, or no sample.
@@ -208,14 +209,14 @@ def told(
     if of_mean is not None:
         n_effective["mean"] = rounded(of_mean.n_eff)
         if is_told(of_mean, FEWEST_OF_MEAN):
-            ends["mean"] = mean_ends(mean, of_mean, CONFIDENCE)
+            ends["mean"] = mean_ends(mean, of_mean, confidence)
     of = dict(zip(places, of_places, strict=True))
     can_tell = _can_tell(places, of)
     for key, worth in of.items():
         if worth is not None:
             n_effective[key] = rounded(worth.n_eff)
         if worth is not None and key in can_tell:
-            low, high = percentile_shares(places[key], worth, CONFIDENCE)
+            low, high = percentile_shares(places[key], worth, confidence)
             ends[key] = quantile(100 * low), quantile(100 * high)
     return ends, n_effective
 

@@ -2,11 +2,13 @@
 
 from typing import Annotated, Literal
 
-from llm_locust.metrics.summary_types.base import LatencyTable, SummaryPart, key
+from llm_locust.metrics.summary_types.base import Interval, LatencyTable, SummaryPart, key
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, Throughput
 
 _STAGE = "the stage"
 _MEASURED = "the stage's measured part"
+_LOAD = "the load"
+_REPEATS = "the load's stages that are results"
 
 
 class StageWindow(SummaryPart, frozen=True):
@@ -26,6 +28,24 @@ class StageFigures(SummaryPart, frozen=True):
     latency_ms_adjusted: dict[str, LatencyTable]
     throughput: Throughput
     goodput: Goodput
+
+
+class StageUntil(SummaryPart, frozen=True):
+    """The figure whose interval ends a stage."""
+
+    figure: Annotated[str, key("the figure and its precision, as `p99_ttft±5%`", _MEASURED)]
+    value_ms: Annotated[float | None, key("the figure, ms; null without an ok request", _MEASURED)]
+    interval_ms: Annotated[
+        Interval,
+        key(
+            "its interval by all requests of the stage, at the confidence of one look: the stage's looks "
+            "together hold the truth with 95 %; null where the data cannot tell",
+            _MEASURED,
+        ),
+    ]
+    half: Annotated[float | None, key("half of that interval, as a share of the figure", _MEASURED)]
+    is_early: Annotated[bool, key("whether it ended the stage before its time", _STAGE)]
+    is_reached: Annotated[bool, key("whether `half` is within the precision", _MEASURED)]
 
 
 class Stage(SummaryPart, frozen=True):
@@ -65,11 +85,43 @@ class Stage(SummaryPart, frozen=True):
     ]
     reasons: Annotated[list[str], key("why its figures are not a result; empty where they are", _STAGE)]
     notes: Annotated[list[str], key("what else should be known of its figures", _STAGE)]
+    until: Annotated[
+        StageUntil | None, key("what ends it, with `--until`; null without, and where nothing was measured")
+    ]
     figures: Annotated[
         StageFigures | None,
         key(
             "`requests`, `latency_ms`, `latency_ms_adjusted`, `throughput` and `goodput` as in the summary; "
             "null without a measured part",
             _MEASURED,
+        ),
+    ]
+
+
+class OverRepeats(SummaryPart, frozen=True):
+    """A figure over the repeats of a load."""
+
+    n: Annotated[int, key("repeats in which it is defined", _REPEATS)]
+    mean: Annotated[float | None, key("mean of the repeats' figures", _REPEATS)]
+    min: Annotated[float | None, key("the least", _REPEATS)]
+    max: Annotated[float | None, key("the largest", _REPEATS)]
+    ci95: Annotated[
+        Interval, key("95 % interval of the mean, mean ± t s / √n; null for fewer than 2", _REPEATS)
+    ]
+
+
+class Repeats(SummaryPart, frozen=True):
+    """One load that was measured more than once."""
+
+    kind: Annotated[Literal["users", "rate"], key("unit of the load, as of a stage", _LOAD)]
+    asked: Annotated[float, key("the load that was asked for, in that unit", _LOAD)]
+    stages: Annotated[list[int], key("numbers of its stages", _LOAD)]
+    results: Annotated[int, key("how many of them are a result; the others are left out", _LOAD)]
+    figures: Annotated[
+        dict[str, OverRepeats],
+        key(
+            "p50 and p99 of latencies (`ttft_p50_ms`), `requests_per_s`, `output_tokens_per_s`, `error_rate` "
+            "and `goodput`",
+            _REPEATS,
         ),
     ]

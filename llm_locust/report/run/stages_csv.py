@@ -39,6 +39,7 @@ def _row(stage: Stage) -> dict[str, Any]:
         "saturated": stage.saturated,
         "client": stage.client,
         "reasons": "; ".join(stage.reasons),
+        "ended_early": None if stage.until is None else stage.until.is_early,
         "start_s": None if window is None else window.start_s,
         "seconds": None if window is None else window.seconds,
     }

@@ -63,14 +63,22 @@ class Swarm(Protocol):
         """Keep what is known of the stages in the run directory."""
         ...
 
+    def is_enough(self, stages: list[StageFacts]) -> bool:
+        """Whether the last of the stages, which goes on, has been measured for long enough."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """Lengths of a stage's parts. The drain's is its longest."""
+    """Lengths of a stage's parts. The drain's is its longest, and the measured part's if it can end early.
+
+    ``looks`` are shares of the measured part at which it may end.
+    """
 
     warmup_s: float
     measured_s: float
     drain_s: float
+    looks: tuple[float, ...] = ()
 
 
 class SweepDriver:
@@ -127,15 +135,26 @@ class SweepDriver:
             stage = replace(stage, measured_ns=swarm.now_ns() + _ns(self._times.warmup_s))
             self._step(self._message(stage, "load"), workers, 0.0)
         self._note(stage)
-        assert stage.measured_ns is not None
-        self._wait_to(stage.measured_ns + _ns(self._times.measured_s - NOTICE_S))
-        self._end(stage, workers)
+        self._end(*self._measure(stage), workers)
 
-    def _end(self, stage: StageFacts, workers: frozenset[str]) -> None:
-        """End the stage's load, wait for the drain, and note what came of it."""
+    def _measure(self, stage: StageFacts) -> tuple[StageFacts, int]:
+        """Wait until the load is about to end; return when it is to end."""
         swarm, times = self._swarm, self._times
         assert stage.measured_ns is not None
-        planned_ns = stage.measured_ns + _ns(times.measured_s)
+        for share in times.looks:
+            self._wait_to(stage.measured_ns + _ns(share * times.measured_s))
+            if swarm.is_over():
+                break
+            if swarm.is_enough([*self.stages[:-1], replace(stage, ended_ns=swarm.now_ns())]):
+                early_ns = swarm.now_ns() + _ns(NOTICE_S)
+                if early_ns < stage.measured_ns + _ns(times.measured_s):
+                    return replace(stage, is_early=True), early_ns
+        self._wait_to(stage.measured_ns + _ns(times.measured_s - NOTICE_S))
+        return stage, stage.measured_ns + _ns(times.measured_s)
+
+    def _end(self, stage: StageFacts, planned_ns: int, workers: frozenset[str]) -> None:
+        """End the stage's load, wait for the drain, and note what came of it."""
+        swarm, times = self._swarm, self._times
         if swarm.is_over():
             short = swarm.now_ns() < planned_ns
             fault = "the run ended before this stage did" if short else ""

@@ -33,14 +33,21 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListedLoads:
-    """The loads of ``--sweep``, one after the other."""
+    """The loads of ``--sweep``, one after the other, and all of them again for each repeat.
+
+    Repeats are not measured in a row: what changes during the run then differs between repeats of one load,
+    and is in their interval, instead of between loads.
+    """
 
     sweep: Sweep
+    repeats: int = 1
 
     @property
     def most(self) -> int:
-        return len(self.sweep.values)
+        return len(self.sweep.values) * self.repeats
 
     def next(self, done: Sequence[StageFacts]) -> Load | None:
-        values = self.sweep.values
-        return Load(self.sweep.kind, values[len(done)]) if len(done) < len(values) else None
+        if len(done) >= self.most:
+            return None
+        repeat, place = divmod(len(done), len(self.sweep.values))
+        return Load(self.sweep.kind, self.sweep.values[place], repeat)

@@ -1,0 +1,81 @@
+"""Figures of a load over its repeats: what intervals within one stage cannot show.
+
+Between two stages of one load lies all that changes with time: caches, other tenants, temperatures. The
+interval of a mean over n repeats is x̄ ± t s / √n, with Student's t of n − 1 degrees of freedom.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llm_locust.metrics.catalogue import shown_in
+from llm_locust.metrics.latency_metric import View
+from llm_locust.metrics.stats.intervals import CONFIDENCE, rounded
+from llm_locust.metrics.stats.trend import student_t
+
+PLACES = ("p50", "p99")
+
+#: Figure over repeats -> section and key of a stage's figures.
+_RATES = {
+    "requests_per_s": ("throughput", "requests_per_s"),
+    "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
+    "error_rate": ("requests", "error_rate"),
+    "goodput": ("goodput", "ratio"),
+}
+
+
+def repeats(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each load that was measured more than once, in the order of first appearance.
+
+    Stages that are not a result are counted and left out.
+    """
+    loads: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for stage in stages:
+        loads.setdefault((stage["kind"], stage["asked"]), []).append(stage)
+    return [_of_load(kind, asked, theirs) for (kind, asked), theirs in loads.items() if len(theirs) > 1]
+
+
+def _of_load(kind: str, asked: float, stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    results = [stage["figures"] for stage in stages if stage["is_result"] and stage["figures"]]
+    return {
+        "kind": kind,
+        "asked": asked,
+        "stages": [stage["number"] for stage in stages],
+        "results": len(results),
+        "figures": {name: _over(values) for name, values in _values(results).items()},
+    }
+
+
+def _values(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+    """Every figure of each stage."""
+    found: dict[str, list[float | None]] = {
+        f"{metric.key}_{place}_ms": [figures["latency_ms"][metric.key][place] for figures in results]
+        for metric in shown_in(View.GROUPS)
+        for place in PLACES
+    }
+    return found | {
+        name: [figures[section][key] for figures in results] for name, (section, key) in _RATES.items()
+    }
+
+
+def _over(values: Sequence[float | None]) -> dict[str, Any]:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    n = len(known)
+    if not n:
+        return {"n": 0, "mean": None, "min": None, "max": None, "ci95": None}
+    mean = math.fsum(known) / n
+    found: dict[str, Any] = {"n": n, "mean": mean, "min": min(known), "max": max(known), "ci95": None}
+    if n > 1:
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))
+        reach = _t(n - 1) * deviation / math.sqrt(n)
+        found["ci95"] = [rounded(mean - reach), rounded(mean + reach)]
+    return found
+
+
+def _t(degrees: int) -> float:
+    """The two-sided quantile of Student's t; exact for 1 and 2 degrees of freedom."""
+    if degrees == 1:
+        return math.tan(math.pi * CONFIDENCE / 2)
+    if degrees == 2:
+        return CONFIDENCE * math.sqrt(2 / (1 - CONFIDENCE**2))
+    return student_t(degrees, CONFIDENCE)
