@@ -6,6 +6,7 @@ from llm_locust.core.exit_codes import EXIT_GATE, EXIT_INCOMPLETE, EXIT_INVALID
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.summary_types.completeness import Completeness
 from llm_locust.metrics.summary_types.search import SearchAnswer
+from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary
 
 
@@ -77,9 +78,10 @@ def _no_results(summary: Summary, require_valid: bool) -> str:
     """Why the stages of a sweep are invalid: none is a result, or one is not and that was required.
 
     A load above the capacity is a part of a sweep: that the server was saturated is never invalid by itself.
+    That only the client speaks against a stage is invalid where ``require_valid`` asks for it, as of a run.
     """
     found = summary.stages or []
-    wrong = [stage for stage in found if not stage.is_result]
+    wrong = [stage for stage in found if not (stage.is_result or (_is_clients(stage) and not require_valid))]
     if found and len(wrong) == len(found):
         return f"none of the {len(found)} stages is a result: stage {wrong[0].number}: {wrong[0].reasons[0]}"
     others = [stage for stage in wrong if not (stage.saturated and len(stage.reasons) == 1)]
@@ -87,3 +89,8 @@ def _no_results(summary: Summary, require_valid: bool) -> str:
         first = others[0]
         return f"stage {first.number} is not a result, and --require-valid was given: {first.reasons[0]}"
     return ""
+
+
+def _is_clients(stage: Stage) -> bool:
+    """Whether nothing but the client speaks against it."""
+    return stage.client == "invalid" and len(stage.reasons) == 1

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from llm_locust.core.durations import parse_time
+from llm_locust.core.manifest import MOST_STAGES
+from llm_locust.metrics.stages.until import Until
 from llm_locust.options.option import Option, Values
 from llm_locust.options.stages.rows import STAGES
 from llm_locust.options.stages.search import Search, first_load, search_of
@@ -48,6 +50,8 @@ class LoadSettings:
         sweep: loads that are applied one after the other, each for ``stage_s`` of measured time; of a search
             the first.
         search: what a search looks for; it chooses each further load.
+        until: figure whose interval ends a stage before its time.
+        repeats: how often all loads of a sweep are measured.
     """
 
     arrival: Process | TraceFile | None = None
@@ -62,6 +66,8 @@ class LoadSettings:
     sweep: Sweep | None = None
     search: Search | None = None
     stage_s: float = 60.0
+    until: Until | None = None
+    repeats: int = 1
 
     @property
     def open_loop_option(self) -> str | None:
@@ -221,9 +227,12 @@ def parse_load(
         sweep=given["sweep"] if search is None else first_load(search),
         search=search,
         stage_s=given["stage_time"],
+        until=given["until"],
+        repeats=given["repeat"] or 1,
     )
     _check_trace(load)
     _check_sweep(load)
+    _check_stages(load)
     return load
 
 
@@ -248,6 +257,18 @@ def _check_sweep(load: LoadSettings) -> None:
             raise ValueError(f"{given} is of an open loop, and concurrency a closed one; write max rate")
         if given is not None:
             raise ValueError(f"{given} is of an open loop, and --sweep users is a closed one; use rate=")
+
+
+def _check_stages(load: LoadSettings) -> None:
+    """Refuse what is of stages in a run without them, and more stages than a run may have."""
+    if load.sweep is None and load.until is not None:
+        raise ValueError("--until without --sweep or --find: it ends the measured part of their loads")
+    if load.repeats == 1:
+        return
+    if load.sweep is None or load.search is not None:
+        raise ValueError("--repeat without --sweep: it repeats the loads of a sweep")
+    if (stages := len(load.sweep.values) * load.repeats) > MOST_STAGES:
+        raise ValueError(f"--repeat {load.repeats}: {stages} stages are too many, at most {MOST_STAGES}")
 
 
 def _check_trace(load: LoadSettings) -> None:

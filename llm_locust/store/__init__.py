@@ -7,6 +7,9 @@ from llm_locust.store.files import (
     MANIFEST_FILE as MANIFEST_FILE,
 )
 from llm_locust.store.files import (
+    REPEATS_FILE as REPEATS_FILE,
+)
+from llm_locust.store.files import (
     REPORT_HTML_FILE as REPORT_HTML_FILE,
 )
 from llm_locust.store.files import (

@@ -128,6 +128,10 @@ def summaries() -> tuple[dict[str, Any], ...]:
         summarise(batch(*some), manifest(), Question(percentiles={"p99_95": 99.95})),
         summarise(batch(), manifest(task_exceptions=[TaskException(error="KeyError: 1", count=2)])),
         summarise(batch(*some), manifest(options={"find": FIND}, stages=[stage(0, 1.0, 9.0)])),
+        summarise(
+            batch(*some),
+            manifest(options={"until": "p50_ttft±5%"}, stages=[stage(0, 1.0, 4.0), stage(1, 5.0, 9.0)]),
+        ),
     )
     return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)
 

@@ -25,6 +25,8 @@ TEXTS = {
     "body": ('{"temperature": 0}', "[1]"),
     "sweep": ("users=1,2", "users=0"),
     "stage_time": ("30s", "0s"),
+    "until": ("p99_ttft±5%", "p99_ttft<5%"),
+    "repeat": ("3", "0"),
     "find": ("max rate under goodput>=95%", "max rate under p99_ttft<0ms"),
     "first_load": ("2.5", "0"),
     "precision": ("10%", "5"),

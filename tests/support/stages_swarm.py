@@ -25,6 +25,9 @@ class FakeSwarm:
     asked: int = 1
     sent: list[tuple[float, str, str, StageMessage]] = field(default_factory=list)
     set_at: list[tuple[float, int]] = field(default_factory=list)
+    enough: Callable[[list[StageFacts]], bool] = lambda _: False
+    looks_s: float = 0.5
+    looked_at: list[tuple[int, float]] = field(default_factory=list)
     kept: list[StageFacts] = field(default_factory=list)
     coming: list[tuple[float, str, StagedMessage]] = field(default_factory=list)
     confirm: Callable[[str, StagedMessage], None] = lambda *_: None
@@ -76,6 +79,11 @@ class FakeSwarm:
                 unsent=2,
             )
             self.coming.append((self.now_s + takes_s, worker, staged))
+
+    def is_enough(self, stages: list[StageFacts], within_s: float) -> bool:
+        self.looked_at.append((stages[-1].number, self.now_s))
+        self.now_s += min(self.looks_s, within_s)
+        return self.enough(stages)
 
     def keep(self, stages: list[StageFacts]) -> None:
         self.kept = list(stages)

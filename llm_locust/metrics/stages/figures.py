@@ -87,7 +87,7 @@ def _until(m: Measured, manifest: Manifest, stage: StageFacts) -> dict[str, Any]
         return None
     look = look_at(m, until)
     return {
-        "figure": until.text,
+        "asked": until.text,
         "value_ms": None if look.value_s is None else look.value_s * 1e3,
         "interval_ms": None if look.ends_s is None else [end * 1e3 for end in look.ends_s],
         "half": look.half,
@@ -98,7 +98,7 @@ def _until(m: Measured, manifest: Manifest, stage: StageFacts) -> dict[str, Any]
 
 def _ended(until: Mapping[str, Any], seconds: float) -> str:
     """What ended the stage, as a note."""
-    figure, _, asked = until["figure"].partition("±")
+    figure, _, asked = until["asked"].partition("±")
     when = f"ended early, after {seconds:.3g} s" if until["is_early"] else f"lasted its {seconds:.3g} s"
     if until["half"] is None:
         return f"{when}: its requests do not give {figure} an interval; ±{asked} was asked for"

@@ -33,7 +33,7 @@ class StageFigures(SummaryPart, frozen=True):
 class StageUntil(SummaryPart, frozen=True):
     """The figure whose interval ends a stage."""
 
-    figure: Annotated[str, key("the figure and its precision, as `p99_ttft±5%`", _MEASURED)]
+    asked: Annotated[str, key("the figure and its precision, as `p99_ttft±5%`", _MEASURED)]
     value_ms: Annotated[float | None, key("the figure, ms; null without an ok request", _MEASURED)]
     interval_ms: Annotated[
         Interval,

@@ -6,6 +6,7 @@ from llm_locust.core.durations import parse_time
 from llm_locust.core.manifest import MOST_STAGES
 from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.metrics.curves.searched import parse_first_load, parse_share
+from llm_locust.metrics.stages.until import parse_until
 from llm_locust.options.option import Option
 from llm_locust.options.types import parse_count
 from llm_locust.scenario import forms
@@ -44,6 +45,22 @@ STAGES = (
         parse_stage_time,
         "TIME",
         default="60s",
+        ui=True,
+    ),
+    Option(
+        "--until",
+        "end the measured part of a load as soon as the 95 % interval of a figure is narrow enough, at the "
+        'latest after --stage-time: "p99_ttft±5%", also +-5%; looked at after each quarter of the time',
+        parse_until,
+        "FIGURE",
+        ui=True,
+    ),
+    Option(
+        "--repeat",
+        "measure all loads of --sweep N times in turn, and show the intervals over the repeats (default 1)",
+        parse_count,
+        "N",
+        form=forms.WHOLE,
         ui=True,
     ),
     Option(

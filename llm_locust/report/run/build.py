@@ -12,9 +12,11 @@ from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis, analyse
+from llm_locust.report.run.repeats_csv import repeats_csv
 from llm_locust.report.run.stages_csv import stages_csv
 from llm_locust.report.run.timeseries import timeseries_csv
 from llm_locust.store import (
+    REPEATS_FILE,
     REPORT_HTML_FILE,
     REPORT_MD_FILE,
     STAGES_FILE,
@@ -40,7 +42,7 @@ class Report:
 
 def build_report(run: Path, question: Question = PLAIN, *, allow_incomplete: bool = False) -> Report:
     """Compute a run's summary and write it, ``report.html``, ``report.md`` and ``timeseries.csv``,
-    and ``stages.csv`` of a run with stages.
+    ``stages.csv`` of a run with stages, and ``repeats.csv`` if it measured a load more than once.
 
     The requests are read part by part: memory grows by some 250 bytes a request, however
     many tokens each of them had. Each file is replaced as a whole.
@@ -74,6 +76,8 @@ def write_reports(directory: Path, found: Analysis) -> None:
     }
     if (stages := stages_csv(found.summary)) is not None:
         texts[STAGES_FILE] = stages
+    if (again := repeats_csv(found.summary)) is not None:
+        texts[REPEATS_FILE] = again
     writers: list[Callable[[], None]] = [
         *(partial(write_text, directory / name, text) for name, text in texts.items()),
         # The last: where it is, the others are.

@@ -9,6 +9,7 @@ from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
 from llm_locust.report.sections.completeness import completeness
 from llm_locust.report.sections.cost import cost
+from llm_locust.report.sections.curves.repeats import repeats
 from llm_locust.report.sections.curves.search import search
 from llm_locust.report.sections.fairness import fairness
 from llm_locust.report.sections.interventions import interventions
@@ -121,6 +122,7 @@ CONTENTS = (
     Entry("requests", "", measures.requests),
     Entry("search", "stages", search),
     Entry("stages", "stages", groups.stages),
+    Entry("repeats", "stages", repeats),
     Entry("warmup", "verdict", course.warmup, of_one_load=True),
     Entry("reliability", "verdict", course.reliability, of_one_load=True),
     Entry("gates", "verdict", verdicts.gates),

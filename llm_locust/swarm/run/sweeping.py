@@ -9,10 +9,11 @@ import gevent
 
 from llm_locust.core.manifest import StageFacts
 from llm_locust.metrics.curves.probe import Probe
+from llm_locust.metrics.stages.until import EARLY_LOOKS
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.run.load_watch import Tell
-from llm_locust.swarm.run.reading import read_stage
+from llm_locust.swarm.run.reading import look_at_stage, read_stage
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
 from llm_locust.swarm.stages.plan import ListedLoads, Plan
@@ -56,7 +57,10 @@ class Sweeping:
         plan = self._plan()
         run.stages_planned = plan.most
         times = StageTimes(
-            warmup_s=settings.warmup_s, measured_s=settings.load.stage_s, drain_s=settings.drain_s
+            warmup_s=settings.warmup_s,
+            measured_s=settings.load.stage_s,
+            drain_s=settings.drain_s,
+            looks=() if settings.load.until is None else EARLY_LOOKS,
         )
         self._driver = SweepDriver(run.info["id"], self, plan, times, origin_ns=run.info["origin_ns"])
 
@@ -83,7 +87,7 @@ class Sweeping:
             bounds = replace(load.search.bounds, seed=self._run.info["seed"])
             return SearchPlan(load.search.objective, bounds, self._read)
         assert load.sweep is not None
-        return ListedLoads(load.sweep)
+        return ListedLoads(load.sweep, load.repeats)
 
     def _read(self, stages: Sequence[StageFacts]) -> Probe:
         """What the last of the stages shows, once all its records are in the run directory."""
@@ -134,6 +138,10 @@ class Sweeping:
 
     def tell(self, step: StageMessage, workers: Iterable[str]) -> None:
         self._tell(step, workers)
+
+    def is_enough(self, stages: list[StageFacts], within_s: float) -> bool:
+        until = self._run.settings.load.until
+        return until is not None and look_at_stage(self._run.path, until, stages, within_s)
 
     def keep(self, stages: list[StageFacts]) -> None:
         self._run.keep_stages(list(stages))

@@ -63,8 +63,11 @@ class Swarm(Protocol):
         """Keep what is known of the stages in the run directory."""
         ...
 
-    def is_enough(self, stages: list[StageFacts]) -> bool:
-        """Whether the last of the stages, which goes on, has been measured for long enough."""
+    def is_enough(self, stages: list[StageFacts], within_s: float) -> bool:
+        """Whether the last of the stages, which goes on, has been measured for long enough.
+
+        False if that is not known ``within_s``.
+        """
         ...
 
 
@@ -141,16 +144,17 @@ class SweepDriver:
         """Wait until the load is about to end; return when it is to end."""
         swarm, times = self._swarm, self._times
         assert stage.measured_ns is not None
+        planned_ns = stage.measured_ns + _ns(times.measured_s)
         for share in times.looks:
             self._wait_to(stage.measured_ns + _ns(share * times.measured_s))
-            if swarm.is_over():
+            left_s = (planned_ns - swarm.now_ns()) * 1e-9 - NOTICE_S
+            if swarm.is_over() or left_s <= 0:
                 break
-            if swarm.is_enough([*self.stages[:-1], replace(stage, ended_ns=swarm.now_ns())]):
-                early_ns = swarm.now_ns() + _ns(NOTICE_S)
-                if early_ns < stage.measured_ns + _ns(times.measured_s):
-                    return replace(stage, is_early=True), early_ns
-        self._wait_to(stage.measured_ns + _ns(times.measured_s - NOTICE_S))
-        return stage, stage.measured_ns + _ns(times.measured_s)
+            shown = [*self.stages[:-1], replace(stage, ended_ns=swarm.now_ns())]
+            if swarm.is_enough(shown, left_s) and swarm.now_ns() + _ns(NOTICE_S) < planned_ns:
+                return replace(stage, is_early=True), swarm.now_ns() + _ns(NOTICE_S)
+        self._wait_to(planned_ns - _ns(NOTICE_S))
+        return stage, planned_ns
 
     def _end(self, stage: StageFacts, planned_ns: int, workers: frozenset[str]) -> None:
         """End the stage's load, wait for the drain, and note what came of it."""

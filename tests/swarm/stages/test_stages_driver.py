@@ -1,5 +1,6 @@
 """The driver of a sweep on a virtual clock: one stage after the other, each confirmed by all workers."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,13 +8,15 @@ from stages_swarm import TIMES, FakeSwarm, S
 
 from llm_locust.core.manifest import StageFacts
 from llm_locust.swarm.channel.messages import StagedMessage
-from llm_locust.swarm.stages.driver import SweepDriver
+from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
 from llm_locust.swarm.stages.plan import ListedLoads
 from llm_locust.workload.arrivals import parse_sweep
 
 
-def driven(swarm: FakeSwarm, text: str = "users=1,4,2") -> tuple[bool, list[StageFacts]]:
-    driver = SweepDriver("run", swarm, ListedLoads(parse_sweep(text)), TIMES)
+def driven(
+    swarm: FakeSwarm, text: str = "users=1,4,2", *, times: StageTimes = TIMES, repeats: int = 1
+) -> tuple[bool, list[StageFacts]]:
+    driver = SweepDriver("run", swarm, ListedLoads(parse_sweep(text), repeats), times)
     swarm.confirm = driver.confirmed
     complete = driver.drive()
     assert swarm.kept == driver.stages, "what is known is kept"
@@ -106,3 +109,52 @@ def test_confirmations_of_another_run_do_not_count() -> None:
     swarm.confirm = lambda w, s: driver.confirmed(w, StagedMessage(run="other", stage=s.stage, step=s.step))
     driver.drive()
     assert driver.stages[0].fault
+
+
+LOOKING = replace(TIMES, measured_s=20.0, looks=(0.25, 0.5, 0.75))
+
+
+def test_repeats_are_measured_in_turn_and_not_in_a_row() -> None:
+    complete, stages = driven(FakeSwarm(), "users=1,4", repeats=3)
+    assert complete
+    assert [(s.asked, s.repeat) for s in stages] == [(1, 0), (4, 0), (1, 1), (4, 1), (1, 2), (4, 2)]
+
+
+@pytest.mark.parametrize("load", ["users=2", "rate=5"])
+def test_a_stage_ends_when_it_is_known_well_enough(load: str) -> None:
+    swarm = FakeSwarm(enough=lambda _: len(swarm.looked_at) == 2)
+    complete, (stage,) = driven(swarm, load, times=LOOKING)
+    assert complete
+    assert (stage.is_early, stage.fault) == (True, "")
+    _, measured_s = seconds(stage)
+    assert 10.0 <= measured_s <= 12.0, "the second look is at half the time; the end needs notice"
+    drains = [step for _, _, kind, step in swarm.sent if kind == "drain"]
+    assert {step.at_ns for step in drains} == {stage.ended_ns}
+
+
+def test_a_stage_that_is_never_known_well_enough_has_its_whole_time_and_a_few_looks() -> None:
+    swarm = FakeSwarm()
+    _, stages = driven(swarm, "users=1,2", times=LOOKING)
+    assert [stage.is_early for stage in stages] == [False, False]
+    assert [seconds(stage)[1] for stage in stages] == pytest.approx([20.0, 20.0])
+    assert [number for number, _ in swarm.looked_at] == [0, 0, 0, 1, 1, 1]
+    assert not FakeSwarm().looked_at
+
+
+def test_a_stage_is_shown_to_its_looks_with_an_end() -> None:
+    shown: list[StageFacts] = []
+
+    def enough(stages: list[StageFacts]) -> bool:
+        shown.append(stages[-1])
+        return False
+
+    driven(FakeSwarm(enough=enough), "users=1,2", times=LOOKING)
+    assert all(s.measured_ns is not None and s.ended_ns is not None for s in shown)
+    assert [s.number for s in shown] == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_look_that_takes_long_does_not_make_its_stage_longer() -> None:
+    swarm = FakeSwarm(looks_s=100.0)
+    _, (stage,) = driven(swarm, "users=1", times=LOOKING)
+    assert seconds(stage)[1] == pytest.approx(20.0)
+    assert len(swarm.looked_at) == 1

@@ -1,0 +1,44 @@
+"""Figures of each load over its repeats."""
+
+from llm_locust.metrics.summary_types.stages import OverRepeats, Repeats
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.text import UNDEFINED, number, percent
+
+#: Figures of the table, and their heads; shares are shown in per cent.
+_COLUMNS = {
+    "ttft_p50_ms": Column("p50", over="TTFT ms"),
+    "ttft_p99_ms": Column("p99", over="TTFT ms"),
+    "tpot_p50_ms": Column("p50", over="TPOT ms", wide=True),
+    "output_tokens_per_s": Column("tokens/s", over="output"),
+    "goodput": Column("goodput"),
+}
+_SHARES = ("goodput",)
+_UNITS = {"users": "users", "rate": "requests/s"}
+
+
+def repeats(summary: Summary) -> Section | None:
+    """Mean and 95 % interval of the repeats of each load; None where no load was repeated."""
+    found = summary.repeats
+    if not found:
+        return None
+    kinds = " or ".join(dict.fromkeys(_UNITS[load.kind] for load in found))
+    columns = (Column(kinds, left=True), Column("results"), *_COLUMNS.values())
+    table = Table(columns, tuple(map(_row, found))).without_empty()
+    note = Line("mean ± half its 95 % interval over the repeats, with what differs between them", Tone.FAINT)
+    return Section("Repeats", table=table, notes=(note,))
+
+
+def _row(load: Repeats) -> Row:
+    cells = (_cell(load.figures.get(name), is_share=name in _SHARES) for name in _COLUMNS)
+    tone = Tone.PLAIN if load.results == len(load.stages) else Tone.WARN
+    return Row((number(load.asked), f"{load.results} of {len(load.stages)}", *cells), tone)
+
+
+def _cell(over: OverRepeats | None, *, is_share: bool) -> str:
+    if over is None or over.mean is None:
+        return UNDEFINED
+    shown = percent if is_share else number
+    if over.ci95 is None or over.ci95[1] is None:
+        return shown(over.mean)
+    return f"{shown(over.mean)} ± {shown(over.ci95[1] - over.mean)}"
