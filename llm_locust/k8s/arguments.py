@@ -63,6 +63,11 @@ def add_place(group: Group) -> None:
         help="let the master list pods, for --metrics-url k8s:app=vllm:8000",
     )
     group.add_argument(
+        "--monitoring",
+        action="store_true",
+        help="PodMonitor, alerts and Grafana's dashboard, for the Prometheus operator",
+    )
+    group.add_argument(
         "--upload", metavar="TO", help="destination of the run: s3://bucket/prefix, gs://bucket"
     )
     group.add_argument(
@@ -137,6 +142,7 @@ def plan_of(args: argparse.Namespace) -> OverlayPlan:
         files=_files(args.file),
         api_key_secret=args.api_key_secret,
         pod_discovery=args.pod_discovery,
+        monitoring=args.monitoring,
         upload=args.upload,
         upload_secret=_name_of(args.upload_secret, "--upload-secret"),
         cloud_identity=args.cloud_identity,

@@ -17,8 +17,11 @@ from llm_locust.wire.secrecy import is_key_name
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
-#: Objects of a namespace that an overlay changes by a component, after everything else has been changed.
-_LAST: Mapping[str, tuple[str, ...]] = {"jobset": ("jobset",), "nightly": ("nightly",)}
+#: Overlays that make other objects of the finished Jobs, by a component of their name: kinds and names.
+_LAST: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "jobset": (("JobSet", "llm-locust"),),
+    "nightly": (("CronJob", "llm-locust-master"), ("CronJob", "llm-locust-worker")),
+}
 
 _IMAGE = "llm-locust"
 
@@ -109,8 +112,9 @@ def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base:
     }
     if plan.name is not None:
         content["namePrefix"] = f"{plan.name}-"
-    if plan.pod_discovery:
-        content["components"] = [f"{base}/components/pod-discovery"]
+    parts = {"pod-discovery": plan.pod_discovery, "monitoring": plan.monitoring}
+    if any(parts.values()):
+        content["components"] = [f"{base}/components/{name}" for name, wanted in parts.items() if wanted]
     if plan.image is not None:
         content["images"] = [image_change(plan.image)]
     if labels := _labels(plan):
@@ -136,20 +140,36 @@ def _patch(plan: OverlayPlan, name: str) -> Document:
 
 
 def _outer(plan: OverlayPlan, base: str) -> Document:
-    """Kustomization of an overlay whose objects are made of the finished ones."""
-    return {
+    """Kustomization of an overlay whose objects are made of the finished Jobs."""
+    content: Document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
+        "namespace": plan.namespace or NAMESPACE,
         "resources": ["run"],
-        "components": [f"{base}/components/{name}" for name in _LAST[plan.overlay]],
+        "components": [f"{base}/components/{name}" for name in (plan.overlay, "no-jobs")],
     }
+    pairs = dict(plan.labels)
+    if plan.name is not None:
+        pairs["app.kubernetes.io/instance"] = plan.name
+        content["patches"] = [_renaming(kind, name, plan.named(name)) for kind, name in _LAST[plan.overlay]]
+    if pairs:
+        content["labels"] = [{"pairs": pairs}]
+    return content
+
+
+def _renaming(kind: str, name: str, to: str) -> Document:
+    change = [{"op": "replace", "path": "/metadata/name", "value": to}]
+    target = {"kind": kind, "name": name}
+    return {"target": target, "patch": yaml.safe_dump(change), "options": {"allowNameChange": True}}
 
 
 def _labels(plan: OverlayPlan) -> list[Document]:
     """The run's name, in selectors too; and labels that select nothing."""
     found: list[Document] = []
     if plan.name is not None:
-        found.append({"pairs": {"app.kubernetes.io/instance": plan.name}, "includeSelectors": True})
+        pairs = {"app.kubernetes.io/instance": plan.name}
+        monitors = {"kind": "PodMonitor", "path": "spec/selector/matchLabels", "create": True}
+        found.append({"pairs": pairs, "includeSelectors": True, "fields": [monitors]})
     if plan.labels:
         found.append({"pairs": dict(plan.labels), "includeTemplates": True})
     return found
@@ -203,21 +223,17 @@ def _policies(plan: OverlayPlan) -> dict[str, Document]:
 
 def _removals(plan: OverlayPlan) -> list[Document]:
     """Patches that take out objects of the underlying overlay."""
-    removed: list[tuple[str, str, str]] = []
+    removed = ["NetworkPolicy"] if not plan.network_policies else []
     if plan.namespace is not None:
-        removed.append(("v1", "Namespace", NAMESPACE))
+        removed.append("Namespace")
     if plan.overlay == "soak" and "/runs" in plan.pods.volumes:
-        removed.append(("v1", "PersistentVolumeClaim", "llm-locust-runs"))
-    found = [_removal(*one) for one in removed]
-    if not plan.network_policies:
-        patch = {"$patch": "delete", "kind": "NetworkPolicy", "metadata": {"name": "any"}}
-        found.append({"target": {"kind": "NetworkPolicy"}, "patch": yaml.safe_dump(patch)})
-    return found
+        removed.append("PersistentVolumeClaim")
+    return [_removal(kind) for kind in removed]
 
 
-def _removal(api: str, kind: str, name: str) -> Document:
-    patch = {"$patch": "delete", "apiVersion": api, "kind": kind, "metadata": {"name": name}}
-    return {"patch": yaml.safe_dump(patch)}
+def _removal(kind: str) -> Document:
+    patch = {"$patch": "delete", "kind": kind, "metadata": {"name": "any"}}
+    return {"target": {"kind": kind}, "patch": yaml.safe_dump(patch)}
 
 
 def _write(path: Path, content: Document) -> None:

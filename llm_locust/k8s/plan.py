@@ -67,6 +67,7 @@ class OverlayPlan:
         files: further files, by their paths beside the locustfile.
         api_key_secret: ``SECRET/KEY`` with the API key.
         pod_discovery: allow the master to list pods, for ``k8s:`` among its metrics URLs.
+        monitoring: have the run scraped by the Prometheus operator.
         upload: destination of the run; ``upload_secret`` has its credentials, as environment variables.
         cloud_identity: the cloud whose metadata server the master may ask for credentials.
         network_policies: keep the network policies.
@@ -88,6 +89,7 @@ class OverlayPlan:
     files: Mapping[str, Path] = field(default_factory=dict)
     api_key_secret: str | None = None
     pod_discovery: bool = False
+    monitoring: bool = False
     upload: str | None = None
     upload_secret: str | None = None
     cloud_identity: str | None = None

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
+import yaml
 from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, documents, found, kubectl_on_path, output, pods
 
 from llm_locust.cli import k8s as command
@@ -41,17 +42,22 @@ def swarm(text: str) -> list[tuple[str, list[str], dict[str, str]]]:
     """Role, arguments and environment of the master and workers, however they are made."""
     made: list[tuple[str, list[str], dict[str, str]]] = []
     for document in documents(text):
-        if document["kind"] == "LocustTest":
+        if document["kind"] == "LocustTest" and document["apiVersion"] == "locust.io/v1":
             spec = document["spec"]
             environment = {e["name"]: e["value"] for e in spec["env"]}
             made.append(("master", ["--master", *spec["args"].split()], environment))
             made.append(("worker", ["--worker", *spec["args"].split()], environment))
-        elif document["metadata"]["name"] in ("llm-locust-master", "llm-locust-worker"):
-            role = document["metadata"]["name"].rpartition("-")[2]
-            if "template" in document.get("spec", {}):
-                container = document["spec"]["template"]["spec"]["containers"][0]
-                environment = found(text, "ConfigMap", "llm-locust-options")["data"]
-                made.append((role, container["args"], environment if role == "master" else {}))
+        elif document["kind"] == "LocustTest":
+            spec = document["spec"]
+            environment = {e["name"]: e["value"] for e in spec["env"]["variables"]}
+            for role in ("master", "worker"):
+                words = [*spec[role]["command"].split(), *spec[role]["extraArgs"]]
+                made.append((role, [f"--{role}", *words], environment))
+    for name, pod in pods(text):
+        role = name.rpartition("-")[2]
+        if role in ("master", "worker"):
+            environment = found(text, "ConfigMap", "llm-locust-options")["data"]
+            made.append((role, pod["containers"][0]["args"], environment if role == "master" else {}))
     return made
 
 
@@ -65,7 +71,7 @@ def test_the_options_that_the_overlays_give_exist_and_their_values_parse(
     rendered: Rendered,
 ) -> None:
     roles = [role for overlay in OVERLAYS for role in swarm(rendered(overlay))]
-    assert len(roles) == 2 * len(OVERLAYS)
+    assert len(roles) == 2 * (len(OVERLAYS) - 1)  # a merge has no swarm
     known = parsed(*((args, environment) for _, args, environment in roles))
     assert {name for _, _, environment in roles for name in environment} <= known
 
@@ -114,7 +120,7 @@ def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
             }
 
 
-@pytest.mark.parametrize("overlay", ["headless", "demo", "vllm", "soak", "soak-hpa"])
+@pytest.mark.parametrize("overlay", [*("headless", "demo", "vllm", "soak", "soak-hpa"), "jobset", "nightly"])
 def test_there_is_time_to_stop_flush_and_report(rendered: Rendered, overlay: str) -> None:
     text = rendered(overlay)
     options = found(text, "ConfigMap", "llm-locust-options")["data"]
@@ -215,3 +221,59 @@ def test_what_the_base_carries_is_what_the_project_has() -> None:
 def test_the_folder_k8s_leads_to_the_manifests_of_the_package() -> None:
     for name in ("base", "components", "overlays"):
         assert (ROOT / "k8s" / name).resolve() == MANIFESTS / name
+
+
+@pytest.mark.parametrize("overlay", ["jobset", "nightly"])
+def test_what_is_made_of_the_jobs_is_the_same_pods_with_the_same_references(
+    rendered: Rendered, overlay: str
+) -> None:
+    text = rendered(overlay)
+    assert "Job" not in {document["kind"] for document in documents(text)}
+    expected = {name.rpartition("-")[2]: pod for name, pod in pods(rendered("headless"))}
+    assert {name.rpartition("-")[2]: pod for name, pod in pods(text)} == expected
+
+
+def test_master_and_workers_are_left_where_they_are_and_away_from_their_target(rendered: Rendered) -> None:
+    for overlay in ("headless", "soak"):
+        for document in documents(rendered(overlay)):
+            if "template" in document.get("spec", {}):
+                template = document["spec"]["template"]
+                notes = template["metadata"]["annotations"]
+                assert notes["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+                assert notes["karpenter.sh/do-not-disrupt"] == "true"
+                (term,) = template["spec"]["affinity"]["podAntiAffinity"][
+                    "preferredDuringSchedulingIgnoredDuringExecution"
+                ]
+                chosen = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
+                assert chosen == {"llm-locust/target": "true"}
+
+
+def test_deleting_the_demo_leaves_every_other_run(rendered: Rendered) -> None:
+    text = rendered("demo")
+    assert found(text, "Namespace", "llm-locust")["metadata"]["name"] == "llm-locust-demo"
+    assert found(rendered("soak"), "Namespace", "llm-locust")["metadata"]["name"] == "llm-locust"
+
+
+def test_monitoring_has_the_port_and_the_rules_of_the_project(rendered: Rendered) -> None:
+    text = rendered("monitoring")
+    (port,) = [
+        p for p in dict(pods(text))["llm-locust-master"]["containers"][0]["ports"] if p["name"] == "metrics"
+    ]
+    options = found(text, "ConfigMap", "llm-locust-options")["data"]
+    assert str(port["containerPort"]) == options["LLM_LOCUST_METRICS_PORT"]
+    monitor = found(text, "PodMonitor", "llm-locust")["spec"]
+    assert [end["port"] for end in monitor["podMetricsEndpoints"]] == ["metrics"]
+    rules = yaml.safe_load((ROOT / "k8s" / "monitoring" / "rules.yaml").read_text())
+    assert found(text, "PrometheusRule", "llm-locust")["spec"] == rules
+    dashboard = found(text, "ConfigMap", "llm-locust-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(dashboard["data"]["llm-locust.json"])["panels"]
+
+
+def test_a_route_takes_the_place_of_the_ingress(rendered: Rendered) -> None:
+    text = rendered("gateway-api")
+    assert "Ingress" not in {document["kind"] for document in documents(text)}
+    (rule,) = found(text, "HTTPRoute", "llm-locust-web")["spec"]["rules"]
+    (backend,) = rule["backendRefs"]
+    (port,) = found(text, "Service", backend["name"])["spec"]["ports"]
+    assert port["port"] == backend["port"]

@@ -449,3 +449,27 @@ def test_a_scenario_without_an_end_is_refused(render: Render) -> None:
     assert made.code == 2
     assert "no end" in made.err
     assert render("users: 5\n", *TARGET, "--overlay", "soak").code == 0
+
+
+@pytest.mark.parametrize(
+    ("overlay", "kind", "names"),
+    [
+        ("jobset", "JobSet", ["a-llm-locust"]),
+        ("nightly", "CronJob", ["a-llm-locust-master", "a-llm-locust-worker"]),
+    ],
+)
+def test_what_is_made_of_the_jobs_has_the_runs_name_and_its_files(
+    render: Render, overlay: str, kind: str, names: list[str]
+) -> None:
+    made = render(
+        LOAD, *TARGET, "--name", "a", "--overlay", overlay, "--label", "team=x", "--namespace", "perf"
+    )
+    assert made.code == 0, made.err
+    found = list(yaml.safe_load_all(made.out))
+    jobs = [d for d in found if d["kind"] == kind]
+    assert [d["metadata"]["name"] for d in jobs] == names
+    assert {d["metadata"]["namespace"] for d in found} == {"perf"}
+    assert all(d["metadata"]["labels"]["app.kubernetes.io/instance"] == "a" for d in jobs)
+    maps = {d["metadata"]["name"] for d in found if d["kind"] == "ConfigMap"}
+    named = set(re.findall(r"name: (a-llm-locust-(?:load|options)\S*)", made.out))
+    assert named == maps

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
-from k8s_tools import OVERLAYS, POD_DISCOVERY, ROOT, Rendered, found, kubectl_on_path, output, tool
+from k8s_tools import (
+    COMPONENTS,
+    OVERLAYS,
+    POD_DISCOVERY,
+    ROOT,
+    Rendered,
+    found,
+    kubectl_on_path,
+    output,
+    tool,
+    with_standard_kinds,
+)
 
 from llm_locust.k8s.overlay import MANIFESTS
 
@@ -66,6 +77,38 @@ LOCUST_TEST = {
 }
 
 
+def _object(*required: str, **properties: object) -> dict[str, object]:
+    found = {"type": "object", "properties": properties, "additionalProperties": False}
+    return found | {"required": list(required)}
+
+
+_TEXT, _TEXTS, _ANY = {"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "object"}
+_COMMAND = {"command": _TEXT, "extraArgs": _TEXTS, "resources": _ANY, "labels": _ANY, "annotations": _ANY}
+
+#: The same of AbdelrhmanHamouda/locust-k8s-operator's second version, from its types.
+LOCUST_TEST_V2 = _object(
+    *("image", "master", "worker"),
+    image=_TEXT,
+    master=_object(
+        *("command",),
+        **_COMMAND,
+        autostart={"type": "boolean"},
+        autoquit=_object("enabled", enabled={"type": "boolean"}, timeout={"type": "integer", "minimum": 0}),
+    ),
+    worker=_object(
+        *("command", "replicas"), **_COMMAND, replicas={"type": "integer", "minimum": 1, "maximum": 500}
+    ),
+    testFiles=_object(configMapRef=_TEXT, srcMountPath=_TEXT),
+    env=_object(
+        secretRefs={"type": "array", "items": _object("name", name=_TEXT)},
+        variables={"type": "array", "items": _object("name", name=_TEXT, value=_TEXT)},
+    ),
+    security=_object(podSecurityContext=_ANY, containerSecurityContext=_ANY),
+    volumes={"type": "array"},
+    volumeMounts={"type": "array", "items": _object("name", "mountPath", name=_TEXT, mountPath=_TEXT)},
+)
+
+
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
     with kubectl_on_path():
@@ -74,9 +117,10 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
 
 @pytest.fixture
 def folder(rendered: Rendered, tmp_path: Path) -> Path:
-    """All overlays as files, and one with the component."""
-    for overlay in (*OVERLAYS, POD_DISCOVERY):
-        (tmp_path / f"{overlay}.yaml").write_text(rendered(overlay), encoding="utf-8")
+    """All overlays as files, and one with each component."""
+    for name in (*OVERLAYS, *COMPONENTS):
+        text = with_standard_kinds(rendered(name))
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
     return tmp_path
 
 
@@ -92,9 +136,20 @@ def test_the_operators_resource_has_no_field_that_its_definition_has_not(
     assert config["data"].keys() == {"locustfile.py", "scenario.yaml"}
 
 
+def test_the_other_operators_resource_has_the_fields_of_its_second_version(rendered: Rendered) -> None:
+    text = rendered("locust-operator-v2")
+    resource = found(text, "LocustTest", "llm-locust")
+    assert resource["apiVersion"] == "locust.io/v2"
+    jsonschema_rs.validate(LOCUST_TEST_V2, resource["spec"])
+    assert found(text, "ConfigMap", resource["spec"]["testFiles"]["configMapRef"])["data"].keys() == {
+        "locustfile.py",
+        "scenario.yaml",
+    }
+
+
 @pytest.mark.parametrize("kubernetes", VERSIONS)
 def test_every_overlay_fits_the_schemas(folder: Path, kubernetes: str) -> None:
-    files = [str(path) for path in sorted(folder.glob("*.yaml")) if path.stem != "locust-operator"]
+    files = [str(path) for path in sorted(folder.glob("*.yaml"))]
     output(tool("kubernetes-validate"), "-k", kubernetes, "--strict", *files)
 
 

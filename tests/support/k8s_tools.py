@@ -12,18 +12,16 @@ import pytest
 import yaml
 
 from llm_locust.k8s.kubectl import render
-from llm_locust.k8s.overlay import MANIFESTS, write_overlay
-from llm_locust.k8s.plan import OverlayPlan
-from llm_locust.options.table import GRAMMAR
-from llm_locust.scenario import load_scenario
+from llm_locust.k8s.overlay import MANIFESTS
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".venv-k8s" / "bin"
 
 OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 
-#: The component, on the overlay headless.
+#: Components on the overlay headless, or on the soak.
 POD_DISCOVERY = "pod-discovery"
+COMPONENTS = {POD_DISCOVERY: "headless", "monitoring": "headless", "gateway-api": "soak"}
 
 
 @contextmanager
@@ -51,18 +49,22 @@ class Rendered:
     def __call__(self, name: str) -> str:
         if name not in self._made:
             folder = MANIFESTS / "overlays" / name
-            if name == POD_DISCOVERY:
+            if name in COMPONENTS:
                 folder = self._folder / name
                 folder.mkdir()
-                _write_with_pod_discovery(folder)
+                _write_with(name, folder)
             self._made[name] = render(folder)
         return self._made[name]
 
 
-def _write_with_pod_discovery(folder: Path) -> None:
-    scenario = load_scenario(MANIFESTS / "base" / "scenario.yaml", GRAMMAR)
-    target = "http://vllm.llm-locust.svc:8000"
-    write_overlay(OverlayPlan(scenario=scenario, workers=2, target=target, pod_discovery=True), folder)
+def _write_with(component: str, folder: Path) -> None:
+    shutil.copytree(MANIFESTS, folder / "manifests", ignore=shutil.ignore_patterns("__pycache__"))
+    content = {
+        "resources": [f"manifests/overlays/{COMPONENTS[component]}"],
+        "components": [f"manifests/components/{component}"],
+        "namespace": "llm-locust",
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
 
 
 def tool(name: str) -> str:
@@ -87,8 +89,38 @@ def documents(text: str) -> list[Any]:
 def pods(text: str) -> Iterator[tuple[str, Any]]:
     """Name and pod spec of whatever makes pods."""
     for document in documents(text):
-        if "template" in document.get("spec", {}):
-            yield document["metadata"]["name"], document["spec"]["template"]["spec"]
+        for name, spec in jobs(document):
+            if "template" in spec:
+                yield name, spec["template"]["spec"]
+
+
+def jobs(document: Any) -> Iterator[tuple[str, Any]]:
+    """Name and spec of the Jobs of a JobSet or CronJob, or of the document itself."""
+    name, spec = document["metadata"]["name"], document.get("spec", {})
+    match document["kind"]:
+        case "JobSet":
+            yield from ((f"{name}-{job['name']}", job["template"]["spec"]) for job in spec["replicatedJobs"])
+        case "CronJob":
+            yield name, spec["jobTemplate"]["spec"]
+        case _:
+            yield name, spec
+
+
+#: Kinds whose definitions come with a controller of their own, and which Kubernetes' schemas lack.
+CUSTOM = ("LocustTest", "JobSet", "PodMonitor", "PrometheusRule", "HTTPRoute")
+
+
+def with_standard_kinds(text: str) -> str:
+    """The documents that Kubernetes has schemas for, and a Job for each of a JobSet's."""
+    made = [document for document in documents(text) if document["kind"] not in CUSTOM]
+    for document in documents(text):
+        if document["kind"] == "JobSet":
+            metadata = {"namespace": document["metadata"]["namespace"]}
+            made += [
+                {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata | {"name": name}, "spec": spec}
+                for name, spec in jobs(document)
+            ]
+    return yaml.safe_dump_all(made)
 
 
 def found(text: str, kind: str, name: str) -> Any:
