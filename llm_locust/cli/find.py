@@ -25,7 +25,7 @@ from llm_locust.report.text import clean, number
 
 DESCRIPTION = (
     "Find the highest load under which limits hold, from runs at several loads and from the stages of runs. "
-    "Prints the load to run next, or the answer with its 95 %% interval: see docs/capacity.md."
+    "Prints the load to run next, or the answer with its 95 % interval: see docs/capacity.md."
 )
 
 

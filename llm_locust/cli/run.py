@@ -14,6 +14,7 @@ from llm_locust.cli.starting.locust_arguments import (
     DEFAULT_USERS,
     DEFAULT_WARMUP_S,
     MOST_WARMUP,
+    help_arguments,
     locust_arguments,
     run_seconds,
     said_elsewhere,
@@ -55,6 +56,12 @@ _HELP = {
     "progress": "panel (rich), a line every 10 s (plain), Locust's table (locust), auto (default)",
     "scenario": "YAML file with options and more, such as classes of requests; the command line wins",
 }
+
+#: -P: a file of the working directory that is called as a library is not imported instead of it.
+_LOCUST = (sys.executable, "-P", "-m", "llm_locust.swarm.main")
+
+#: What is asked of Locust after ``--``: an answer, for which no load and no server is needed.
+_ASKS = frozenset({"-h", "--help", "-V", "--version", "-l", "--list"})
 
 _EXAMPLES = """\
 examples:
@@ -174,6 +181,8 @@ def run(args: argparse.Namespace) -> int:
 def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
     """The program and its arguments; starts the simulator if it is asked for."""
     said = said_elsewhere(environ, scenario_given(args, environ))
+    if not _ASKS.isdisjoint(args.rest):
+        return [*_LOCUST, *help_arguments(args, said)]
     if args.sim:
         if args.url is not None:
             raise ValueError(f"both {args.url!r} and --sim: give one of the two")
@@ -184,8 +193,7 @@ def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
     if args.sim:
         model = getattr(args, "model", None)
         args.url = start_simulator([f"--model={model}"] if model else [])
-    # -P: a file of the working directory that is called as a library is not imported instead of it.
-    return [sys.executable, "-P", "-m", "llm_locust.swarm.main", *locust_arguments(args, said)]
+    return [*_LOCUST, *locust_arguments(args, said)]
 
 
 def _take_preset(args: argparse.Namespace) -> None:

@@ -97,13 +97,17 @@ def judged(seen: Seen) -> Iterator[Result]:
         yield Result(check, check.judge(seen))
 
 
-def examine(asked: Asked) -> list[Result]:
+def examine(asked: Asked, time_left: TimeLeft | None = None) -> list[Result]:
     """Look at this machine and at the target, if there is one, and judge what was seen. Takes under 30 s.
+
+    Args:
+        time_left: of all looks; default: :data:`WHOLE_S` from now on.
 
     Raises:
         TargetError: a certificate of this machine's cannot be used.
     """
-    time_left, stamping = TimeLeft(WHOLE_S), hold_stamping()
+    stamping = hold_stamping()
+    time_left = TimeLeft(WHOLE_S) if time_left is None else time_left
     try:
         access = look_around(dict(os.environ), time_left)
         host = look_at_host()

@@ -31,7 +31,8 @@ from llm_locust.host.open_files import FileLimits, file_limits
 from llm_locust.host.ports import Ports, ephemeral_ports
 from llm_locust.wire.secrecy import blanked
 
-#: Time of all looks together.
+#: Time of all looks together: none begins after it, and none has a limit beyond it, but for a request that
+#: does not end by its limits (2.5 s more). The rest of the 30 s is the start of the process.
 WHOLE_S = 24.0
 
 #: Time limits of single looks.
@@ -39,6 +40,9 @@ DNS_S, CONNECT_S, MODELS_S, ANSWER_S, KUBERNETES_S = 5.0, 5.0, 5.0, 10.0, 3.0
 
 #: Time limit of the connection of a request, in addition to that of its answer.
 REQUEST_CONNECT_S = 2.0
+
+#: Time by which a request may end after its own limits, which say why it ended.
+CLOSE_S = 0.5
 
 #: How long the event loop is watched, and how long one core is kept busy then.
 LOOP_S, BUSY_S = 1.0, 0.5
@@ -206,7 +210,10 @@ def _list(
     asked: Asked, target: Target, tls: ssl.SSLContext | None, time_left: TimeLeft
 ) -> tuple[Listing | str, ServerTime | None]:
     """The list of models, or why there is none; and the server's clock."""
-    pool = Pool(target, tls=tls, connect_timeout_s=CONNECT_S)
+    try:
+        pool = Pool(target, tls=tls, connect_timeout_s=time_left.at_most(CONNECT_S))
+    except OutOfTimeError:
+        return NO_TIME, None
     before_s = time.time()
     try:
         limit_s = time_left.at_most(MODELS_S)
@@ -229,12 +236,18 @@ def _answers(
     model = chosen_model(listing, asked.model)
     if model is None:
         return ("no model is known", "no model is known")
-    requester = Requester(asked, target, tls, REQUEST_CONNECT_S)
+    try:
+        requester = Requester(asked, target, tls, time_left.at_most(REQUEST_CONNECT_S))
+    except OutOfTimeError:
+        return NO_TIME, NO_TIME
 
     def answer(tokens: int) -> Seen | str:
         try:
-            return requester.stream(model, tokens, time_left.at_most(ANSWER_S))
-        except OutOfTimeError:
+            limit_s = time_left.at_most(ANSWER_S)
+            return probing.within(
+                REQUEST_CONNECT_S + limit_s + CLOSE_S, lambda: requester.stream(model, tokens, limit_s)
+            )
+        except (OutOfTimeError, TimeoutError):
             return NO_TIME
 
     try:

@@ -91,6 +91,14 @@ def test_a_simulator_that_does_not_start_is_an_error(capfd: pytest.CaptureFixtur
     assert "--replicas" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "says"), [(["--help"], "--spawn-rate"), (["--list"], "Chat")])
+def test_what_is_asked_of_locust_needs_no_server(words: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "llm_locust", "run", "--", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert says in done.stdout
+    assert "no server" not in done.stdout + done.stderr
+
+
 def test_the_help_of_locust_with_a_locustfile_names_the_options_and_where_they_are_listed() -> None:
     command = [sys.executable, "-m", "llm_locust.swarm.main", f"-f={LOCUSTFILES}/chat.py", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gevent
 import pytest
 from doctor_cases import asked
 from scripted import (
@@ -32,7 +33,7 @@ from llm_locust.client.http.target import Target
 from llm_locust.doctor.asked import OutOfTimeError, TimeLeft
 from llm_locust.doctor.checks import HOST_CHECKS, SERVER_CHECKS, Result, Seen, examine
 from llm_locust.doctor.finding import Finding, Status
-from llm_locust.doctor.looks import look_around, look_at_server
+from llm_locust.doctor.looks import NO_TIME, look_around, look_at_server
 from llm_locust.doctor.page import as_json, exit_code, print_results
 
 KEY = "sk-a-key-of-this-test"
@@ -260,6 +261,28 @@ def test_no_time_is_no_answer_and_never_a_success() -> None:
         found = looked(server.url, seconds=0.0)
     assert failed(found) == {"dns"}
     assert "no time was left" in found["dns"].figure
+
+
+def test_a_server_that_accepts_and_never_answers_takes_the_time_of_all_looks_and_no_more() -> None:
+    with scripted_server(routes={"*": [Step(stall=True)]}) as server:
+        left = TimeLeft(3.0)
+        results = examine(asked(target=Target.parse(server.url), model="m"), left)
+    found = {result.check.key: result.finding for result in results}
+    assert found["models"].status is Status.FAIL
+    assert found["first_token"].status in (Status.FAIL, Status.SKIPPED)
+    assert {found[key].status for key in ("stream", "usage", "end", "keep_alive")} == {Status.SKIPPED}
+    with pytest.raises(OutOfTimeError):
+        left.at_most(1.0)  # every look had waited as long as it may
+
+
+def test_a_request_that_does_not_end_by_its_own_limits_is_ended_by_the_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llm_locust.doctor.requests.Requester.stream", lambda *_: gevent.sleep(1e6))
+    with scripted_server(routes=routes(streamed())) as server:
+        found = looked(server.url, seconds=2.0)
+    assert found["models"].status is Status.OK
+    assert found["first_token"].figure == NO_TIME
 
 
 def test_time_is_shared_out() -> None:

@@ -90,6 +90,11 @@ def locust_arguments(given: argparse.Namespace, said: Said) -> list[str]:
     return [*words, *given.rest]
 
 
+def help_arguments(given: argparse.Namespace, said: Said) -> list[str]:
+    """Arguments with which ``locust`` answers ``--help`` and the like, for the locustfile of the run."""
+    return [f"--locustfile={given.locustfile or LOCUSTFILES / _file(given.ui, said.values)}", *given.rest]
+
+
 def _file(ui: bool, known: Mapping[str, Any]) -> str:
     """Name of the locustfile; the run has it too. The form of the web UI may ask for either loop."""
     if ui or "scenario" in known:

@@ -1,6 +1,7 @@
 """The report on a terminal and in a pipe."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from report_cases import clock, lost_records, records, seen_worker, summary, tol
 from llm_locust.core.manifest import NodeHealth
 from llm_locust.core.record import Outcome
 from llm_locust.metrics.summary_types.summary import typed
-from llm_locust.report.render.console import print_report
+from llm_locust.report.render.console import print_report, print_sections
+from llm_locust.report.section import Line, Section
 from llm_locust.report.text import number
 
 RUN = Path("runs/first")
@@ -401,3 +403,19 @@ def test_what_a_bound_of_requests_under_way_held_back_is_said() -> None:
     text = " ".join(printed(summary(workers=[held])).split())
     assert "12 requests held back by --max-in-flight, 2.30 s at most" in text
     assert "3 requests due and not sent by the end" in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("title", ["Records", "Server calls", "Cost of speculation", "a" * 30])
+def test_a_title_never_touches_the_line_beside_it(title: str, width: int) -> None:
+    file = io.StringIO()
+    print_sections([Section(title, (Line("2 replicas: profiled"),))], file, width)
+    assert re.fullmatch(rf"{title} +2 replicas: profiled", file.getvalue().strip())
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_word_of_a_report_touches_a_number_that_follows_it(width: int) -> None:
+    text = printed(summary(gates="goodput>=50%"), width, None)
+    ours = {"p50", "p90", "p99", "p999", "sha256", "w1", "w2", "http2"}
+    touching = [word for word in re.findall(r"\b[a-zA-Z]{2,}[0-9]+\b", text) if word not in ours]
+    assert touching == []
