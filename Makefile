@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Where an image's environment forbids bytecode every process would compile all modules and tests again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo system-packages test types test-rooms test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
+.PHONY: help demo sweep-demo system-packages test types test-rooms test-all test-runs test-lowest docs pictures site audit test-e2e test-k8s fuzz mutate bench bench-report bench-compare bench-coverage bench-master soak soak-short soak-ui \
 	requirements clean
 
 help:  ## this list
@@ -13,6 +13,10 @@ help:  ## this list
 
 demo: $(VENV)/.runtime  ## a simulated deployment, a swarm of 1 master and 2 workers, a goodput report
 	PATH="$(abspath $(BIN)):$$PATH" ./examples/demo.sh
+
+sweep-demo: $(VENV)/.runtime  ## a sweep of 8 loads against the simulator, in under 4 minutes: build/sweep-demo/report.html
+	rm -rf build/sweep-demo
+	$(BIN)/llm-locust sweep --sim --sweep users=1,2,4,8,12,16,24,32 --stage-time 12s --warmup 2s --out build/sweep-demo
 
 test: $(VENV)/.test  ## lint, types, the tests of every day
 	$(BIN)/ruff check .

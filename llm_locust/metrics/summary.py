@@ -48,7 +48,7 @@ from llm_locust.metrics.sections.steadiness import steadiness, untold
 from llm_locust.metrics.sections.steady import asked_load, left_out
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
-from llm_locust.metrics.stages.figures import stages
+from llm_locust.metrics.stages.figures import outside, stages
 from llm_locust.metrics.stages.repeats import repeats
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.summary_types.summary import SUMMARY_SCHEMA
@@ -111,7 +111,7 @@ def summarise(
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
         **_servers(requests, m, manifest, client, of_selection=selection),
-        **_stages(requests, manifest, question, None if selection else rows),
+        **_stages(requests, m, manifest, question, None if selection else rows),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
         "compat": compat(m),
@@ -171,12 +171,18 @@ def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Q
     return steadiness(m.c, run, ok, warmup_s, asked_load(requests, manifest, m.c.origin_ns))
 
 
-def _stages(requests: Requests, manifest: Manifest, question: Question, rows: int | None) -> dict[str, Any]:
-    """``stages`` of a run that has some, and their ``repeats``; nothing of a selection: ``rows`` is None."""
+def _stages(
+    requests: Requests, m: Measured, manifest: Manifest, question: Question, rows: int | None
+) -> dict[str, Any]:
+    """``stages`` of a run that has some, and what is of them; nothing of a selection: ``rows`` is None."""
     if rows is None or not manifest.stages:
         return {}
     found: dict[str, Any] = {"stages": stages(requests, manifest, question, rows)}
-    asked_for = {"repeats": repeats(found["stages"]), "search": search(requests, manifest, question)}
+    asked_for = {
+        "repeats": repeats(found["stages"]),
+        "outside_stages": outside(m.c, manifest),
+        "search": search(requests, manifest, question),
+    }
     return found | {key: value for key, value in asked_for.items() if value}
 
 

@@ -92,5 +92,5 @@ def _no_results(summary: Summary, require_valid: bool) -> str:
 
 
 def _is_clients(stage: Stage) -> bool:
-    """Whether nothing but the client speaks against it."""
-    return stage.client == "invalid" and len(stage.reasons) == 1
+    """Whether the client speaks against it: what else does may be the client's doing."""
+    return stage.client == "invalid"

@@ -8,6 +8,7 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.metrics.columns import Columns
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import part_of_all
 from llm_locust.metrics.question import Question
@@ -18,7 +19,7 @@ from llm_locust.metrics.sections.steady import asked_load
 from llm_locust.metrics.select.selection import Selected
 from llm_locust.metrics.stages.until import is_enough, look_at, parse_until
 from llm_locust.metrics.stages.verdict import NOT_MEASURED, StageVerdict, stage_verdict
-from llm_locust.metrics.window import Window, stage_window
+from llm_locust.metrics.window import Window, stage_window, sweep_window
 
 _EDGES = ("scheduled_ns", "ended_ns")
 
@@ -135,3 +136,12 @@ def _offered(stage: StageFacts, m: Measured, requests: Requests, manifest: Manif
         return None
     edges = np.array([m.window.start_s(m.c), m.window.end_s(m.c)])
     return float(load.levels(edges)[0])
+
+
+def outside(c: Columns, manifest: Manifest) -> dict[str, int] | None:
+    """``outside_stages``: requests of a sweep in no stage's measured part; None in other runs."""
+    window = sweep_window(manifest) if manifest.is_sweep else None
+    if window is None:
+        return None
+    theirs = ~window.scheduled(c)
+    return {"requests": int(theirs.sum()), "failed": int((theirs & ~c.ok & ~c.cancelled).sum())}

@@ -8,6 +8,7 @@ from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, Th
 _STAGE = "the stage"
 _MEASURED = "the stage's measured part"
 _LOAD = "the load"
+_OUTSIDE = "the run without the measured parts of its stages"
 _REPEATS = "the load's stages that are results"
 
 
@@ -96,6 +97,13 @@ class Stage(SummaryPart, frozen=True):
             _MEASURED,
         ),
     ]
+
+
+class OutsideStages(SummaryPart, frozen=True):
+    """Requests of a sweep in no stage's measured part: those of ramps, warm-ups and drains."""
+
+    requests: Annotated[int, key("requests scheduled there", _OUTSIDE)]
+    failed: Annotated[int, key("how many of them failed; they are in no figure of a stage", _OUTSIDE)]
 
 
 class OverRepeats(SummaryPart, frozen=True):

@@ -28,7 +28,7 @@ from llm_locust.metrics.summary_types.requests import (
 from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
 from llm_locust.metrics.summary_types.search import SearchFacts
-from llm_locust.metrics.summary_types.stages import Repeats, Stage
+from llm_locust.metrics.summary_types.stages import OutsideStages, Repeats, Stage
 from llm_locust.metrics.summary_types.tokens import Sessions, Tokens
 
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
@@ -42,7 +42,7 @@ OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
 EXPLAINED = ("bottleneck", "energy", "roofline")
 
 #: Sections that only some runs or reports have: no key in the file, None here.
-ASKED = ("analysis", "by", "stages", "repeats", "search")
+ASKED = ("analysis", "by", "stages", "repeats", "outside_stages", "search")
 
 
 class SummaryError(ValueError):
@@ -95,6 +95,7 @@ class Summary(SummaryPart, frozen=True):
     by: dict[str, BreakdownPart] | None = None
     stages: list[Stage] | None = None
     repeats: list[Repeats] | None = None
+    outside_stages: OutsideStages | None = None
     search: SearchFacts | None = None
 
     @property

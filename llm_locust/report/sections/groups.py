@@ -185,7 +185,7 @@ def stages(summary: Summary) -> Section | None:
     )
     table = Table(columns, tuple(map(_stage_row, found))).without_empty()
     bad = [stage for stage in found if not stage.is_result]
-    notes = (*map(_why_not, bad), *_remarks(found), *meaning_in(table))
+    notes = (*map(_why_not, bad), *_outside(summary), *_remarks(found), *meaning_in(table))
     return Section("Stages", table=table, notes=notes)
 
 
@@ -224,6 +224,17 @@ def _result(stage: Stage) -> str:
 def _why_not(stage: Stage) -> Line:
     why = "; ".join(stage.reasons)
     return Line(f"stage {stage.number} ({_load(stage)}) is not a result: {clean(why)}", Tone.WARN)
+
+
+def _outside(summary: Summary) -> Iterator[Line]:
+    """Failures that are in no stage: those of ramps, warm-ups and drains."""
+    outside = summary.outside_stages
+    if outside is not None and outside.failed:
+        requests = plural(outside.requests, "request")
+        yield Line(
+            f"outside the stages (ramp, warm-up, drain) {count(outside.failed)} of {requests} failed",
+            Tone.WARN,
+        )
 
 
 def _remarks(found: Sequence[Stage]) -> Iterator[Line]:

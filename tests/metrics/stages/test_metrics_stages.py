@@ -5,7 +5,7 @@ import io
 from typing import Any
 
 import pytest
-from metrics_cases import batch, manifest, ns, request, stage
+from metrics_cases import batch, failed, manifest, ns, request, stage
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.exit_codes import EXIT_INVALID
@@ -216,6 +216,17 @@ def test_a_stage_in_which_most_users_hung_is_no_result_anywhere() -> None:
     rows = list(csv.DictReader(io.StringIO(stages_csv(found.summary) or "")))
     assert [row["steady"] for row in rows] == ["False", "True"]
     assert rows[0]["reasons"].startswith("not steady")
+
+
+def test_failures_in_ramps_warm_ups_and_drains_are_counted_outside_the_stages() -> None:
+    bad = [failed(11.5), failed(12.6), failed(15.0)]
+    stages_ = [stage(0, 1.0, 11.0), stage(1, 13.0, 23.0)]
+    found = typed(summarise(batch(*records(), *bad), facts(stages=stages_)))
+    assert found.outside_stages is not None
+    assert found.outside_stages.failed == 2
+    assert found.outside_stages.requests == len(records()) + 3 - found.requests.scheduled
+    assert "outside the stages (ramp, warm-up, drain) 2 of" in markdown(found)
+    assert typed(summarise(requests(), facts(options={}))).outside_stages is None
 
 
 def test_few_requests_are_noted_and_a_few_stages_have_one_line() -> None:
