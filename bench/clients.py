@@ -154,7 +154,9 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def locust_commands(port: int, streams: int, timing: Timing, out: Path) -> tuple[list[str], list[str]]:
+def locust_commands(
+    port: int, streams: int, timing: Timing, stamps: str, out: Path
+) -> tuple[list[str], list[str]]:
     """Commands of master and worker, as a user starts them; users start over four seconds."""
     rendezvous = str(free_port())
     locust = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE)]
@@ -162,6 +164,7 @@ def locust_commands(port: int, streams: int, timing: Timing, out: Path) -> tuple
     load = f"--headless -u {streams} -r {streams // 4} -t {total_s:.0f}s -H http://127.0.0.1:{port}"
     load += " --canary off"  # the server's log is compared
     asked = f"--model known --input-tokens 64 --output-tokens 100 --warmup {timing.warmup_s:g}s --out {out}"
+    asked += f" --stamps {stamps}"
     master = f"--master --master-bind-host 127.0.0.1 --master-bind-port {rendezvous} --expect-workers 1"
     worker = f"--worker --master-host 127.0.0.1 --master-port {rendezvous}"
     return [*locust, *master.split(), *load.split(), *asked.split()], [*locust, *worker.split()]
@@ -195,13 +198,15 @@ def tokens_between(requests: Path, start_ns: int, end_ns: int) -> int:
     return int(((at_ns >= start_ns) & (at_ns < end_ns)).sum())
 
 
-def measure_llm_locust(server: Sequence[str | Path], streams: int, timing: Timing, logs: Path) -> Figures:
+def measure_llm_locust(
+    server: Sequence[str | Path], streams: int, timing: Timing, stamps: str, logs: Path
+) -> Figures:
     """Measure a real headless run, one master and one worker; the worker's whole process is counted."""
     if not LOCUSTFILE.exists():
         raise BenchError(f"{LOCUSTFILE} is missing")
     out = logs / "run"
     with serving(server, logs) as port:
-        master_command, worker_command = locust_commands(port, streams, timing, out)
+        master_command, worker_command = locust_commands(port, streams, timing, stamps, out)
         with (
             running(master_command, logs / "master.log") as master,
             running(worker_command, logs / "worker.log") as worker,
@@ -214,7 +219,7 @@ def measure_llm_locust(server: Sequence[str | Path], streams: int, timing: Timin
             worker_s = cpu_s(worker.pid) - worker_s
             end = edge(port, [worker.pid, master.pid, os.getpid()], "GET")
             wait_for_end(master, timing, logs)
-    return locust_figures(streams, out, start, end, worker_s)
+    return locust_figures(OURS[stamps], streams, out, start, end, worker_s)
 
 
 def wait_for_end(master: subprocess.Popen[str], timing: Timing, logs: Path) -> None:
@@ -226,7 +231,7 @@ def wait_for_end(master: subprocess.Popen[str], timing: Timing, logs: Path) -> N
         raise BenchError(f"locust's master ended with {code}: {last_words(logs / 'master.log')}")
 
 
-def locust_figures(streams: int, out: Path, start: Edge, end: Edge, worker_s: float) -> Figures:
+def locust_figures(name: str, streams: int, out: Path, start: Edge, end: Edge, worker_s: float) -> Figures:
     """Figures of the run's own summary, with the truth and the worker's CPU."""
     summary = json.loads((out / "summary.json").read_text())
     latency = summary["latency_ms"]
@@ -234,7 +239,7 @@ def locust_figures(streams: int, out: Path, start: Edge, end: Edge, worker_s: fl
     tokens = tokens_between(out / "requests.parquet", start_ns, end_ns)
     truth, others = between(start, end)
     return Figures(
-        client=OURS,
+        client=name,
         streams=streams,
         tokens_per_s=summary["throughput"]["output_tokens_per_s"],
         cpu_us_per_token=worker_s * 1e6 / tokens if tokens else None,

@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-OURS = "llm-locust"
+#: By ``--stamps``.
+OURS = {"read": "llm-locust", "packet": "llm-locust, packet stamps"}
 READER = "C reader"
 SDK = "openai SDK"
 NOISE_PERCENT = 20.0  # of one core: more outside the bench distorts the figures
@@ -78,9 +79,9 @@ def _off(seen: float | None, true: float) -> float | None:
 
 def marks_of(figures: Figures) -> list[Mark]:
     """Marks of llm-locust at this number of streams; no other client has any."""
-    if figures.client != OURS:
+    if figures.client not in OURS.values():
         return []
-    truth, at = figures.truth, f"{figures.streams:,} streams: "
+    truth, at = figures.truth, f"{figures.name}: "
     p50_off = _off(figures.ttft_p50_ms, truth.ttft_p50_ms)
     if figures.streams > 400:
         return [Mark(at + "TTFT p50 off the truth", p50_off, 1.0, "ms")]

@@ -64,7 +64,8 @@ def all_cases(programs: dict[str, Path], quick: bool) -> dict[str, Case]:
     cases["sdk-100"] = partial(measure_itself, SDK, sdk, server, 100, alone)
     cases["sdk-400"] = partial(measure_itself, SDK, sdk, server, 400, slow_start)
     for streams in (400, 2000):
-        cases[f"llm-locust-{streams}"] = partial(measure_llm_locust, server, streams, swarm)
+        cases[f"llm-locust-{streams}"] = partial(measure_llm_locust, server, streams, swarm, "read")
+        cases[f"llm-locust-packets-{streams}"] = partial(measure_llm_locust, server, streams, swarm, "packet")
     return cases
 
 
