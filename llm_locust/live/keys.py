@@ -1,5 +1,6 @@
 """Keys that requests are counted by, bounded in number."""
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 #: Replacement of names, classes or replicas beyond the limit.
@@ -30,6 +31,18 @@ class KeyLimit:
         self._most_pairs, self._most_keys = most_pairs, most_keys
         self._pairs: set[tuple[str, str]] = set()
         self._keys: set[LiveKey] = set()
+
+    @classmethod
+    def of(cls, keys: Iterable[LiveKey]) -> "KeyLimit":
+        """The limit that has folded to these keys, in the order of their first requests."""
+        limit = cls()
+        for key in keys:
+            if key == (OTHERS, OTHERS, OTHERS):
+                continue
+            limit._pairs.add(key[:2])
+            if key.replica != OTHERS:
+                limit._keys.add(key)
+        return limit
 
     def fold(self, key: LiveKey) -> LiveKey:
         """Return the key to count by."""

@@ -55,6 +55,13 @@ RUN = (
     ),
     Option("--out", "run directory (default runs/<time>-<name>)", metavar="DIR", is_load=False),
     Option(
+        "--restartable",
+        "for a soak, with --out: each start of the master writes a part of one run into that directory, "
+        "until the run time of the whole is over; the report joins the parts and names the gaps",
+        kind="truth",
+        is_load=False,
+    ),
+    Option(
         "--spool",
         "where a worker keeps batches of records until the master has them, or off "
         "(default: spool/ in the run directory)",

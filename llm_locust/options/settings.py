@@ -52,6 +52,7 @@ class Settings:
     gates: str
     warmup_s: float
     out: Path | None
+    restartable: bool
     seed: int | None
     timeouts: Timeouts
     max_answer_bytes: int
@@ -135,6 +136,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         gates=given.text("gate"),
         warmup_s=given["warmup"],
         out=_path(given["out"]),
+        restartable=given["restartable"],
         seed=given["seed"],
         timeouts=given["timeouts"],
         max_answer_bytes=given["max_answer"],

@@ -35,6 +35,7 @@ HEADING = "## Every key of summary.json"
 NOT_HERE = (
     *("analysis.", "by.", "run.so_far", "server.total.name"),
     *("drift.client_rss_mib.", "replicas[].outages[]."),
+    *("parts.", "since_start."),  # of a soak: tests/report/run
     "stages[].figures",  # it repeats keys that have rows of their own
 )
 

@@ -155,3 +155,73 @@ class GateOutcome(SummaryPart, frozen=True):
     passed: Annotated[bool, key("whether it held", "as `value`")]
     reason: Annotated[str | None, key("why not, or why it cannot tell", "as `value`")]
     note: Annotated[str | None, key("how many requests failed, where its latency lacks them", "as `value`")]
+
+
+_PART = "the part"
+_PARTS = "all parts"
+_ENDED = "scheduled after the warm-up, ended by now"
+
+
+class PartFacts(SummaryPart, frozen=True):
+    """One part: what one start of the master has recorded."""
+
+    name: Annotated[str, key("directory of the part in that of the whole run", _PART)]
+    run: Annotated[str, key("id of its run", _PART)]
+    start: Annotated[str, key("its first scheduled request, ISO 8601, UTC", _PART)]
+    end: Annotated[
+        str, key("its stop; its last scheduled request where the master died before it, ISO 8601, UTC", _PART)
+    ]
+    seconds: Annotated[float, key("end − start, s", _PART)]
+    requests: Annotated[int, key("number of records", _PART)]
+    ended_by: Annotated[str, key("why its load ended, in words", _PART)]
+
+
+class PartGap(SummaryPart, frozen=True):
+    """A time between two parts, in which no load was sent. It is in no rate."""
+
+    after: Annotated[str, key("name of the part before it", _PARTS)]
+    start: Annotated[str, key("end of that part's load, ISO 8601, UTC", _PARTS)]
+    end: Annotated[str, key("first scheduled request of the next part, ISO 8601, UTC", _PARTS)]
+    seconds: Annotated[float, key("end − start, s", _PARTS)]
+    why: Annotated[str, key("what ended the part before it, in words", _PARTS)]
+
+
+class Parts(SummaryPart, frozen=True):
+    """Parts that were joined to one run, and the gaps between them."""
+
+    parts: Annotated[list[PartFacts], key("the parts, in order", _PARTS)]
+    gaps: Annotated[list[PartGap], key("the gaps between them, in order", _PARTS)]
+    down_s: Annotated[float, key("sum of the gaps, s", _PARTS)]
+    down_share: Annotated[
+        float | None,
+        key("down_s / (end of the last part − start of the first); null without length", _PARTS),
+    ]
+
+
+class LatencySinceStart(SummaryPart, frozen=True):
+    """One latency of the ok requests, from a sketch; times are off by at most ``relative_error`` of them."""
+
+    samples: Annotated[int, key("number of values", _ENDED)]
+    mean: Annotated[float | None, key("mean, ms; exact", _ENDED)]
+    p50: Annotated[float | None, key("50th percentile, ms; sketch", _ENDED)]
+    p90: Annotated[float | None, key("90th percentile, ms; sketch", _ENDED)]
+    p99: Annotated[float | None, key("99th percentile, ms; sketch", _ENDED)]
+
+
+class SinceStart(SummaryPart, frozen=True):
+    """All requests of a run so far. Counts are exact. Other sections are of the latest span."""
+
+    start: Annotated[str, key("first scheduled request, ISO 8601, UTC", _ENDED)]
+    until: Annotated[str, key("last end, ISO 8601, UTC", _ENDED)]
+    requests: Annotated[int, key("requests that ended, of any outcome", _ENDED)]
+    ok: Annotated[int, key("of these, ok", _ENDED)]
+    failed: Annotated[int, key("of these, failed", _ENDED)]
+    cancelled: Annotated[int, key("of these, cancelled", _ENDED)]
+    error_rate: Annotated[float | None, key("failed / (ok + failed)", _ENDED)]
+    goodput_ratio: Annotated[
+        float | None, key("good / (ok + failed) where the SLO applies; null without an SLO", _ENDED)
+    ]
+    input_tokens: Annotated[int, key("prompt tokens of answered requests", _ENDED)]
+    output_tokens: Annotated[int, key("tokens received", _ENDED)]
+    latency_ms: Annotated[dict[str, LatencySinceStart], key("by latency, as in `latency_ms`", _ENDED)]
+    relative_error: Annotated[float, key("bound of the error of a percentile, as a share of it", "sketches")]

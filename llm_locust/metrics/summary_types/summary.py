@@ -11,7 +11,9 @@ from llm_locust.metrics.summary_types.course import (
     Drift,
     GateOutcome,
     Interventions,
+    Parts,
     Reliability,
+    SinceStart,
     Steadiness,
 )
 from llm_locust.metrics.summary_types.deployment import Fairness, ReplicaFigures, Servers
@@ -42,7 +44,7 @@ OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
 EXPLAINED = ("bottleneck", "energy", "roofline")
 
 #: Sections that only some runs or reports have: no key in the file, None here.
-ASKED = ("analysis", "by", "stages", "repeats", "outside_stages", "search")
+ASKED = ("analysis", "by", "stages", "repeats", "outside_stages", "search", "parts", "since_start")
 
 
 class SummaryError(ValueError):
@@ -97,6 +99,8 @@ class Summary(SummaryPart, frozen=True):
     repeats: list[Repeats] | None = None
     outside_stages: OutsideStages | None = None
     search: SearchFacts | None = None
+    parts: Parts | None = None
+    since_start: SinceStart | None = None
 
     @property
     def is_sweep(self) -> bool:

@@ -83,7 +83,11 @@ def answers_of(run: Path) -> ByPrompt:
 
 @contextmanager
 def open_source(
-    paths: Sequence[Path], question: Question = PLAIN, *, skip_bad: bool = False
+    paths: Sequence[Path],
+    question: Question = PLAIN,
+    *,
+    skip_bad: bool = False,
+    beside: Path | None = None,
 ) -> Iterator[Source]:
     """The requests of run directories, spools and files of batches, in any mixture, as one population.
 
@@ -93,12 +97,13 @@ def open_source(
     Args:
         question: without limits in it several runs need the same.
         skip_bad: leave out what of a finished run's requests cannot be read; its records are then missing.
+        beside: directory that has room for the temporary one; None for the system's.
 
     Raises:
         StoreError: a source cannot be read, or the runs do not make one population.
         BatchError, OSError: as :func:`~llm_locust.store.merge` raises them.
     """
-    with TemporaryDirectory(prefix="llm-locust-") as made:
+    with TemporaryDirectory(prefix=".llm-locust-", dir=beside) as made:
         if skip_bad:
             paths = [_salvaged(path, Path(made) / f"salvaged-{n}") for n, path in enumerate(paths)]
         directories, unreadable = _directories(paths, Path(made))

@@ -5,34 +5,26 @@ enough that the requests before it have ended, all but the slowest thousandth: t
 have no record, and a window up to now would have too few of the slow ones.
 """
 
-import argparse
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from msgspec import structs
 
 from llm_locust.core.manifest import Manifest, StageFacts, WorkerFacts
 from llm_locust.core.stages import staged
-from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.percentiles import ordered, percentile
 from llm_locust.report.inputs.sources import Run, Source, open_source
-from llm_locust.report.output import one_line
-from llm_locust.report.run.analysis import analyse
-from llm_locust.report.run.build import write_reports
 from llm_locust.report.text import moment
 from llm_locust.store import (
     FRAMES_FILE,
     REQUESTS_FILE,
     StoredRequests,
     StoreError,
-    create_run_dir,
     index_frames,
     open_requests,
     read_manifest,
@@ -51,9 +43,6 @@ _ENDED_PERCENT = 99.9
 #: A worker that was heard so much longer ago than another one is lost, as far as is known now.
 _SILENT_NS = 20_000_000_000
 
-#: Below a master that answers heartbeats on the same few cores.
-_NICENESS = 10
-
 
 @contextmanager
 def open_so_far(run: Path) -> Iterator[Source]:
@@ -71,9 +60,9 @@ def open_so_far(run: Path) -> Iterator[Source]:
         return
     manifest = read_manifest(run)
     with _received(run, manifest) as (requests, held, bad):
-        until_ns = _until_ns(requests, manifest)
+        until_ns = until_ns_of(requests, manifest)
         torn = [bad_text(each, FRAMES_FILE) for each in bad]
-        of_now = replace(_as_of_now(manifest, held, until_ns), torn=torn)
+        of_now = replace(as_of_now(manifest, held, until_ns), torn=torn)
         unreadable = tuple(each.why for each in bad)
         yield Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=unreadable)
 
@@ -92,7 +81,7 @@ def open_stages(run: Path, stages: list[StageFacts]) -> Iterator[tuple[Manifest,
     manifest = replace(read_manifest(run), stages=stages)
     with _received(run, manifest) as (requests, held, _):
         until_ns = max(stage.drained_ns or stage.ended_ns or stage.begun_ns for stage in stages)
-        yield _as_of_now(manifest, held, until_ns), requests
+        yield as_of_now(manifest, held, until_ns), requests
 
 
 @contextmanager
@@ -101,8 +90,8 @@ def _received(
 ) -> Iterator[tuple[StoredRequests, Mapping[str, Holding], list[BadFrame]]]:
     """The requests of a run as far as they have come, what each worker sent, and the frames that cannot be
     read."""
-    with TemporaryDirectory(prefix="llm-locust-so-far-") as place:
-        frames = unique_frames(index_frames(_frames_of(run)).frames)
+    with TemporaryDirectory(prefix=".so-far-", dir=_room(run)) as place:
+        frames = unique_frames(index_frames(frames_file(run)).frames)
         bad: list[BadFrame] = []
         batches = (batch for _, batch in placed_batches(frames, bad))
         rows = write_requests(Path(place) / REQUESTS_FILE, staged(batches, manifest))
@@ -112,22 +101,13 @@ def _received(
         yield open_requests(Path(place)), held, bad
 
 
-def write_so_far(run: Path) -> Path:
-    """Write summary and reports of a run as far as it has come; gives their directory.
-
-    Raises:
-        StoreError, BatchError, ValueError, OSError: as :func:`open_so_far`, or they cannot be written.
-    """
-    out = run / SO_FAR_DIR
-    with open_so_far(run) as source:
-        found = analyse(source, PLAIN)
-        now = structs.replace(found.summary, run=structs.replace(found.summary.run, so_far=True))
-        create_run_dir(out)
-        write_reports(out, replace(found, summary=now))
-    return out
+def _room(run: Path) -> Path | None:
+    """A directory on the volume of the run, where this user may write; None for the system's."""
+    return run.parent if os.access(run.parent, os.W_OK) else None
 
 
-def _frames_of(run: Path) -> Path:
+def frames_file(run: Path) -> Path:
+    """The file of a run that goes on (raises StoreError without one)."""
     path = run / FRAMES_FILE
     if not path.exists():
         raise StoreError(
@@ -136,7 +116,7 @@ def _frames_of(run: Path) -> Path:
     return path
 
 
-def _until_ns(requests: StoredRequests, manifest: Manifest) -> int:
+def until_ns_of(requests: StoredRequests, manifest: Manifest) -> int:
     """The end of what can be judged, on the run's axis."""
     parts = list(requests.parts(["scheduled_ns", "ended_ns"]))
     scheduled_ns = np.concatenate([part.ints("scheduled_ns") for part in parts])
@@ -151,7 +131,7 @@ def _until_ns(requests: StoredRequests, manifest: Manifest) -> int:
     return until_ns
 
 
-def _as_of_now(manifest: Manifest, held: Mapping[str, Holding], until_ns: int) -> Manifest:
+def as_of_now(manifest: Manifest, held: Mapping[str, Holding], until_ns: int) -> Manifest:
     """The manifest of a run that goes on: what has not come yet is not lost, but for silent workers'."""
     newest_ns = max((worker.heard_ns or 0 for worker in manifest.workers), default=0)
     known = {worker.id: worker for worker in manifest.workers}
@@ -173,25 +153,3 @@ def _worker(facts: WorkerFacts, held: Holding, silent_before_ns: int) -> WorkerF
     if not facts.left and (facts.heard_ns or 0) < silent_before_ns:
         return replace(facts, received=held.rows, batches=batches)
     return replace(facts, announced=held.rows, received=held.rows, batches=batches, in_flight=0, lost=False)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write one run's rolling summary; gives 0, or 1 with a line that says why there is none."""
-    parser = argparse.ArgumentParser(
-        prog="python -m llm_locust.report.run.so_far",
-        description=f"Write summary and reports of a run that goes on into its directory {SO_FAR_DIR}.",
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    args = parser.parse_args(argv)
-    with suppress(OSError):
-        os.nice(_NICENESS)
-    try:
-        write_so_far(args.run)
-    except (OSError, ValueError) as e:
-        print(one_line(e), file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

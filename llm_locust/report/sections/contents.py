@@ -119,6 +119,8 @@ CONTENTS = (
     Entry("standstill", "", course.standstill),
     Entry("stuck", "", course.stuck),
     Entry("records", "", completeness),
+    Entry("parts", "", course.parts),
+    Entry("since_start", "", course.since_start),
     Entry("requests", "", measures.requests),
     Entry("search", "stages", search),
     Entry("stages", "stages", groups.stages),

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.summary_types.course import Drift, DriftLine, Reliability, Retries, StandstillSpan
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
-from llm_locust.report.text import clean, count, number, percent, plural, seconds, sentence, short
+from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
 
 #: A time without an answer is worth a line from here on, where answers came so often that chance does not
 #: make it: in a Poisson process one gap of 22,000 is over ten mean ones.
@@ -20,6 +21,44 @@ _MEASURES = (
     ("output_tokens_per_s", "output tokens/s"),
 )
 _RATIOS = {"goodput_ratio", "error_rate"}
+
+
+def parts(summary: Summary) -> Section | None:
+    """Starts of the master that one run consists of, and the time without load between them."""
+    found = summary.parts
+    if found is None or len(found.parts) < 2:
+        return None
+    share = "" if found.down_share is None else f" ({percent(found.down_share)} of the whole)"
+    lines = [Line(f"no load for {seconds(found.down_s)}{share}, which is in no rate", Tone.WARN)]
+    for gap in found.gaps:
+        text = f"gap of {seconds(gap.seconds)} after {gap.after}, from {moment(gap.start)}: {clean(gap.why)}"
+        lines.append(Line(text, verbatim=True))
+    columns = (Column("part", verbatim=True), Column("from"), Column("load"), Column("requests"))
+    rows = tuple(
+        Row((clean(part.name), moment(part.start), seconds(part.seconds), count(part.requests)))
+        for part in found.parts
+    )
+    return Section(plural(len(found.parts), "part"), tuple(lines), Table(columns, rows))
+
+
+def since_start(summary: Summary) -> Section | None:
+    """All requests of a run that goes on; the other sections are of its latest span."""
+    found = summary.since_start
+    if found is None:
+        return None
+    good = "" if found.goodput_ratio is None else f"goodput {percent(found.goodput_ratio)}"
+    counted = [f"{count(found.requests)} requests", f"{count(found.failed)} failed", good]
+    columns = (Column("since the start", left=True), *map(Column, ("mean", "p50", "p90", "p99")))
+    rows = tuple(
+        Row((f"{LATENCY[metric].label}, ms", *map(number, (each.mean, each.p50, each.p90, each.p99))))
+        for metric, each in found.latency_ms.items()
+        if each.samples and metric in LATENCY
+    )
+    note = Line(
+        f"percentiles are right to {percent(found.relative_error)}; all other sections are of the span"
+    )
+    lines = (Line(sentence([*counted, f"since {moment(found.start)}"])),)
+    return Section("So far", lines, Table(columns, rows) if rows else None, (note,))
 
 
 def warmup(summary: Summary) -> Section | None:

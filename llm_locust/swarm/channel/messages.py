@@ -30,6 +30,7 @@ SPENT = "llm_spent"  # worker to master: its share of the run's requests is sent
 RATE = "llm_rate"  # master to worker: an open loop's rate changes
 STAGE = "llm_stage"  # master to worker: a stage's load begins or ends
 STAGED = "llm_staged"  # worker to master: the stage's load has begun here, or its drain has ended
+STRANGER = "llm_stranger"  # master to worker: this master does not know it, because it has started anew
 PING = "llm_ping"  # worker to master: request for the run's time
 PONG = "llm_pong"  # master to worker: the run's time
 LIVE = "llm_live"  # worker to master: its last live counts of a run; a key in Locust's report before that
@@ -89,6 +90,12 @@ class RunMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Body of FLUSH, CUT and OVER."""
 
     run: Name
+
+
+class StrangerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to a heartbeat of an unknown worker; batches of the runs in ``takes`` are accepted from it."""
+
+    takes: Annotated[list[Name], Meta(max_length=1000)] = msgspec.field(default_factory=list)
 
 
 class PingMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ def worker_facts(worker: str, index: int, counts: CountsMessage) -> WorkerFacts:
         received=counts.finished - counts.dropped,
         dropped=counts.dropped,
         in_flight=counts.in_flight,
+        in_flight_ns=counts.in_flight_ns,
         held_back=counts.load.held_back,
         longest_held_ns=counts.load.longest_held_ns,
         backoff_waits=counts.load.backoff_waits,

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from gevent.event import Event
 
-from llm_locust.store import FrameLog, Seqs
+from llm_locust.store import FrameLog, Seqs, frame_header
+from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.process.throttle import Throttle
@@ -49,6 +50,17 @@ class _Batch(NamedTuple):
     seq: int
     rows: int
     frame: bytes
+
+
+def batch_fault(worker: str, batch: BatchMessage) -> str:
+    """Why a batch cannot be taken from its sender; empty if it can."""
+    header = frame_header(batch.frame)
+    if header is None:
+        return f"batch {batch.seq} is not a whole frame"
+    claimed = (batch.run, worker, batch.seq, batch.rows)
+    if (header.run, header.worker, header.seq, header.rows) != claimed:
+        return f"batch {batch.seq} does not match its own header"
+    return ""
 
 
 class Collector:

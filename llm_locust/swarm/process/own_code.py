@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 
+from locust.env import Environment
+
 from llm_locust.options.settings import UsageError
 from llm_locust.scenario import Validator
 from llm_locust.scenario.request_kind import RequestKind
@@ -60,6 +62,12 @@ def _check(named: str, folders: Sequence[str]) -> None:
             f"validator {named!r} of the master's scenario is not used: it is not written in {module!r} but "
             f"comes from {str(home)!r}; write a function of its own there{_WHAT_TO_DO}"
         )
+
+
+def check_own_code(environment: Environment, kinds: Iterable[RequestKind]) -> None:
+    """As :func:`check_named_functions`, unless the master has sent the locustfile itself."""
+    if getattr(environment.parsed_options, "locustfile", None) != "-":
+        check_named_functions(kinds, own_folders(environment.parsed_locustfiles or (), os.getcwd()))
 
 
 def _is_own(module: str, folders: Sequence[str]) -> bool:

@@ -27,6 +27,7 @@ from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.sweeping import Sweeping
+from llm_locust.swarm.soak.going_on import go_on
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class RunCoordinator:
 
     def check(self, await_workers: Callable[[], None] = lambda: None) -> None:
         """As :meth:`RunPreparation.check`: bad settings end the process with a one-line error."""
+        go_on(self._options, self.clock.now_ns())
         at_once = self.headless or self._options.autostart
         self._preparation.check(at_once=at_once, await_workers=await_workers)
         if at_once:
@@ -222,7 +224,7 @@ class RunCoordinator:
         """
         run = self.run
         if run is not None and run.stopped_ns is None:
-            if self.headless and self.ends_by_itself(run):
+            if (self.headless or run.is_part) and self.ends_by_itself(run):
                 run.cut("the process was told to end (SIGTERM or Ctrl-C)")
             stop_load()
         elif run is not None:  # another greenlet is stopping it: a drain takes time
@@ -242,7 +244,7 @@ class RunCoordinator:
         if run is None or run.report is None or run is self._printed:
             return
         self._printed = run
-        print_report(run.report.summary, run.path, sys.stdout)
+        print_report(run.report.summary, run.reported, sys.stdout)
         if self.headless and (found := self.verdict()).code:
             sys.stdout.write(f"\nExit code {found.code}: {found.reason}.\n")
         if run.settings.print_summary:
@@ -286,6 +288,9 @@ class RunCoordinator:
         run.finish()
         if not self.headless:
             self.print_once()
+            if run.is_part and run.cut_short and self.environment.web_ui is not None:
+                logger.error("the process ends: the next one goes on with the run")
+                self.environment.web_ui.stop()
 
     def _join_finishing(self) -> None:
         if self._finishing is not None:

@@ -11,7 +11,6 @@ from locust.rpc import Message
 from locust.runners import STATE_MISSING, STATE_STOPPING, MasterRunner
 
 from llm_locust.options.settings import UsageError
-from llm_locust.store import frame_header
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.dropped import printable
 from llm_locust.swarm.channel.mailbox import STRANGER, MasterMailbox
@@ -32,10 +31,14 @@ from llm_locust.swarm.channel.messages import (
 from llm_locust.swarm.channel.reported import Reported
 from llm_locust.swarm.channel.securing import guard_of, warn_of_strangers
 from llm_locust.swarm.clocks.run_clock import pong
+from llm_locust.swarm.delivery.collector import batch_fault
 from llm_locust.swarm.live.receiving import LiveReceiver
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.coordinator import CUT_HINT, RunCoordinator
 from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.swarm.soak.earlier import EarlierParts
+from llm_locust.swarm.soak.going_on import earlier_parts
+from llm_locust.swarm.soak.strangers import Strangers
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +70,8 @@ class MasterRole:
             environment, self._acknowledge, self._tell, present=self._present, dropped=guard.dropped
         )
         self._mail = mail = MasterMailbox(runner, guard.dropped, self._is_worker, self._drop)
+        self._earlier = EarlierParts(earlier_parts(options), self._acknowledge)
+        self._strangers = Strangers(runner, mail, lambda: self._earlier.takes)
         self._conflicts: dict[str, str] = {}  # why a connected worker cannot take part
         mail.listen(messages.HELLO, HelloMessage, self._on_hello)
         mail.listen(messages.BATCH, BatchMessage, self._on_batch)
@@ -83,6 +88,7 @@ class MasterRole:
         events.test_stop.add_listener(lambda **_: self._runs.finish())
         self._live = LiveReceiver(environment, runner, mail, lambda: self._runs.stopped_ago_s)
         events.quitting.add_listener(lambda **_: self._runs.on_quitting(self._stop_load))
+        events.quitting.add_listener(lambda **_: self._earlier.close())  # called first
         events.quit.add_listener(lambda **_: self._runs.print_once())
         self._runs.check(self._await_workers)
 
@@ -121,6 +127,9 @@ class MasterRole:
                     self._runs.dropped.note(client_id, msg.type, STRANGER)
                     return
                 self._reported.bound_exception(msg.data)
+            elif msg.type == "heartbeat" and client_id not in self._runner.clients:
+                self._strangers.answer(client_id)
+                return
             self._handle(client_id, msg)
             if msg.type == "stats":
                 self._reported.after()
@@ -131,7 +140,8 @@ class MasterRole:
 
     def _is_worker(self, worker: str) -> bool:
         run = self._runs.run
-        return worker in self._runner.clients or (run is not None and worker in run.roster)
+        known = worker in self._runner.clients or self._earlier.knows(worker)
+        return known or (run is not None and worker in run.roster)
 
     def _drop(self, worker: str, kind: str, why: str) -> None:
         self._runs.dropped.note(worker, kind, why)
@@ -145,6 +155,7 @@ class MasterRole:
 
     def _on_worker_connect(self, client_id: str, **_: object) -> None:
         """Add the worker before Locust sends it the spawn message, which carries its place in the run."""
+        self._strangers.met(client_id)
         run = self._runs.run
         if run is not None and run.stopped_ns is None:
             run.roster.heard(client_id)
@@ -175,16 +186,15 @@ class MasterRole:
 
     def _on_batch(self, worker: str, batch: BatchMessage) -> None:
         run = self._current(batch.run)
-        if run is None or run.finishing:
+        takes = batch.run in self._earlier.takes or (run is not None and not run.finishing)
+        if not takes:
             logger.error("worker %s sent a batch of run %s, which is over", worker, printable(batch.run))
             self._mail.send(messages.OVER, RunMessage(run=batch.run), worker)
             return
-        claimed = [batch.run, worker, batch.seq, batch.rows]
-        header = frame_header(batch.frame)
-        if header is None:
-            self._drop(worker, messages.BATCH, f"batch {batch.seq} is not a whole frame")
-        elif [header.run, header.worker, header.seq, header.rows] != claimed:
-            self._drop(worker, messages.BATCH, f"batch {batch.seq} does not match its own header")
+        if fault := batch_fault(worker, batch):
+            self._drop(worker, messages.BATCH, fault)
+        elif run is None:
+            self._earlier.accept(worker, batch)
         else:
             run.roster.heard(worker)
             run.collector.accept(worker, batch.seq, batch.rows, batch.frame, batch.finished, batch.in_flight)
@@ -202,6 +212,8 @@ class MasterRole:
         run = self._current(counts.run)
         if run is not None:
             run.roster.done(worker, counts, stopped=run.stopped_ns is not None)
+        else:
+            self._earlier.done(worker, counts)
 
     def _on_counts(self, worker: str, counts: CountsMessage) -> None:
         run = self._current(counts.run)
@@ -234,7 +246,7 @@ class MasterRole:
             logger.info("draining the requests in flight, at most %g s%s", run.settings.drain_s, CUT_HINT)
         self._cutting = False
         for client in self._runner.clients.all:
-            self._flush(run, client.id)
+            self._send(messages.FLUSH, run, client.id)
         self._await_last_words(run)
         run.drained()
 
@@ -247,9 +259,9 @@ class MasterRole:
                 logger.error("no final counts within %g s from: %s", patience_s, ", ".join(awaited))
                 return
             for worker in awaited:
-                self._flush(run, worker)
+                self._send(messages.FLUSH, run, worker)
                 if self._cutting:
-                    self._cut(run, worker)
+                    self._send(messages.CUT, run, worker)
 
     def on_interrupt(self, _: int) -> bool:
         """Handle Ctrl-C; return whether nothing more must be done."""
@@ -258,7 +270,7 @@ class MasterRole:
             return self._runs.keeps_report()
         self._cutting = True
         for worker in self._awaited(run):
-            self._cut(run, worker)
+            self._send(messages.CUT, run, worker)
         return True
 
     def _tell_desertion(self, run: ActiveRun) -> None:
@@ -273,11 +285,8 @@ class MasterRole:
             run.cut_short = self._runs.ends_by_itself(run)
         logger.error("the run ends early: %s", run.stop_reason)
 
-    def _flush(self, run: ActiveRun, worker: str) -> None:
-        self._mail.send(messages.FLUSH, RunMessage(run=run.info["id"]), worker)
-
-    def _cut(self, run: ActiveRun, worker: str) -> None:
-        self._mail.send(messages.CUT, RunMessage(run=run.info["id"]), worker)
+    def _send(self, kind: str, run: ActiveRun, worker: str) -> None:
+        self._mail.send(kind, RunMessage(run=run.info["id"]), worker)
 
     def _awaited(self, run: ActiveRun) -> list[str]:
         """Workers whose final counts of the run are still to come."""

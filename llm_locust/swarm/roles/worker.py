@@ -1,12 +1,14 @@
 """Worker role: users here, the run directory at the master."""
 
 import logging
+import math
 import os
 
 from locust import log
 from locust.env import Environment
 from locust.runners import STATE_INIT, WorkerRunner
 
+from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.core.manifest import ClockFacts, WorkerFacts
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.swarm.channel import messages
@@ -34,10 +36,11 @@ from llm_locust.swarm.delivery.shipping import Shipper
 from llm_locust.swarm.live.sending import LiveSender
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import every, spawn_loop
-from llm_locust.swarm.process.own_code import check_named_functions, own_folders
+from llm_locust.swarm.process.own_code import check_own_code
 from llm_locust.swarm.process.tuning import remember_default_arguments
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.roles.load_generator import LoadGenerator
+from llm_locust.swarm.roles.rejoining import Rejoining, held_before
 from llm_locust.swarm.run.roster import place_key
 from llm_locust.swarm.users.session import LoadSession
 
@@ -45,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 #: Interval at which a worker checks whether its share of the run is done.
 SPENT_INTERVAL_S = 0.1
+
+#: Longest wait for the acknowledgements of a master that is there again, before this worker joins it.
+DELIVER_WITHIN_S = 10.0
 
 
 class WorkerRole:
@@ -58,12 +64,14 @@ class WorkerRole:
         self._runner = runner
         self._mail = mail = WorkerMailbox(runner)
         self._shipper = Shipper(lambda m: mail.send(messages.BATCH, m))
-        self._clock = WorkerClock(lambda m: mail.send(messages.PING, m), self._on_clock_step)
+        # One offset applies to a batch: it must not span a step of the clock.
+        self._clock = WorkerClock(lambda m: mail.send(messages.PING, m), lambda: self._users.close_batch())
         self._users = LoadGenerator(environment, runner.client_id, self._shipper.deliver, Health(), self)
         self._over: set[str] = set()  # runs that must not start here (again)
         self._last_word: CountsMessage | None = None  # final counts of the run that was flushed last
         self._ending: str | None = None  # the run that is ending here
         self._told_spent: str | None = None
+        self.held = held_before()
         mail.listen(messages.ACK, AckMessage, self._on_ack)
         mail.listen(messages.PONG, PongMessage, self._clock.on_pong)
         mail.listen(messages.OVER, RunMessage, self._on_over, concurrent=True)
@@ -78,6 +86,7 @@ class WorkerRole:
         self._live = LiveSender(environment, mail)
         events.report_to_master.add_listener(self._on_report)
         events.quitting.add_listener(self._on_quitting)
+        Rejoining(environment, mail, self)
         spawn_loop(self._shipper.ship_forever, "the shipping of batches")
         spawn_loop(self._clock.run, "the watch on the clock")
         every(SPENT_INTERVAL_S, self._tell_when_spent, "the look at what is left to send")
@@ -87,13 +96,11 @@ class WorkerRole:
             # It joined in the middle of a run, and received the spawn message before the listener was there.
             self._on_test_start()
 
+    drain_hint = ""
+
     @property
     def session(self) -> LoadSession | None:
         return self._users.session
-
-    # -- GeneratorHost -------------------------------------------------------------------------
-
-    drain_hint = ""
 
     def clock_facts(self) -> ClockFacts | None:
         """Facts about this worker's clock in the current run so far."""
@@ -139,11 +146,8 @@ class WorkerRole:
     def vet(self, settings: Settings) -> None:
         """Check that the master names only code next to the locustfile, unless it knows the run's secret or
         has sent the locustfile itself (raises UsageError)."""
-        environment = self._environment
-        sent = getattr(environment.parsed_options, "locustfile", None) == "-"
-        if not sent and guard_of(environment).secret is None:
-            folders = own_folders(environment.parsed_locustfiles or (), os.getcwd())
-            check_named_functions(settings.kinds, folders)
+        if guard_of(self._environment).secret is None:
+            check_own_code(self._environment, settings.kinds)
 
     def refuse(self, reason: str) -> None:
         """Refuse the run at the master: it cannot be done here."""
@@ -168,10 +172,6 @@ class WorkerRole:
         self._clock.look()
         offset_ns, error_ns = self._clock.offset_ns, self._clock.error_ns
         return None if offset_ns is None or error_ns is None else (offset_ns, error_ns)
-
-    def _on_clock_step(self) -> None:
-        """Close the batch: one offset applies to it, so that it must not span a step."""
-        self._users.close_batch()
 
     def _on_over(self, over: RunMessage) -> None:
         """End a run that ended while this worker could not be reached: its records are no longer accepted."""
@@ -208,31 +208,55 @@ class WorkerRole:
         self._runner.stop()  # drains, then the users end as --stop-timeout defines
         self._flush(session)
 
-    def _flush(self, session: LoadSession) -> None:
+    def end_load(self) -> None:
+        """End this worker's part of the run without a master: everything is kept until :meth:`deliver`."""
+        session = self.session
+        if session is None or session.closed or self._ending is not None:
+            return
+        self._ending = run = session.run["id"]
+        self._over.add(run)
+        self._runner.stop()
+        self._users.close()
+        self._shipper.foretell(run, self._facts())
+        self._ending = None
+
+    def deliver(self, takes: list[str] | None) -> None:
+        """Send what :meth:`end_load` kept to a master that is there again; the rest stays in the spool.
+
+        Args:
+            takes: runs whose batches it takes; None for the master of the run itself.
+        """
+        session, last = self.session, self._last_word
+        if session is None or (last is not None and last.run == session.run["id"]):
+            return
+        if takes is not None and session.run["id"] not in takes:
+            self._shipper.over(session.run["id"])
+        self._flush(session, DELIVER_WITHIN_S)
+
+    def _flush(self, session: LoadSession, within_s: float = math.inf) -> None:
         """Send all batches of the run and then the final counts, which the master waits for."""
         run = session.run["id"]
         self._users.close()
-        counts = self._counts()
-        assert counts is not None
-        self._shipper.foretell(run, self._facts(counts))
+        self._shipper.foretell(run, self._facts())
         # After Locust has ended the receiving greenlet no acknowledgement can arrive.
         receives = len(self._runner.greenlet) > 0
-        timeout_s = session.settings.flush_timeout_s
+        timeout_s = min(session.settings.flush_timeout_s, within_s)
         if not self._shipper.flush(timeout_s, hears=receives) and receives:
             logger.error("batches of run %s were not acknowledged within %g s", run, timeout_s)
         counts = self._counts()
         assert counts is not None
         self._last_word, self._ending = counts, None
         self._mail.send(messages.DONE, counts)
-        self._shipper.finish(run, self._facts(counts))
+        self.held += self._shipper.finish(run, self._facts()) + counts.dropped
 
     def _counts(self) -> CountsMessage | None:
         return self._users.counts(self._shipper.unsent, self._shipper.dropped)
 
-    def _facts(self, counts: CountsMessage) -> WorkerFacts:
+    def _facts(self) -> WorkerFacts:
         """Final counts as stored in a spool, for a master that does not receive them."""
-        session = self.session
+        session, counts = self.session, self._counts()
         assert session is not None
+        assert counts is not None
         return worker_facts(self._runner.client_id, session.worker_index, counts)
 
     def _on_report(self, data: dict[str, object], **_: object) -> None:
@@ -257,6 +281,11 @@ class WorkerRole:
         """
         if self._environment.process_exit_code is None and not log.unhandled_greenlet_exception:
             self._environment.process_exit_code = 0  # the verdict on a run is the master's
+        self._finish_session()
+        if self.held and not self._environment.process_exit_code:
+            self._environment.process_exit_code = EXIT_INCOMPLETE
+
+    def _finish_session(self) -> None:
         session = self.session
         if session is None:
             return

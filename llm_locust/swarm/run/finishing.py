@@ -10,6 +10,7 @@ from llm_locust.metrics.verdict import Verdict
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
+from llm_locust.store.parts import parts_of
 from llm_locust.swarm.process.children import LateError, run_elsewhere
 from llm_locust.swarm.process.offload import off_the_hub
 
@@ -31,11 +32,19 @@ def finish_elsewhere(run: Path, *, allow_incomplete: bool = False) -> Report:
         FinishError: it could not be started, was killed, took longer than :func:`patience_s`, or reported why
             there is no report.
     """
+    return _report_elsewhere("llm_locust.report.run.finish", run, allow_incomplete, patience_s(run))
+
+
+def join_elsewhere(folder: Path, *, allow_incomplete: bool = False) -> Report:
+    """As :func:`finish_elsewhere`, one report of all parts of a restartable run (raises FinishError)."""
+    within_s = sum(map(patience_s, parts_of(folder)), PATIENCE_S)
+    return _report_elsewhere("llm_locust.report.run.join", folder, allow_incomplete, within_s)
+
+
+def _report_elsewhere(module: str, run: Path, allow_incomplete: bool, within_s: float) -> Report:
     words = ["--allow-incomplete"] * allow_incomplete
     try:
-        code, said = run_elsewhere(
-            "llm_locust.report.run.finish", [*words, "--", str(run)], within_s=patience_s(run)
-        )
+        code, said = run_elsewhere(module, [*words, "--", str(run)], within_s=within_s)
     except LateError as e:
         raise FinishError(f"the process that makes it {e}; {advice(run)}") from e
     except OSError as e:

@@ -16,6 +16,7 @@ from llm_locust.options.deployment import DNS, metrics_words
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario import sole_class
 from llm_locust.store import StoreError, create_run_dir, holds_a_run
+from llm_locust.store.parts import next_part
 from llm_locust.store.upload.destination import UploadError, check_address, open_destination
 from llm_locust.swarm.users.connections import make_pool, request_headers
 from llm_locust.wire.dialects.chat import CHAT
@@ -225,6 +226,8 @@ def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: b
         UsageError: it cannot be written, or holds another run.
     """
     path = settings.out or Path("runs") / f"{started:%Y%m%d-%H%M%S}-{name}"
+    if settings.restartable and settings.out is not None and not again:
+        path = next_part(settings.out)
     if again or settings.out is None:
         path = _free(path)
     if holds_a_run(path):
@@ -237,7 +240,9 @@ def choose_run_dir(settings: Settings, name: str, started: datetime, *, again: b
 
 def check_run_dir(settings: Settings) -> None:
     """Check that ``--out`` can be used, before there is a run (raises UsageError)."""
-    if settings.out is None:
+    if settings.restartable:
+        _check_parts(settings.out)
+    elif settings.out is None:
         _probe(Path("runs"))
     elif holds_a_run(settings.out):
         raise UsageError(
@@ -245,6 +250,12 @@ def check_run_dir(settings: Settings) -> None:
         )
     else:
         _probe(settings.out)
+
+
+def _check_parts(folder: Path | None) -> None:
+    if folder is None:
+        raise UsageError("--restartable: name the directory of the whole run by --out, as --out runs/day")
+    _probe(folder)
 
 
 def check_upload(settings: Settings) -> None:

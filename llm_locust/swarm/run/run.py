@@ -1,12 +1,9 @@
 """One run in the process that owns its directory: what it received, its facts, its result."""
 
 import logging
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +17,28 @@ from llm_locust.live.ending import live_end
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.settings import Settings
-from llm_locust.options.table import OPTIONS
 from llm_locust.report.inputs.live_figures import write_live_end
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report
 from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
+from llm_locust.store.parts import parts_of
 from llm_locust.swarm.channel.dropped import Dropped
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.clocks.run_clock import RunClock
+from llm_locust.swarm.command_line import command_line, versions
 from llm_locust.swarm.delivery.collector import SETTLE_WITHIN_S, Collector
 from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.run.finishing import finish_elsewhere
+from llm_locust.swarm.run.finishing import finish_elsewhere, join_elsewhere
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.scraping import Scraping
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.run.task_exceptions import raised_in_tasks
 from llm_locust.swarm.run.upkeep import upload_elsewhere
 from llm_locust.swarm.stages.listed import closed, stages_of, steps_of
-from llm_locust.wire.secrecy import blanked
 
 logger = logging.getLogger(__name__)
-
-_VERSIONED = ("llm-locust", "locust", "gevent", "numpy", "pyarrow", "openai")
 
 #: Greatest age of the manifest in the run directory, which is all that a master that dies leaves behind.
 MANIFEST_INTERVAL_S = 5.0
@@ -137,6 +132,16 @@ class ActiveRun:
             self.drained_ns = self.clock.now_ns() if took_ns is None else self.stopped_ns + took_ns
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is a part of a restartable run."""
+        return self.settings.restartable and self.path.parent == self.settings.out
+
+    @property
+    def reported(self) -> Path:
+        """Directory of the report: that of all parts, or the run's own."""
+        return self.path.parent if self.is_part else self.path
+
+    @property
     def stopped_ago_s(self) -> float | None:
         """Time since the end of the load; None before."""
         return None if self.stopped_ns is None else (self.clock.now_ns() - self.stopped_ns) * 1e-9
@@ -168,8 +173,8 @@ class ActiveRun:
             scenario=None if scenario is None else scenario.path,
             scenario_document={} if scenario is None else scenario.public_document,
             seed=self.info["seed"],
-            command=_command(self.settings),
-            versions=_versions(),
+            command=command_line(self.settings),
+            versions=versions(),
             slo=self.settings.slo,
             class_slos=self.settings.class_slos,
             gates=self.settings.gates,
@@ -206,6 +211,8 @@ class ActiveRun:
             self._keep_live()
             off_the_hub(write_manifest, self.path, self.manifest())
             self.report = finish_elsewhere(self.path, allow_incomplete=self.settings.allow_incomplete)
+            if self.is_part:
+                self.report = join_elsewhere(self.reported, allow_incomplete=self.settings.allow_incomplete)
             self._upload()
         except (OSError, ValueError) as e:  # a full disk or a damaged file: a traceback would add nothing
             self._failed(e)
@@ -217,11 +224,14 @@ class ActiveRun:
         """Copy the run to the destination of ``--upload`` in a process of its own; log a failure."""
         if self.settings.upload is None:
             return
-        self.uploaded, told = upload_elsewhere(self.path, self.settings.upload)
-        if self.uploaded:
-            logger.info("%s", told)
-        else:
-            logger.error("the run stays in %r: %s", str(self.path), told)
+        self.uploaded = True
+        for path in parts_of(self.reported) if self.is_part else (self.path,):
+            done, told = upload_elsewhere(path, self.settings.upload)
+            self.uploaded = self.uploaded and done
+            if done:
+                logger.info("%s", told)
+            else:
+                logger.error("the run stays in %r: %s", str(path), told)
 
     def discard(self) -> None:
         """Remove every file of a run that never started."""
@@ -278,23 +288,3 @@ class ActiveRun:
             self._keeper.join(SETTLE_WITHIN_S)
         if self._caller is not None:
             self._caller.join(CALL_TIMEOUT_S)
-
-
-@cache
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in _VERSIONED} | {"python": sys.version.split()[0]}
-
-
-def _command(settings: Settings) -> list[str]:
-    """Command line, with the values of headers and other secrets blanked out."""
-    secret = [row.flag for row in OPTIONS if row.secret]
-    words: list[str] = []
-    hide = False
-    for word in sys.argv:
-        if hide:
-            word = word.partition("=")[0] + "=***"
-        elif word.partition("=")[0] in secret and "=" in word:
-            word = "=".join(word.split("=")[:2]) + "=***"
-        hide = word in secret
-        words.append(blanked(word, settings.secrets))
-    return words

@@ -41,7 +41,7 @@ def summarise_elsewhere(run: Path) -> bool:
     """Write ``so-far/`` of a run in a process of its own; log why if that failed."""
     try:
         code, said = run_elsewhere(
-            "llm_locust.report.run.so_far", ["--", str(run)], heard=(STDERR,), within_s=patience_s(run)
+            "llm_locust.report.run.rolling", ["--", str(run)], heard=(STDERR,), within_s=patience_s(run)
         )
     except LateError as e:
         logger.warning("no rolling summary this time: its process %s", e)

@@ -14,7 +14,8 @@ from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import build_report
-from llm_locust.report.run.so_far import SO_FAR_DIR, main, open_so_far, write_so_far
+from llm_locust.report.run.rolling import main, write_so_far
+from llm_locust.report.run.so_far import SO_FAR_DIR, open_so_far
 from llm_locust.store import (
     FRAMES_FILE,
     FrameHeader,

@@ -1,0 +1,163 @@
+"""``python -m llm_locust.report.run.join DIR``: one report of all parts of a restartable run.
+
+Parts whose master died are read from their frames, from the spools in their directories, and from what their
+workers delivered later. Everything temporary is in the directory itself, and is removed.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.question import PLAIN
+from llm_locust.metrics.sections.failures import iso
+from llm_locust.metrics.summary_types.course import PartFacts, PartGap, Parts
+from llm_locust.metrics.verdict import verdict
+from llm_locust.report.inputs.sources import Run, Source, open_source
+from llm_locust.report.output import one_line
+from llm_locust.report.run.analysis import analyse
+from llm_locust.report.run.build import Report, write_reports
+from llm_locust.report.run.finish import FinishAnswer
+from llm_locust.store import StoreError
+from llm_locust.store.parts import parts_of
+
+_NICENESS = 5
+
+KILLED = "its master died, without a word"
+
+
+def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:
+    """Write summary and reports of all parts into their common directory.
+
+    Raises:
+        StoreError: there is no part, or one cannot be read.
+        ValueError, OSError: as :func:`~llm_locust.report.run.build.build_report`.
+    """
+    parts = parts_of(folder)
+    if not parts:
+        raise StoreError(f"{str(folder)!r} holds no part of a run")
+    with open_source(parts, beside=folder) as source:
+        runs = [_ended(run) for run in source.runs]
+        facts = parts_facts(runs, names_of(parts, runs))
+        whole = replace(source, runs=tuple(runs), manifest=_whole(source, runs))
+        found = analyse(whole, PLAIN)
+        named = structs.replace(found.summary.run, name=folder.name)
+        summary = structs.replace(found.summary, run=named, parts=facts)
+        write_reports(folder, replace(found, summary=summary))
+        return Report(summary, verdict(summary, found.manifest, allow_incomplete))
+
+
+def names_of(parts: Sequence[Path], runs: Sequence[Run]) -> list[str]:
+    """Directory of each run; merged ones have it nowhere else. Both are in the order of their beginnings."""
+    return [path.name for path in parts] if len(parts) == len(runs) else [run.manifest.name for run in runs]
+
+
+def parts_facts(runs: Sequence[Run], names: Sequence[str]) -> Parts:
+    """Facts of each part, and of the time between two.
+
+    Args:
+        runs: the parts, ascending in time and with a stop each.
+    """
+    parts: list[PartFacts] = []
+    edges: list[tuple[int, int]] = []
+    for run, name in zip(runs, names, strict=True):
+        begin_ns, stop_ns = _load_of(run)
+        edges.append((begin_ns, stop_ns))
+        parts.append(
+            PartFacts(
+                name=name,
+                run=run.manifest.id,
+                start=iso(begin_ns),
+                end=iso(stop_ns),
+                seconds=(stop_ns - begin_ns) * 1e-9,
+                requests=len(run.requests),
+                ended_by=_end(run.manifest),
+            )
+        )
+    gaps = [
+        PartGap(
+            after=before.name,
+            start=before.end,
+            end=following.start,
+            seconds=max(0.0, (next_ns - end_ns) * 1e-9),
+            why=before.ended_by,
+        )
+        for (before, following), ((_, end_ns), (next_ns, _)) in zip(
+            pairwise(parts), pairwise(edges), strict=True
+        )
+    ]
+    down_s, whole_s = sum(gap.seconds for gap in gaps), (edges[-1][1] - edges[0][0]) * 1e-9
+    return Parts(parts=parts, gaps=gaps, down_s=down_s, down_share=down_s / whole_s if whole_s > 0 else None)
+
+
+def _load_of(run: Run) -> tuple[int, int]:
+    """Beginning and end of a part's load."""
+    begin_ns = min((int(s.min()) for s in _scheduled(run)), default=run.manifest.started_ns)
+    stop_ns = run.manifest.stopped_ns
+    return begin_ns, begin_ns if stop_ns is None else max(begin_ns, stop_ns)
+
+
+def _scheduled(run: Run) -> Iterator["np.ndarray[tuple[int], np.dtype[np.int64]]"]:
+    for part in run.requests.parts(["scheduled_ns"]):
+        if len(part):
+            yield part.ints("scheduled_ns")
+
+
+def _ended(run: Run) -> Run:
+    """A part with the end of its load: the last scheduled request, if its master could not note a stop."""
+    manifest = run.manifest
+    if manifest.stopped_ns is not None:
+        return run
+    last_ns = max((int(s.max()) + 1 for s in _scheduled(run)), default=manifest.started_ns)
+    return replace(run, manifest=replace(manifest, stopped_ns=last_ns, stop_reason=KILLED))
+
+
+def _end(manifest: Manifest) -> str:
+    return manifest.stop_reason or "the end that it was given"
+
+
+def _whole(source: Source, runs: Sequence[Run]) -> Manifest:
+    """The manifest of all parts: its end is the last part's, and only what ended that one cuts it short."""
+    last = runs[-1].manifest
+    return replace(
+        source.manifest,
+        stopped_ns=last.stopped_ns,
+        stop_reason=last.stop_reason,
+        cut_short=last.cut_short or last.stop_reason == KILLED,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Join the parts in a directory and print a :class:`FinishAnswer`; gives 1 where there is no report."""
+    parser = argparse.ArgumentParser(
+        prog="python -m llm_locust.report.run.join", description="Write one report of all parts of a run."
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the --out of a --restartable run")
+    parser.add_argument(
+        "--allow-incomplete", action="store_true", help="missing records do not make the exit code 4"
+    )
+    args = parser.parse_args(argv)
+    with suppress(OSError):
+        os.nice(_NICENESS)
+    try:
+        answer = FinishAnswer(join_parts(args.folder, allow_incomplete=args.allow_incomplete).verdict, None)
+    except MemoryError:
+        answer = FinishAnswer(None, "memory has run out; the parts are kept")
+    except (OSError, ValueError) as e:
+        answer = FinishAnswer(None, one_line(e))
+    with suppress(BrokenPipeError):
+        os.write(sys.stdout.fileno(), msgspec.json.encode(answer) + b"\n")
+    return 0 if answer.error is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

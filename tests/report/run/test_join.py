@@ -1,0 +1,87 @@
+"""One report of the parts of a restartable run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from metrics_cases import manifest, ns, request
+
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import WorkerFacts
+from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.summary_types.summary import read_summary
+from llm_locust.report.run.join import join_parts, main
+from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, StoreError, encode_frame, write_manifest
+
+
+def part(folder: Path, number: int, begin_s: int, end_s: int, **facts: object) -> Path:
+    """A part with a request a second, as its master leaves it when it dies."""
+    path, worker = folder / f"part-{number}", f"w{number}"
+    path.mkdir(parents=True)
+    records: list[RequestRecord] = [
+        request(float(at), (0.1, 0.2), request_id=f"{number}-{at}") for at in range(begin_s, end_s)
+    ]
+    told = WorkerFacts(id=worker, index=0, announced=len(records), received=len(records), left=True)
+    known: dict[str, object] = {
+        "id": f"run-{number}",
+        "started_ns": ns(float(begin_s)),
+        "workers": [told],
+        "ended_ns": None,
+        "stopped_ns": None,
+    }
+    write_manifest(path, manifest(None, **{**known, **facts}))
+    log = FrameLog(path / FRAMES_FILE)
+    header = FrameHeader(f"run-{number}", worker, 0, len(records), finished=len(records), in_flight=0)
+    log.append(encode_frame(header, RecordBatch.from_records(records, worker).to_bytes()))
+    log.close()
+    return path
+
+
+def test_gaps_between_parts_are_named_and_in_no_rate(tmp_path: Path) -> None:
+    day = tmp_path / "day"
+    part(day, 1, 0, 100)
+    part(day, 2, 130, 200)
+    part(day, 3, 205, 300, ended_ns=ns(300.5), stopped_ns=ns(300.0))
+    before = sorted(path.name for path in day.iterdir())
+    report = join_parts(day)
+    parts = report.summary.parts
+    assert parts is not None
+    assert [each.requests for each in parts.parts] == [100, 70, 95]
+    assert [each.name for each in parts.parts] == ["part-1", "part-2", "part-3"]
+    assert [(gap.after, round(gap.seconds)) for gap in parts.gaps] == [("part-1", 31), ("part-2", 6)]
+    assert parts.down_s == pytest.approx(37.0, abs=0.01)
+    assert parts.down_share == pytest.approx(37 / 300, abs=1e-4)
+    # 265 requests in 99 + 69 + 95 s of load
+    assert report.summary.window.seconds == pytest.approx(263.0, abs=0.01)
+    assert report.summary.run.name == "day"
+    assert report.summary.completeness.complete
+    made = {path.name for path in day.iterdir()} - set(before)
+    assert made == {"summary.json", "report.md", "report.html", "timeseries.csv"}
+    assert read_summary((day / "summary.json").read_bytes()) == report.summary
+
+
+def test_a_last_part_whose_master_died_cuts_the_run_short(tmp_path: Path) -> None:
+    part(tmp_path, 1, 0, 50, ended_ns=ns(50.5), stopped_ns=ns(50.0), cut_short=True, stop_reason="SIGTERM")
+    part(tmp_path, 2, 60, 100)
+    report = join_parts(tmp_path)
+    assert report.verdict is not None
+    assert report.verdict.code == 4
+    assert report.summary.parts is not None
+    assert report.summary.parts.gaps[0].why == "SIGTERM"
+
+
+def test_one_part_has_no_gap(tmp_path: Path) -> None:
+    part(tmp_path, 1, 0, 50, ended_ns=ns(50.5), stopped_ns=ns(50.0))
+    parts = join_parts(tmp_path).summary.parts
+    assert parts is not None
+    assert (parts.gaps, parts.down_s) == ([], 0.0)
+    assert "gap of" not in (tmp_path / "report.md").read_text()
+
+
+def test_a_directory_without_parts_is_said_in_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(StoreError, match="no part"):
+        join_parts(tmp_path)
+    assert main([str(tmp_path)]) == 1
+    assert "holds no part" in json.loads(capfd.readouterr().out)["error"]

@@ -1,0 +1,126 @@
+"""A soak whose master is killed and started again, and then a worker is killed: one report, a named gap."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+from chaos import UNHURRIED, wait_batches, wait_more
+from swarm_process import Process, Simulation, as_worker, free_port, locust, simulation
+
+from llm_locust.metrics.summary_types.summary import Summary, read_summary
+from llm_locust.report.inputs.sources import open_source
+from llm_locust.store import read_manifest
+from llm_locust.store.parts import parts_of
+
+RUN_TIME_S = 75
+
+
+@dataclass(frozen=True)
+class Soak:
+    code: int
+    masters: list[Process]
+    workers: list[Process]
+    folder: Path
+    sim: Simulation
+    killed_ns: int
+    restarted_ns: int
+
+    @property
+    def summary(self) -> Summary:
+        return read_summary((self.folder / "summary.json").read_bytes())
+
+    def rows(self) -> dict[str, dict[str, Any]]:
+        with open_source(parts_of(self.folder)) as source:
+            each = [row for part in source.requests.parts() for row in part.table.to_pylist()]
+        by_id = {row["request_id"]: row for row in each}
+        assert len(by_id) == len(each), "a request was recorded twice"
+        return by_id
+
+
+def _soak(folder: Path) -> Soak:
+    port = free_port()
+    options = [
+        *("--headless", "-u", "12", "-r", "100", "-t", f"{RUN_TIME_S}s", "--out", "day", "--restartable"),
+        *("--input-tokens", "10", "--output-tokens", "20", "--body", '{"ignore_eos": true}'),
+        *("--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", str(port)),
+        *("--expect-workers", "2", "--slo", "e2el=20s"),
+    ]
+    with ExitStack() as stack:
+        sim = stack.enter_context(simulation(folder, *UNHURRIED))
+        master = stack.enter_context(locust(folder, *options, "-H", sim.url))
+        # Cold: a worker that starts itself anew does so by its own command.
+        workers = [
+            stack.enter_context(locust(folder, *as_worker(port), stdout=f"w{i}", cold=True)) for i in range(2)
+        ]
+        wait_batches(folder / "day" / "part-1", workers=2)
+        master.signal(SIGKILL)
+        killed_ns = time.time_ns()
+        assert master.exit_code() == -SIGKILL
+        again = stack.enter_context(locust(folder, *options, "-H", sim.url, stdout="again"))
+        restarted_ns = time.time_ns()
+        wait_batches(folder / "day" / "part-2", workers=2)
+        workers[1].signal(SIGKILL)
+        wait_more(sim)
+        code = again.exit_code()
+        for worker in workers:
+            worker.exit_code()
+    return Soak(code, [master, again], workers, folder / "day", sim, killed_ns, restarted_ns)
+
+
+@pytest.fixture(scope="module")
+def soak(tmp_path_factory: pytest.TempPathFactory) -> Soak:
+    return _soak(tmp_path_factory.mktemp("soak"))
+
+
+def test_the_next_master_goes_on_with_the_rest_of_the_time(soak: Soak) -> None:
+    parts = soak.summary.parts
+    assert parts is not None
+    assert [part.name for part in parts.parts] == ["part-1", "part-2"]
+    first, last = (read_manifest(path) for path in parts_of(soak.folder))
+    assert first.ended_ns is None
+    assert last.stopped_ns is not None
+    whole_s = (last.stopped_ns - first.started_ns) * 1e-9
+    # Workers are waited for before the time runs, which is the soak's, not a new one.
+    assert whole_s < RUN_TIME_S + 40
+    assert (last.stopped_ns - last.started_ns) * 1e-9 < RUN_TIME_S
+
+
+def test_the_load_is_back_soon_and_the_gap_is_named(soak: Soak) -> None:
+    parts = soak.summary.parts
+    assert parts is not None
+    (gap,) = parts.gaps
+    assert gap.after == "part-1"
+    assert gap.why == "its master died, without a word"
+    starts = sorted(entry["received_ns"] for entry in soak.sim.entries())
+    silence_s = max(b - a for a, b in pairwise(starts)) * 1e-9
+    assert gap.seconds == pytest.approx(silence_s, abs=1.0)
+    text = (soak.folder / "report.md").read_text()
+    assert "2 parts" in text
+    assert "after part-1" in text
+
+
+def test_no_request_of_the_first_part_is_lost_by_its_masters_death(soak: Soak) -> None:
+    part_1 = [entry for entry in soak.sim.entries() if entry["received_ns"] < soak.killed_ns]
+    rows = soak.rows()
+    assert len(part_1) > 20
+    assert [entry for entry in part_1 if entry["request_id"] not in rows] == []
+    assert (soak.folder / "part-1" / "late").is_dir()
+
+
+def test_the_killed_worker_is_what_makes_the_run_incomplete(soak: Soak) -> None:
+    assert soak.code == 4, soak.masters[1].stderr
+    completeness = soak.summary.completeness
+    assert completeness.workers_lost == 1
+    assert [worker.exit_code() for worker in soak.workers] == [0, -SIGKILL]
+
+
+def test_the_workers_say_what_they_do(soak: Soak) -> None:
+    said = soak.workers[0].stderr
+    assert "this worker's load ends" in said
+    assert "this worker starts anew to join it" in said
+    assert "Traceback" not in said + soak.masters[1].stderr
