@@ -57,7 +57,7 @@ def course_of(folder: Path) -> Course:
 
 def goes_on(manifest: Manifest) -> bool:
     """Whether a part was ended by something else than its own end: its master died, or was told to end."""
-    return manifest.ended_ns is None or manifest.cut_short
+    return manifest.cut_short or manifest.stopped_ns is None
 
 
 def _numbered(folder: Path) -> list[Path]:

@@ -35,9 +35,10 @@ def test_parts_are_ordered_by_number_and_the_next_one_is_above_all(tmp_path: Pat
 @pytest.mark.parametrize(
     ("last", "over"),
     [
-        ({"ended_ns": None}, False),  # killed
-        ({"ended_ns": 5, "cut_short": True}, False),  # SIGTERM, no worker left
-        ({"ended_ns": 5, "cut_short": False}, True),  # a stop rule, a person, its time
+        ({"ended_ns": None, "stopped_ns": None}, False),  # killed
+        ({"ended_ns": 5, "stopped_ns": 4, "cut_short": True}, False),  # SIGTERM, no worker left
+        ({"ended_ns": 5, "stopped_ns": 4, "cut_short": False}, True),  # a stop rule, a person, its time
+        ({"ended_ns": None, "stopped_ns": 4}, True),  # killed while the report was made
     ],
 )
 def test_a_part_follows_unless_the_load_was_ended_in_order(
