@@ -21,7 +21,12 @@ OVERLAYS = sorted(path.name for path in (MANIFESTS / "overlays").iterdir())
 
 #: Components on the overlay headless, or on the soak.
 POD_DISCOVERY = "pod-discovery"
-COMPONENTS = {POD_DISCOVERY: "headless", "monitoring": "headless", "gateway-api": "soak"}
+COMPONENTS = {
+    POD_DISCOVERY: "headless",
+    "monitoring": "headless",
+    "gateway-api": "soak",
+    "packet-stamps": "headless",
+}
 
 
 @contextmanager
