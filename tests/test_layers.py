@@ -42,7 +42,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals"),
     "metrics": (
         *("summary_types", "stats", "requests", "select", "answers", "sections", "deployment"),
-        *("peers", "compare", "charts", "stages", "curves"),
+        *("peers", "compare", "arms", "charts", "stages", "curves"),
     ),
     "report": ("inputs", "sections", "render", "html", "run", "formats", "compare"),
     "sim": ("engine", "answers", "faults", "settings", "gateway"),

@@ -13,8 +13,8 @@ MODULE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_MODULES = 300, 50, 7, 15
 LARGE_MODULES: dict[str, int] = {
     "client/http/connection.py": 430,
     "client/http/exchange.py": 303,
-    "client/stream.py": 459,
-    "core/batch.py": 325,
+    "client/stream.py": 458,
+    "core/batch.py": 324,
     "metrics/stats/censoring.py": 326,
     "store/frames.py": 339,
     "wire/draft.py": 306,

@@ -55,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=FORMATS, default="console", help="md: for a pull request (%(default)s)"
     )
     parser.add_argument("--json", action="store_const", dest="format", const="json", help="--format json")
+    parser.add_argument(
+        "--pareto",
+        action="store_true",
+        help="instead, tokens/s per user and per GPU of every load of the runs, sweeps among them, and which "
+        "of them no other is better than; --html also writes FILE.csv",
+    )
+    parser.add_argument("--gpus", type=_gpus, metavar="N", help="GPUs of each run (what its options say)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with charts")
 
 
@@ -64,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     from llm_locust.options.table import NOT_LOAD
 
     paths: Sequence[Path] = [args.base, *args.new]
+    if args.pareto:
+        return _pareto(args, paths)
     try:
         outcome = compare_runs(
             paths,
@@ -80,6 +89,39 @@ def run(args: argparse.Namespace) -> int:
     with printing():
         _print(outcome, args.format)
     return outcome.exit_code
+
+
+def _pareto(args: argparse.Namespace, paths: Sequence[Path]) -> int:
+    """Print the points of all runs, and write the page and its CSV. Return 0, or 2 for runs without any."""
+    # Imported here: plotly takes longer to import than a comparison of two runs.
+    from llm_locust.report.compare.pareto import pareto_csv, pareto_of, pareto_page, sections
+
+    try:
+        if args.gate or args.window != "run" or args.warmup is not None or args.format == "json":
+            raise ValueError("--pareto takes no --gate, --window, --warmup or --json: leave them out")
+        found = pareto_of(paths, args.slo, args.gpus)
+        if args.html is not None:
+            write_text(args.html, pareto_page(found))
+            write_text(args.html.with_name(f"{args.html.name}.csv"), pareto_csv(found))
+    except (ValueError, OSError) as e:
+        print(f"llm-locust compare: {one_line(e)}", file=sys.stderr)
+        return 2
+    with printing():
+        if args.format == "md":
+            print(markdown_of("Comparison of runs", [], sections(found)), end="")
+        else:
+            print_sections(sections(found), sys.stdout)
+    return 0
+
+
+def _gpus(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r}: write a number of GPUs, such as 8")
+    return found
 
 
 def _write_page(path: Path, outcome: Outcome) -> None:

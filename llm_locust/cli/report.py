@@ -199,6 +199,10 @@ def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
         raise ValueError(
             f"--format {wanted.name} is of one load, and a sweep has several: add --where stage==0"
         )
+    if wanted.of_one_load and analysis.summary.is_of_parts:
+        raise ValueError(
+            f"--format {wanted.name} is of one server, and the run has several arms: add --where arm==NAME"
+        )
     if wanted.name == "vllm":  # the only one that has options of its own
         return vllm_json(analysis, args.percentiles, detailed=args.save_detailed)
     return wanted.text(analysis)

@@ -80,6 +80,7 @@ class Link:
     retries: int = 0
     rtt_ns: int | None = None
     replica: str | None = None
+    arm: str | None = None
 
 
 def record_of(
@@ -101,11 +102,10 @@ def record_of(
     input_tokens = None if usage is None else usage.input_tokens or None  # no prompt has 0 tokens
     ends = (reply.opening_end, reply.finish_end, reply.closing_end)
     first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(ends, exchange, times)
-    outcome, error = verdict
     return RequestRecord(
         request_id=call.request_id,
         name=call.name,
-        outcome=outcome,
+        outcome=verdict[0],
         scheduled_ns=call.scheduled_ns,
         started_ns=times.started_ns,
         ended_ns=times.ended_ns,
@@ -123,7 +123,7 @@ def record_of(
         streamed=call.streamed,
         user=call.user,
         status=exchange.status,
-        error=error,
+        error=verdict[1],
         finish_reason=reply.finish_reason,
         input_tokens=call.counted_input_tokens if input_tokens is None else input_tokens,
         cached_tokens=None if usage is None else usage.cached_tokens,
@@ -150,6 +150,7 @@ def record_of(
         turn=call.turn,
         blocked_ns=call.blocked_ns,
         prompt_id=call.prompt_id,
+        arm=link.arm,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from llm_locust.client.head import Head
 from llm_locust.client.http.pool import Pool
-from llm_locust.client.recording import Call
+from llm_locust.client.recording import Call, Link
 
 #: Header lines of requests for each route, by its index.
 Heads = tuple[Head, ...]
@@ -30,13 +30,15 @@ class Route:
         place: its index among a client's routes.
         direct: the target is a replica itself: everything that no response header attributes to another one
             is attributed to the target, including refused connections.
+        arm: name of the target in an interleaved comparison.
     """
 
-    __slots__ = ("_direct", "_names", "base", "place", "pool", "query")
+    __slots__ = ("_direct", "_names", "arm", "base", "place", "pool", "query")
 
-    def __init__(self, pool: Pool, place: int = 0, *, direct: bool = False) -> None:
+    def __init__(self, pool: Pool, place: int = 0, *, direct: bool = False, arm: str | None = None) -> None:
         self.pool = pool
         self.place = place
+        self.arm = arm
         self.base = pool.target.base.encode()
         self.query = pool.target.query
         self._direct = direct
@@ -56,6 +58,25 @@ class Route:
             self._names.add(named)
         return named
 
+    def link(
+        self,
+        named: str | None,
+        *,
+        peer: str | None,
+        reused: bool,
+        retries: int = 0,
+        rtt_ns: int | None = None,
+    ) -> Link:
+        """What is recorded of a request's connection; its answer, if any, ``named`` a replica."""
+        return Link(
+            peer=peer,
+            reused=reused,
+            retries=retries,
+            rtt_ns=rtt_ns,
+            replica=self.replica(named),
+            arm=self.arm,
+        )
+
     def moved(self, path: bytes, first: "Route") -> bytes:
         """Translate a path below the API of the ``first`` route's target to one below this target's API."""
         return self.base + path.removeprefix(first.base) if path.startswith(first.base) else path
@@ -72,6 +93,7 @@ class Routes:
         chooser: chooses among the targets, which are replicas then; None: there is one target, which may be a
             balancer in front of replicas.
         session_of: key of a request, for choosers that keep requests of one key together.
+        arms: names of the targets in an interleaved comparison, in which each may be a balancer.
     """
 
     def __init__(
@@ -79,8 +101,12 @@ class Routes:
         pools: Sequence[Pool],
         chooser: Chooser | None = None,
         session_of: Callable[[Call], str | None] = lambda call: call.session,
+        arms: Sequence[str] = (),
     ) -> None:
-        self._routes = tuple(Route(p, i, direct=chooser is not None) for i, p in enumerate(pools))
+        direct = chooser is not None and not arms
+        self._routes = tuple(
+            Route(pool, i, direct=direct, arm=arms[i] if arms else None) for i, pool in enumerate(pools)
+        )
         self._chooser = chooser
         self._session_of = session_of
         self.first = self._routes[0]

@@ -27,7 +27,6 @@ from llm_locust.client.recording import (
     REPLICA_HEADERS,
     Answer,
     Call,
-    Link,
     first_try_of,
     record_of,
     replica_of,
@@ -355,7 +354,7 @@ class LiveCall:
         moments = Moments(
             started=self._started, connected=self._connected, sent=connection.sent, ended=read_clocks()
         )
-        link = Link(peer=connection.peer, reused=True, replica=self._route.replica(None))
+        link = self._route.link(None, peer=connection.peer, reused=True)
         why = error_text(str(error), client.secrets)
         answer = first_try_of(self._call, self._exchange, moments, why, link)
         client.sink(replace(answer, record=client.names.bounded(answer.record)))
@@ -407,8 +406,8 @@ class LiveCall:
             exchange, None if left else self._error, reply, self._decoder, cancelled=cancelled or left
         )
         moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
-        replica = self._route.replica(replica_of(exchange.headers, client.replica_headers, client.secrets))
-        link = Link(peer=peer, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns, replica=replica)
+        named = replica_of(exchange.headers, client.replica_headers, client.secrets)
+        link = self._route.link(named, peer=peer, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns)
         record = record_of(
             self._call,
             exchange,

@@ -84,6 +84,7 @@ SCHEMA = pa.schema(
         pa.field("hidden_tokens", pa.int64()),
         pa.field("early_ns", pa.list_(pa.field("item", pa.int64(), nullable=False))),
         pa.field("stage", pa.int32()),
+        pa.field("arm", _TEXT),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )
@@ -133,11 +134,9 @@ class RecordBatch:
         } | {"worker": from_values([worker] * len(records), pa.string())}
         for name in ("arrivals_ns", "early_ns"):
             columns[name] = from_lists([getattr(r, name) for r in records], SCHEMA.field(name).type)
-        arrays = [
-            columns[f.name].dictionary_encode() if pa.types.is_dictionary(f.type) else columns[f.name]
-            for f in SCHEMA
-        ]
-        return cls(pa.Table.from_arrays(arrays, schema=SCHEMA))
+        for name in (f.name for f in SCHEMA if pa.types.is_dictionary(f.type)):
+            columns[name] = columns[name].dictionary_encode()
+        return cls(pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA))
 
     @classmethod
     def warm_up(cls) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from llm_locust.core.arms import ArmFacts
 from llm_locust.core.stamp_facts import StampFacts
 from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
 
@@ -170,10 +171,8 @@ class StageFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCall:
-    """A request to a replica besides the load, and the status of its answer; ``error`` says why there is
-    none.
-
-    ``at_ns`` is a time on the run's axis.
+    """A request to a replica besides the load, at a time on the run's axis, and the status of its answer;
+    ``error`` says why there is none.
     """
 
     at_ns: Nanoseconds
@@ -218,7 +217,7 @@ class Manifest:
     without steps. ``started_ns`` is when the load was requested, ``stopped_ns`` when it was told to stop,
     ``ended_ns`` when the last record was in (``None`` until then). ``options`` are the run's settings as
     text, without secrets. ``stop_reason`` is the rule that ended the run, or another event that no user asked
-    for; ``cut_short`` means that it was a fault. ``targets`` replace ``host`` as destinations;
+    for; ``cut_short`` means that it was a fault. ``targets`` or ``arms`` replace ``host`` as destinations;
     ``replicas_ready`` are those that were waited for, for ``ready_s``. ``stages`` are those that have begun,
     in order, of ``stages_planned``; both are empty in a run of one load.
     """
@@ -233,6 +232,7 @@ class Manifest:
     ended_ns: Nanoseconds | None = None
     host: str | None = None
     targets: list[str] = field(default_factory=list)
+    arms: list[ArmFacts] = field(default_factory=list)
     replicas_ready: list[str] = field(default_factory=list)
     ready_s: Measure | None = None
     canaries: list[CanaryFacts] = field(default_factory=list)

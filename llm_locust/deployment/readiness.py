@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from llm_locust.core.arms import ArmFacts
 from llm_locust.core.manifest import CanaryFacts
 
 #: Interval between two checks of the missing ones.
@@ -50,6 +51,7 @@ class Replicas:
             for.
         waited_s: how long they were waited for.
         canaries: requests before the load.
+        arms: those of an interleaved comparison.
     """
 
     targets: tuple[str, ...] = ()
@@ -57,6 +59,7 @@ class Replicas:
     names: tuple[str, ...] = ()
     waited_s: float = 0.0
     canaries: tuple[CanaryFacts, ...] = ()
+    arms: tuple[ArmFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from llm_locust.metrics.window import Population
 
 #: What requests can be told apart by: columns of their records.
 DIMENSIONS = (
-    *("name", "class", "replica", "worker", "model", "session", "turn"),
+    *("name", "class", "replica", "worker", "model", "session", "turn", "arm"),
     *("endpoint", "peer", "outcome", "status", "finish_reason", "token_source", "prompt_id", "user"),
 )
 

@@ -3,6 +3,7 @@
 Its keys are a contract. Values are plain Python; what is not defined is None.
 """
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,9 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality
+from llm_locust.metrics.arms.figures import arms
 from llm_locust.metrics.columns import Rows
+from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.curves.bottleneck import bottleneck
 from llm_locust.metrics.curves.searched import search
 from llm_locust.metrics.deployment.availability import reliability
@@ -89,9 +92,8 @@ def summarise(
     stored, requests = len(asked(requests).stored), asked(requests)
     m = measured or measure(requests, manifest, question)
     c, selection = m.c, rows_of_run is not None
-    rows = stored if rows_of_run is None else rows_of_run
     answers, population = Answers.of(requests), m.population(np.arange(len(c)))
-    unsent = requests_unsent(manifest, warmup_s)
+    rows, unsent = stored if rows_of_run is None else rows_of_run, requests_unsent(manifest, warmup_s)
     missing, by_class = Missing(requests_lost(manifest, rows), unsent), unsent_by_class(manifest, warmup_s)
     found = whole_and_parts(m, answers, question.places, missing, by_class, of_selection=selection)
     found["sessions"] = sessions(requests, c, m.window)
@@ -118,13 +120,37 @@ def summarise(
         "interventions": interventions(manifest, m.window),
         "gates": [],
         "cost": cost(question.prices_of(manifest), m.window.seconds, found, of_selection=selection),
-        "server": server_metrics(scraped, c, m.window) if scraped else {},
-        "energy": energy(scraped, found) if scraped else {},
+        **_scraped(scraped, m, found),
         "roofline": _roofline(requests, m, question.roof_of(manifest), selection),
         "live_check": {} if told_live is None else live_check(told_live, m, requests),
     }
-    durations_of = partial(_durations, m, population, unsent)
-    return _plain(summary | {"gates": evaluate(gates, summary, durations_of)})
+    if manifest.arms:
+        judged = partial(arms, requests, manifest, question, m.window, missing, of_selection=selection)
+        return _plain(summary | _by_arm(judged, gates, summary))
+    return _plain(summary | {"gates": evaluate(gates, summary, partial(_durations, m, population, unsent))})
+
+
+def _by_arm(
+    judged: Callable[..., tuple[list[dict[str, Any]], list[dict[str, Any]]]],
+    gates: tuple[Gate, ...],
+    summary: dict[str, Any],
+) -> dict[str, Any]:
+    """The arms, and each gate on each of them: over several arms it would be of no server."""
+    found, outcomes = judged(gates=partial(_gates_of_arm, gates, summary))
+    return {"arms": found, "gates": outcomes}
+
+
+def _gates_of_arm(
+    gates: tuple[Gate, ...],
+    summary: dict[str, Any],
+    arm: str,
+    figures: Mapping[str, Any],
+    run: Compared,
+) -> list[dict[str, Any]]:
+    """Each gate on the figures of one arm."""
+    durations_of = partial(_durations, run.measured, run.population, 0)
+    found = evaluate(gates, {"window": summary["window"], **figures}, durations_of)
+    return [each | {"arm": arm} for each in found]
 
 
 def _plain(summary: dict[str, Any]) -> dict[str, Any]:
@@ -169,6 +195,13 @@ def _steadiness(requests: Requests, m: Measured, manifest: Manifest, question: Q
     run = run_window(m.c, manifest, warmup_s)
     ok = Population.of(m.c, run.scheduled(m.c), np.arange(len(m.c))).ok
     return steadiness(m.c, run, ok, warmup_s, asked_load(requests, manifest, m.c.origin_ns))
+
+
+def _scraped(series: ServerSeries | None, m: Measured, found: dict[str, Any]) -> dict[str, Any]:
+    """What the servers' own metrics say; nothing where none were scraped."""
+    if not series:
+        return {"server": {}, "energy": {}}
+    return {"server": server_metrics(series, m.c, m.window), "energy": energy(series, found)}
 
 
 def _stages(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llm_locust.client.http.target import Target
 from llm_locust.core.durations import parse_time
+from llm_locust.deployment.arms import Arm, check_arms
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.targets import POLICIES, Reuse
 from llm_locust.options.option import Option, Values
@@ -41,6 +42,7 @@ class DeploymentSettings:
 
     Attributes:
         targets: URLs that requests go to instead of the host's.
+        arms: targets of an interleaved comparison, instead of the host.
         replica_urls: URLs of replicas behind the host, which no load goes to.
         ready_timeout_s: how long replicas are waited for; None where nobody asked for them.
         canary: send a request of each kind before the load.
@@ -49,6 +51,7 @@ class DeploymentSettings:
 
     targets: tuple[str, ...] = ()
     target_policy: str = "round_robin"
+    arms: tuple[Arm, ...] = ()
     reuse: Reuse = field(default_factory=Reuse)
     replica_urls: tuple[str, ...] = ()
     expect_replicas: int | None = None
@@ -84,6 +87,16 @@ def parse_urls(text: str) -> tuple[str, ...]:
     return urls
 
 
+def parse_arm(text: str) -> Arm:
+    """An arm, ``NAME=URL`` or ``NAME=URL share=N`` (raises ValueError)."""
+    arm = Arm.parse(text)
+    if arm.url.startswith(DNS):
+        raise ValueError(f"{arm.url!r}: an arm is one URL, such as that of a balancer or of a Service")
+    if Target.parse(arm.url).query:
+        raise ValueError(f"{arm.url!r}: ?api-version= may stand in the URL of -H only")
+    return arm
+
+
 def patience_s(settings: DeploymentSettings) -> float | None:
     """How long replicas are waited for before the load; None where nobody asked for it."""
     asked = settings.targets or settings.replica_urls or settings.expect_replicas
@@ -102,6 +115,14 @@ DEPLOYMENT = (
         kind="list",
     ),
     Option("--target-policy", "which of the targets is next (default round_robin)", choices=POLICIES),
+    Option(
+        "--arm",
+        "compare targets in one run (repeatable): each request or conversation goes to one of them at "
+        "random, instead of -H; gateway=http://HOST:8000 share=2 gets twice as many as one without share",
+        parse_arm,
+        "NAME=URL",
+        kind="list",
+    ),
     Option(
         "--connection-reuse",
         "off: a new connection for each request; N: for every N of them (default on)",
@@ -176,6 +197,7 @@ def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
     given = Values(DEPLOYMENT, options)
     found = DeploymentSettings(
         targets=_flat(given["targets"]),
+        arms=given["arm"],
         target_policy=given["target_policy"] or "round_robin",
         reuse=given["connection_reuse"] or Reuse(),
         replica_urls=_flat(given["replica_url"]),
@@ -191,6 +213,7 @@ def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
         profile=given["profile_server"],
         reset_prefix_cache=given["reset_prefix_cache"],
     )
+    _check_arms(found)
     if given["target_policy"] and not found.targets:
         raise ValueError("--target-policy: there is one target, the host; name others by --targets")
     if found.targets and found.expect_replicas is not None:
@@ -198,6 +221,20 @@ def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
             "--expect-replicas counts replicas through the host; with --targets each of them is waited for"
         )
     return found
+
+
+def _check_arms(settings: DeploymentSettings) -> None:
+    """Refuse arms that cannot be compared (raises ValueError)."""
+    if not settings.arms:
+        return
+    try:
+        check_arms(settings.arms)
+    except ValueError as e:
+        raise ValueError(f"--arm: {e}") from e
+    if settings.targets:
+        raise ValueError("--targets and --arm both say where requests go: give one of them")
+    if settings.expect_replicas is not None:
+        raise ValueError("--expect-replicas counts replicas through the host, and --arm names several")
 
 
 def _flat(urls: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -1,6 +1,9 @@
 """Run directory: frames of record batches during the run, Parquet and JSON at its end."""
 
 from llm_locust.store.files import (
+    ARMS_FILE as ARMS_FILE,
+)
+from llm_locust.store.files import (
     FRAMES_FILE as FRAMES_FILE,
 )
 from llm_locust.store.files import (

@@ -20,6 +20,7 @@ def run(users: int, targets: int = 0) -> RunInfo:
         host="http://h",
         base="",
         targets=[f"http://h{n}" for n in range(targets)],
+        arms=[],
         model="m",
         salt="s",
         path="p",

@@ -36,7 +36,8 @@ NOT_HERE = (
     *("analysis.", "by.", "run.so_far", "server.total.name"),
     *("drift.client_rss_mib.", "replicas[].outages[]."),
     *("parts.", "since_start."),  # of a soak: tests/report/run
-    "stages[].figures",  # it repeats keys that have rows of their own
+    *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
+    *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms
 )
 
 #: What a run of the summaries here searches.

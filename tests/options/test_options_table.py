@@ -61,6 +61,7 @@ TEXTS = {
     "trace_scale": ("0.5", "0"),
     "trace_slice": ("10m-20m", "20m-10m"),
     "targets": ("http://a:1 dns+http://b:2", "http://a:port"),
+    "arm": ("gateway=http://a:1 share=2", "http://a:1"),
     "target_policy": ("sticky", "fastest"),
     "connection_reuse": ("off", "0"),
     "replica_url": ("http://a:1", "dns+https://a"),

@@ -227,6 +227,7 @@ def test_the_manifests_command_has_no_secret(
         "host": "http://x",
         "salt": "s",
         "targets": [],
+        "arms": [],
         "origin_ns": 0,
     }
     axis = RunClock()

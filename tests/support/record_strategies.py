@@ -44,7 +44,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("reads", "coalesced_reads"), st.integers(0, 2**31 - 1)),
     "bytes_received": _COUNTS,
     "clock_step_ns": st.none() | st.integers(-(2**62), 2**62),
-    **dict.fromkeys(("session", "rejected_by", "prompt_id"), st.none() | _LABELS),
+    **dict.fromkeys(("session", "rejected_by", "prompt_id", "arm"), st.none() | _LABELS),
     **dict.fromkeys(("turn", "stage"), st.none() | st.integers(0, 2**31 - 1)),
     "blocked_ns": st.none() | _NS,
     "abandoned": st.booleans(),

@@ -140,16 +140,22 @@ def _on_time(run: Compared) -> Estimate | None:
 
 def _share(run: Compared, metric: Metric) -> Estimate | None:
     """A request without a record held no limit; it is spread over all cells: nobody knows its place."""
-    judged = _denominator(run, metric)
-    hits = _hits(run, metric)
+    counted = counted_in_share(run, metric)
     missing = 0
     if metric.name != "error_rate":
         missing = run.lost + run.unsent
         missing += len(run.measured.stuck.among(np.arange(len(run.c))))
-    if hits is None or not len(judged) + missing:
+    if counted is None or not len(counted[0]) + missing:
         return None
-    held = hits[judged].astype(np.float64)
+    judged, held = counted[0], counted[1].astype(np.float64)
     return Share(float(held.sum()) / (len(judged) + missing), ratio_worth(run.c, judged, held, missing))
+
+
+def counted_in_share(run: Compared, metric: Metric) -> tuple[Rows, Mask] | None:
+    """The recorded requests that a share is of, and which of them it counts; None where there is none."""
+    hits = _hits(run, metric)
+    judged = _denominator(run, metric)
+    return None if hits is None else (judged, hits[judged])
 
 
 def _denominator(run: Compared, metric: Metric) -> Rows:

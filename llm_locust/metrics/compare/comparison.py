@@ -148,7 +148,7 @@ def compare_figures(metric: Metric, base: Estimate | None, new: Estimate | None,
         verdict = Verdict.WORSE if worse else Verdict.BETTER if better else Verdict.UNDETERMINED
         return Row(metric, base.value, new.value, None, verdict)
     found = difference(base, new, confidence)
-    verdict = _verdict(metric, found, max(abs(base.value), abs(new.value)))
+    verdict = verdict_on(metric, found, max(abs(base.value), abs(new.value)))
     return Row(metric, base.value, new.value, found, verdict)
 
 
@@ -160,7 +160,8 @@ def explained(row: Row, base: Compared, new: Compared) -> Row:
     return row if why is None else replace(row, why_open=why, verdict=Verdict.UNDETERMINED)
 
 
-def _verdict(metric: Metric, found: Difference, size: float) -> Verdict:
+def verdict_on(metric: Metric, found: Difference, size: float) -> Verdict:
+    """What a difference says; ``size`` is that of the larger figure."""
     if abs(found.value) > _SAME * size and (found.low > 0 or found.high < 0):
         return Verdict.BETTER if (found.low > 0) != metric.lower_is_better else Verdict.WORSE
     return Verdict.NO_DIFFERENCE if found.is_known else Verdict.TOO_FEW

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from msgspec import UNSET, UnsetType
+
 from llm_locust.metrics.summary_types.base import SummaryPart, key
 
 _WHOLE = "the whole run"
@@ -155,6 +157,14 @@ class GateOutcome(SummaryPart, frozen=True):
     passed: Annotated[bool, key("whether it held", "as `value`")]
     reason: Annotated[str | None, key("why not, or why it cannot tell", "as `value`")]
     note: Annotated[str | None, key("how many requests failed, where its latency lacks them", "as `value`")]
+    arm: Annotated[
+        str | UnsetType, key("the arm that it is judged for; absent in a run without arms", "as `value`")
+    ] = UNSET
+
+    @property
+    def shown(self) -> str:
+        """Its text, after the arm's name if there is one."""
+        return self.text if self.arm is UNSET else f"{self.arm}: {self.text}"
 
 
 _PART = "the part"

@@ -1,4 +1,4 @@
-"""The stages of a run: spans in which one load was asked for."""
+"""The parts of a run that have figures of their own: its stages, and the arms of a comparison."""
 
 from typing import Annotated, Literal
 
@@ -6,6 +6,8 @@ from llm_locust.metrics.summary_types.base import Interval, LatencyTable, Summar
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, Throughput
 
 _STAGE = "the stage"
+_ARM = "the arm"
+_PAIR = "the arm and the first one"
 _MEASURED = "the stage's measured part"
 _LOAD = "the load"
 _OUTSIDE = "the run without the measured parts of its stages"
@@ -133,3 +135,59 @@ class Repeats(SummaryPart, frozen=True):
             _REPEATS,
         ),
     ]
+
+
+class ArmRow(SummaryPart, frozen=True):
+    """One figure of two arms."""
+
+    metric: Annotated[str, key("the figure, under the name that gates give it", _PAIR)]
+    unit: Annotated[Literal["ms", "share", "number"], key("of base, new and difference", _PAIR)]
+    base: Annotated[float | None, key("the first arm's figure; null where it has none", "the first arm")]
+    new: Annotated[float | None, key("this arm's figure; null where it has none", _ARM)]
+    difference: Annotated[float | None, key("new − base", _PAIR)]
+    difference_interval: Annotated[
+        Interval,
+        key("its interval, paired in time, of the confidence of `confidence`; null: not known", _PAIR),
+    ]
+    change: Annotated[float | None, key("the difference as a share of base", _PAIR)]
+    change_interval: Annotated[Interval, key("the same interval as a share of base", _PAIR)]
+    verdict: Annotated[
+        str,
+        key(
+            "`better`, `worse`, `no difference beyond noise`, `too few samples`, or `undetermined` where "
+            "requests that were given up leave a figure open",
+            _PAIR,
+        ),
+    ]
+    reason: Annotated[str | None, key("why it is undetermined", _PAIR)]
+
+
+class ArmDifferences(SummaryPart, frozen=True):
+    """One arm set against the first."""
+
+    arm: Annotated[str, key("name of the first arm, which is base", _PAIR)]
+    confidence: Annotated[
+        float,
+        key("of each interval, such that those of all arms and figures together hold with 95 %", "all arms"),
+    ]
+    rows: list[ArmRow]
+
+
+class Arm(SummaryPart, frozen=True):
+    """One target of an interleaved comparison."""
+
+    name: Annotated[str, key("name of the arm: the column `arm` of its requests", _ARM)]
+    host: Annotated[str, key("base URL of its API", _ARM)]
+    share_asked: Annotated[float, key("share of the requests that it was to get", "all requests")]
+    share: Annotated[
+        float | None,
+        key("share of the requests that it got; sessions go to one arm as a whole", "all requests"),
+    ]
+    figures: Annotated[
+        StageFigures,
+        key(
+            "`requests`, `latency_ms`, `latency_ms_adjusted`, `throughput` and `goodput` as in the summary",
+            "the arm, in the window",
+        ),
+    ]
+    against: ArmDifferences | None

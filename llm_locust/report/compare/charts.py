@@ -6,9 +6,9 @@ from llm_locust.metrics.compare.comparable import METRICS
 from llm_locust.metrics.compare.comparison import CONFIDENCE, FigureOverTime, figures_over_time
 from llm_locust.metrics.gates import Kind as MetricKind
 from llm_locust.metrics.latency_metric import View
-from llm_locust.report.compare import words
 from llm_locust.report.compare.outcome import Outcome
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Series, Values, figures, labels
+from llm_locust.report.metric_names import figure_label
 
 #: Of requests, which the gaps of ITL are not; open and closed loops have them alike.
 _DISTRIBUTIONS = tuple(
@@ -86,7 +86,7 @@ def _trend(title: str, shown: list[FigureOverTime], hours: list[float], names: l
     columns: dict[str, Values] = {_TIME: figures(hours), "run": names}
     series = []
     for figure, colour in zip(shown, _COLOURS, strict=False):
-        name = words.label(figure.metric)
+        name = figure_label(figure.metric)
         scale = {MetricKind.LATENCY: 1e3, MetricKind.SHARE: 100.0}.get(figure.metric.kind, 1.0)
         for head, values, kind in (
             (name, figure.values, Kind.LINE),

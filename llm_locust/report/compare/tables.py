@@ -8,6 +8,7 @@ from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.bootstrap import CELLS
 from llm_locust.report.compare import scaling, words
 from llm_locust.report.compare.outcome import Outcome, Run
+from llm_locust.report.metric_names import figure_label
 from llm_locust.report.section import Column, Line, Section, Table, Tone
 from llm_locust.report.section import Row as TableRow
 from llm_locust.report.text import UNDEFINED, clean, count, moment, percent, seconds, sentence
@@ -111,7 +112,7 @@ def verdict(comparison: Comparison) -> Section:
 
 def _named(word: str, rows: Sequence[Row], tone: Tone) -> Iterator[Line]:
     if rows:
-        named = ", ".join(f"{words.label(row.metric)} {words.change(row)}" for row in rows)
+        named = ", ".join(f"{figure_label(row.metric)} {words.change(row)}" for row in rows)
         yield Line(f"{word}: {named}", tone)
 
 
@@ -130,7 +131,7 @@ def figures(outcome: Outcome) -> Section:
     rows = tuple(
         TableRow(
             (
-                words.label(row.metric, outcome.models_differ),
+                figure_label(row.metric, outcome.models_differ),
                 words.figure(row.metric, row.base),
                 words.figure(row.metric, row.new),
                 words.absolute(row),

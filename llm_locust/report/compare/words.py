@@ -2,7 +2,6 @@
 
 import math
 
-from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.metrics.compare.comparable import Metric
 from llm_locust.metrics.compare.comparison import Row, Verdict
 from llm_locust.metrics.compare.relative_gates import GateResult, State
@@ -10,18 +9,6 @@ from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.stats.estimates import Difference
 from llm_locust.report.section import Tone
 from llm_locust.report.text import UNDEFINED, number, percent
-
-_OTHERS = {
-    "goodput": "Goodput ratio",
-    "on_time": "Tokens on time",
-    "error_rate": "Error rate",
-    "rps": "Requests/s",
-    "output_tps": "Output tokens/s",
-    "output_cps": "Output chars/s",
-    "input_tps": "Input tokens/s",
-    "total_tps": "Tokens/s",
-    "goodput_rps": "Good requests/s",
-}
 
 TONES = {
     Verdict.BETTER: Tone.GOOD,
@@ -31,15 +18,6 @@ TONES = {
     Verdict.UNDETERMINED: Tone.WARN,
 }
 _SHORT = {Verdict.NO_DIFFERENCE: "no difference"}
-
-
-def label(metric: Metric, marked: bool = False) -> str:
-    """``TTFT p99``; ``marked`` puts † behind figures of tokens."""
-    if metric.kind is Kind.LATENCY:
-        text = f"{LATENCY[metric.latency].short} {metric.statistic.replace('_', '.')}"
-    else:
-        text = f"Held {metric.limit}" if metric.limit else _OTHERS[metric.name]
-    return text + (" †" if marked and metric.of_tokens else "")
 
 
 def figure(metric: Metric, value: float | None) -> str:

@@ -45,10 +45,10 @@ def junit(summary: Summary) -> str:
 
 def _gates(gates: Sequence[GateOutcome]) -> Iterator[ElementTree.Element]:
     for gate in gates:
-        case = _case("gate", _shown(gate.text))
+        case = _case("gate", _shown(gate.shown))
         value = "no value" if gate.value is None else f"{gate.value:.6g}"
         if not gate.passed:
-            _fail(case, "gate", _shown(gate.reason), f"{_shown(gate.text)}: measured {value}")
+            _fail(case, "gate", _shown(gate.reason), f"{_shown(gate.shown)}: measured {value}")
         yield case
 
 

@@ -19,6 +19,7 @@ from llm_locust.report.html import (
     tables,
 )
 from llm_locust.report.html.chart import Chart
+from llm_locust.report.html.over_load import over_load
 from llm_locust.report.section import Section
 from llm_locust.report.sections import contents, groups
 
@@ -62,9 +63,10 @@ def chapters(
     by_group = [*placed["groups"], tables.workers(run, summary)]
     found = [
         _chapter("verdict", "Verdict", parts=placed["verdict"]),
-        _chapter("stages", "Stages", parts=placed["stages"]),
+        _chapter("stages", "Stages", over_load(summary, manifest.options), placed["stages"]),
+        _chapter("arms", "Arms", parts=placed["arms"]),
         _chapter("over-time", "Over the run", course, lead=_OVER_TIME_LEAD),
-        *([] if summary.is_sweep else _of_one_load(run, slo_ms, placed)),
+        *([] if summary.is_of_parts else _of_one_load(run, slo_ms, placed)),
         _chapter("groups", "By group", replicas.in_flight(run, summary), by_group),
         _chapter("servers", "Servers", servers.servers(run, curves), placed["servers"], lead=_SERVERS_LEAD),
         _chapter("slowest", "Slowest requests", slowest.timeline(run), [slowest.table(run)]),

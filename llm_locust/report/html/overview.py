@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llm_locust.metrics.catalogue import LATENCY, from_scheduled, shown_in
+from llm_locust.metrics.compare.comparison import Verdict
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.base import LatencyTable
 from llm_locust.metrics.summary_types.requests import RequestCounts
@@ -11,6 +12,7 @@ from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Section, Tone
 from llm_locust.report.sections import course, verdicts
 from llm_locust.report.sections.completeness import completeness
+from llm_locust.report.sections.parts.arms import arms
 from llm_locust.report.text import UNDEFINED, count, number, percent, plural, sentence
 from llm_locust.report.uncertainty import CUT_MARK, estimate, is_cut
 
@@ -67,8 +69,14 @@ def alarms(summary: Summary) -> list[Section]:
 
 def tiles(summary: Summary) -> list[Tile]:
     """Gates, validity, completeness, goodput: in the order in which they can spoil a conclusion."""
-    last = _stages(summary) if summary.is_sweep else _goodput(summary)
-    return [_gates(summary), _client(summary), _records(summary), last]
+    return [_gates(summary), _client(summary), _records(summary), _outcome(summary)]
+
+
+def _outcome(summary: Summary) -> Tile:
+    """The goodput; where the whole run has none, what there is in its place."""
+    if summary.is_sweep:
+        return _stages(summary)
+    return _arms(summary) if summary.is_of_parts else _goodput(summary)
 
 
 def _gates(summary: Summary) -> Tile:
@@ -123,14 +131,26 @@ def _stages(summary: Summary) -> Tile:
     )
 
 
+def _arms(summary: Summary) -> Tile:
+    """What differs between the arms, in place of a goodput over all of them."""
+    sections = [section for section in arms(summary) if section.key]
+    rows = [row for arm in summary.arms or () if arm.against for row in arm.against.rows]
+    if any(row.verdict in (Verdict.BETTER, Verdict.WORSE) for row in rows):
+        value = "differ"
+    else:
+        value = "no difference" if rows else UNDEFINED
+    lines = tuple(line.text for section in sections for line in section.lines[:_MOST_LINES])
+    return Tile("Arms", value, lines)
+
+
 def _texts(section: Section) -> tuple[str, ...]:
     """The first lines; a section that alarms stands below as a whole."""
     return tuple(line.text for line in section.lines[:_MOST_LINES])
 
 
 def slo_line(summary: Summary, measured_from: str) -> str:
-    """The limits, each with the share that held it; empty in a sweep."""
-    if summary.is_sweep:
+    """The limits, each with the share that held it; empty in a sweep, and of several arms."""
+    if summary.is_of_parts:
         return ""
     table = verdicts.goodput(summary).table
     limits = (
@@ -142,9 +162,9 @@ def slo_line(summary: Summary, measured_from: str) -> str:
 def latencies(summary: Summary, measured_from: str) -> list[Latency]:
     """The latencies of the first screen; those from scheduled too where requests had a schedule.
 
-    The limit of a metric stands where the SLO counts it from. A sweep has none: its stages have.
+    The limit of a metric stands where the SLO counts it from. A sweep has none: its stages have. So do arms.
     """
-    if summary.is_sweep:
+    if summary.is_of_parts:
         return []
     part, slo = summary.latency_ms, {} if summary.goodput.slo_by_class else summary.goodput.slo
     cut = is_cut(summary.requests.cut_share)
@@ -176,11 +196,11 @@ def _end(value: float | None) -> str:
 
 
 def facts(summary: Summary) -> list[Fact]:
-    """Rates, concurrency, requests and errors; of a sweep no rates."""
+    """Rates, concurrency, requests and errors; of a sweep and of arms no rates."""
     requests = summary.requests
     errors = f"{count(requests.failed)} ({percent(requests.error_rate)})"
     return [
-        *([] if summary.is_sweep else _rates(summary)),
+        *([] if summary.is_of_parts else _rates(summary)),
         Fact("Requests", f"{count(requests.scheduled)} scheduled, {count(requests.ok)} ok"),
         Fact("Errors", errors, tone=Tone.BAD if requests.failed else Tone.PLAIN),
         *_missing(requests),

@@ -223,6 +223,7 @@ def _pooled_manifest(manifests: Sequence[Manifest], question: Question) -> Manif
         messages_dropped=_dropped(manifests),
         server_calls=[call for m in manifests for call in m.server_calls],
         targets=list(dict.fromkeys(target for m in manifests for target in m.targets)),
+        arms=list({arm.name: arm for m in manifests for arm in m.arms}.values()),
         replicas_ready=list(dict.fromkeys(name for m in manifests for name in m.replicas_ready)),
         master=_worst([m.master for m in manifests]),
     )

@@ -14,6 +14,7 @@ from llm_locust.report.sections.curves.search import search
 from llm_locust.report.sections.fairness import fairness
 from llm_locust.report.sections.interventions import interventions
 from llm_locust.report.sections.nodes import nodes
+from llm_locust.report.sections.parts.arms import arms
 from llm_locust.report.sections.quality import quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
 from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
@@ -80,7 +81,9 @@ def _left_out(part: LeftOut | None) -> Iterator[Line]:
 
 
 def _where(summary: Summary) -> str:
-    """The host, or how many targets take its place."""
+    """The host, or how many targets or arms take its place."""
+    if len(summary.arms or ()) > 1:
+        return f"{len(summary.arms or ())} arms"
     targets = summary.interventions.targets
     if len(targets) > 1:
         return f"{len(targets)} targets, {clean(targets[0])} and others"
@@ -103,7 +106,8 @@ def _asked(analysis: AnalysisFacts | None) -> Iterator[Line]:
 class Entry:
     """A section of every report: its key, the chapter of the page that it stands in, and what makes it.
 
-    ``of_one_load`` ones are left out in a sweep, whose figures over all stages are of no load.
+    ``of_one_load`` ones are left out in a sweep, whose figures over all stages are of no load, and in an
+    interleaved comparison, where those over all arms are of no server.
     """
 
     key: str
@@ -125,6 +129,7 @@ CONTENTS = (
     Entry("search", "stages", search),
     Entry("stages", "stages", groups.stages),
     Entry("repeats", "stages", repeats),
+    Entry("arms", "arms", arms),
     Entry("warmup", "verdict", course.warmup, of_one_load=True),
     Entry("reliability", "verdict", course.reliability, of_one_load=True),
     Entry("gates", "verdict", verdicts.gates),
@@ -155,7 +160,7 @@ CONTENTS = (
 
 def sections(summary: Summary) -> list[Section]:
     """Every section that has something to say, alarms as the others at their place."""
-    shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_sweep)]
+    shown = [entry for entry in CONTENTS if not (entry.of_one_load and summary.is_of_parts)]
     return explained_once([section for entry in shown for section in _made(entry, summary)])
 
 

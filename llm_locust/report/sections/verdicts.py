@@ -7,6 +7,7 @@ from llm_locust.metrics.requests.goodput import ABANDONED, LOST, OUTCOME, STUCK,
 from llm_locust.metrics.summary_types.course import GateOutcome
 from llm_locust.metrics.summary_types.requests import Goodput
 from llm_locust.metrics.summary_types.run import ClientFacts, LittlesLaw
+from llm_locust.metrics.summary_types.stages import StageFigures
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
@@ -92,7 +93,7 @@ def _gate_row(gate: GateOutcome, summary: Summary) -> Row:
     note = clean(gate.note or "") if "failed" not in reason else ""
     why = sentence([reason if untold else "", note])
     return Row(
-        ("pass" if gate.passed else "FAIL", clean(gate.text), _gate_measured(gate, summary), why),
+        ("pass" if gate.passed else "FAIL", clean(gate.shown), _gate_measured(gate, summary), why),
         Tone.GOOD if gate.passed else Tone.BAD,
     )
 
@@ -105,10 +106,20 @@ def _gate_measured(outcome: GateOutcome, summary: Summary) -> str:
     (gate,) = parse_gates(outcome.text)
     if gate.kind is Kind.SHARE:
         return percent(value)
-    return f"{_mark_of(gate, summary)}{number(value)} ms" if gate.kind is Kind.LATENCY else number(value)
+    return (
+        f"{_mark_of(gate, _judged(outcome, summary))}{number(value)} ms"
+        if gate.kind is Kind.LATENCY
+        else number(value)
+    )
 
 
-def _mark_of(gate: Gate, summary: Summary) -> str:
+def _judged(outcome: GateOutcome, summary: Summary) -> Summary | StageFigures:
+    """What a gate was judged by: the whole run, or one of its arms."""
+    named = (arm.figures for arm in summary.arms or () if arm.name == outcome.arm)
+    return next(named, summary)
+
+
+def _mark_of(gate: Gate, summary: Summary | StageFigures) -> str:
     tables = summary.latency_ms_adjusted if gate.is_adjusted else summary.latency_ms
     return "" if gate.latency is None or gate.is_certified else mark(tables[gate.latency], gate.statistic)
 

@@ -221,6 +221,7 @@ class RunInfo(TypedDict):
     host: str  # target of the load
     base: str  # path of the API on the host
     targets: list[str]  # base URLs that replace the host; empty without --targets
+    arms: list[str]  # base URLs of the arms of --arm, in their order; empty without
     model: str
     salt: str  # text that makes this run's prompts unique
     path: str  # run directory at the master

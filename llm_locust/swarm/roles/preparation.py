@@ -200,6 +200,7 @@ class RunPreparation:
             host=host,
             base=found.base,
             targets=list(replicas.targets),
+            arms=[arm.url for arm in replicas.arms],
             model=found.model,
             salt=secrets.token_hex(4),
             path="",

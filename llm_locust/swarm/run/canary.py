@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,11 +22,15 @@ from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.stream import Answer, Call, LiveCall, LlmClient
 from llm_locust.core.manifest import CanaryFacts
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.deployment.arms import arm_facts
+from llm_locust.deployment.readiness import Replicas
 from llm_locust.deployment.refusals import SentRequest, advice, is_permanent
 from llm_locust.options.settings import Settings, UsageError
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.run.preflight import check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import blanked
@@ -198,3 +203,37 @@ def _error(record: RequestRecord, sent: SentRequest, url: str, hidden: Sequence[
         f"{blanked(advice(record, sent), hidden)} (--canary off starts without such a request)",
         permanent=is_permanent(record),
     )
+
+
+def ask_arms(settings: Settings, endpoint: Dialect, canaries: Canaries) -> Replicas:
+    """Reach every arm and send it the canaries (raises UsageError)."""
+    bases, model = arm_bases(settings, endpoint)
+    sent = [canaries.send(Target.at(base), model) for base in bases]
+    known = tuple(dict.fromkeys(arm.url for arm in settings.deployment.arms))
+    return Replicas(
+        known=known,
+        canaries=tuple(chain.from_iterable(sent)),
+        arms=arm_facts(settings.deployment.arms, bases),
+    )
+
+
+def arm_bases(settings: Settings, endpoint: Dialect) -> tuple[tuple[str, ...], str]:
+    """The base URL of each arm, and the model that all of them serve.
+
+    Raises:
+        UsageError: an arm cannot be reached, or two have no model in common.
+    """
+    bases, models = [], []
+    for arm in settings.deployment.arms:
+        try:
+            found = check_target(arm.url, settings, [endpoint])
+        except UsageError as e:
+            raise UsageError(f"arm {arm.name!r}: {e}") from e
+        bases.append(Target.parse(arm.url).with_base(found.base).url)
+        models.append(found.model)
+    if len(set(models)) > 1:
+        names = " and ".join(
+            f"{arm.name!r} has {model!r}" for arm, model in zip(settings.deployment.arms, models, strict=True)
+        )
+        raise UsageError(f"--arm: {names}: serve one model under one name, so that tokens are comparable")
+    return tuple(bases), models[0]

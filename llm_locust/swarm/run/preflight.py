@@ -52,14 +52,16 @@ class CheckedServer:
 
 
 def host_of(environment: "Environment", settings: Settings) -> str:
-    """Host of the load: the first of ``--targets``, ``-H`` or the web UI's form, else that of the user
-    classes.
+    """Host of the load: the first of ``--targets`` or ``--arm``, ``-H`` or the web UI's form, else that of
+    the user classes.
 
     Raises:
         UsageError: none is given, or the classes do not agree.
     """
     if settings.deployment.targets:
         return settings.deployment.targets[0].removeprefix(DNS)
+    if settings.deployment.arms:
+        return settings.deployment.arms[0].url
     hosts = dict.fromkeys(cls.host for cls in environment.user_classes if cls.host)
     if environment.host:
         return environment.host

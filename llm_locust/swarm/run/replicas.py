@@ -17,6 +17,7 @@ from llm_locust.client.http.pool import Target
 from llm_locust.client.recording import REPLICA_HEADERS, replica_of
 from llm_locust.client.request import Plain, ask
 from llm_locust.core.manifest import CanaryFacts
+from llm_locust.deployment.arms import arm_facts
 from llm_locust.deployment.readiness import (
     EVERY_S,
     Check,
@@ -30,7 +31,7 @@ from llm_locust.deployment.readiness import (
 )
 from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.swarm.run.canary import Canaries, CanaryError
+from llm_locust.swarm.run.canary import Canaries, CanaryError, arm_bases, ask_arms
 from llm_locust.swarm.run.preflight import RefusedError, check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers
 from llm_locust.wire.dialects.dialect import Dialect
@@ -74,8 +75,10 @@ def wait_for_replicas(
     if bound_s is not None and within_s is not None:
         bound_s = min(bound_s, within_s)
     probe = _Probe(settings, endpoint, canaries, min(settings.timeouts.first_s, max(bound_s or 0.0, EVERY_S)))
-    named = deployment.targets or deployment.replica_urls
+    named = deployment.targets or deployment.replica_urls or tuple(arm.url for arm in deployment.arms)
     try:
+        if bound_s is None and deployment.arms:
+            return ask_arms(settings, endpoint, canaries)
         if bound_s is None:
             return Replicas(known=(host,), canaries=tuple(_send_to_host(host, settings, canaries)))
         began_s = _CLOCK.now_s()
@@ -96,7 +99,9 @@ def wait_for_replicas(
     _tell(ready, waited_s)
     targets = tuple(probe.bases[url] for url in urls) if deployment.targets else ()
     sent = tuple(chain.from_iterable(probe.canaries.values()))
-    return Replicas(targets, tuple(urls) if named else (host,), ready.names, waited_s, sent)
+    known = tuple(urls) if named else (host,)
+    arms = arm_facts(deployment.arms, arm_bases(settings, endpoint)[0]) if deployment.arms else ()
+    return Replicas(targets, known, ready.names, waited_s, sent, arms)
 
 
 def _send_to_host(host: str, settings: Settings, canaries: Canaries) -> list[CanaryFacts]:

@@ -165,6 +165,7 @@ class ActiveRun:
             ended_ns=self.ended_ns,
             host=self.info["host"],
             targets=self.info["targets"],
+            arms=list(self.replicas.arms),
             replicas_ready=list(self.replicas.names),
             ready_s=self.replicas.waited_s if self.replicas.names else None,
             canaries=list(self.replicas.canaries),
@@ -228,10 +229,9 @@ class ActiveRun:
         for path in parts_of(self.reported) if self.is_part else (self.path,):
             done, told = upload_elsewhere(path, self.settings.upload)
             self.uploaded = self.uploaded and done
-            if done:
-                logger.info("%s", told)
-            else:
-                logger.error("the run stays in %r: %s", str(path), told)
+            if not done:
+                told = f"the run stays in {str(path)!r}: {told}"
+            logger.log(logging.INFO if done else logging.ERROR, "%s", told)
 
     def discard(self) -> None:
         """Remove every file of a run that never started."""

@@ -6,6 +6,7 @@ from llm_locust.client.http.pool import Pool, Target, tls_context
 from llm_locust.client.http.stamping import READ_STAMPS, Stamping
 from llm_locust.client.recording import Call
 from llm_locust.client.routes import Routes
+from llm_locust.deployment.arms import RandomArm
 from llm_locust.deployment.targets import make_chooser
 from llm_locust.options.access import access_headers
 from llm_locust.options.settings import Settings
@@ -42,12 +43,14 @@ def make_routes(
     worker: int,
     together: Callable[[Call], str | None],
 ) -> Routes:
-    """Route to the run's host, or to each of ``--targets`` (raises TargetError).
+    """Route to the run's host, or to each of ``--targets`` or ``--arm`` (raises TargetError).
 
     Args:
         worker: index of this process.
         together: key of sticky requests.
     """
+    if bases := run.get("arms"):
+        return _arm_routes(bases, settings, stamping, RandomArm(_shares(settings), run["seed"], worker))
     targets = [Target.at(url) for url in run.get("targets") or ()]
     if not targets:
         host = Target.parse(run["host"]).with_base(run["base"])
@@ -55,3 +58,15 @@ def make_routes(
     policy = settings.deployment.target_policy
     chooser = make_chooser(policy, len(targets), worker=worker, seed=run["seed"])
     return Routes(make_pools(targets, settings, stamping), chooser, together)
+
+
+def _arm_routes(
+    bases: Sequence[str], settings: Settings, stamping: Stamping, random_arm: RandomArm
+) -> Routes:
+    """A route to each arm of an interleaved comparison, of which every request or session draws one."""
+    pools = make_pools([Target.at(url) for url in bases], settings, stamping)
+    return Routes(pools, random_arm, arms=[arm.name for arm in settings.deployment.arms])
+
+
+def _shares(settings: Settings) -> list[float]:
+    return [arm.share for arm in settings.deployment.arms]

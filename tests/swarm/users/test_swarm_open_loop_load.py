@@ -28,6 +28,7 @@ def run_info(**fields: Any) -> RunInfo:
         host="http://h",
         base="",
         targets=[],
+        arms=[],
         model="m",
         salt="s",
         path="p",

@@ -1,0 +1,139 @@
+"""Charts of a sweep or a search: figures of its stages along their load."""
+
+from collections.abc import Sequence
+
+from llm_locust.metrics.catalogue import LATENCY
+from llm_locust.metrics.charts.over_load import Estimate, LoadPoint, load_points
+from llm_locust.metrics.deployment.cost import Prices
+from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Mark, Series, Values, figures
+from llm_locust.report.text import number, plural
+
+_LOADS = {"users": "users", "rate": "requests/s"}
+
+_LATENCIES = (("ttft", "c1", "c2"), ("tpot", "c3", "c4"))
+
+
+def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
+    """Goodput over load with its edge, latencies over throughput, and the rate of a user by that of a GPU.
+
+    Empty with fewer than two stages that are a result: those that are not are in no chart.
+
+    Args:
+        options: those of the run, which may say how many GPUs there are.
+    """
+    stages = summary.stages or []
+    gpus = Prices.of_options(options).gpus
+    points = load_points(stages, gpus)
+    if len(points) < 2:
+        return []
+    unit = _LOADS[stages[0].kind]
+    left = len(stages) - len(points)
+    note = f" {plural(left, 'stage')} without a result left out." if left else ""
+    judged = any(point.goodput[0] is not None for point in points)
+    found = [_goodput(points, unit, summary, note)] if judged else []
+    return [
+        *found,
+        *(_latency(points, unit, *each, note) for each in _LATENCIES),
+        _rates(points, unit, gpus, note),
+    ]
+
+
+def _goodput(points: Sequence[LoadPoint], unit: str, summary: Summary, note: str) -> Chart:
+    columns: dict[str, Values] = {
+        f"asked ({unit})": _known([p.load for p in points]),
+        f"offered ({unit})": _known([p.offered for p in points]),
+    }
+    x = f"asked ({unit})"
+    series = _estimates(columns, "goodput", "%", [p.goodput for p in points], x, "c1", 100.0)
+    return Chart(
+        id="goodput-over-load",
+        title="Goodput over load, % of requests",
+        reading=f"One point a stage; dashed: its 95 % interval.{_edge_in_words(summary)}{note}",
+        data=(Data("goodput", columns),),
+        series=tuple(series),
+        x=Axis(f"load, {unit}"),
+        y=Axis("good, %", most=100),
+        marks=_edge(summary),
+    )
+
+
+def _edge(summary: Summary) -> tuple[Mark, ...]:
+    """The edge of a search and the ends of its interval."""
+    if summary.search is None:
+        return ()
+    answer = summary.search.answer
+    ends = ((answer.load, "edge"), (answer.low, "low"), (answer.high, "high"))
+    return tuple(Mark("x", at, f"{word} {number(at)}") for at, word in ends if at is not None)
+
+
+def _edge_in_words(summary: Summary) -> str:
+    if summary.search is None or summary.search.answer.load is None:
+        return ""
+    return " Lines across: the edge that the search found, and its 95 % interval."
+
+
+def _latency(
+    points: Sequence[LoadPoint], unit: str, metric: str, of_p50: str, of_p99: str, note: str
+) -> Chart:
+    x, name = "output tokens/s", LATENCY[metric].label
+    columns: dict[str, Values] = {
+        f"asked ({unit})": _known([p.load for p in points]),
+        x: _known([p.output_tps for p in points]),
+    }
+    series = []
+    for place, colour in (("p50", of_p50), ("p99", of_p99)):
+        estimates = [p.latencies_ms[metric, place] for p in points]
+        series += _estimates(columns, place, "ms", estimates, x, colour)
+    return Chart(
+        id=f"{metric}-over-throughput",
+        title=f"{name} over throughput, ms",
+        reading=f"One point a stage, by rising load; dashed: the 95 % interval.{note}",
+        data=(Data("latency", columns),),
+        series=tuple(series),
+        x=Axis("output tokens/s"),
+        y=Axis("ms", log_choice=True),
+    )
+
+
+def _rates(points: Sequence[LoadPoint], unit: str, gpus: float | None, note: str) -> Chart:
+    per = "per GPU" if gpus else "of the deployment"
+    x, y = "tokens/s per user", f"output tokens/s {per}"
+    columns: dict[str, Values] = {
+        f"asked ({unit})": _known([p.load for p in points]),
+        x: _known([p.user_tps for p in points]),
+        y: _known([p.gpu_tps if gpus else p.output_tps for p in points]),
+    }
+    unknown = "" if gpus else " --gpus says how many GPUs there are."
+    return Chart(
+        id="user-and-gpu",
+        title=f"Tokens/s per user and {per}",
+        reading=f"One point a stage; a user's: 1 / median TPOT. Up and right is better.{unknown}{note}",
+        data=(Data("rates", columns),),
+        series=(Series("stages", x, y, "c1", Kind.MARKS),),
+        x=Axis(x),
+        y=Axis(y),
+    )
+
+
+def _estimates(
+    columns: dict[str, Values],
+    name: str,
+    unit: str,
+    values: Sequence[Estimate],
+    x: str,
+    colour: str,
+    scale: float = 1.0,
+) -> list[Series]:
+    """Add a figure and the ends of its interval to the columns; the lines that show them."""
+    found = []
+    for i, (word, kind) in enumerate((("", Kind.MARKS), (" low", Kind.DASHED), (" high", Kind.DASHED))):
+        head = f"{name}{word} ({unit})"
+        columns[head] = _known([value[i] for value in values], scale)
+        if any(value[i] is not None for value in values):
+            found.append(Series(f"{name}{word}", x, head, colour, kind))
+    return found
+
+
+def _known(values: Sequence[float | None], scale: float = 1.0) -> Values:
+    return figures((float("nan") if value is None else value for value in values), scale)

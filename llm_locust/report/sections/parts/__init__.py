@@ -1,0 +1,1 @@
+"""What differs between parts of a run that are set against each other."""

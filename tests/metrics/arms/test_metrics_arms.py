@@ -1,0 +1,132 @@
+"""Two arms of one run: a difference is found through a drift of both, and none where there is none."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from metrics_cases import batch, failed, manifest, request
+
+from llm_locust.core.arms import ArmFacts
+from llm_locust.core.record import RequestRecord
+from llm_locust.metrics.arms.influence import Samples, independence, paired_difference
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.summary import typed
+
+NO_SESSIONS = np.empty(0, dtype=np.int64)
+ARMS = [
+    ArmFacts(name="straight", url="http://a/v1", share=0.5),
+    ArmFacts(name="gateway", url="http://b/v1", share=0.5),
+]
+
+
+def drawn(seed: int, n: int, slower: float) -> list[RequestRecord]:
+    """Requests over 10 s whose TTFT doubles at 5 s, at the second arm ``slower`` by so many seconds."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for at in np.sort(rng.uniform(0, 9.9, n)):
+        arm = ARMS[int(rng.random() < 0.5)].name
+        ttft = (0.02 if at < 5 else 0.04) * rng.lognormal(0, 0.2) + (slower if arm == "gateway" else 0)
+        found.append(request(float(at), (ttft, ttft + 0.002), arm=arm))
+    return found
+
+
+def told(records: list[RequestRecord], **asked: Any) -> dict[str, Any]:
+    found = summarise(batch(*records), manifest(arms=ARMS), Question(**asked))
+    typed(found)
+    return found
+
+
+def rows_of(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["metric"]: row for row in found["arms"][1]["against"]["rows"]}
+
+
+def test_a_difference_is_found_though_the_level_of_both_arms_doubles() -> None:
+    found = told(drawn(1, 3000, 0.003))
+    rows = rows_of(found)
+    low, high = rows["mean_ttft"]["difference_interval"]
+    assert low < 3 < high
+    assert high - low < 3  # the drift itself is 20 ms
+    assert rows["mean_ttft"]["verdict"] == rows["mean_e2el"]["verdict"] == "worse"
+    assert rows["mean_tpot"]["verdict"] == "no difference beyond noise"
+    first, second = found["arms"]
+    assert first["against"] is None
+    assert first["figures"]["requests"]["scheduled"] + second["figures"]["requests"]["scheduled"] == 3000
+    assert first["share"] + second["share"] == pytest.approx(1)
+
+
+def test_figures_of_an_arm_are_those_of_a_report_of_its_requests_alone() -> None:
+    records = drawn(2, 800, 0.003)
+    second = told(records)["arms"][1]["figures"]
+    alone = summarise(batch(*[r for r in records if r.arm == "gateway"]), manifest(), Question())
+    assert second["latency_ms"]["ttft"] == alone["latency_ms"]["ttft"]
+    assert second["requests"] == alone["requests"]
+
+
+def test_equal_arms_that_drift_differ_in_at_most_one_of_twenty_runs() -> None:
+    wrong = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        at = np.sort(rng.random(2000))
+        values = np.where(at > 0.5, 2.0, 1.0) * rng.lognormal(0, 0.4, 2000)
+        arm = rng.random(2000) < 0.5
+        base, new = (Samples(values[mask], at[mask], NO_SESSIONS) for mask in (~arm, arm))
+        figures = [(base.mean(), new.mean()), *((base.percentile(p), new.percentile(p)) for p in (50, 95))]
+        medians = figures[1]
+        worth = independence(*medians)  # type: ignore[arg-type]
+        found = [paired_difference(a, b, 1 - 0.05 / 3, worth) for a, b in figures if a and b]
+        wrong += any(each.low > 0 or each.high < 0 for each in found)
+        assert found[0].is_known or found[1].is_known
+    assert wrong <= 6  # 5 % of 60 are 3; more than 6 come in 3 % of such tests
+
+
+def test_sessions_that_differ_as_a_whole_are_no_difference_between_arms() -> None:
+    rng = np.random.default_rng(5)
+    levels = np.repeat(rng.normal(1, 0.3, 12), 200)  # 12 sessions, 200 requests each
+    sessions = np.repeat(np.arange(12), 200)
+    order = rng.permutation(2400)
+    at = np.empty(2400)
+    at[order] = np.linspace(0, 1, 2400)
+    first = sessions < 6
+
+    def arm(mask: Any, named: bool) -> Samples:
+        by_time = np.argsort(at[mask])
+        return Samples(
+            levels[mask][by_time], at[mask][by_time], sessions[mask][by_time] if named else NO_SESSIONS
+        )
+
+    def width(named: bool) -> float:
+        base, new = arm(first, named).mean(), arm(~first, named).mean()
+        assert base
+        assert new
+        found = paired_difference(base, new, 0.95)
+        return found.high - found.low
+
+    assert width(False) < 0.1
+    # 6 sessions an arm are not worth the 100 independent samples that a mean needs.
+    assert width(True) == np.inf
+
+
+def test_each_gate_is_judged_for_every_arm_and_one_without_answers_holds_none() -> None:
+    records = [each for each in drawn(3, 600, 0.0) if each.arm == "straight"]
+    records += [failed(at=float(at), arm="gateway") for at in np.linspace(0, 9, 50)]
+    found = told(records, gates="p95_ttft<500ms error_rate<1%")
+    assert [(f"{gate['arm']}: {gate['text']}", gate["passed"]) for gate in found["gates"]] == [
+        ("straight: p95_ttft<500ms", True),
+        ("straight: error_rate<1%", True),
+        ("gateway: p95_ttft<500ms", False),
+        ("gateway: error_rate<1%", False),
+    ]
+    rows = rows_of(found)
+    assert rows["p95_ttft"]["verdict"] == "too few samples"
+    assert rows["error_rate"]["verdict"] == "worse"
+
+
+def test_an_arm_that_got_no_request_is_there_and_holds_no_gate() -> None:
+    found = told([r for r in drawn(4, 300, 0.0) if r.arm == "straight"], gates="p50_ttft<500ms rps>0")
+    assert [gate["passed"] for gate in found["gates"]] == [True, True, False, False]
+    assert found["arms"][1]["figures"]["requests"]["scheduled"] == 0
+
+
+def test_a_run_without_arms_has_no_such_key() -> None:
+    assert "arms" not in summarise(batch(request()), manifest(), Question())
