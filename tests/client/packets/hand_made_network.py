@@ -26,7 +26,8 @@ FIRST_SEQ = 2**32 - 150  # the sequence numbers wrap within the plan
 
 def folded_sum(data: bytes) -> int:
     """The Internet checksum (RFC 1071)."""
-    total = sum(struct.unpack(f"!{len(data) // 2 + len(data) % 2}H", data + bytes(len(data) % 2)))
+    words = struct.unpack(f"!{len(data) // 2 + len(data) % 2}H", data + bytes(len(data) % 2))
+    total: int = sum(words)
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
@@ -51,19 +52,28 @@ def answer(wire: socket.socket, plan: list[tuple[float, int, int]]) -> None:
     here_port, client_seq = struct.unpack("!H2xI", frame[34:42])
     link = frame[6:12] + frame[:6] + b"\x08\x00"
 
-    def send(**of: int) -> None:
-        packet = Packet(here=HERE, peer=PEER, here_port=here_port, peer_port=PORT, tcp_options=0, **of)
+    def send(seq: int, size: int, flags: int) -> None:
+        packet = Packet(
+            seq=seq,
+            size=size,
+            flags=flags,
+            here=HERE,
+            peer=PEER,
+            here_port=here_port,
+            peer_port=PORT,
+            tcp_options=0,
+        )
         wire.send(link + with_checksums(packet, (client_seq + 1) % 2**32))
 
-    send(seq=FIRST_SEQ - 1, size=0, flags=SYN_ACK)
+    send(FIRST_SEQ - 1, 0, SYN_ACK)
     for wait_s, offset, size in plan:
         time.sleep(wait_s)
-        send(seq=FIRST_SEQ + offset, size=size, flags=ACK)
+        send(FIRST_SEQ + offset, size, ACK)
 
 
 def second_capture(tap: socket.socket) -> list[tuple[int, int, int]]:
     """Offset, size and time of each packet with payload that an independent socket saw."""
-    found = []
+    found: list[tuple[int, int, int]] = []
     tap.setblocking(False)
     while True:
         try:
