@@ -31,6 +31,7 @@ ACCEPTED = {
     "CKV_K8S_35": "secrets as environment variables: --api-key-env, WEB_PASSWORD and VLLM_API_KEY are such",
     "CKV_K8S_43": "image digest: known once an image is pushed; given by `llm-locust k8s render --image`",
     "CKV_K8S_38": "service account token: of the component pod-discovery, and there of the master alone",
+    "CKV_DOCKER_7": "base image without a tag: it is in the argument BASE, by which a digest can be given",
     "CKV_DOCKER_2": "HEALTHCHECK: Kubernetes has probes of its own, a headless process serves nothing",
 }
 
