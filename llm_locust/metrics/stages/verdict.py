@@ -20,6 +20,9 @@ CLIENT_LIMITED = "client-limited: "
 #: Reason of a stage that ended before its measured part began.
 NOT_MEASURED = "it had no measured part: the run ended before, or the warm-up took all of it"
 
+#: Note on a stage of few requests.
+FEW = f"fewer than {FEWEST_FOR_LATENCIES} requests: intervals are wide, changes of latency may go unnoticed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageVerdict:
@@ -64,15 +67,7 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
         saturated=bool(overload) if course.open_loop else None,
         client=client["verdict"],
         reasons=tuple(found),
-        notes=(_few(begun),) if few else (),
-    )
-
-
-def _few(begun: int) -> str:
-    requests = "1 request" if begun == 1 else f"{begun} requests"
-    return (
-        f"it has {requests}: below {FEWEST_FOR_LATENCIES} its intervals are wide, and a change of latency "
-        "during it may go unnoticed"
+        notes=(FEW,) if few else (),
     )
 
 

@@ -218,7 +218,9 @@ def _result(stage: Stage) -> str:
         return "yes"
     if stage.saturated:
         return "NO: saturated"
-    return "NO: not steady" if stage.steady is False else "NO"
+    if stage.steady is False:
+        return "NO: not steady"
+    return "NO: client" if stage.client == "invalid" else "NO"
 
 
 def _why_not(stage: Stage) -> Line:

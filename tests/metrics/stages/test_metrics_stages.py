@@ -234,7 +234,7 @@ def test_few_requests_are_noted_and_a_few_stages_have_one_line() -> None:
     found = typed(summarise(requests(), facts(stages=few)))
     assert found.stages is not None
     assert [s.steady for s in found.stages] == [None, None, True]
-    assert "stages 0, 1: it has 20 requests: below 100 its intervals are wide" in markdown(found)
+    assert "stages 0, 1: fewer than 100 requests: intervals are wide" in markdown(found)
 
 
 def sweep_of(*stages_: StageFacts, **fields: Any) -> Verdict | None:
