@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from llm_locust.core.record import Outcome, RequestRecord, TokenSource
     from llm_locust.metrics.requests.slo import Slo
     from llm_locust.report.run.run_data import RunData
+    from llm_locust.swarm.agents.user import AgentUser
     from llm_locust.swarm.process.hooks import events
     from llm_locust.swarm.users.conversation import ConversationUser
     from llm_locust.swarm.users.open_loop import OpenLoopUser
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from llm_locust.workload.text.prompts import Prompt
 
 __all__ = [
+    "AgentUser",
     "Answer",
     "ChatUser",
     "CompletionUser",
@@ -46,6 +48,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AgentUser": "llm_locust.swarm.agents.user",
     "Answer": "llm_locust.client.stream",
     "ChatUser": "llm_locust.swarm.users.users",
     "CompletionUser": "llm_locust.swarm.users.users",

@@ -39,7 +39,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "wire": ("dialects",),
     "client": ("packets", "http"),
     "store": ("upload",),
-    "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals"),
+    "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals", "trajectories"),
     "metrics": (
         *("summary_types", "stats", "requests", "select", "answers", "sections", "deployment"),
         *("peers", "compare", "arms", "charts", "stages", "curves"),
@@ -47,7 +47,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "report": ("inputs", "sections", "render", "html", "run", "formats", "compare"),
     "sim": ("engine", "answers", "faults", "settings", "gateway"),
     "swarm": (
-        *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "stages", "users"),
+        *("process", "channel", "clocks", "delivery", "open_loop", "tracing", "stages", "users", "agents"),
         *("live", "run", "soak", "web", "roles"),
     ),
 }

@@ -36,7 +36,15 @@ DESCRIPTION = (
 #: Options of the table that the help explains, by the heading they are under. It only names the others.
 _SHOWN: Mapping[str, tuple[str, ...]] = {
     "the server": ("model", "api_key_env"),
-    "the load": ("request_rate", "warmup", "input_tokens", "output_tokens", "dataset", "scenario"),
+    "the load": (
+        "request_rate",
+        "warmup",
+        "input_tokens",
+        "output_tokens",
+        "dataset",
+        "trajectories",
+        "scenario",
+    ),
     "what is good enough": ("slo", "gate"),
     "the run": ("out", "note", "progress"),
 }
@@ -100,7 +108,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
 
 def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        *("--users", "-u"),
+        *("--users", "-u", "--agents"),
         type=_positive,
         default=None,
         metavar="N",

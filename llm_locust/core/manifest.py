@@ -13,6 +13,7 @@ from msgspec import Meta
 from llm_locust.core.arms import ArmFacts
 from llm_locust.core.stamp_facts import StampFacts
 from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
+from llm_locust.core.trajectory_facts import TrajectoryFacts
 
 MANIFEST_SCHEMA = 1
 
@@ -266,6 +267,7 @@ class Manifest:
     live_check: dict[str, Any] = field(default_factory=dict)
     stages: Annotated[list[StageFacts], Meta(max_length=MOST_STAGES)] = field(default_factory=list)
     stages_planned: Count = 0
+    trajectories: TrajectoryFacts | None = None
 
     @property
     def is_sweep(self) -> bool:

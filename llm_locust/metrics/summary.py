@@ -33,6 +33,7 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.peers.compat import compat
 from llm_locust.metrics.question import PLAIN, Question
+from llm_locust.metrics.requests.agents import agents
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.requests.tokens import delivery, tokens
 from llm_locust.metrics.sections.completeness import (
@@ -96,7 +97,7 @@ def summarise(
     rows, unsent = stored if rows_of_run is None else rows_of_run, requests_unsent(manifest, warmup_s)
     missing, by_class = Missing(requests_lost(manifest, rows), unsent), unsent_by_class(manifest, warmup_s)
     found = whole_and_parts(m, answers, question.places, missing, by_class, of_selection=selection)
-    found["sessions"] = sessions(requests, c, m.window)
+    found |= _sessions(requests, m, manifest, question)
     law = littles_law(m.c, m.window, requests, manifest, of_selection=selection)
     client = _client(m, population, manifest, found["latency_ms"], law)
     scraped, told_live = (None, None) if selection else (server, None if manifest.is_sweep else live)
@@ -176,6 +177,15 @@ def _servers(
     found = deployment(requests, m, direct=bool(manifest.targets))
     causes = found["fairness"].causes
     return {**found, "bottleneck": bottleneck(m, client, causes, of_selection=of_selection)}
+
+
+def _sessions(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
+    """``sessions``, and ``agents`` of a run over trajectories."""
+    found = {"sessions": sessions(requests, m.c, m.window)}
+    if manifest.trajectories is None:
+        return found
+    gpus = question.prices_of(manifest).gpus
+    return found | {"agents": agents(requests, m.c, m.window, manifest.trajectories, gpus)}
 
 
 def _client(

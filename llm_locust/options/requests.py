@@ -9,6 +9,7 @@ from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.ordering import ORDERS
 from llm_locust.workload.text.shared_prefix import parse_shared_prefix
+from llm_locust.workload.trajectories.pool import HISTORIES
 
 
 def recorded_body(text: str) -> str:
@@ -54,6 +55,25 @@ REQUESTS = (
         kind="path",
         form=forms.DATASET,
         ui=True,
+    ),
+    Option(
+        "--trajectories",
+        "recorded tasks of agents, a file or a folder of JSON lines (docs/agents.md): each user walks "
+        "through one after the other, with the pauses of their tools; needs a user class of AgentUser",
+        metavar="FILE",
+        kind="path",
+    ),
+    Option(
+        "--agent-history",
+        "what an agent's turn has of the answers before it: the recorded ones, or the server's own "
+        "(default recorded)",
+        choices=HISTORIES,
+    ),
+    Option(
+        "--cache-bust",
+        "on: each walk has a mark of its own after the system prompt, lest a prefix cache knows it of "
+        "another walk (default on)",
+        choices=("on", "off"),
     ),
     Option("--dataset-order", "of the dataset's lines (default sequential)", choices=ORDERS),
     Option(

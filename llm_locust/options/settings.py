@@ -29,6 +29,7 @@ from llm_locust.workload.datasets.load import load_dataset
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.text.tokenizer import load_tokenizer
+from llm_locust.workload.trajectories.pool import Pool, load_pool
 
 T = TypeVar("T")
 
@@ -46,6 +47,7 @@ class Settings:
 
     model: str | None
     workload: WorkloadSpec
+    pool: Pool | None
     load: LoadSettings
     deployment: DeploymentSettings
     slo: str
@@ -130,6 +132,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     return Settings(
         model=given["model"],
         workload=workload,
+        pool=_pool(given),
         load=parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}),
         deployment=parse_deployment(options),
         slo=given.text("slo"),
@@ -181,6 +184,13 @@ def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
         dataset=dataset,
         extra_body=given["body"] or {},
     )
+
+
+def _pool(given: Values) -> Pool | None:
+    trajectories = _read(load_pool, given["trajectories"], "--trajectories")
+    if trajectories is None:
+        return None
+    return Pool(trajectories, given["agent_history"] or "recorded", given["cache_bust"] != "off")
 
 
 def _read(read: Callable[[str], T], path: str | None, flag: str) -> T | None:

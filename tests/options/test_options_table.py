@@ -19,6 +19,8 @@ TEXTS = {
     "input_tokens": ("uniform:1,9", "many"),
     "output_tokens": ("64", "-1"),
     "dataset_order": ("shuffled", "shufled"),
+    "agent_history": ("own", "mine"),
+    "cache_bust": ("off", "no"),
     "shared_prefix": ("groups=10 tokens=5", "groups=0"),
     "unique_head": ("off", "none"),
     "calibrate": ("on", "yes"),

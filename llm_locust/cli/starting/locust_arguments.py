@@ -97,6 +97,8 @@ def help_arguments(given: argparse.Namespace, said: Said) -> list[str]:
 
 def _file(ui: bool, known: Mapping[str, Any]) -> str:
     """Name of the locustfile; the run has it too. The form of the web UI may ask for either loop."""
+    if "trajectories" in known:
+        return "agents.py"
     if ui or "scenario" in known:
         return "scenario.py"
     return "open_loop.py" if _is_open_loop(known) else "chat.py"

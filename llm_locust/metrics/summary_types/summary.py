@@ -31,7 +31,7 @@ from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy,
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
 from llm_locust.metrics.summary_types.search import SearchFacts
 from llm_locust.metrics.summary_types.stages import Arm, OutsideStages, Repeats, Stage
-from llm_locust.metrics.summary_types.tokens import Sessions, Tokens
+from llm_locust.metrics.summary_types.tokens import Agents, Sessions, Tokens
 
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
 #: that ended in the window. Keys of 1 that kept their names have other values in such runs.
@@ -44,7 +44,7 @@ OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
 EXPLAINED = ("bottleneck", "energy", "roofline")
 
 #: Sections that only some runs or reports have: no key in the file, None here.
-ASKED = ("analysis", "by", "stages", "repeats", "outside_stages", "search", "parts", "since_start", "arms")
+ASKED = ("analysis", "by", "stages", "repeats", "outside_stages", "search", "parts", "since_start", "arms", "agents")
 
 
 class SummaryError(ValueError):
@@ -107,6 +107,7 @@ class Summary(SummaryPart, frozen=True):
     def is_of_parts(self) -> bool:
         """Whether figures of the whole run are of no load or of no server: those of its parts are shown."""
         return self.is_sweep or len(self.arms or ()) > 1
+    agents: Agents | None = None
 
     @property
     def is_sweep(self) -> bool:

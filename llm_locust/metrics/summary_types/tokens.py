@@ -1,4 +1,4 @@
-"""Tokens of requests, and sessions."""
+"""Tokens of requests, sessions, and agents."""
 
 from typing import Annotated
 
@@ -165,3 +165,44 @@ class Sessions(SummaryPart, frozen=True):
     output_tokens: Annotated[Amounts, key("output tokens a session", "sessions that were not cut")]
     duration_s: Annotated[SessionTimes, key("duration, s", "completed sessions")]
     by_turn: list[TurnPart]
+
+
+_TURNS = "turns of walks, scheduled in the window"
+_JOBS = "walks through trajectories of the pool whose last answer ended in the window, all turns ok"
+_CACHE = "ok turns whose prompt and cached tokens the server counted"
+
+
+class AgentCache(SummaryPart, frozen=True):
+    """Prefix-cache hits of agents."""
+
+    turns: Annotated[int, key("number of turns", _CACHE)]
+    achieved: Annotated[float | None, key("cached / all prompt tokens", _CACHE)]
+    possible: Annotated[
+        float | None,
+        key(
+            "the same share at best, in a cache that forgets nothing; by the characters of each prompt",
+            _CACHE,
+        ),
+    ]
+
+
+class Agents(SummaryPart, frozen=True):
+    """Agents that walk through trajectories."""
+
+    agents: Annotated[int, key("number of agents with a turn", _TURNS)]
+    turns: Annotated[int, key("number of turns", _TURNS)]
+    ok: Annotated[int, key("number of ok turns", _TURNS)]
+    output_tokens_per_s_p25: Annotated[float | None, key("1 / TPOT: a quarter is slower", _TURNS)]
+    output_tokens_per_s_p50: Annotated[float | None, key("1 / TPOT: median", _TURNS)]
+    e2e_tokens_per_s_p25: Annotated[float | None, key("output tokens / E2EL: a quarter is slower", _TURNS)]
+    e2e_tokens_per_s_p50: Annotated[float | None, key("output tokens / E2EL: median", _TURNS)]
+    e2e_tokens_per_s_mean: Annotated[float | None, key("all output tokens / sum of E2EL", _TURNS)]
+    jobs: Annotated[int, key("number of jobs", _JOBS)]
+    job_s_mean: Annotated[float | None, key("mean duration of a job, s", _JOBS)]
+    between_turns_s_mean: Annotated[
+        float | None, key("of it between turns, in tools and sub-agents, s", _JOBS)
+    ]
+    jobs_per_h_per_user: Annotated[float | None, key("3,600 / mean duration", _JOBS)]
+    jobs_per_h: Annotated[float | None, key("jobs / length of the window", _JOBS)]
+    jobs_per_h_per_gpu: Annotated[float | None, key("the same / `--gpus`", _JOBS)]
+    cache: AgentCache

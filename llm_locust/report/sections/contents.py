@@ -144,6 +144,7 @@ CONTENTS = (
     Entry("drift", "verdict", course.drift, of_one_load=True),
     Entry("quality", "quality", quality),
     Entry("sessions", "sessions", sessions.sessions),
+    Entry("agents", "sessions", sessions.agents, of_one_load=True),
     Entry("by_turn", "sessions", sessions.by_turn, of_one_load=True),
     Entry("errors", "", groups.errors),
     Entry("by_name", "groups", groups.by_name, of_one_load=True),

@@ -193,6 +193,7 @@ class ActiveRun:
             messages_dropped={name: dict(kinds) for name, kinds in self.dropped.by_sender.items()},
             server_metrics=None if self._scraping is None else self._scraping.facts,
             stages=stages,
+            trajectories=None if self.settings.pool is None else self.settings.pool.facts,
             stages_planned=self.stages_planned or len(steps_of(profile)),
         )
 

@@ -13,6 +13,7 @@ class StageGate:
     """Open during a stage's load, closed between two stages; in a run without a sweep always open.
 
     Attributes:
+        phase: number of times that it was opened after it had been closed.
         measured_ns: end of the current stage's warm-up on the run's clock; None: not known yet.
 
     Args:
@@ -22,6 +23,7 @@ class StageGate:
 
     def __init__(self, settings: Settings, origin_ns: int, clock: Callable[[], Offset]) -> None:
         self.measured_ns: int | None = None
+        self.phase = 0
         self._sweep = settings.load.sweep
         self._warmup_s = settings.warmup_s
         self._origin_ns = origin_ns
@@ -32,6 +34,7 @@ class StageGate:
             self._opened.set()
 
     def open(self) -> None:
+        self.phase += not self._opened.is_set()
         self._opened.set()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@
 ``users=1,2,4,8``              closed loop with so many users, one load after the other
 ``rate=2,4,8``                 open loop at so many requests/s
 ``rate=linear:1..10,10``       10 loads from 1 to 10 with equal differences
+``agents=1,2,4``               the same as ``users=``, of users that walk through trajectories
 ``users=geometric:1..256,9``   9 loads from 1 to 256 with equal ratios
 ============================== ==============================================================
 """
@@ -36,9 +37,9 @@ def parse_sweep(text: str) -> Sweep:
     """Parse the loads in ``text``, in the module's grammar (raises ValueError)."""
     name, equals, rest = text.strip().partition("=")
     try:
-        if not equals or name not in ("users", "rate"):
-            raise ValueError("it must begin with users= or rate=")
-        kind: Kind = "users" if name == "users" else "rate"
+        if not equals or name not in ("users", "agents", "rate"):
+            raise ValueError("it must begin with users=, agents= or rate=")
+        kind: Kind = "rate" if name == "rate" else "users"
         values = tuple(_load(kind, value) for value in _values(rest))
         if len(values) > MOST_STAGES:
             raise ValueError(f"it has {len(values)} loads, at most {MOST_STAGES} are allowed")

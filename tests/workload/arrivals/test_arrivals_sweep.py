@@ -29,8 +29,8 @@ def test_what_is_written_is_what_is_applied(text: str, kind: str, values: tuple[
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("1,2,4", "must begin with users= or rate="),
-        ("threads=1", "must begin with users= or rate="),
+        ("1,2,4", "must begin with users=, agents= or rate="),
+        ("threads=1", "must begin with users=, agents= or rate="),
         ("users=", "'' is not a number above 0"),
         ("users=0,1", "0 users are not in 1"),
         ("users=-1", "'-1' is not a number above 0"),

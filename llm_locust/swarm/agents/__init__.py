@@ -1,0 +1,1 @@
+"""Agents: users that walk through recorded trajectories."""

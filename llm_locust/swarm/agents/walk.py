@@ -1,0 +1,107 @@
+"""One walk of an agent through a trajectory: its turns, the pauses of its tools, its sub-agents."""
+
+import time
+from contextlib import suppress
+
+import gevent
+from gevent import GreenletExit
+from gevent.pool import Group
+from locust.exception import StopUser
+
+from llm_locust.core.record import Outcome
+from llm_locust.metrics.requests.agents import walk_name
+from llm_locust.metrics.sections.sessions import session_name
+from llm_locust.swarm.users.requester import Requester
+from llm_locust.wire.dialects.dialect import Message
+from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.trajectories.pool import Pool
+from llm_locust.workload.trajectories.trajectory import Trajectory, Turn, answered, marked
+
+#: A wait for the next stage, or after a failure, is longer than this; what is shorter is the program's own.
+_WAITED_NS = 1_000_000
+
+
+class Walk:
+    """One trajectory, walked once.
+
+    Args:
+        mark: stands after the system prompt of every turn; empty for none.
+    """
+
+    def __init__(self, requester: Requester, pool: Pool, trajectory: Trajectory, mark: str) -> None:
+        self._requester = requester
+        self._pool = pool
+        self._trajectory = trajectory
+        self._mark = mark
+        session = requester.session
+        self._phase = session.gate.phase
+        unique = walk_name(session.client.new_request_id(), trajectory.index)
+        self._id = session_name(unique, len(trajectory.turns))
+        self._forks = Group()
+
+    def hold(self) -> None:
+        """Walk to the end, that of the sub-agents included.
+
+        It ends with its last turn, with the first one that is not answered ``ok``, or with the stage of a
+        sweep in which it began: what a cache has of it belongs to that load.
+        """
+        try:
+            self._walk()
+            self._forks.join()
+        finally:
+            self._forks.kill()
+
+    def _walk(self) -> None:
+        turns = self._trajectory.turns
+        messages, due_ns = turns[0].messages, 0
+        for number, turn in enumerate(turns):
+            # What can be done before its time is done in the pause.
+            prompt = self._requester.bounded(self._prompt(turn, messages))
+            ready = self._requester.prepared(prompt)
+            self._forks.join()
+            due_ns = max(due_ns, time.time_ns() if turns[number - 1].forks and number else 0)
+            _sleep_until(due_ns)
+            scheduled_ns = self._admitted(due_ns)
+            if self._requester.session.gate.phase != self._phase:
+                return
+            answer = self._requester.send(ready, scheduled_ns, session_id=self._id, turn=number)
+            if answer.record.outcome is not Outcome.OK or number + 1 == len(turns):
+                self._fork(turn if answer.record.outcome is Outcome.OK else None)
+                return
+            self._fork(turn)
+            due_ns = answer.record.ended_ns + round(turn.pause_s * 1e9)
+            following = turns[number + 1]
+            if self._pool.history == "own":
+                messages = answered(messages, turn, following, answer.reply.text)
+            else:
+                messages = following.messages
+
+    def _prompt(self, turn: Turn, messages: tuple[Message, ...]) -> Prompt:
+        return Prompt(
+            messages=marked(messages, self._mark) if self._mark else messages,
+            asked_output_tokens=turn.asked_output_tokens,
+            extra=turn.extra,
+        )
+
+    def _admitted(self, due_ns: int) -> int:
+        """Wait until a request may start; return when it was due, which such a wait moves."""
+        before_ns = time.time_ns()
+        self._requester.session.backoffs.wait(self._requester.number)
+        self._requester.session.enter()
+        now_ns = time.time_ns()
+        return now_ns if not due_ns or now_ns - before_ns > _WAITED_NS else due_ns
+
+    def _fork(self, turn: Turn | None) -> None:
+        for fork in () if turn is None else turn.forks:
+            self._forks.spawn(self._hold_fork, fork)
+
+    def _hold_fork(self, trajectory: Trajectory) -> None:
+        # The load is over, or this worker's requests are used up: the agent itself finds that too.
+        with suppress(StopUser, GreenletExit):
+            Walk(self._requester, self._pool, trajectory, self._mark).hold()
+
+
+def _sleep_until(due_ns: int) -> None:
+    # The wall clock may be set: sleeping again is cheap, sleeping for ever is not.
+    while (left_ns := due_ns - time.time_ns()) > 0:
+        gevent.sleep(left_ns * 1e-9)

@@ -1,0 +1,95 @@
+"""The pool of trajectories of a run.
+
+============= =====================================================================================
+``chat``      :mod:`~llm_locust.workload.trajectories.chat`: OpenAI's messages, agentperf-local's files
+``mlperf``    :mod:`~llm_locust.workload.trajectories.mlperf`: MLPerf's agentic data sets
+============= =====================================================================================
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from llm_locust.core.trajectory_facts import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryFacts
+from llm_locust.workload.draws import generator
+from llm_locust.workload.trajectories import chat, mlperf
+from llm_locust.workload.trajectories.hits import every, possible_shares
+from llm_locust.workload.trajectories.reading import Line, files, lines
+from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, numbered
+
+History = Literal["recorded", "own"]
+HISTORIES: tuple[History, ...] = ("recorded", "own")
+
+#: Third number of the keys of an agent's orders; see :mod:`llm_locust.workload.draws`.
+_WALKS = 101
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Trajectories, and how agents walk through them.
+
+    Attributes:
+        history: whether a turn has the recorded answers before it, or the server's own.
+        bust: whether each walk has a mark of its own after the system prompt, so that no prefix cache knows
+            more of a walk than the system prompt and its own earlier turns.
+    """
+
+    trajectories: tuple[Trajectory, ...]
+    history: History = "recorded"
+    bust: bool = True
+
+    @cached_property
+    def facts(self) -> TrajectoryFacts:
+        """What reports need of the pool."""
+        found = sorted(every(self.trajectories), key=lambda trajectory: trajectory.index)
+        return TrajectoryFacts(
+            ids=[trajectory.id[:100] for trajectory in found],
+            roots=len(self.trajectories),
+            possible=[possible_shares(trajectory, marked=self.bust) for trajectory in found],
+            pauses_s=[[round(turn.pause_s, 6) for turn in trajectory.turns] for trajectory in found],
+        )
+
+    def walk_of(self, seed: int, worker: int, user: int, walk: int) -> Trajectory:
+        """The trajectory of the n-th walk of an agent, which has an order of its own for each round."""
+        n = len(self.trajectories)
+        order = generator(seed, worker, user, _WALKS, walk // n).permutation(n)
+        return self.trajectories[int(order[walk % n])]
+
+
+def load_pool(path: str | Path) -> tuple[Trajectory, ...]:
+    """Read the trajectories of a file, or of the files of JSON lines in a folder.
+
+    Raises:
+        TrajectoryError: a file or a line that cannot be read, or nothing in it.
+    """
+    found = lines(files(Path(path)))
+    first = next(found, None)
+    if first is None:
+        raise TrajectoryError(f"trajectories {str(path)!r}: nothing in it")
+    read = mlperf.read if _is_mlperf(first) else chat.read
+    pool = numbered(tuple(read(chain((first,), found))))
+    turns = [len(trajectory.turns) for trajectory in every(pool)]
+    if len(turns) > MOST_TRAJECTORIES or sum(turns) > MOST_TURNS:
+        raise TrajectoryError(
+            f"trajectories {str(path)!r}: {len(turns):,} trajectories with {sum(turns):,} turns; at most "
+            f"{MOST_TRAJECTORIES:,} with {MOST_TURNS:,} are allowed"
+        )
+    return pool
+
+
+def mark_of(*key: object) -> str:
+    """A mark of 64 bits, equal for equal keys: ``[1f0c9a3be2d4071b]``."""
+    return f"[{blake2b('/'.join(map(str, key)).encode(), digest_size=8).hexdigest()}]"
+
+
+def _is_mlperf(line: Line) -> bool:
+    try:
+        keys = msgspec.json.decode(line.raw, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return "messages" not in keys and {"conversation_id", "turn", "role"} <= keys.keys()

@@ -1,0 +1,85 @@
+"""Lines of files of trajectories; every error names the file and the line."""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from llm_locust.wire.dialects.dialect import Message
+from llm_locust.workload.trajectories.trajectory import TrajectoryError
+
+#: Longest line, and most bytes of all files: a pool is held in memory.
+MOST_LINE, MOST_BYTES = 64 << 20, 4 << 30
+
+#: Longest pause between two turns: a day.
+MOST_PAUSE_S = 86_400.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that is not blank, and its number from 1."""
+
+    path: Path
+    number: int
+    raw: bytes
+
+    @property
+    def where(self) -> str:
+        return f"{self.path}:{self.number}"
+
+
+def files(path: Path) -> list[Path]:
+    """The file, or the files of JSON lines in the folder and below it, by name."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(p for p in path.rglob("*") if p.name.endswith((".jsonl", ".jsonl.gz")) and p.is_file())
+    if not found:
+        raise TrajectoryError(f"trajectories {str(path)!r}: no file in it ends in .jsonl or .jsonl.gz")
+    return found
+
+
+def lines(paths: Sequence[Path]) -> Iterator[Line]:
+    """Their lines that are not blank; gzip-compressed files are decompressed (raises TrajectoryError)."""
+    total = 0
+    for path in paths:
+        number = 0
+        try:
+            with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
+                while raw := file.readline(MOST_LINE + 1):
+                    number, total = number + 1, total + len(raw)
+                    if len(raw) > MOST_LINE or total > MOST_BYTES:
+                        raise TrajectoryError(
+                            f"{path}:{number}: larger than a line ({MOST_LINE >> 20} MiB) or a pool "
+                            f"({MOST_BYTES >> 30} GiB) may be"
+                        )
+                    if raw.strip():
+                        yield Line(path, number, raw)
+        except (OSError, EOFError, zlib.error, ValueError) as e:
+            if isinstance(e, TrajectoryError):
+                raise
+            raise TrajectoryError(f"trajectories {str(path)!r}: cannot be read: {e}") from e
+
+
+def decoded(decoder: "msgspec.json.Decoder[T]", line: Line, expected: str) -> T:
+    try:
+        return decoder.decode(line.raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
+        raise TrajectoryError(f"{line.where}: {e}; expected {expected}") from e
+
+
+def shared_messages(
+    messages: Sequence[dict[str, Any]], before: tuple[Message, ...] | None
+) -> tuple[Message, ...]:
+    """The messages, those of the turn before being the same objects: a history is held once."""
+    same = 0
+    for a, b in zip(messages, before or (), strict=False):
+        if a != b:
+            break
+        same += 1
+    return (*(before or ())[:same], *messages[same:])
