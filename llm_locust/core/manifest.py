@@ -111,9 +111,7 @@ class WorkerFacts:
     resent: Count = 0  # batches received more than once
     dropped: Count = 0  # records that fitted neither on the worker's disk nor in its memory
     in_flight: Count = 0  # requests in flight at the worker's last report
-    in_flight_ns: Duration | None = (
-        None  # sum of their times by the worker's own counter, up to its final counts
-    )
+    in_flight_ns: Duration | None = None  # sum of their times by its own counter, up to its final counts
     late: bool = False
     lost: bool = False
     left: bool = False
@@ -258,7 +256,7 @@ class Manifest:
     master: NodeHealth = field(default_factory=NodeHealth)
     clock_steps: Count = 0  # steps of the master's own clock; the run's time does not follow them
     torn: list[str] = field(default_factory=list)  # files of frames with invalid bytes, and where
-    #: The most frequent first; the last entry stands for the rest, if they are many.
+    # The most frequent first; the last entry stands for the rest, if they are many.
     task_exceptions: Annotated[list[TaskException], Meta(max_length=MOST_TASK_EXCEPTIONS)] = field(
         default_factory=list
     )
