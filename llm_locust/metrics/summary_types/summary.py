@@ -44,7 +44,18 @@ OPTIONAL = ("sessions", "cost", "server", "energy", "roofline", "live_check")
 EXPLAINED = ("bottleneck", "energy", "roofline")
 
 #: Sections that only some runs or reports have: no key in the file, None here.
-ASKED = ("analysis", "by", "stages", "repeats", "outside_stages", "search", "parts", "since_start", "arms", "agents")
+ASKED = (
+    "analysis",
+    "by",
+    "stages",
+    "repeats",
+    "outside_stages",
+    "search",
+    "parts",
+    "since_start",
+    "arms",
+    "agents",
+)
 
 
 class SummaryError(ValueError):
@@ -107,6 +118,7 @@ class Summary(SummaryPart, frozen=True):
     def is_of_parts(self) -> bool:
         """Whether figures of the whole run are of no load or of no server: those of its parts are shown."""
         return self.is_sweep or len(self.arms or ()) > 1
+
     agents: Agents | None = None
 
     @property
