@@ -83,7 +83,7 @@ def _targets(plan: OverlayPlan) -> list[str]:
     given = plan.scenario.options
     found = [url.removeprefix(_DNS) for urls in plan.options["targets"] for url in urls]
     arms = given.get("arm", ())
-    found += [text.partition("=")[2].strip() for text in ([arms] if isinstance(arms, str) else arms)]
+    found += [text.partition("=")[2].split()[0] for text in ([arms] if isinstance(arms, str) else arms)]
     host = plan.target or given.get("host")
     if host is not None:
         found.insert(0, str(host))
