@@ -11,12 +11,14 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-
-from locust.env import Environment
+from typing import TYPE_CHECKING
 
 from llm_locust.options.settings import UsageError
 from llm_locust.scenario import Validator
 from llm_locust.scenario.request_kind import RequestKind
+
+if TYPE_CHECKING:  # importing Locust patches sockets
+    from locust.env import Environment
 
 _WHAT_TO_DO = "; or give master and workers the same --swarm-secret-env"
 
@@ -64,7 +66,7 @@ def _check(named: str, folders: Sequence[str]) -> None:
         )
 
 
-def check_own_code(environment: Environment, kinds: Iterable[RequestKind]) -> None:
+def check_own_code(environment: "Environment", kinds: Iterable[RequestKind]) -> None:
     """As :func:`check_named_functions`, unless the master has sent the locustfile itself."""
     if getattr(environment.parsed_options, "locustfile", None) != "-":
         check_named_functions(kinds, own_folders(environment.parsed_locustfiles or (), os.getcwd()))
