@@ -25,7 +25,10 @@ from llm_locust.cli.starting.simulator import SimulatorError, start_simulator
         (("http://x:1", "http://y:1"), "unexpected 'http://y:1'"),
         (("http://x:1", "--usres", "5"), "unknown option --usres; did you mean --users?"),
         (("http://x:1", "--headless"), "options of Locust itself go after --; see --help"),
-        (("http://x:1", "--users", "0"), "argument --users/-u: '0' is not a whole number of at least 1"),
+        (
+            ("http://x:1", "--users", "0"),
+            "--users/-u/--agents: '0' is not a whole number of at least 1",
+        ),
         (("http://x:1", "--workers", "-1"), "argument --workers: '-1' is not a whole number of at least 1"),
         (("http://x:1", "--for", "60"), "argument --for/-t: '60': a number without a unit"),
         (("http://x:1", "--for", "1.5s"), "a run lasts whole seconds from 1s"),

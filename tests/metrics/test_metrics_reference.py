@@ -19,6 +19,7 @@ from server_cases import Row, rows, series
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome
 from llm_locust.core.task_exceptions import TaskException
+from llm_locust.core.trajectory_facts import TrajectoryFacts
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.question import Question
@@ -133,6 +134,13 @@ def summaries() -> tuple[dict[str, Any], ...]:
         summarise(
             batch(*some),
             manifest(options={"until": "p50_ttft±5%"}, stages=[stage(0, 1.0, 4.0), stage(1, 5.0, 9.0)]),
+        ),
+        summarise(
+            batch(*(request(at=i, session="w-t0-of2", turn=i, cached_tokens=4) for i in range(2))),
+            manifest(
+                options={"gpus": "2"},
+                trajectories=TrajectoryFacts(ids=["a"], roots=1, possible=[[0.1, 0.5]], pauses_s=[[0.9, 0]]),
+            ),
         ),
     )
     return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)

@@ -1,0 +1,83 @@
+"""Agents: speeds, jobs that ended in the window, and hits over the same turns as the possible ones."""
+
+from typing import Any
+
+import pytest
+from metrics_cases import batch, manifest, request
+
+from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.trajectory_facts import TrajectoryFacts
+from llm_locust.metrics.summary import summarise
+
+#: Two trajectories and a sub-agent of the first.
+FACTS = TrajectoryFacts(
+    ids=["a", "b", "sub"], roots=2, possible=[[0.2, 0.8], [0.5], [0.6]], pauses_s=[[1.0, 0.0], [0.0], [0.0]]
+)
+
+
+def turn(walk: str, number: int, at: float, tpot_s: float = 0.02, **fields: Any) -> RequestRecord:
+    """A turn with its first token after 50 ms and three tokens."""
+    arrivals = (0.05, 0.05 + tpot_s, 0.05 + 2 * tpot_s)
+    known: dict[str, Any] = {"session": walk, "turn": number, "cached_tokens": 5, "user": 0}
+    return request(at, arrivals, **{**known, **fields})
+
+
+def agents(*records: RequestRecord, gpus: str = "4") -> dict[str, Any]:
+    made = summarise(batch(*records), manifest(options={"gpus": gpus}, trajectories=FACTS))
+    found: dict[str, Any] = made["agents"]
+    return found
+
+
+def test_a_job_is_a_walk_that_came_to_its_end_in_the_window_and_sub_agents_are_none() -> None:
+    found = agents(
+        turn("r1-t0-of2", 0, 1.0),
+        turn("r2-t2-of1", 0, 2.0),  # the sub-agent
+        turn("r1-t0-of2", 1, 4.0),
+        turn("r3-t1-of1", 0, 5.0, user=1),
+        turn("r4-t0-of2", 0, 6.0, user=1),  # never came to its second turn
+        turn("r5-t1-of1", 0, 7.0, user=1, outcome=Outcome.HTTP_ERROR),
+        turn("r6-t1-of1", 0, 9.95),  # ended after the window
+    )
+    assert (found["agents"], found["turns"], found["ok"], found["jobs"]) == (2, 7, 6, 2)
+    assert found["job_s_mean"] == pytest.approx((3.09 + 0.09) / 2)
+    assert found["between_turns_s_mean"] == pytest.approx((3.09 - 2 * 0.09) / 2)
+    assert found["jobs_per_h_per_user"] == pytest.approx(3600 / found["job_s_mean"])
+    assert found["jobs_per_h"] == pytest.approx(2 / 9 * 3600)  # the window begins with the first turn
+    assert found["jobs_per_h_per_gpu"] == pytest.approx(2 / 9 * 3600 / 4)
+
+
+def test_speeds_are_quantiles_of_turns_from_the_slow_end() -> None:
+    found = agents(*(turn(f"r{i}-t1-of1", 0, i, tpot_s) for i, tpot_s in enumerate((0.01, 0.02, 0.04, 0.05))))
+    assert found["output_tokens_per_s_p25"] == pytest.approx(20 + 0.75 * 5)  # numpy's: between 20 and 25
+    assert found["output_tokens_per_s_p50"] == pytest.approx((25 + 50) / 2)
+    e2e_s = [0.05 + 2 * tpot_s for tpot_s in (0.01, 0.02, 0.04, 0.05)]
+    assert found["e2e_tokens_per_s_mean"] == pytest.approx(12 / sum(e2e_s))
+    assert found["e2e_tokens_per_s_p50"] == pytest.approx((3 / e2e_s[1] + 3 / e2e_s[2]) / 2)
+
+
+def test_hits_and_possible_hits_are_of_the_same_turns() -> None:
+    found = agents(
+        turn("r1-t0-of2", 0, 1.0, input_tokens=100, cached_tokens=10),
+        turn("r1-t0-of2", 1, 2.0, input_tokens=300, cached_tokens=200),
+        turn("r2-t1-of1", 0, 3.0, cached_tokens=None),  # the server did not say
+        turn("r3-t9-of1", 0, 4.0, input_tokens=500, cached_tokens=500),  # of no trajectory of this pool
+        turn("r4-t1-of1", 5, 5.0, input_tokens=500, cached_tokens=500),  # no turn of its trajectory
+    )
+    assert found["cache"] == {
+        "turns": 2,
+        "achieved": pytest.approx(210 / 400),
+        "possible": pytest.approx((0.2 * 100 + 0.8 * 300) / 400),
+    }
+
+
+def test_without_walks_there_is_no_figure_and_no_zero() -> None:
+    found = agents(request(1.0), gpus="")
+    assert (found["agents"], found["turns"], found["jobs"]) == (0, 0, 0)
+    assert found["cache"] == {"turns": 0, "achieved": None, "possible": None}
+    for key in ("output_tokens_per_s_p25", "e2e_tokens_per_s_mean", "job_s_mean", "jobs_per_h_per_user"):
+        assert found[key] is None
+    assert found["jobs_per_h_per_gpu"] is None
+
+
+def test_a_run_of_no_pool_has_no_agents() -> None:
+    assert "agents" not in summarise(batch(request(1.0)), manifest())
