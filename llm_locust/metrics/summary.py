@@ -18,6 +18,7 @@ from llm_locust.metrics.arms.figures import arms
 from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.curves.bottleneck import bottleneck
+from llm_locust.metrics.curves.curve import curve
 from llm_locust.metrics.curves.searched import search
 from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.deployment.cost import cost
@@ -225,6 +226,7 @@ def _stages(
         "repeats": repeats(found["stages"]),
         "outside_stages": outside(m.c, manifest),
         "search": search(requests, manifest, question),
+        "curve": curve(found["stages"], manifest.seed) if manifest.is_sweep else None,
     }
     return found | {key: value for key, value in asked_for.items() if value}
 

@@ -1,4 +1,4 @@
-"""The search of a run: its stages as readings, and its answer."""
+"""What several loads show: the search of a run with its readings and its answer, and the curve of a sweep."""
 
 from typing import Annotated
 
@@ -69,3 +69,66 @@ class SearchFacts(SummaryPart, frozen=True):
     unit: Annotated[str, key("of loads: `requests/s` or `users`", "the run")]
     stages: list[SearchStage]
     answer: SearchAnswer
+
+
+_SWEEP = "the stages that are results"
+
+
+class Knee(SummaryPart, frozen=True):
+    """The knee of the median E2EL over the load (Kneedle)."""
+
+    load: Annotated[
+        float,
+        key("the load whose median E2EL is farthest below the line between the first and the last", _SWEEP),
+    ]
+    ci95: Annotated[list[float], key("its 95 % interval (bootstrap), in loads that were tried", _SWEEP)]
+    depth: Annotated[float, key("that distance over the growth of the latency, 0.2 or more", _SWEEP)]
+    latency_ms: Annotated[float, key("the median E2EL there, ms", _SWEEP)]
+
+
+class UslParameter(SummaryPart, frozen=True):
+    """A parameter of the law and its 95 % interval (bootstrap); null is infinite."""
+
+    value: Annotated[float | None, key("least squares of relative errors of N / X; null: infinite", _SWEEP)]
+    ci95: Annotated[list[float | None], key("its 95 % interval (bootstrap)", _SWEEP)]
+
+
+class UslFigures(SummaryPart, frozen=True):
+    """The universal scalability law of requests/s over mean requests in flight."""
+
+    gamma: Annotated[UslParameter, key("requests/s of one request at a time", _SWEEP)]
+    alpha: Annotated[UslParameter, key("contention: the share of work done one after the other", _SWEEP)]
+    beta: Annotated[UslParameter, key("coherency: what each pair of requests costs", _SWEEP)]
+    peak: Annotated[
+        UslParameter, key("requests in flight with the highest throughput; null: it never falls", _SWEEP)
+    ]
+    plateau: Annotated[
+        UslParameter,
+        key("the highest throughput by the law, requests/s; null: it grows without end", _SWEEP),
+    ]
+    residual: Annotated[float, key("root mean square of the relative residuals", _SWEEP)]
+    measured_to: Annotated[
+        float | None, key("largest mean of requests in flight; beyond it the law is a model", _SWEEP)
+    ]
+
+
+class Overload(SummaryPart, frozen=True):
+    """Good requests/s at the highest load, beside those of the best one."""
+
+    best_load: Annotated[float, key("the load with the most good requests/s", "the stages")]
+    best_good_per_s: Annotated[float, key("good requests/s there", "the stage")]
+    load: Annotated[float, key("the highest load; a saturated stage counts here", "the stages")]
+    good_per_s: Annotated[float, key("good requests/s there", "the stage")]
+    kept: Annotated[float, key("their ratio", "the stages")]
+    collapses: Annotated[bool, key("it is below 0.8", "the stages")]
+
+
+class CurveFacts(SummaryPart, frozen=True):
+    """What the stages of a sweep show together."""
+
+    loads: Annotated[int, key("different loads that are results", "the sweep")]
+    left_out: Annotated[int, key("stages that are not results, in no figure but `overload`", "the sweep")]
+    knee: Knee | None
+    usl: UslFigures | None
+    overload: Overload | None
+    missing: Annotated[dict[str, str], key("why there is no `knee`, `usl` or `overload`", "the sweep")]

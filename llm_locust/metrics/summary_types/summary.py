@@ -29,7 +29,7 @@ from llm_locust.metrics.summary_types.requests import (
 )
 from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
-from llm_locust.metrics.summary_types.search import SearchFacts
+from llm_locust.metrics.summary_types.search import CurveFacts, SearchFacts
 from llm_locust.metrics.summary_types.stages import Arm, OutsideStages, Repeats, Stage
 from llm_locust.metrics.summary_types.tokens import Agents, Sessions, Tokens
 
@@ -51,6 +51,7 @@ ASKED = (
     "repeats",
     "outside_stages",
     "search",
+    "curve",
     "parts",
     "since_start",
     "arms",
@@ -110,6 +111,7 @@ class Summary(SummaryPart, frozen=True):
     repeats: list[Repeats] | None = None
     outside_stages: OutsideStages | None = None
     search: SearchFacts | None = None
+    curve: CurveFacts | None = None
     parts: Parts | None = None
     since_start: SinceStart | None = None
     arms: list[Arm] | None = None

@@ -9,6 +9,7 @@ from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.sections import course, groups, measures, server, sessions, verdicts
 from llm_locust.report.sections.completeness import completeness
 from llm_locust.report.sections.cost import cost
+from llm_locust.report.sections.curves.curve import curve
 from llm_locust.report.sections.curves.repeats import repeats
 from llm_locust.report.sections.curves.search import search
 from llm_locust.report.sections.fairness import fairness
@@ -130,6 +131,7 @@ CONTENTS = (
     Entry("stages", "stages", groups.stages),
     Entry("repeats", "stages", repeats),
     Entry("arms", "arms", arms),
+    Entry("curve", "stages", curve),
     Entry("warmup", "verdict", course.warmup, of_one_load=True),
     Entry("reliability", "verdict", course.reliability, of_one_load=True),
     Entry("gates", "verdict", verdicts.gates),

@@ -1,0 +1,154 @@
+"""How many replicas a rate needs, from the loads that a deployment took.
+
+The capacity of the deployment under test is shared out among its replicas, and a rate needs as many of them
+as the lower end of its interval asks for. That more replicas take proportionally more is an assumption: a
+balancer that spreads unevenly, or anything that replicas share, makes it too good.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llm_locust.metrics.curves.probe import Probe, Shown
+from llm_locust.metrics.curves.search import Found
+from llm_locust.metrics.summary_types.search import UslFigures
+from llm_locust.metrics.summary_types.stages import Stage
+
+
+class NoCapacityError(ValueError):
+    """Loads that show no capacity; one line says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Requests/s that a deployment takes, with the 95 % interval as far as it is known.
+
+    ``is_bracket``: ``low`` and ``high`` are the next loads that held and broke the SLO, because no stage was
+    near enough to the edge for an interval. ``basis`` says in words what it rests on. ``is_bound``: it takes
+    at least this much. ``is_model``: it is beyond what was measured.
+    """
+
+    rate: float
+    low: float | None
+    high: float | None
+    basis: str
+    is_bound: bool = False
+    is_model: bool = False
+    is_bracket: bool = False
+
+    @property
+    def sure(self) -> float:
+        """What is planned with: the lower end, where there is one."""
+        return self.rate if self.low is None else self.low
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What to deploy for a rate.
+
+    Attributes:
+        replicas: with the spare ones. ``fewest`` and ``most`` are those of both ends of the interval.
+        used: share of their capacity that the rate takes with all replicas, and with ``lost`` of them gone.
+        gpus, cost_per_hour, cost_per_million: None where GPUs or their price are not known; the last is of
+            a million requests at this rate.
+    """
+
+    rate: float
+    replicas: int
+    fewest: int
+    most: int
+    spare: int
+    used: float
+    used_after_loss: float
+    gpus: float | None
+    cost_per_hour: float | None
+    cost_per_million: float | None
+
+
+def capacity_under_slo(
+    answer: Found, stages: Sequence[Stage], kind: str, probes: Sequence[Probe], required: float
+) -> Capacity:
+    """The highest rate under which the SLO holds; of users the throughput of the highest load that holds.
+
+    Raises:
+        NoCapacityError: no load is shown to hold it.
+    """
+    load = answer.at_least if answer.load is None else answer.load
+    if load is None:
+        less = "" if answer.at_most is None else f": it is less than {answer.at_most:g}"
+        raise NoCapacityError(f"the capacity is not known{less}; measure lower loads, and longer stages")
+    is_bound = answer.load is None
+    low, high, is_bracket = answer.low, answer.high, False
+    if not is_bound and low is None:
+        (low, high), is_bracket = _bracket(load, probes, required), True
+    if kind == "rate":
+        held = "no load broke it" if is_bound else f"{answer.limit} breaks first"
+        basis = f"the highest rate under the SLO, {held}"
+        return Capacity(load, low, high, basis, is_bound, is_bracket=is_bracket)
+    sure = load if low is None else low
+    held_stages = [s for s in stages if s.is_result and s.figures is not None and s.asked <= sure]
+    if not held_stages:
+        raise NoCapacityError(f"no stage with a result has {sure:g} users or fewer; measure lower loads")
+    stage = max(held_stages, key=lambda s: s.asked)
+    assert stage.figures is not None
+    part = stage.figures.throughput
+    if not part.requests_per_s:
+        raise NoCapacityError(f"at {stage.asked:g} users no request ended")
+    low, high = part.intervals().get("requests_per_s") or (None, None)
+    basis = f"the throughput at {stage.asked:g} users, the most measured that hold the SLO"
+    return Capacity(part.requests_per_s, low, high, basis, is_bound)
+
+
+def _bracket(edge: float, probes: Sequence[Probe], required: float) -> tuple[float, float | None]:
+    """The next loads that are shown to hold and to break; raises NoCapacityError without the first."""
+    shown = [(probe.load, probe.shows((required,))) for probe in probes if probe.counts]
+    held = max((load for load, seen in shown if seen == Shown.HOLDS and load <= edge), default=None)
+    if held is None:
+        raise NoCapacityError("no load is shown to hold the SLO: measure lower loads, and longer stages")
+    return held, min((load for load, seen in shown if seen == Shown.BROKEN and load > held), default=None)
+
+
+def capacity_of_law(usl: UslFigures) -> Capacity:
+    """The plateau of the throughput, for a plan without an SLO.
+
+    Raises:
+        NoCapacityError: the throughput shows none.
+    """
+    rate, (low, high) = usl.plateau.value, usl.plateau.ci95
+    if rate is None or low is None:
+        raise NoCapacityError("the throughput shows no plateau yet: measure higher loads, or give --slo")
+    peak, to = usl.peak.value, usl.measured_to
+    is_model = peak is None or to is None or peak > to
+    return Capacity(rate, low, high, "the plateau of the throughput, without an SLO", is_model=is_model)
+
+
+def need(
+    capacity: Capacity,
+    rate: float,
+    *,
+    measured_replicas: int = 1,
+    spare: int = 1,
+    gpus_per_replica: float | None = None,
+    gpu_hour_price: float | None = None,
+) -> Need:
+    """Replicas, GPUs and cost for ``rate`` requests/s, with ``spare`` replicas that may be lost."""
+
+    def replicas(of_all: float) -> int:
+        return max(1, math.ceil(round(rate * measured_replicas / of_all, 9))) + spare
+
+    count = replicas(capacity.sure)
+    each = capacity.sure / measured_replicas
+    gpus = None if gpus_per_replica is None else count * gpus_per_replica
+    cost = None if gpus is None or gpu_hour_price is None else gpus * gpu_hour_price
+    return Need(
+        rate=rate,
+        replicas=count,
+        fewest=replicas(capacity.rate if capacity.high is None else capacity.high),
+        most=count,
+        spare=spare,
+        used=rate / (count * each),
+        used_after_loss=rate / ((count - 1) * each) if count > 1 else math.inf,
+        gpus=gpus,
+        cost_per_hour=cost,
+        cost_per_million=None if cost is None else cost / (rate * 3600) * 1e6,
+    )

@@ -1,0 +1,88 @@
+"""Replicas, GPUs and cost for a rate, beside sums made by hand."""
+
+import math
+
+import pytest
+
+from llm_locust.metrics.curves.capacity import (
+    Capacity,
+    NoCapacityError,
+    capacity_of_law,
+    capacity_under_slo,
+    need,
+)
+from llm_locust.metrics.curves.probe import Probe, Reading
+from llm_locust.metrics.curves.search import Found
+from llm_locust.metrics.summary_types.search import UslFigures, UslParameter
+
+FIFTY = Capacity(50.0, 40.0, 60.0, "measured")
+
+
+def test_a_rate_needs_the_replicas_of_the_lower_end_and_the_spare_ones() -> None:
+    found = need(FIFTY, 200.0, measured_replicas=2, spare=1, gpus_per_replica=4, gpu_hour_price=2.5)
+    # 40 requests/s of 2 replicas: 20 each, so 10 and one spare; 60 would be 30 each, so 7 and one.
+    assert (found.replicas, found.fewest, found.most) == (11, 8, 11)
+    assert found.used == pytest.approx(200 / (11 * 20))
+    assert found.used_after_loss == pytest.approx(1.0)
+    assert (found.gpus, found.cost_per_hour) == (44, 110.0)
+    assert found.cost_per_million == pytest.approx(110.0 / (200 * 3600) * 1e6)
+
+
+def test_without_a_spare_replica_the_loss_of_one_is_more_than_the_others_take() -> None:
+    found = need(FIFTY, 200.0, measured_replicas=2, spare=0)
+    assert found.replicas == 10
+    assert found.used_after_loss > 1
+    alone = need(FIFTY, 10.0, spare=0)
+    assert (alone.replicas, alone.used_after_loss) == (1, math.inf)
+    assert (alone.gpus, alone.cost_per_hour, alone.cost_per_million) == (None, None, None)
+
+
+def test_a_rate_that_just_fits_needs_no_replica_more() -> None:
+    assert need(Capacity(0.1, 0.1, 0.1, ""), 0.3, spare=0).replicas == 3
+
+
+def test_a_search_of_rates_gives_its_answer_with_the_interval_or_the_bound() -> None:
+    found = capacity_under_slo(
+        Found("", load=50.0, low=48.0, high=53.0, limit="goodput"), [], "rate", [], 0.95
+    )
+    assert (found.rate, found.low, found.high, found.is_bound) == (50.0, 48.0, 53.0, False)
+    found = capacity_under_slo(Found("", at_least=64.0), [], "rate", [], 0.95)
+    assert (found.rate, found.low, found.is_bound) == (64.0, None, True)
+    with pytest.raises(NoCapacityError, match="less than 4; measure lower loads"):
+        capacity_under_slo(Found("", at_most=4.0), [], "rate", [], 0.95)
+    with pytest.raises(NoCapacityError, match="no stage with a result has 3 users"):
+        capacity_under_slo(Found("", load=3.0, low=3.0, high=3.0), [], "users", [], 0.95)
+
+
+def test_an_edge_without_an_interval_is_planned_by_the_loads_that_held_and_broke() -> None:
+    shown = [
+        Probe(load, (Reading(hits, 900, 900.0),)) for load, hits in ((10.0, 900), (20.0, 899), (40.0, 9))
+    ]
+    edge = Found("", load=31.0, limit="goodput")
+    found = capacity_under_slo(edge, [], "rate", shown, 0.95)
+    assert (found.sure, found.high, found.is_bracket) == (20.0, 40.0, True)
+    with pytest.raises(NoCapacityError, match="no load is shown to hold"):
+        capacity_under_slo(edge, [], "rate", shown[2:], 0.95)
+
+
+def figures(plateau: float | None, peak: float | None, measured_to: float) -> UslFigures:
+    def told(value: float | None) -> UslParameter:
+        return UslParameter(value=value, ci95=[value, value])
+
+    return UslFigures(
+        gamma=told(1.0),
+        alpha=told(0.1),
+        beta=told(0.01),
+        peak=told(peak),
+        plateau=told(plateau),
+        residual=0.01,
+        measured_to=measured_to,
+    )
+
+
+def test_a_plateau_beyond_what_was_measured_is_called_a_model() -> None:
+    assert not capacity_of_law(figures(20.0, 30.0, 40.0)).is_model
+    assert capacity_of_law(figures(20.0, 50.0, 40.0)).is_model
+    assert capacity_of_law(figures(20.0, None, 40.0)).is_model
+    with pytest.raises(NoCapacityError, match="no plateau yet"):
+        capacity_of_law(figures(None, None, 40.0))

@@ -1,0 +1,135 @@
+"""Knee, scalability law and overload of curves whose answer is known."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.curves.curve import curve
+from llm_locust.metrics.curves.knee import NoKneeError, find_knee, pooled
+from llm_locust.metrics.curves.usl import NoFitError, Usl, fit_usl
+
+LOADS = np.array([5.0, 10, 15, 20, 25, 30, 35, 40, 45, 47.5])
+
+
+def noisy(values: Floats, seed: int, sigma: float = 0.02) -> Floats:
+    drawn: Floats = values * np.random.default_rng(seed).lognormal(0, sigma, len(values))
+    return drawn
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_knee_of_a_queue_is_within_one_stage_of_where_its_curve_leaves_the_line(seed: int) -> None:
+    latency = 1 / (50 - LOADS)
+    # Farthest below the line between the ends: where the slope is that of the line.
+    slope = (latency[-1] - latency[0]) / (LOADS[-1] - LOADS[0])
+    true = 50 - 1 / math.sqrt(slope)
+    found = find_knee(LOADS, noisy(latency, seed), np.full(10, 0.02), seed)
+    near = np.abs(LOADS - true)
+    assert found.load in LOADS[np.argsort(near)[:3]]
+    assert found.low - 5 <= true <= found.high + 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_knee_of_a_batch_that_is_full_is_the_number_of_users_that_fills_it(seed: int) -> None:
+    users = np.array([1.0, 2, 4, 8, 12, 16, 20, 24])
+    latency = np.maximum(1.0, users / 8)
+    found = find_knee(users, noisy(latency, seed), np.full(8, 0.02), seed)
+    assert found.load in (4, 8, 12)
+    assert found.low <= found.load <= found.high
+
+
+@pytest.mark.parametrize(
+    ("latency", "why"),
+    [
+        (np.linspace(1, 9, 10), "grows too evenly"),
+        (np.full(10, 3.0), "does not grow"),
+        (np.sqrt(LOADS), "grows too evenly"),
+    ],
+)
+def test_a_line_a_flat_and_a_concave_curve_have_no_knee(latency: Floats, why: str) -> None:
+    with pytest.raises(NoKneeError, match=why):
+        find_knee(LOADS, latency, np.full(10, 0.01))
+
+
+def test_few_loads_and_uncertain_latencies_have_no_knee() -> None:
+    with pytest.raises(NoKneeError, match="3 loads have a result; a knee needs 4"):
+        find_knee(LOADS[:3], LOADS[:3], np.zeros(3))
+    with pytest.raises(NoKneeError, match="too uncertain"):
+        find_knee(LOADS, 1 / (55 - LOADS), np.full(10, 2.0))
+
+
+def test_repeated_loads_count_once_with_their_mean_and_its_error() -> None:
+    load, value, error = pooled([4, 2, 4], [1.0, 9.0, 4.0], [0.2, 0.3, 0.2])
+    assert load.tolist() == [2, 4]
+    assert value == pytest.approx([9, 2])
+    assert error == pytest.approx([0.3, 0.2 / math.sqrt(2)])
+
+
+N = np.array([1.0, 2, 4, 8, 16, 32, 64, 96])
+
+
+@pytest.mark.parametrize("law", [Usl(5.0, 0.05, 0.0005), Usl(2.0, 0.1, 0.0), Usl(3.0, 0.0, 0.001)])
+def test_the_law_of_curves_without_noise_is_recovered(law: Usl) -> None:
+    fit = fit_usl(N, law.at(N), np.full(len(N), 1e-6))
+    assert (fit.law.gamma, fit.law.alpha, fit.law.beta) == pytest.approx(
+        (law.gamma, law.alpha, law.beta), rel=1e-6, abs=1e-9
+    )
+    if law.beta:
+        assert fit.law.peak == pytest.approx(math.sqrt((1 - law.alpha) / law.beta))
+        assert fit.law.plateau == pytest.approx(max(law.at(np.linspace(1, 200, 100_000))), rel=1e-4)
+    else:
+        assert fit.law.plateau == pytest.approx(law.gamma / law.alpha, rel=1e-4)
+
+
+def test_the_intervals_of_the_law_hold_the_truth_under_noise() -> None:
+    law, held = Usl(5.0, 0.05, 0.0005), dict.fromkeys(("gamma", "alpha", "beta", "peak", "plateau"), 0)
+    for seed in range(30):
+        fit = fit_usl(N, noisy(law.at(N), seed), np.full(len(N), 0.02), seed)
+        for name in held:
+            low, high = fit.ends(name)
+            held[name] += low <= getattr(law, name) <= high
+    assert min(held.values()) >= 26, held
+
+
+def test_what_never_saturates_has_an_infinite_plateau_and_too_little_gives_no_law() -> None:
+    fit = fit_usl(N, 2.0 * N, np.full(len(N), 1e-6))
+    assert fit.law.plateau > 1e6
+    with pytest.raises(NoFitError, match="4 are needed"):
+        fit_usl(N[:3], N[:3], np.zeros(3))
+    with pytest.raises(NoFitError, match="4-fold"):
+        fit_usl(np.array([8.0, 9, 10, 11]), N[:4], np.zeros(4))
+
+
+def stage(load: float, good: float | None, **fields: Any) -> dict[str, Any]:
+    table = {"mean": 1.0, "std": 0.1, "n": 900, "p50": 1000 / (50 - load), "ci95": {"p50": None}}
+    figures = {
+        "latency_ms": {"e2el": table},
+        "throughput": {"requests_per_s": load, "concurrency_mean": load / (50 - load) + 1, "ci95": {}},
+        "requests": {"ok": 900},
+        "goodput": {"requests_per_s": good},
+    }
+    return {"asked": load, "is_result": True, "figures": figures} | fields
+
+
+def test_a_collapse_is_told_from_goodput_that_holds_and_a_saturated_stage_counts_for_it() -> None:
+    stages = [stage(load, load) for load in (10.0, 20.0, 30.0, 40.0, 45.0)]
+    beyond = {"is_result": False, "saturated": True}
+    found = curve([*stages, stage(60.0, 9.0, **beyond)])
+    assert found is not None
+    assert (found["loads"], found["left_out"]) == (5, 1)
+    assert found["overload"] | {"collapses": True, "kept": 0.2, "best_load": 45.0} == found["overload"]
+    found = curve([*stages, stage(60.0, 44.0, **beyond)])
+    assert found is not None
+    assert not found["overload"]["collapses"]
+    assert found["knee"]["load"] in (30.0, 40.0)
+
+
+def test_what_a_sweep_cannot_show_it_says_why() -> None:
+    found = curve([stage(10.0, None), stage(20.0, None), stage(30.0, 1.0, is_result=False)])
+    assert found is not None
+    assert (found["knee"], found["usl"], found["overload"]) == (None, None, None)
+    assert found["missing"]["overload"] == "no SLO was given, so nothing is good"
+    assert "2 loads have a result" in found["missing"]["knee"]
+    assert curve([stage(10.0, 9.0), stage(10.0, 9.0)]) is None, "one load is no sweep"
