@@ -32,10 +32,11 @@ DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 SCHEMA = DOCS.parent / "summary.schema.json"
 HEADING = "## Every key of summary.json"
 
-#: Keys that the summaries here have not: of other reports, of hours, of a replica that was away.
+#: Keys that the summaries here have not: of other reports, of hours, of a replica that was away, of several
+#: loads.
 NOT_HERE = (
     *("analysis.", "by.", "run.so_far", "server.total.name"),
-    *("drift.client_rss_mib.", "replicas[].outages[]."),
+    *("curve.", "drift.client_rss_mib.", "replicas[].outages[]."),
     *("parts.", "since_start."),  # of a soak: tests/report/run
     *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms

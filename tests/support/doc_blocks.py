@@ -55,6 +55,10 @@ CHANGES: tuple[tuple[str, str], ...] = (
     (r"/mnt/spools/\*", "runs/demo"),
     (r"(?<=\s)(-t|--run-time|--for) \d+[smh]\b", r"\1 4s"),
     (r'--rate "steps:[^"]*" --for \S+', '--rate "steps:10@2s,20@2s,30@2s" --for 6s --warmup 100ms'),
+    (r'(--find "[^"]*")', r"\1 --warmup 300ms"),
+    (r"--sweep (users|rate)=\S+", r"--sweep \1=10,20 --warmup 300ms"),
+    (r"--stage-time \d+[smh]\b", "--stage-time 1s"),
+    (r"--max-stages \d+", "--max-stages 2"),
     (r"--warmup \d+[smh]\b", "--warmup 300ms"),
     # Limits of a thousand times: no page judges the speed of this machine.
     (r"\b((?:p\d+_|mean_)?(?:ttft|tpot|ttfo|e2el|itl)(?:=|<=?)\d+)ms", r"\1s"),

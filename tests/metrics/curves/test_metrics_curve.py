@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.curves.curve import curve
 from llm_locust.metrics.curves.knee import NoKneeError, find_knee, pooled
 from llm_locust.metrics.curves.usl import NoFitError, Usl, fit_usl
+from llm_locust.metrics.summary_types.search import CurveFacts
 
 LOADS = np.array([5.0, 10, 15, 20, 25, 30, 35, 40, 45, 47.5])
 
@@ -124,6 +126,10 @@ def test_a_collapse_is_told_from_goodput_that_holds_and_a_saturated_stage_counts
     assert found is not None
     assert not found["overload"]["collapses"]
     assert found["knee"]["load"] in (30.0, 40.0)
+    typed = msgspec.convert(found, CurveFacts)
+    assert typed.knee is not None
+    assert typed.usl is not None
+    assert typed.usl.peak.ci95 is not None
 
 
 def test_what_a_sweep_cannot_show_it_says_why() -> None:
