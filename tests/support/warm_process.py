@@ -209,4 +209,5 @@ if __name__ == "__main__":
         import runpy
 
         sys.argv = ["", *_words]
+        sys.orig_argv = [sys.executable, "-m", _module, *_words]  # a worker starts itself anew with it
         runpy.run_module(_module, run_name="__main__", alter_sys=True)

@@ -7,18 +7,15 @@ from typing import Literal
 #: A worker that has heard nothing of its master for this long ends its load. A master answers every second.
 SILENT_S = 8.0
 
-#: Silence after which a channel is opened anew: the address may have moved to another machine.
-RECONNECT_S = 10.0
-
 #: Silence after which a worker gives up.
 GIVE_UP_S = 30.0
 
 #: Interval of the steps, at most.
 STEP_S = 1.0
 
-#: ``load``: the load may go on; ``stop``: it ends now; ``reconnect``: open the channel anew, once a silence;
-#: ``rejoin``: a master is there again, which does not know this worker's load; ``leave``: give up.
-Step = Literal["load", "stop", "reconnect", "wait", "rejoin", "leave"]
+#: ``load``: the load may go on; ``stop``: it ends now; ``rejoin``: a master is there again, which does not know
+#: this worker's load; ``leave``: give up. ZeroMQ itself connects again, and looks the address up each time.
+Step = Literal["load", "stop", "wait", "rejoin", "leave"]
 
 
 class MasterWatch:
@@ -36,13 +33,12 @@ class MasterWatch:
         self._clock = clock
         self._stepped_s = clock()
         self.silent_s = 0.0
-        self._met = self._stopped = self._reconnected = self._is_stranger = False
+        self._met = self._stopped = self._is_stranger = False
 
     def heard(self) -> None:
         """Note a sign of life of a master that knows this worker."""
         self._met = True
         self.silent_s = 0.0
-        self._reconnected = False
 
     def unknown(self) -> None:
         """Note the answer of a master that does not know this worker: it is another one than before."""
@@ -50,7 +46,7 @@ class MasterWatch:
         self._is_stranger = True
 
     def step(self) -> Step:
-        """The next thing to do; ``stop`` is returned once, ``reconnect`` once a silence."""
+        """The next thing to do; ``stop`` is returned once."""
         now_s = self._clock()
         if self._met:
             self.silent_s += min(now_s - self._stepped_s, STEP_S)
@@ -61,9 +57,6 @@ class MasterWatch:
         if (silent_s >= SILENT_S or self._is_stranger) and not self._stopped:
             self._stopped = True
             return "stop"
-        if silent_s >= RECONNECT_S and not self._reconnected:
-            self._reconnected = True
-            return "reconnect"
         if not self._stopped:
             return "load"
         return "rejoin" if silent_s < SILENT_S else "wait"

@@ -96,8 +96,6 @@ class Rejoining:
             why = "is gone" if self._takes is None else "is another one than before"
             logger.warning("the master %s: this worker's load ends", why)
             self._ending = gevent.spawn(self._load.end_load)
-        elif step == "reconnect":
-            self._runner.reset_connection()
         elif step == "rejoin" and (self._ending is None or self._ending.dead):
             self._over = True
             gevent.spawn(self._rejoin)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from llm_locust.swarm.process.master_watch import GIVE_UP_S, RECONNECT_S, SILENT_S, MasterWatch, Step
+from llm_locust.swarm.process.master_watch import GIVE_UP_S, SILENT_S, MasterWatch, Step
 
 
 class Clock:
@@ -35,11 +35,11 @@ def met() -> tuple[MasterWatch, Clock]:
 def test_a_load_ends_within_ten_seconds_of_silence_and_its_worker_gives_up_after_thirty() -> None:
     watch, clock = met()
     found = steps(watch, clock, 35.0)
-    at = {step: next(at_s for at_s, each in found if each == step) for step in ("stop", "reconnect", "leave")}
-    assert at == {"stop": SILENT_S, "reconnect": RECONNECT_S, "leave": GIVE_UP_S}
+    at = {step: next(at_s for at_s, each in found if each == step) for step in ("stop", "leave")}
+    assert at == {"stop": SILENT_S, "leave": GIVE_UP_S}
     assert at["stop"] < 10.0
     counted = Counter(step for _, step in found)
-    assert counted["stop"] == counted["reconnect"] == 1
+    assert counted["stop"] == 1
     assert counted["rejoin"] == 0
 
 
