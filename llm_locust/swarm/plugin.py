@@ -17,6 +17,7 @@ from llm_locust.swarm.process.bounds import keep_bounded
 from llm_locust.swarm.process.hush import attach_hush
 from llm_locust.swarm.process.leaving import give_exits_back, take_exits
 from llm_locust.swarm.process.signals import Interrupts, leave_once, look_at_the_stack
+from llm_locust.swarm.roles.rejoining import limit_search
 from llm_locust.swarm.tracing.setup import attach_tracing
 from llm_locust.swarm.users.joining import users_join
 
@@ -80,6 +81,7 @@ def _show(environment: Environment) -> None:
 
 
 guard_channels()
+limit_search()
 if "locust.main" in sys.modules:  # elsewhere Locust is used as a library
     take_exits()
 locust.events.init_command_line_parser.add_listener(_on_parser)

@@ -13,8 +13,8 @@ GIVE_UP_S = 30.0
 #: Interval of the steps, at most.
 STEP_S = 1.0
 
-#: ``load``: the load may go on; ``stop``: it ends now; ``rejoin``: a master is there again, which does not know
-#: this worker's load; ``leave``: give up. ZeroMQ itself connects again, and looks the address up each time.
+#: ``load``: the load may go on; ``stop``: it ends now; ``rejoin``: a master is there again, which does not
+#: know this worker's load; ``leave``: give up. ZeroMQ connects again by itself, and looks the address up.
 Step = Literal["load", "stop", "wait", "rejoin", "leave"]
 
 

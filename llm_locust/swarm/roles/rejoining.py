@@ -9,13 +9,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import gevent
 from locust import runners
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
+from llm_locust.core.exit_codes import EXIT_INCOMPLETE
 from llm_locust.swarm.channel import messages
 from llm_locust.swarm.channel.mailbox import WorkerMailbox
 from llm_locust.swarm.channel.messages import StrangerMessage
@@ -51,6 +52,31 @@ def held_before() -> int:
     return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
+def limit_search() -> None:
+    """Let a worker that has started itself anew look for its master for :data:`GIVE_UP_S` only.
+
+    Must run before Locust creates the runner, which waits for the master. The exit code says whether records
+    are held here that no master took.
+    """
+    if HELD_VARIABLE not in os.environ:
+        return
+    runners.CONNECT_RETRY_COUNT = round(GIVE_UP_S / runners.CONNECT_TIMEOUT) - 1
+    create: Callable[..., Any] = Environment.create_worker_runner
+
+    def create_or_leave(environment: Environment, *args: Any) -> Any:
+        try:
+            return create(environment, *args)
+        except OSError:
+            held = held_before()
+            logger.error(
+                "no master was found within %g s: this worker ends, and holds %d records", GIVE_UP_S, held
+            )
+            raise SystemExit(EXIT_INCOMPLETE if held else 0) from None
+
+    patched: Any = Environment
+    patched.create_worker_runner = create_or_leave
+
+
 class Rejoining:
     """Watches a worker's master, and acts as :class:`MasterWatch` decides.
 
@@ -77,8 +103,6 @@ class Rejoining:
         environment.events.heartbeat_received.add_listener(lambda **_: self._watch.heard())
         environment.events.quitting.add_listener(lambda **_: self._end())
         mail.listen(messages.STRANGER, StrangerMessage, self._on_stranger)
-        if held_before():
-            runners.CONNECT_RETRY_COUNT = round(GIVE_UP_S / runners.CONNECT_TIMEOUT)
         every(LOOK_INTERVAL_S, self._look, "the watch on the master")
 
     def _end(self) -> None:
