@@ -94,12 +94,6 @@ def add_pods(group: Group) -> None:
         "--memory", metavar="AMOUNT", type=_checked(checks.memory), help="memory of a worker (default 1Gi)"
     )
     group.add_argument(
-        "--report-memory",
-        metavar="AMOUNT",
-        type=_checked(checks.memory),
-        help="memory of the container that makes the report",
-    )
-    group.add_argument(
         "--deadline",
         metavar="TIME",
         type=_checked(checks.whole_seconds),
@@ -167,7 +161,6 @@ def _pods(args: argparse.Namespace) -> PodPlan:
         volumes={path: claim for claim, path in volumes},
         cpu=args.cpu,
         memory=args.memory,
-        report_memory=args.report_memory,
     )
 
 

@@ -36,7 +36,6 @@ class PodPlan:
         volumes: claims by their paths; the one of ``/runs`` is the master's, all others are read by both.
         cpu: CPUs of a worker, whole.
         memory: memory of a worker.
-        report_memory: memory limit of the container that makes the report.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
@@ -48,7 +47,6 @@ class PodPlan:
     volumes: Mapping[str, str] = field(default_factory=dict)
     cpu: str | None = None
     memory: str | None = None
-    report_memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

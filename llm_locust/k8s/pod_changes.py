@@ -57,10 +57,6 @@ def _role(plan: OverlayPlan, role: str, items: list[dict[str, str]]) -> Patch:
     if volumes:
         spec["volumes"] = volumes
     spec["containers"] = [_container(plan, role, mounts)]
-    if role == "master" and pods.report_memory is not None:
-        memory = pods.report_memory
-        resources = {"requests": {"memory": memory}, "limits": {"memory": memory}}
-        spec["initContainers"] = [{"name": "report", "resources": resources}]
     return {
         "apiVersion": "batch/v1" if plan.kind == "Job" else "apps/v1",
         "kind": plan.kind,

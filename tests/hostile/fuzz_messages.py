@@ -72,6 +72,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     ),
     messages.RESET: messages.ResetMessage(run="r", epoch=1),
     messages.LIVE: messages.LiveMessage(report=b"r"),
+    messages.STRANGER: messages.StrangerMessage(takes=["r"]),
 }
 assert {type(m) for m in EXAMPLES.values()} == {
     kind

@@ -74,7 +74,8 @@ def test_a_command_that_refuses_says_so_in_one_clean_line(
     monkeypatch.setenv("PATH", str(tmp_path))
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(
-        "host: http://10.0.0.1:8000\nclasses:\n  - {name: a, input_tokens: 10, output_tokens: 5}\n"
+        "host: http://10.0.0.1:8000\nrun_time: 1m\n"
+        "classes:\n  - {name: a, input_tokens: 10, output_tokens: 5}\n"
     )
     run = write_run(tmp_path / "run")
     for command in (

@@ -28,6 +28,9 @@ RATE_NOTICE_S = 1.0
 def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     """Check that the options fit the user classes (raises UsageError)."""
     _check_gates(settings)
+    if settings.load.sweep is not None and settings.deployment.arms:
+        other = "--sweep" if settings.load.search is None else "--find"
+        raise UsageError(f"--arm beside {other}: arms are compared at one load; give one load, such as -u 8")
     classes = list(user_classes)
     found = [cls.__name__ for cls in classes if open_loop_class([cls], settings) is not None]
     flag = settings.load.open_loop_option

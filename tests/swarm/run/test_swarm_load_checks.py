@@ -1,6 +1,7 @@
 """Gates and loads that do not fit each other are refused before anything is sent."""
 
 import argparse
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from llm_locust.swarm.run.load_watch import check_load
 FIND = "max concurrency under p99_ttft<1s"
 
 
-def settings(**given: str) -> Settings:
+def settings(**given: Any) -> Settings:
     return parse_settings(argparse.Namespace(**given), {})
 
 
@@ -28,6 +29,14 @@ def settings(**given: str) -> Settings:
 def test_a_gate_that_no_figure_of_the_run_can_answer_is_refused(given: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         check_load(settings(**given), [object])
+
+
+def test_arms_are_compared_at_one_load() -> None:
+    arms = ["a=http://127.0.0.1:1", "b=http://127.0.0.1:2"]
+    for load in ({"sweep": "users=1,2"}, {"find": FIND}):
+        with pytest.raises(UsageError, match="arms are compared at one load"):
+            check_load(settings(arm=arms, **load), [object])
+    check_load(settings(arm=arms), [object])
 
 
 def test_a_search_may_have_a_gate_on_its_edge_and_a_run_of_one_load_any_other() -> None:
