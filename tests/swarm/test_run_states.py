@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2].joinpath("docs", "run-states.md").read_text()
 def test_the_page_has_every_message() -> None:
     texts = (value for value in vars(messages).values() if isinstance(value, str))
     kinds = {text for text in texts if text.startswith("llm_") and "." not in text}
-    assert len(kinds) == 16
+    assert len(kinds) > 15
     assert {kind for kind in kinds if kind not in PAGE} == set()
 
 
