@@ -22,6 +22,9 @@ _DRAWS = 1_000
 #: Stages within this logarithm of the edge are near it.
 _NEAR = 0.15
 
+#: A drawn share is at most this: one that rounds to 1 has no log-odds.
+_MOST_SHARE = 1 - 1e-12
+
 #: Parts of the draws below the ends of the interval.
 _ENDS = (0.025, 0.975)
 
@@ -109,7 +112,7 @@ def find_edge(probes: Sequence[Probe], required: Sequence[float], seed: int = 0)
     by_line, drawn = [], []
     for limit, share in enumerate(required):
         curve = _Curve.of(probes, limit)
-        draws = random.beta(curve.within, curve.beyond, (_DRAWS, len(curve.loads)))
+        draws = np.minimum(random.beta(curve.within, curve.beyond, (_DRAWS, len(curve.loads))), _MOST_SHARE)
         crossings = curve.crossings(draws, random.random(_DRAWS), share)
         by_line.append(crossings[0])
         drawn.append(crossings[1])

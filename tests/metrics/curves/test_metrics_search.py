@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_locust.metrics.columns import Floats
+from llm_locust.metrics.curves.edge import find_edge
 from llm_locust.metrics.curves.isotonic import crossing, falling
 from llm_locust.metrics.curves.objective import ObjectiveError, parse_objective
 from llm_locust.metrics.curves.probe import Probe, Reading
@@ -223,3 +224,12 @@ def test_bounds_out_of_range_are_refused(wrong: dict[str, float]) -> None:
         Bounds(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="share"):
         Reading(3, 2, 1.0)
+
+
+def test_an_edge_is_a_number_where_a_drawn_share_rounds_to_one() -> None:
+    n, seed = 1_000_000, 2
+    draws = np.random.default_rng([seed, 2]).beta([n + 0.5, 0.8 * n + 0.5], [0.5, 0.2 * n + 0.5], (1000, 2))
+    assert draws.max() == 1, "the draws of this test have none"
+    held, broken = Probe(1.0, (Reading(n, n, n),)), Probe(2.0, (Reading(800_000, n, n),))
+    edge = find_edge([held, broken], (0.95,), seed)
+    assert 1 < edge.low <= edge.load <= edge.high < 2
