@@ -114,15 +114,18 @@ def _measured_to(results: Stages) -> float | None:
 
 
 def _overload(stages: Stages) -> dict[str, Any]:
-    """The rate of good requests at the highest load as a share of the highest rate.
+    """The rate of good requests at the highest load as a share of the highest rate, repeats by their mean.
 
     Raises:
         ValueError: there was no SLO, nothing good, or no load beyond the best one.
     """
     shown = [s for s in stages if s["figures"] is not None and (s["is_result"] or s.get("saturated"))]
-    rates = {s["asked"]: s["figures"]["goodput"]["requests_per_s"] for s in shown}
-    if None in rates.values():
+    of_load: dict[float, list[Any]] = {}
+    for stage in shown:
+        of_load.setdefault(stage["asked"], []).append(stage["figures"]["goodput"]["requests_per_s"])
+    if any(None in repeats for repeats in of_load.values()):
         raise ValueError("no SLO was given, so nothing is good")
+    rates = {load: math.fsum(repeats) / len(repeats) for load, repeats in of_load.items()}
     best, last = max(rates, key=lambda load: rates[load], default=0.0), max(rates, default=0.0)
     if not rates or not rates[best] > 0:
         raise ValueError("no load had a good request")

@@ -132,6 +132,14 @@ def test_a_collapse_is_told_from_goodput_that_holds_and_a_saturated_stage_counts
     assert typed.usl.peak.ci95 is not None
 
 
+def test_overload_is_the_mean_of_a_loads_repeats_in_any_order() -> None:
+    collapsed, held = stage(60.0, 4.0), stage(60.0, 44.0)
+    for repeats in ([collapsed, held], [held, collapsed]):
+        found = curve([stage(20.0, 20.0), stage(40.0, 40.0), *repeats])
+        assert found is not None
+        assert (found["overload"]["good_per_s"], found["overload"]["kept"]) == (24.0, 0.6)
+
+
 def test_what_a_sweep_cannot_show_it_says_why() -> None:
     found = curve([stage(10.0, None), stage(20.0, None), stage(30.0, 1.0, is_result=False)])
     assert found is not None
