@@ -91,3 +91,14 @@ def test_goodput_without_an_slo_is_no_result_and_says_so(
     assert "give one by --slo" in found["stages"][0]["no_result"]  # type: ignore[index]
     _, found, _ = find(capsys, "max rate under goodput>=95%", run, "--slo", "ttft=100ms")
     assert found["next"]["load"] > 8  # type: ignore[index]
+
+
+def test_a_run_that_is_given_twice_is_refused_because_its_requests_would_count_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "a", 8.0)
+    (tmp_path / "b").symlink_to(run)
+    for again in (run, tmp_path / "b"):
+        code, _, err = find(capsys, "max rate under p90_ttft<100ms", str(run), str(again))
+        assert code == 2
+        assert "are one run: give it once" in err

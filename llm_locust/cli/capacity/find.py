@@ -78,10 +78,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _probes(runs: Sequence[Path], question: Question, objective: Objective) -> list[Probe]:
-    """Of all stages in the order in which they ran."""
+    """Of all stages in the order in which they ran (raises ValueError if a run is given twice)."""
     by_time: list[tuple[int, list[Probe]]] = []
+    known: dict[str, Path] = {}
     for path in runs:
         with open_source([path], question) as source:
+            if (before := known.setdefault(source.manifest.id, path)) is not path:
+                raise ValueError(f"{str(before)!r} and {str(path)!r} are one run: give it once")
             found = probes(source.requests, source.manifest, question, objective)
             by_time.append((source.manifest.started_ns, found))
     return [probe for _, found in sorted(by_time, key=lambda each: each[0]) for probe in found]
