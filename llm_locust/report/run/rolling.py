@@ -28,11 +28,12 @@ from llm_locust.report.output import one_line
 from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import write_reports
 from llm_locust.report.run.so_far import SO_FAR_DIR, as_of_now, frames_file, until_ns_of
-from llm_locust.report.run.totals import Totals, counted, decode_totals, encode_totals, since, span_after
+from llm_locust.report.run.totals import Totals, counted, decode_totals, encode_totals, span_after
 from llm_locust.report.text import moment
 from llm_locust.store import (
     REQUESTS_FILE,
     FrameRef,
+    StoredRequests,
     StoreError,
     create_run_dir,
     index_frames,
@@ -95,12 +96,8 @@ def _span(
     if not written:
         when = "yet" if totals.span_ns is None else "since the last rolling summary"
         raise StoreError(f"of {str(run)!r} no request has been recorded {when}")
-    warmup_s, started_ns = manifest.warmup_s, manifest.started_ns
-    if totals.span_ns is not None:
-        gone_s = (totals.span_ns - manifest.started_ns) * 1e-9
-        warmup_s, started_ns = max(0.0, manifest.warmup_s - gone_s), totals.span_ns
-    of_span = replace(manifest, warmup_s=warmup_s, started_ns=started_ns)
     requests = open_requests(place)
+    of_span = manifest if totals.span_ns is None else _from(manifest, requests, totals.span_ns)
     until_ns = until_ns_of(requests, of_span)
     of_now = as_of_now(of_span, {worker: Holding(n) for worker, n in rows.items()}, until_ns)
     if totals.span_ns is not None:
@@ -109,11 +106,20 @@ def _span(
     return Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=()), until_ns
 
 
+def _from(manifest: Manifest, requests: StoredRequests, span_ns: int) -> Manifest:
+    """The manifest of a span. Its warm-up ends where the span begins, and has what was in flight there: such
+    requests deliver tokens in the span, and are none of its population."""
+    parts = requests.parts(["scheduled_ns"])
+    first_ns = min(int(part.ints("scheduled_ns").min()) for part in parts if len(part))
+    begin_ns = max(span_ns, manifest.started_ns + round(manifest.warmup_s * 1e9))
+    return replace(manifest, started_ns=first_ns, warmup_s=max(0.0, (begin_ns - first_ns) * 1e-9))
+
+
 def _batches(frames: Sequence[FrameRef], from_ns: int | None, rows: Counter[str]) -> Iterator[RecordBatch]:
-    """Requests scheduled at ``from_ns`` or later; their number by worker is added to ``rows``."""
+    """Requests that ended at ``from_ns`` or later; their number by worker is added to ``rows``."""
     bad: list[BadFrame] = []
     for header, batch in placed_batches(unique_frames(frames), bad):
-        found = since(batch, from_ns)
+        found = batch if from_ns is None else batch.filter(batch.ints("ended_ns") >= from_ns)
         rows[header.worker] += len(found)
         if len(found):
             yield found

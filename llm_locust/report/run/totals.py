@@ -52,7 +52,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
         read_bytes: end of the last frame that is counted.
         seqs: numbers of the counted batches as ranges, by worker.
         first_ns, last_ns: first schedule and last end of the counted requests.
-        span_bytes: place from which frames may have requests of the next span.
+        span_bytes: place from which frames may have requests that reach into the next span.
         span_ns: beginning of the next span; None at the start.
     """
 
@@ -150,11 +150,12 @@ def span_after(totals: Totals, frames: Sequence[FrameRef], until_ns: int) -> Tot
     edges = [totals.span_bytes, *(frame.offset + frame.length for frame in frames)]
     for frame, (begin, _) in zip(frames, pairwise(edges), strict=True):
         try:
-            scheduled_ns = frame.batch().ints("scheduled_ns")
+            ended_ns = frame.batch().ints("ended_ns")
         except BatchError:
             continue
         # A clock's offset is small beside the margin of a second.
-        if int(scheduled_ns.max()) + (frame.header.clock_offset_ns or 0) >= until_ns - 1_000_000_000:
+        last_ns = int(ended_ns.max(initial=0)) + (frame.header.clock_offset_ns or 0)
+        if last_ns >= until_ns - 1_000_000_000:
             return msgspec.structs.replace(totals, span_bytes=begin, span_ns=until_ns)
     return msgspec.structs.replace(totals, span_bytes=edges[-1], span_ns=until_ns)
 

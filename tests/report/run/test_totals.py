@@ -124,6 +124,9 @@ def test_spans_follow_each_other_and_every_request_is_in_exactly_one(rolled: Rol
     # The last 0.2 s of each reading are left to the next one; the warm-up of 5 s is in none.
     assert [each.requests.scheduled for each in found] == pytest.approx([547, 600, 600, 600, 600], abs=2)
     assert sum(each.requests.scheduled for each in found) == pytest.approx(2947, abs=2)
+    # What was in flight at a span's beginning, and ended in it, counts in its rates.
+    assert [each.throughput.requests_per_s for each in found[1:]] == pytest.approx([10.0] * 4, rel=1e-3)
+    assert [each.throughput.concurrency_mean for each in found[1:]] == pytest.approx([2.0] * 4, rel=1e-3)
     assert all(each.completeness.complete for each in found)
     edges = [(each.window.start, each.window.end) for each in found]
     assert all(end <= start for (_, end), (start, _) in pairwise(edges))
