@@ -34,7 +34,7 @@ def verdict(summary: Summary, manifest: Manifest, allow_incomplete: bool = False
     broken = sum(not gate.passed for gate in summary.gates)
     if broken:
         return Verdict(EXIT_GATE, f"{broken} of {len(summary.gates)} gates failed")
-    if summary.search is not None and summary.analysis is None:
+    if summary.search is not None and summary.analysis is None and summary.requests.ok:
         return _searched(summary.search.answer)
     if not summary.gates and (summary.requests.failed or summary.analysis is not None):
         return None

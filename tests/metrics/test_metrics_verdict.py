@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 from metrics_cases import batch, failed, manifest, request
+from msgspec.structs import replace
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.task_exceptions import TaskException
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.search import SearchAnswer, SearchFacts
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.metrics.verdict import Verdict, verdict
 
@@ -94,3 +96,18 @@ def test_the_reason_says_what_happened_in_one_sentence() -> None:
     assert raising.reason.startswith("the locustfile raised 3 exceptions in its tasks")
     assert cut.reason.startswith("the run was cut short: no worker was left")
     assert nothing.reason == "no request is in the measured window: nothing was measured"
+
+
+@pytest.mark.parametrize(
+    ("record", "gates", "expected"),
+    [(request(), "", 0), (failed(), "", None), (failed(), "error_rate<=100%", 3)],
+)
+def test_a_search_in_which_no_request_succeeded_has_no_code_of_success(
+    record: RequestRecord, gates: str, expected: int | None
+) -> None:
+    run = manifest(**WHOLE, gates=gates)
+    answer = SearchAnswer(None, None, None, None, at_most=0.5, limit="ok", is_resolved=False, why="over")
+    search = SearchFacts(objective="max rate", unit="requests/s", stages=[], answer=answer)
+    summary = replace(typed(summarise(batch(record), run)), search=search)
+    found = verdict(summary, run)
+    assert (None if found is None else found.code) == expected
