@@ -73,11 +73,12 @@ def _turn(found: ChatLine, before: Turn | None, line: Line) -> Turn:
 def _joined(
     trajectories: dict[str, Trajectory], parents: dict[str, tuple[str, int, str]]
 ) -> list[Trajectory]:
-    """Hang each sub-agent, the last ones first, on its parent's turn."""
+    """Hang each sub-agent, the last ones first, on its parent's turn; the parent is on an earlier line."""
+    order = {name: number for number, name in enumerate(trajectories)}
     for name in reversed(list(parents)):
         parent, after, where = parents[name]
         above = trajectories.get(parent)
-        if above is None or parent == name or after >= len(above.turns):
+        if above is None or order[parent] >= order[name] or after >= len(above.turns):
             raise TrajectoryError(
                 f"{where}: parent {parent[:60]!r} has no turn {after} before this line; expected the id of "
                 "another trajectory and the number of its turn, from 0"

@@ -128,6 +128,20 @@ def test_what_is_no_pool_is_refused_with_its_place(text: str, said: str, tmp_pat
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("parents", [{"x": "y", "y": "z"}, {"x": "y", "y": "x"}], ids=["late", "circle"])
+def test_a_sub_agent_before_its_parent_is_refused_because_it_would_be_left_out(
+    parents: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "pool.jsonl"
+    lines = [
+        {"conversation_id": name, "messages": [{"role": "user", "content": "x"}], "parent": parents.get(name)}
+        for name in "xyz"
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(TrajectoryError, match="before this line"):
+        load_pool(path)
+
+
 def test_a_folder_without_lines_and_a_file_that_is_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(TrajectoryError, match="no file in it ends in"):
         load_pool(tmp_path)
