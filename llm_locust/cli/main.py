@@ -53,7 +53,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
         "sim": Command("llm_locust.sim.command", "serve a simulated deployment to test against"),
         "merge": Command("llm_locust.cli.merge", "make a run of what its master and workers have left"),
         "upload": Command("llm_locust.cli.upload", "copy a run to an object store, or continue an upload"),
-        "k8s": Command("llm_locust.cli.k8s", "make manifests for Kubernetes from a scenario"),
+        "k8s": Command("llm_locust.cli.k8s", "run a load in Kubernetes, or print its manifests"),
         "roofline": Command("llm_locust.cli.roofline", "compute what given GPUs allow at best"),
         "schema": Command("llm_locust.cli.schema", "print the JSON schema of summary.json"),
     }
@@ -114,7 +114,7 @@ def help_text() -> str:
             "commands:",
             *(f"  {name:<9} {command.help}" for name, command in COMMANDS.items()),
             "",
-            "`llm-locust COMMAND --help` explains a command; `llm-locust --version` prints the version.",
+            "llm-locust COMMAND --help explains a command, --version prints the version.",
         )
     )
 

@@ -127,7 +127,7 @@ def _facts(found: Part) -> Table:
         "KV cache": f"{percent(cache['memory_utilization'])} of memory less weights: "
         f"{count(cache['tokens'])} tokens",
         "Load": f"{plural(load['input_tokens'], 'token')} in, {count(load['output_tokens'])} out: "
-        f"{number(load['context'])} of context while decoding, in the mean",
+        f"{number(load['context'])} of context while decoding, on average",
     }
     grid = Table.grid(padding=(0, 2, 0, 0))
     for label, fact in facts.items():

@@ -18,13 +18,16 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llm-locust run``, under this command's name."""
     run_command.add_arguments(parser)
-    parser.usage = "llm-locust sweep URL [--sweep LOADS | --find OBJECTIVE] [OPTIONS] [-- LOCUST OPTIONS]"
+    parser.usage = (
+        "llm-locust sweep URL [--sweep LOADS | --find OBJECTIVE] [OPTIONS]\n"
+        "                        [-- LOCUST OPTIONS]"
+    )
     parser.epilog = (
         "examples:\n"
         "  llm-locust sweep --sim --stage-time 10s\n"
-        "  llm-locust sweep http://HOST:8000 --sweep users=1,4,16,64\n"
-        "  llm-locust sweep http://HOST:8000 --sweep rate=geometric:1..64,7 --stage-time 2m\n"
-        '  llm-locust sweep http://HOST:8000 --find "max rate under goodput>=95%" --stage-time 2m'
+        "  llm-locust sweep URL --sweep users=1,4,16,64\n"
+        "  llm-locust sweep URL --sweep rate=geometric:1..64,7 --stage-time 2m\n"
+        '  llm-locust sweep URL --find "max rate under goodput>=95%" --stage-time 2m'
     )
 
 

@@ -61,9 +61,11 @@ def _add_routing_arguments(routing: argparse._ArgumentGroup) -> None:
     routing.add_argument(
         "--routing",
         choices=POLICIES,
+        metavar="POLICY",
         default="round_robin",
-        help="the gateway's policy; least_request is the less loaded of two drawn at random, sticky goes by "
-        "X-Session-Id or else by connection, prefix by the longest common prefix (%(default)s)",
+        help=f"the gateway's policy: {', '.join(POLICIES)}; least_request is the less loaded of two "
+        "drawn at random, sticky goes by X-Session-Id or else by "
+        "connection, prefix by the longest common prefix (%(default)s)",
     )
     routing.add_argument(
         "--prefix-imbalance",
