@@ -1,5 +1,6 @@
 """Sections on a terminal, in a pipe and in a log, laid out with rich: of a report and of a comparison."""
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ NARROWEST = 80
 _LABEL_WIDTH = 12
 _NARROWEST_TEXT = 12
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+#: A fact that is longer than a line is broken anywhere but here: ``1.5 %``, ``34 ms``.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s)(?!\w))")
 _STYLES = {
     Tone.PLAIN: "",
     Tone.GOOD: "green",
@@ -152,7 +155,9 @@ class _Flowing:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         facts = [
-            fact.replace(" ", _NO_BREAK) if len(fact) <= options.max_width else fact
+            fact.replace(" ", _NO_BREAK)
+            if len(fact) <= options.max_width
+            else _BEFORE_UNIT.sub(_NO_BREAK, fact)
             for fact in self.line.text.split(SEPARATOR)
         ]
         # The separator stays with the fact before it; textwrap does not break at a no-break space.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from llm_locust.metrics.summary_types.completeness import MasterHealth, WorkerCompleteness
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
-from llm_locust.report.text import clean, count, number, plural, short
+from llm_locust.report.text import clean, count, is_defined, number, plural, short
 
 Node = WorkerCompleteness | MasterHealth
 
@@ -76,7 +76,9 @@ def _row(node: Node, name: str, records: str) -> Row:
 def _offset(node: Node) -> str:
     if not isinstance(node, WorkerCompleteness) or node.clock_offset_ms is None:
         return ""
-    return f"{number(node.clock_offset_ms)} ± {number(node.clock_error_ms)}"
+    error = number(node.clock_error_ms)
+    decimals = len(error.partition(".")[2]) if is_defined(node.clock_error_ms) else 3
+    return f"{number(round(node.clock_offset_ms, decimals))} ± {error}"
 
 
 def _notes(more: int, others: int) -> Iterator[Line]:

@@ -17,7 +17,8 @@ def bottleneck(summary: Summary) -> Section | None:
     part = summary.bottleneck
     if isinstance(part, str):
         return None
-    lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(f"to shorten it: {_REMEDIES[part.verdict]}"))
+    remedy = f"{'what to do' if part.verdict == 'client' else 'to shorten it'}: {_REMEDIES[part.verdict]}"
+    lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(remedy))
     rows = tuple(
         Row(
             (
@@ -49,7 +50,7 @@ def _largest(name: str, words: str) -> Callable[[Summary, Bottleneck], str]:
 
 def _client_bound(summary: Summary, _part: Bottleneck) -> str:
     why = "".join(f": {clean(reason)}" for reason in summary.client.reasons[:1])
-    return f"mostly client: it is invalid, so its numbers do not show the server{why}"
+    return f"not known: the client is invalid, and its own delays are in these times{why}"
 
 
 def _prefill_bound(_summary: Summary, part: Bottleneck) -> str:
@@ -90,7 +91,7 @@ def _evidence(part: Bottleneck, name: str) -> str:
             return "prompts of about one length: it is part of fixed"
         return _slope(part.prefill_us_per_token, "µs per prompt token") or "TTFT does not grow beyond noise"
     if name == "queue":
-        return f"{number(part.waiting_mean)} others waited, in the mean"
+        return f"{number(part.waiting_mean)} others waited on average"
     found = [
         _slope(part.tpot_us_per_request, "µs of TPOT per request in flight"),
         _slope(part.tpot_us_per_context_token, "µs of TPOT per token of context"),

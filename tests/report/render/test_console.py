@@ -336,6 +336,21 @@ def test_a_line_of_facts_is_broken_between_facts() -> None:
     assert "ok: kernel stamps · lag p99 0.0200 ms · CPU 40.0 % ·\n            coalesced 40.0 %\n" in text
 
 
+def test_a_fact_longer_than_a_line_is_not_broken_before_its_unit() -> None:
+    fact = "prompts are 0.037 % longer than requested on average, 0.24 % off (median), 1.5 % (p99), in 34 ms"
+    for width in range(30, 90):
+        file = io.StringIO()
+        print_sections([Section("Tokens", (Line(fact),))], file, width)
+        assert not re.search(r"\d\n\s*(%|ms)", file.getvalue())
+
+
+def test_a_clock_offset_has_no_more_decimals_than_its_error() -> None:
+    told_of = summary(records())
+    told_of["completeness"]["workers"][0] |= {"clock_offset_ms": -8.1e-05, "clock_error_ms": 0.249}
+    told_of["completeness"]["workers"][0]["hub_lag_ms_max"] = 80.0
+    assert "0 ± 0.249" in printed(told_of)
+
+
 def test_a_pipe_gets_plain_text_without_trailing_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     lines = printed(summary(gates="goodput>=99%")).splitlines()
