@@ -157,7 +157,7 @@ class LoadWatch:
         while run.stopped_ns is None:
             self._sleep(min(WATCH_INTERVAL_S, max(0.0, self._left_s)))
             if self._left_s <= 0 and run.stopped_ns is None:
-                logger.info("the run time is over")
+                logger.info("run time limit reached: the load ends")
                 self._end()
                 return
             self._look(run)

@@ -261,7 +261,7 @@ def test_a_terminal_gets_a_panel_that_goes_at_the_end(runs: dict[str, Finished])
     assert "8 users · " in text
     assert "since start" in text
     assert text.rstrip().rfind("since start") < text.find("Shutting down")
-    assert re.search(r"\[[-0-9 :,]+\] \S+/INFO/locust.main: --run-time limit reached", text), (
+    assert re.search(r"\[[-0-9 :,]+\] \S+/INFO/llm_locust\.\S+: run time limit reached", text), (
         "the log is whole"
     )
 
