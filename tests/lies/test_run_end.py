@@ -211,8 +211,8 @@ def test_what_an_overloaded_open_loop_never_sent_is_counted(runs: dict[str, Ende
     assert stopped_ns is not None
     assert {row["outcome"] for row in run.rows} == {"ok"}
     assert all(int(str(row["sent_ns"])) <= stopped_ns for row in run.rows)
-    # 20 a second from the schedule's beginning on, 2 s after the run's, or what begins it takes longer.
-    assert 40 <= len(run.rows) + worker.unsent <= 82
+    # 20 a second for the 6 s of load, whose end a busy process notices later.
+    assert 119 <= len(run.rows) + worker.unsent <= 160
     assert worker.unsent > 4 * len(run.rows)
     # The requests that were sent are the first ones of the schedule: within its first second.
     assert 0 <= worker.unsent_warmup < 20

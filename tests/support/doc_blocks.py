@@ -182,6 +182,10 @@ class Session:
         if "llm_locust" not in block.text:
             return [*words, "-t", "1s"]
         words += ["-t", "120s", "--num-requests", "4", "--model", "sim"]
+        if "AgentUser" in block.text:
+            tasks = self._folder / "tasks.jsonl"
+            tasks.write_text('{"messages": [{"role": "user", "content": "How are you?"}]}\n')
+            words += ["--trajectories", str(tasks)]
         return [*words, "--output-tokens", "4", "--input-tokens", "20"]
 
     def _lay_out_runs(self, text: str) -> None:

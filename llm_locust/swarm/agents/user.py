@@ -21,6 +21,7 @@ class AgentUser(PromptUser):
     """
 
     abstract = True
+    needs_trajectories = True
 
     def __init__(self, environment: Environment) -> None:
         super().__init__(environment)

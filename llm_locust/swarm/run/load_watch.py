@@ -43,6 +43,9 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     replaying = next((cls.__name__ for cls in classes if getattr(cls, "needs_trace", False)), None)
     if replaying is not None and settings.load.trace is None:
         raise UsageError(f"{replaying} replays a trace, and none is given: add --arrival trace:FILE")
+    walking = next((cls.__name__ for cls in classes if getattr(cls, "needs_trajectories", False)), None)
+    if walking is not None and settings.pool is None:
+        raise UsageError(f"{walking} walks through trajectories, and none are given: add --trajectories FILE")
     if found and settings.load.sweep is not None and settings.load.sweep.kind == "users":
         rate = "rate=" if settings.load.search is None else "max rate"
         flag = settings.load.sweep_flag

@@ -39,6 +39,14 @@ def test_arms_are_compared_at_one_load() -> None:
     check_load(settings(arm=arms), [object])
 
 
+def test_agents_without_trajectories_are_refused() -> None:
+    class Agent:
+        needs_trajectories = True
+
+    with pytest.raises(UsageError, match="Agent walks through trajectories, and none are given"):
+        check_load(settings(), [Agent])
+
+
 def test_a_search_may_have_a_gate_on_its_edge_and_a_run_of_one_load_any_other() -> None:
     check_load(settings(find=FIND, gate="edge>=3"), [object])
     check_load(settings(gate="p99_ttft<1s"), [object])

@@ -130,7 +130,7 @@ def test_the_p95_of_promql_is_within_a_bucket_of_that_of_the_records(scraped: Sc
 
 
 def test_every_rule_is_evaluated_and_none_alerts_without_a_reason(scraped: Scraped) -> None:
-    assert len(scraped.rules) == 9
+    assert len(scraped.rules) == 10
     assert {rule["health"] for rule in scraped.rules} == {"ok"}
     alerting = [rule for rule in scraped.rules if rule["type"] == "alerting"]
     assert alerting
