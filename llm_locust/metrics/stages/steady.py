@@ -98,7 +98,9 @@ def saturation(course: Course, unsent: int = 0) -> str:
 
 
 def _silence(course: Course) -> Iterator[str]:
-    if len(course.begun_s) and not course.ended_inside:
+    if not len(course.begun_s):
+        yield "no request was in flight"
+    elif not course.ended_inside:
         yield f"none of the {len(course.begun_s)} requests in flight ended"
 
 

@@ -17,6 +17,7 @@ from stage_cases import (
     single_queue,
 )
 
+from llm_locust.metrics.stages.course import Course
 from llm_locust.metrics.stages.steady import saturation, unsteady
 
 Make = Callable[[Random], Times]
@@ -76,6 +77,13 @@ def test_a_short_hang_is_not_steady_where_times_vary_little() -> None:
 def test_a_stage_in_which_nothing_ends_is_not_steady(requests: int) -> None:
     make = partial(closed_loop, users=8, sigma=0.3, requests=requests, hang=(-1.0, 1.5, 8), drain=0.2)
     assert share(make, 8, "none of the 8 requests in flight ended") == 1.0
+
+
+@pytest.mark.parametrize("open_loop", [False, True])
+def test_a_stage_without_a_request_is_not_steady(open_loop: bool) -> None:
+    nothing = np.array([])
+    course = Course(start_s=0.0, end_s=10.0, begun_s=nothing, ended_s=nothing, open_loop=open_loop)
+    assert unsteady(course) == ["no request was in flight"]
 
 
 def few_slow(rng: Random, at: Floats) -> Floats:
