@@ -53,7 +53,9 @@ def nginx(url: str, folder: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with simulation(tmp_path_factory.mktemp("sim"), "--api-key", "sk-of-this-test") as sim:
+    # Slow beside what a busy machine is late.
+    engine = ("--api-key", "sk-of-this-test", "--step-base", "60ms")
+    with simulation(tmp_path_factory.mktemp("sim"), *engine) as sim:
         yield sim.url
 
 

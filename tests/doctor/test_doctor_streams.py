@@ -74,6 +74,12 @@ def test_a_machine_that_reads_late_does_not_accuse_the_server() -> None:
     judged(judge_streaming(answer(steady(434, 0, 32), early_ns=early_ns), FIRST), Status.WARN, "read late")
 
 
+def test_reading_a_little_late_hides_neither_a_burst_nor_a_healthy_stream() -> None:
+    early_ns = np.full(32, 20_000_000)
+    judged(judge_streaming(answer(steady(434, 0, 32), early_ns=early_ns), FIRST), Status.FAIL, "one burst")
+    judged(judge_streaming(answer(steady(50, 12, 32), early_ns=early_ns), FIRST), Status.OK, "12.0 ms")
+
+
 @pytest.mark.parametrize(
     ("seen", "status", "words"),
     [

@@ -113,13 +113,12 @@ class _Search:
             return self._ended(f"{len(silent)} stages in succession gave no result: {silent[-1].no_result}")
         if not self.probes:
             return NextStage(self._possible(self.bounds.start), "the first load")
-        limited = [probe for probe in self.probes if probe.client]
         wanted = self._wanted()
         if isinstance(wanted, Found):
             return wanted
-        if limited and wanted.load >= min(probe.load for probe in limited):
-            worst = min(limited, key=lambda probe: probe.load)
-            return self._ended(f"the client is the limit from {self._said(worst.load)} on: {worst.client}")
+        worst = self._lowest_limited()
+        if worst is not None and wanted.load >= worst.load:
+            return self._ended(self._of_client(worst))
         if not self._left:
             return self._ended(f"{len(self.probes)} stages were allowed")
         return wanted
@@ -150,7 +149,7 @@ class _Search:
 
     def _lower(self, load: float) -> NextStage | Found:
         if self.objective.axis == "concurrency" and load <= 1:
-            return self._ended("a single user breaks a limit" if self._counted else "one user is the fewest")
+            return self._ended("a single user breaks a limit")
         return NextStage(self._possible(load / _GROWTH), f"a limit is broken at {self._said(load)}")
 
     def _near(self, edge: Edge) -> float:
@@ -191,6 +190,14 @@ class _Search:
             return self._answer(edge, why, is_resolved=True)
         limit = self.objective.limits[edge.limit].text
         return Found(why, load=last, low=last, high=last, limit=limit, is_resolved=True)
+
+    def _lowest_limited(self) -> Probe | None:
+        """The stage with the lowest load at which the client was the limit."""
+        limited = [probe for probe in self.probes if probe.client]
+        return min(limited, key=lambda probe: probe.load, default=None)
+
+    def _of_client(self, worst: Probe) -> str:
+        return f"the client is the limit from {self._said(worst.load)} on: {worst.client}"
 
     @property
     def _required(self) -> tuple[float, ...]:
@@ -233,7 +240,8 @@ class _Search:
     def _ended(self, why: str) -> Found:
         """What the stages show where the search cannot go on."""
         if not self._counted:
-            return Found(why)
+            worst = self._lowest_limited()
+            return Found(why if worst is None else self._of_client(worst))
         return self._answer(self._edge(), why)
 
     def _answer(self, edge: Edge, why: str, *, is_resolved: bool = False) -> Found:

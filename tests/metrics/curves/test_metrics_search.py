@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.curves.edge import find_edge
 from llm_locust.metrics.curves.isotonic import crossing, falling
-from llm_locust.metrics.curves.objective import ObjectiveError, parse_objective
+from llm_locust.metrics.curves.objective import Objective, ObjectiveError, parse_objective
 from llm_locust.metrics.curves.probe import Probe, Reading
 from llm_locust.metrics.curves.search import Bounds, Found, NextStage, next_step
 from llm_locust.metrics.stats.cells import Order
@@ -190,6 +190,18 @@ def test_the_client_as_the_limit_ends_the_search_with_a_lower_bound() -> None:
     assert isinstance(found, Found)
     assert found.at_least == 8
     assert "the client is the limit from 16 requests/s on: CPU at 100 %" in found.why
+
+
+@pytest.mark.parametrize(("objective", "loads"), [(USERS, (2.0, 1.0)), (RATE, (8.0, 4.0))])
+def test_a_client_that_is_the_limit_at_every_load_is_named(
+    objective: Objective, loads: tuple[float, ...]
+) -> None:
+    late = [Probe(load, (Reading(0, 2_000, 2_000.0),), client="it read late") for load in loads]
+    found = next_step(objective, Bounds(loads[0], most_stages=2), late)
+    assert isinstance(found, Found)
+    assert (found.load, found.at_least, found.at_most) == (None, None, None)
+    assert found.why.startswith(f"the client is the limit from {loads[-1]:g} ")
+    assert found.why.endswith("it read late")
 
 
 def test_a_stage_without_a_result_is_repeated_once_and_two_end_the_search_with_their_sentence() -> None:

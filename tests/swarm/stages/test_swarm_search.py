@@ -3,12 +3,13 @@
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from swarm_process import LOCUSTFILES, Result, locust, simulation
 
 #: A step takes 6 ms and 12 ms a user: three users have a token every 42 ms, four every 54 ms.
 ENGINE = ("--replicas", "1", "--step-base", "6ms", "--step-per-seq", "12ms")
-OBJECTIVE, EDGE = "max concurrency under p50_tpot<48ms", 3
+OBJECTIVE, LIMIT_MS = "max concurrency under p50_tpot<48ms", 48
 SEARCH = ("--find", OBJECTIVE, "--first-load", "2", "--stage-time", "4s", "--warmup", "0.5s")
 
 
@@ -21,25 +22,41 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, str]:
         simulation(folder, *ENGINE) as simulated,
         locust(folder, "-H", simulated.url, *words, locustfile=LOCUSTFILES / "chat.py") as process,
     ):
-        assert process.exit_code() == 0, process.stderr
-        return Result.read(folder / "run"), process.stdout
+        code = process.exit_code()
+        result = Result.read(folder / "run")
+        assert code == (0 if result.summary["gates"][0]["passed"] else 1), process.stderr
+        return result, process.stdout
 
 
-def test_the_answer_is_the_edge_of_the_server_unless_the_client_was_the_limit(
-    run: tuple[Result, str],
-) -> None:
+def medians_ms(result: Result) -> dict[float, float]:
+    """Median time per output token at each load, by pandas: a busy machine slows the server too."""
+    frame = pd.read_parquet(result.path / "requests.parquet")
+    frame = frame[(frame["outcome"] == "ok") & (frame["stage"] >= 0)]
+    tpot_ms = frame["arrivals_ns"].map(lambda at: (at[-1] - at[0]) / (len(at) - 1) / 1e6)
+    asked = {stage.number: stage.asked for stage in result.manifest.stages}
+    return tpot_ms.groupby(frame["stage"].map(asked)).median().to_dict()
+
+
+#: How far the median of a stage may be from the limit by what lies outside its measured part.
+EDGE_MS = 3.0
+
+
+def test_the_answer_is_the_edge_or_says_what_hid_it(run: tuple[Result, str]) -> None:
     result, printed = run
     search = result.summary["search"]
     assert search["objective"] == OBJECTIVE
     assert [stage["load"] for stage in search["stages"]] == [s.asked for s in result.manifest.stages]
     assert len(search["stages"]) <= 12
     answer = search["answer"]
-    if "the client is the limit" in answer["why"]:
-        assert answer["load"] is None or not answer["is_resolved"]
+    if not answer["is_resolved"]:
+        busy = ("the client is the limit", "gave no result", "make stages longer", "stages were allowed")
+        assert any(why in answer["why"] for why in busy), answer
         return
-    assert answer["load"] == EDGE, search
     assert answer["limit"] == "p50_tpot<48ms"
-    assert f"{EDGE}.00 users" in printed
+    assert f"{answer['load']:.2f} users" in printed
+    for load, median_ms in medians_ms(result).items():
+        assert load > answer["load"] or median_ms < LIMIT_MS + EDGE_MS, answer
+        assert load <= answer["load"] or median_ms > LIMIT_MS - EDGE_MS, answer
 
 
 def test_the_workers_stay_and_every_stage_is_drained(run: tuple[Result, str]) -> None:
@@ -52,8 +69,7 @@ def test_the_workers_stay_and_every_stage_is_drained(run: tuple[Result, str]) ->
 def test_the_gate_is_on_the_edge_and_the_report_can_be_asked_for_another(run: tuple[Result, str]) -> None:
     result, printed = run
     (gate,) = result.summary["gates"]
-    assert gate["passed"]
-    assert gate["value"] >= 2
+    assert gate["passed"] == (gate["value"] is not None and gate["value"] >= 2)
     assert "edge>=2" in printed
     asked = [sys.executable, "-m", "llm_locust", "report", str(result.path), "--gate", "edge>=50"]
     again = subprocess.run(asked, capture_output=True, text=True, check=False)
