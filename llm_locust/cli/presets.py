@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 
 from llm_locust.cli.parser import did_you_mean
 from llm_locust.options.table import GRAMMAR
@@ -58,18 +59,21 @@ def _list(width: int) -> Iterator[str]:
     for name, preset in PRESETS.items():
         limits = preset.slo or "none"
         text = f"{preset.input_tokens} in, {preset.output_tokens} out, limits: {limits}"
-        yield f"  {name:<{wide}}  {_cut(text, width - wide - 4)}"
+        yield from _row(name, text, wide, width)
     yield ""
     yield "public protocols, to rehearse (no run here is an official result):"
     for name in names:
         about = load_scenario(scenario_path(name), GRAMMAR).about
-        yield f"  {name:<{wide}}  {_cut('' if about is None else about.title, width - wide - 4)}"
+        yield from _row(name, "" if about is None else about.title, wide, width)
     yield ""
     yield "llm-locust run http://HOST:8000 --preset NAME runs one; llm-locust presets NAME shows its file."
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= max(20, width) else f"{text[: max(20, width) - 1]}…"
+def _row(name: str, text: str, wide: int, width: int) -> Iterator[str]:
+    """A name and what it is, wrapped into a column of its own."""
+    for line in wrap(text, max(20, width - wide - 4)) or [""]:
+        yield f"  {name:<{wide}}  {line}".rstrip()
+        name = ""
 
 
 def _points_lines(c_min: int, c_max: int) -> Iterator[str]:

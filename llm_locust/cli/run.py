@@ -71,6 +71,9 @@ _LOCUST = (sys.executable, "-P", "-m", "llm_locust.swarm.main")
 #: What is asked of Locust after ``--``: an answer, for which no load and no server is needed.
 _ASKS = frozenset({"-h", "--help", "-V", "--version", "-l", "--list"})
 
+#: Options that say where requests go.
+_SERVERS = ("host", "targets", "arm")
+
 _EXAMPLES = """\
 examples:
   llm-locust run --sim
@@ -196,7 +199,7 @@ def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
             raise ValueError(f"both {args.url!r} and --sim: give one of the two")
     elif args.url is not None:
         Target.parse(args.url)
-    elif "host" not in said and not hasattr(args, "targets") and args.locustfile is None and not args.ui:
+    elif args.locustfile is None and not args.ui and not any(n in said or hasattr(args, n) for n in _SERVERS):
         raise ValueError("no server: give its address, as in `llm-locust run http://HOST:8000`, or try --sim")
     if args.sim:
         model = getattr(args, "model", None)

@@ -14,7 +14,7 @@ from llm_locust.live.state import WorkerState
 from llm_locust.metrics.sections.thresholds import CPU, DELAY, HUB_LAG_PROGRAM, LAG, LAG_CLOSED
 from llm_locust.metrics.sections.validity import (
     blurred_findings,
-    coalesced_severity,
+    coalesced_findings,
 )
 
 Severity = Literal["ok", "suspect", "invalid"]
@@ -86,5 +86,4 @@ def _cpu(workers: list[WorkerState], *, kernel: bool) -> Iterator[Finding]:
 
 def _coalesced(counts: Counts) -> Iterator[Finding]:
     share = counts["coalesced_reads"] / counts["reads"] if counts["reads"] else 0.0
-    if found := coalesced_severity(share, latency(counts, "client_lag").p99_ms):
-        yield found, f"{share:.1%} of the reads returned several events: the gaps between those are unknown"
+    yield from coalesced_findings(share, latency(counts, "client_lag").p99_ms)

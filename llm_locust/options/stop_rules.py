@@ -77,7 +77,7 @@ class ErrorRate:
             return None
         return (
             f"error_rate>{self.share:.4g} over {self.over_s:g}s: of the {ended} requests that ended in the "
-            f"last {self.over_s:g} s, {failed} failed ({failed / ended:.1%})"
+            f"last {self.over_s:g} s, {failed} failed ({100 * failed / ended:.1f} %)"
         )
 
 

@@ -16,6 +16,16 @@ from llm_locust.scenario.document import parse_scenario
 URL = "http://127.0.0.1:8000"
 
 
+def test_an_option_that_names_servers_takes_the_place_of_an_address() -> None:
+    args = parser().parse_args(["--arm=straight=http://a:1", "--arm=gateway=http://b:1"])
+    args.rest = []
+    words = command._command(args, {})
+    assert [word for word in words if word.startswith(("--arm", "--host"))] == [
+        "--arm=straight=http://a:1",
+        "--arm=gateway=http://b:1",
+    ]
+
+
 def parser() -> CommandParser:
     found = CommandParser(prog="llm-locust run")
     command.add_arguments(found)

@@ -76,7 +76,7 @@ def test_steady_takes_the_plateau_without_ramp_and_drain() -> None:
     window = steady(*(request(float(i), (90.0,), ended=90.0 + i, user=i) for i in range(11)))
     assert window.start_ns == ns(9.0)  # ten of eleven are within 10 %
     assert window.end_ns == ns(91.0)
-    assert window.rule == "steady: load within 10% of 11 users"
+    assert window.rule == "steady: load within 10 % of 11 users"
 
 
 def test_steady_is_not_broken_by_the_instant_between_two_requests() -> None:

@@ -264,8 +264,8 @@ def client(df: Frame) -> dict[str, Any]:
     return {
         "verdict": "suspect",
         "reasons": [
-            f"{wide:.1%} of the first tokens were read late, together with later ones, and may have come "
-            "earlier than their TTFT says by more than 5 % of it",
+            f"{100 * wide:.1f} % of the first tokens were read late, together with later ones, and may "
+            "have come earlier than their TTFT says by more than 5 % of it",
             f"the wall clock was set during {stepped} of {len(judged)} requests: their durations are from "
             "the monotonic clock, read by the program, and their times in the run may be off by the step",
             "the clock of w2 was never measured against the master's: it is uncertain "

@@ -34,7 +34,7 @@ def energy(series: ServerSeries, figures: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if uncovered:
         names = ", ".join(sorted(uncovered))
-        return {"missing": f"observed for less than {LEAST_COVERED:.0%} of the window: {names}"}
+        return {"missing": f"observed for less than {100 * LEAST_COVERED:.0f} % of the window: {names}"}
     power_w, seconds = sum(powers.values()), series.seconds
     rates = {
         "output_tokens_per_s": figures["throughput"]["output_tokens_per_s"],

@@ -146,13 +146,13 @@ def steady_window(load: Load | None, c: Times, run: Window) -> Window:
         why = "the requested load is unknown" if len(c) else "nothing was sent"
         return Window(run.start_ns, run.end_ns, f"{run.rule} (no steady span: {why})")
     if found.share < LEAST_SHARE:
-        why = f"the longest at {found.level:.4g} {load.unit} is {found.share:.0%} of the run"
+        why = f"the longest at {found.level:.4g} {load.unit} is {100 * found.share:.0f} % of the run"
         return Window(run.start_ns, run.end_ns, f"{run.rule} (no steady span: {why})")
     ns = run.end_ns - run.start_ns
     return Window(
         run.start_ns + ns * found.first // found.parts,
         run.start_ns + ns * found.last // found.parts,
-        f"steady: load within {found.tolerance:.0%} of {found.level:.4g} {load.unit}",
+        f"steady: load within {100 * found.tolerance:.0f} % of {found.level:.4g} {load.unit}",
     )
 
 

@@ -82,7 +82,7 @@ def client_validity(
         *_delay(delay_ms, scale.ttft_ms),
         *_cpu(cpu, kernel),
         *_taken(of_nodes["steal_percent_max"], of_nodes["throttled_percent_max"]),
-        *_coalesced(coalesced, lag_ms),
+        *coalesced_findings(coalesced, lag_ms),
         *_stepped(stepped, len(judged)),
         *_clocks_set(manifest),
         *_clock_error(manifest, scale.window_s),
@@ -126,13 +126,13 @@ def blurred_findings(first_tokens: float | None, gaps: float | None) -> Iterator
     if found := thresholds.FIRST_TOKENS_WIDE.severity(first_tokens):
         yield (
             found,
-            f"{first_tokens:.1%} of the first tokens were read late, together with later ones, and may have "
-            "come earlier than their TTFT says by more than 5 % of it",
+            f"{_percent(first_tokens)} of the first tokens were read late, together with later ones, and may "
+            "have come earlier than their TTFT says by more than 5 % of it",
         )
     if found := thresholds.GAPS_UNKNOWN.severity(gaps):
         yield (
             found,
-            f"{gaps:.1%} of the gaps between tokens are unknown because the client read late: "
+            f"{_percent(gaps)} of the gaps between tokens are unknown because the client read late: "
             "ITL is that of the others",
         )
 
@@ -207,9 +207,17 @@ def _taken(steal: float | None, throttled: float | None) -> Iterator[Finding]:
         )
 
 
-def _coalesced(ratio: float | None, lag_ms: float | None) -> Iterator[Finding]:
+def _percent(ratio: float | None) -> str:
+    return f"{100 * (ratio or 0):.1f} %"
+
+
+def coalesced_findings(ratio: float | None, lag_ms: float | None) -> Iterator[Finding]:
+    """The finding from the share of reads with several events, given the largest usual lag of the client."""
     if found := coalesced_severity(ratio, lag_ms):
-        yield found, f"{ratio:.1%} of the reads returned several events: the gaps between those are unknown"
+        yield (
+            found,
+            f"{_percent(ratio)} of the reads returned several events: the gaps between those are unknown",
+        )
 
 
 def _unmeasured(manifest: Manifest) -> Iterator[Finding]:

@@ -132,7 +132,8 @@ def _level(latencies_s: Floats, begun_s: Floats) -> Iterator[str]:
     trend = mann_kendall(medians)
     change = math.expm1(trend.slope * values)
     if abs(trend.z) > _TREND_Z and abs(change) > _LEAST_CHANGE:
-        yield f"its median latency {'rose' if change > 0 else 'fell'} by {abs(change):.0%} over the stage"
+        moved = "rose" if change > 0 else "fell"
+        yield f"its median latency {moved} by {100 * abs(change):.0f} % over the stage"
         return
     point = change_point(medians)
     before, after = (float(np.median(part)) for part in np.split(medians, [point.at]))
@@ -196,7 +197,7 @@ def _lack_of_answers(course: Course) -> Iterator[str]:
     if n * share - count > _LACK_SIGMAS * math.sqrt(n * share * (1 - share) * dispersion):
         left = count / share / ((n - count) / (1 - share))
         where = f"from {first_s - course.start_s:.3g} s to {last_s - course.start_s:.3g} s"
-        yield f"{where} answers were made at {left:.0%} of the rate in the rest of the stage"
+        yield f"{where} answers were made at {100 * left:.0f} % of the rate in the rest of the stage"
 
 
 def _pile(course: Course) -> Iterator[str]:

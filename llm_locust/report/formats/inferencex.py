@@ -8,6 +8,7 @@ is null.
 from typing import Any
 
 from llm_locust.metrics.peers.vllm_bench import vllm_bench
+from llm_locust.report.formats.vllm import asked_number
 from llm_locust.report.output import shown_json
 from llm_locust.report.run.analysis import Analysis
 
@@ -34,15 +35,15 @@ def inferencex(analysis: Analysis) -> str:
     """The text of the file, one JSON object."""
     options = analysis.manifest.options
     found = vllm_bench(analysis.measured, analysis.requests, _PLACES)
-    gpus = _number(options.get("gpus"))
+    gpus = asked_number(options.get("gpus"))
     result = {
         "hw": options.get("gpu_type"),
-        "conc": _number(options.get("max_in_flight") or options.get("num_users")),
+        "conc": asked_number(options.get("max_in_flight") or options.get("num_users")),
         "model": analysis.manifest.model,
         **dict.fromkeys(_UNKNOWN),
         "num_gpus": gpus,
-        "isl": _number(options.get("input_tokens")),
-        "osl": _number(options.get("output_tokens")),
+        "isl": asked_number(options.get("input_tokens")),
+        "osl": asked_number(options.get("output_tokens")),
         **{key: _per_gpu(found[total], gpus) for key, total in _SHARES.items()},
         "input_tput_per_gpu": _per_gpu(_inputs_per_s(found), gpus),
         **_in_seconds(found),
@@ -69,11 +70,3 @@ def _inputs_per_s(found: dict[str, Any]) -> float | None:
 
 def _per_gpu(value: float | None, gpus: float | None) -> float | None:
     return value / gpus if value is not None and gpus else None
-
-
-def _number(value: object) -> float | None:
-    """A whole or decimal number; None of a distribution or a profile."""
-    try:
-        return float(str(value))
-    except ValueError:
-        return None

@@ -11,6 +11,7 @@ import yaml
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.report.formats.completed import Completed, figures
+from llm_locust.report.formats.vllm import asked_number
 from llm_locust.report.run.analysis import Analysis
 
 VERSION = "0.2.1"
@@ -102,11 +103,8 @@ def _load(manifest: Manifest, completed: Completed) -> dict[str, Any] | None:
 
 def _positive(value: object) -> float | None:
     """A number above 0; None of a profile such as ``ramp:1..10,60s``."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        return None
-    return number if number > 0 else None
+    number = asked_number(value)
+    return number if number is not None and number > 0 else None
 
 
 def _lengths(completed: Completed, side: str) -> dict[str, Any] | None:

@@ -68,7 +68,7 @@ def _traffic(manifest: Manifest) -> dict[str, Any]:
         return {"request_rate": "inf", "burstiness": 1.0, "max_concurrency": options.get("num_users")}
     arrival = str(options.get("arrival") or "poisson")
     return {
-        "request_rate": _number(options.get("request_rate")),
+        "request_rate": asked_number(options.get("request_rate")),
         "burstiness": _burstiness(arrival),
         "max_concurrency": options.get("max_in_flight"),
     }
@@ -76,12 +76,13 @@ def _traffic(manifest: Manifest) -> dict[str, Any]:
 
 def _burstiness(arrival: str) -> float | str | None:
     name, _, parameter = arrival.partition(":")
-    cv = {"poisson": 1.0, "constant": 0.0, "gamma": _number(parameter)}.get(name)
+    cv = {"poisson": 1.0, "constant": 0.0, "gamma": asked_number(parameter)}.get(name)
     return None if cv is None else 1 / cv**2 if cv else "inf"
 
 
-def _number(text: object) -> float | None:
+def asked_number(value: object) -> float | None:
+    """The value of an option that is a number; None of a distribution or a profile."""
     try:
-        return float(str(text))
+        return float(str(value))
     except ValueError:
         return None

@@ -91,5 +91,5 @@ def _made_of(run: RunCharts, contents: Sequence[Chapter]) -> str:
         f"random sample of at most {count(MOST_DRAWN)} requests, the same each time."
     )
     if run.itl_relative_error:
-        text += f" ITL percentiles were counted in bins, within {run.itl_relative_error:.2%}."
+        text += f" ITL percentiles were counted in bins, within {100 * run.itl_relative_error:.2f} %."
     return text

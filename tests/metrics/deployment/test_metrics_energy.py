@@ -45,7 +45,7 @@ def test_a_gpu_of_two_exporters_and_of_two_metrics_counts_once() -> None:
 def test_a_gpu_that_was_watched_for_half_of_the_window_gives_no_figure() -> None:
     half = rows("dcgm", "energy_j", [0, 500, 1000, 1500, 2000], UUID="g2")
     found = energy(series([*gpu("g1"), *half]), FIGURES)
-    assert found == {"missing": "observed for less than 90% of the window: g2"}
+    assert found == {"missing": "observed for less than 90 % of the window: g2"}
 
 
 def test_power_stands_in_where_the_counter_was_watched_too_little() -> None:

@@ -210,7 +210,7 @@ def test_a_stage_in_which_most_users_hung_is_no_result_anywhere() -> None:
     first, second = found.summary.stages or []
     assert (first.is_result, first.steady, first.saturated) == (False, False, None)
     assert (second.is_result, second.steady, second.client) == (True, True, "ok")
-    why = "stage 0 (8 users) is not a result: not steady: from 2.92 s to 9.17 s answers were made at 17%"
+    why = "stage 0 (8 users) is not a result: not steady: from 2.92 s to 9.17 s answers were made at 17 %"
     assert why in markdown(found.summary)
     assert "NO: not steady" in html_report(found.requests, found.manifest, found.summary, found.measured)
     rows = list(csv.DictReader(io.StringIO(stages_csv(found.summary) or "")))

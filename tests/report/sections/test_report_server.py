@@ -108,7 +108,7 @@ def test_energy_is_told_by_token_by_request_by_watt_and_by_gpu() -> None:
 
 def test_power_that_was_not_watched_long_enough_gives_a_reason_instead_of_figures() -> None:
     (line,) = texts(energy(told(*rows("dcgm", "power_w", [100, 100], UUID="g"))))
-    assert line == "no figures: observed for less than 90% of the window: g"
+    assert line == "no figures: observed for less than 90 % of the window: g"
 
 
 def test_without_servers_there_is_neither_section() -> None:
