@@ -27,6 +27,7 @@ from llm_locust.swarm.roles.preparation import RunPreparation
 from llm_locust.swarm.run.load_watch import LoadWatch, Tell, describe
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.sweeping import Sweeping
+from llm_locust.swarm.soak.disk import watch_disk
 from llm_locust.swarm.soak.going_on import go_on
 
 logger = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ class RunCoordinator:
             end=self._end_load,
         )
         spawn_loop(watch.watch, "the watch on the load")
+        watch_disk(run)
         self._sweep = None
         if run.settings.load.sweep is not None:
             self._sweep = Sweeping(runner, run, present=self._present, tell=self._tell, end=self._end_load)

@@ -46,6 +46,7 @@ from llm_locust.swarm.run.replicas import post_to, wait_for_replicas
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
+from llm_locust.swarm.soak.disk import check_room
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,10 @@ class RunPreparation:
                 self._check_amount(settings, self._options.num_users)
             checked_trace(settings.load)
             check_run_dir(settings)
+            if at_once:
+                self._check_room(
+                    settings, self._options.num_users, getattr(self._options, "expect_workers", 1)
+                )
             check_upload(settings)
             check_metrics(settings)
         except UsageError as e:
@@ -140,6 +145,9 @@ class RunPreparation:
             run_time_s=options.run_time,
         )
 
+    def _check_room(self, settings: Settings, users: object, workers: int) -> None:
+        check_room(settings, self._environment.user_classes, users, self._options.run_time, max(1, workers))
+
     def new_run(self, workers: Collection[str], expected: int) -> ActiveRun:
         """Create a run and its directory (raises UsageError, OSError); remove everything if that fails.
 
@@ -150,6 +158,8 @@ class RunPreparation:
         settings, runner = self._settings(), self._environment.runner
         assert runner is not None
         self._check_amount(settings, runner.target_user_count)
+        if self._ready is None:  # of the web UI: it was not checked before
+            self._check_room(settings, runner.target_user_count, expected)
         check_shares(settings.load, len(workers))
         trace = off_the_hub(checked_trace, settings.load)
         # In the web UI a run's time is running already, so that missing replicas are reported soon.
