@@ -140,6 +140,43 @@ def test_the_masters_job_is_tried_once_and_waits_for_all_workers(rendered: Rende
     assert workers["spec"]["completions"] == workers["spec"]["parallelism"]
 
 
+@pytest.mark.parametrize("overlay", ["soak", "kept-spools", "gateway-api"])
+def test_a_soak_starts_by_itself_goes_on_after_a_restart_and_is_ended_by_no_changed_config_map(
+    rendered: Rendered, overlay: str
+) -> None:
+    text = rendered(overlay)
+    options = found(text, "ConfigMap", "llm-locust-options")["data"]
+    assert options["LOCUST_AUTOSTART"] == options["LLM_LOCUST_RESTARTABLE"] == "true"
+    # The environment stands above the scenario, whose run time is that of a short run.
+    assert parse_time(options["LOCUST_RUN_TIME"]) == 24 * 3600
+    assert options["LLM_LOCUST_OUT"].startswith("/runs/")
+    assert (
+        int(options["LOCUST_EXPECT_WORKERS"]) == found(text, "Deployment", "llm-locust-w")["spec"]["replicas"]
+    )
+    for name in ("llm-locust-load", "llm-locust-options"):
+        config = found(text, "ConfigMap", name)
+        # Without a hash in the name no pod template changes with the content.
+        assert (config["metadata"]["name"], config["immutable"]) == (name, True)
+
+
+def test_spools_are_kept_where_the_merge_reads(rendered: Rendered) -> None:
+    text = rendered("kept-spools")
+    volumes = {v["name"]: v for v in dict(pods(text))["llm-locust-worker"]["volumes"]}
+    merged = {v["name"]: v for v in dict(pods(rendered("merge")))["llm-locust-merge"]["volumes"]}
+    assert (
+        volumes["runs"]
+        == merged["runs"]
+        == {"name": "runs", "persistentVolumeClaim": {"claimName": "llm-locust-runs"}}
+    )
+    claim = found(text, "PersistentVolumeClaim", "llm-locust-runs")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    (spool,) = (a for a in dict(pods(text))["llm-locust-worker"]["containers"][0]["args"] if "spool" in a)
+    out = found(text, "ConfigMap", "llm-locust-options")["data"]["LLM_LOCUST_OUT"]
+    assert spool == f"--spool={out}/spool"
+    (merge,) = dict(pods(rendered("merge")))["llm-locust-merge"]["containers"]
+    assert {"name": "RUN", "value": out} in merge["env"]
+
+
 def test_what_is_applied_at_once_waits_for_its_target(rendered: Rendered) -> None:
     for overlay, patience in (("headless", "2m"), ("demo", "2m"), ("vllm", "30m")):
         options = found(rendered(overlay), "ConfigMap", "llm-locust-options")["data"]

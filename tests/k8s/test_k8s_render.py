@@ -111,8 +111,12 @@ def test_the_host_may_be_the_scenarios(render: Render) -> None:
 
 
 def test_a_soaks_workers_are_replicas(render: Render) -> None:
-    made = render(LOAD, *TARGET, "--overlay", "soak")
+    made = render(LOAD, *TARGET, "--overlay", "soak", "--monitoring")
     assert made.one("Deployment", "llm-locust-worker")["spec"]["replicas"] == 5
+    assert made.options["LOCUST_EXPECT_WORKERS"] == "5"
+    # What the overlay says of them holds after every merge.
+    for name in ("llm-locust-load", "llm-locust-options"):
+        assert made.one("ConfigMap", name)["immutable"]
 
 
 def test_the_demo_brings_its_own_target(render: Render) -> None:

@@ -26,6 +26,7 @@ COMPONENTS = {
     "monitoring": "headless",
     "gateway-api": "soak",
     "packet-stamps": "headless",
+    "kept-spools": "soak",
 }
 
 
