@@ -11,7 +11,7 @@ from metrics_cases import batch, manifest, request
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome
-from llm_locust.store import REQUESTS_FILE, write_manifest, write_requests
+from llm_locust.store import REQUESTS_FILE, read_manifest, write_manifest, write_requests
 
 EDGE = 20.0
 
@@ -102,3 +102,26 @@ def test_a_run_that_is_given_twice_is_refused_because_its_requests_would_count_t
         code, _, err = find(capsys, "max rate under p90_ttft<100ms", str(run), str(again))
         assert code == 2
         assert "are one run: give it once" in err
+
+
+def test_runs_that_differ_in_more_than_their_load_are_warned_of_and_judged_by_one_slo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [make_run(tmp_path / "a", 8.0), make_run(tmp_path / "b", 16.0)]
+    _, found, _ = find(capsys, "max rate under p90_ttft<100ms", *map(str, runs))
+    assert found["warnings"] == []
+    facts = [
+        {"slo": "ttft=120ms", "options": {"request_rate": "8", "run_time": "100s", "input_tokens": "512"}},
+        {"slo": "ttft=5ms", "options": {"request_rate": "16", "run_time": "90s", "input_tokens": "64"}},
+    ]
+    for run, known in zip(runs, facts, strict=True):
+        write_manifest(run, replace(read_manifest(run), **known))  # type: ignore[arg-type]
+    _, found, _ = find(capsys, "max rate under goodput>=95%", *map(str, runs))
+    assert [str(text).partition(";")[0] for text in found["warnings"]] == [  # type: ignore[attr-defined]
+        "a and b: different --input-tokens: 512 and 64",
+        "a and b: different SLOs: ttft=120ms and ttft=5ms",
+    ]
+    shares = [stage["limits"][0]["share"] for stage in found["stages"]]  # type: ignore[attr-defined]
+    assert min(shares) > 0.9, "the second run is judged by the first one's SLO"
+    assert main(["find", "max rate under goodput>=95%", *map(str, runs)]) == 0
+    assert "The runs differ in more than their load" in capsys.readouterr().out

@@ -3,12 +3,15 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from llm_locust.core.durations import parse_time
+from llm_locust.metrics.compare.comparability import unlike_beside_load
+from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.curves.objective import Objective, parse_objective
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.curves.readings import probes
@@ -28,6 +31,9 @@ DESCRIPTION = (
     "Prints the load to run next, or the answer with its 95 % interval: see docs/capacity.md."
 )
 
+#: Options in which runs at several loads may differ, beside those of stages.
+_HOW_MUCH = frozenset(("num_users", "spawn_rate", "run_time", "request_rate", "num_requests", "warmup"))
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llm-locust find``."""
@@ -37,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='"max rate under goodput>=95%%", "max concurrency under p99_ttft<500ms p99_tpot<50ms"',
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories, each at one load")
-    parser.add_argument("--slo", metavar="TEXT", help="what goodput is judged by (each run's own)")
+    parser.add_argument("--slo", metavar="TEXT", help="what goodput is judged by (the first run's)")
     parser.add_argument("--warmup", type=_time, metavar="TIME", help="left out at each start, such as 30s")
     parser.add_argument(
         "--precision",
@@ -60,7 +66,8 @@ def run(args: argparse.Namespace) -> int:
                 f'{url} is a server: search it by `llm-locust sweep URL --find "{args.objective}"`'
             )
         objective = parse_objective(args.objective)
-        found = _probes(args.runs, Question(slo=args.slo, warmup_s=args.warmup), objective)
+        question = Question(slo=args.slo, warmup_s=args.warmup)
+        found, warnings = _probes(args.runs, question, objective)
         if not found:
             raise ValueError("the runs have no load: nothing was sent in them")
         bounds = Bounds(found[0].load, precision=args.precision, most_stages=args.max_stages)
@@ -68,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, OSError) as e:
         print(f"llm-locust find: {one_line(e)}", file=sys.stderr)
         return 2
-    shown = {"next": None, "answer": None} | told(objective, found, step, [None] * len(found))
+    shown = {"next": None, "answer": None, "warnings": warnings}
+    shown |= told(objective, found, step, [None] * len(found))
     with printing():
         if args.json:
             print(shown_json(shown, indent=2))
@@ -77,27 +85,48 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _probes(runs: Sequence[Path], question: Question, objective: Objective) -> list[Probe]:
-    """Of all stages in the order in which they ran (raises ValueError if a run is given twice)."""
+def _probes(runs: Sequence[Path], question: Question, objective: Objective) -> tuple[list[Probe], list[str]]:
+    """Of all stages in the order in which they ran, and what the runs differ in beside their load.
+
+    Raises:
+        ValueError: a run is given twice.
+    """
+    # Imported here: the options take longer to import than this command's help.
+    from llm_locust.options.stages.rows import STAGES
+    from llm_locust.options.table import NOT_LOAD
+
+    not_load = NOT_LOAD | _HOW_MUCH | {row.name for row in STAGES}
     by_time: list[tuple[int, list[Probe]]] = []
     known: dict[str, Path] = {}
+    first: Compared | None = None
+    warnings: list[str] = []
     for path in runs:
         with open_source([path], question) as source:
-            if (before := known.setdefault(source.manifest.id, path)) is not path:
+            manifest = source.manifest
+            if (before := known.setdefault(manifest.id, path)) is not path:
                 raise ValueError(f"{str(before)!r} and {str(path)!r} are one run: give it once")
-            found = probes(source.requests, source.manifest, question, objective)
-            by_time.append((source.manifest.started_ns, found))
-    return [probe for _, found in sorted(by_time, key=lambda each: each[0]) for probe in found]
+            if len(runs) > 1 and question.slo is None and manifest.slo:
+                question = replace(question, slo=manifest.slo)  # of the first run that has one
+            by_time.append((manifest.started_ns, probes(source.requests, manifest, question, objective)))
+            if len(runs) > 1:
+                compared = measure_for_comparison(source.requests, manifest, question)
+                first = first or compared
+                between = f"{runs[0].name} and {path.name}"
+                warnings += [f"{between}: {text}" for text in unlike_beside_load(first, compared, not_load)]
+    return [probe for _, found in sorted(by_time, key=lambda each: each[0]) for probe in found], warnings
 
 
 def _sections(found: dict[str, Any]) -> list[Section]:
     unit = found["unit"]
     stages = msgspec.convert(found["stages"], list[SearchStage])
-    table = readings(clean(found["objective"]), unit, stages)
+    shown = [readings(clean(found["objective"]), unit, stages)]
+    if found["warnings"]:
+        lines = tuple(Line(clean(text), Tone.WARN) for text in found["warnings"])
+        shown.insert(0, Section("The runs differ in more than their load", lines, stacked=True))
     if found["next"] is None:
-        return [table, answer(unit, msgspec.convert(found["answer"], SearchAnswer))]
+        return [*shown, answer(unit, msgspec.convert(found["answer"], SearchAnswer))]
     line = f"{number(found['next']['load'])} {unit}: {clean(found['next']['why'])}"
-    return [table, Section("Run next", (Line(line, Tone.WARN),))]
+    return [*shown, Section("Run next", (Line(line, Tone.WARN),))]
 
 
 def _share(text: str) -> float:

@@ -44,6 +44,19 @@ def unlike(base: Compared, new: Compared, not_load: frozenset[str] = frozenset()
     ]
 
 
+def unlike_beside_load(base: Compared, new: Compared, not_load: frozenset[str] = frozenset()) -> list[str]:
+    """As :func:`unlike`, of runs that are to differ in how much was asked for, for how long, by which seed.
+
+    Args:
+        not_load: with the options that say how much.
+    """
+    return [
+        *_models(base.manifest, new.manifest),
+        *_load(base.manifest, new.manifest, not_load),
+        *_answers(base, new),
+    ]
+
+
 def models_differ(base: Compared, new: Compared) -> bool:
     """Whether tokens of the two runs are of different tokenizers, as far as is known."""
     return base.manifest.model != new.manifest.model
