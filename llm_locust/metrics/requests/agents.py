@@ -101,8 +101,14 @@ def agents(
 def _jobs(
     c: Columns, walks: Walks, window: Window, facts: TrajectoryFacts, gpus: float | None
 ) -> dict[str, Any]:
-    """The walks through trajectories of the pool, without sub-agents, that ended in the window."""
-    rows = np.flatnonzero((walks.session >= 0) & (walks.trajectory < facts.roots) & c.ok)
+    """The walks through trajectories of the pool, without sub-agents, that ended in the window.
+
+    A walk fails with its first turn that does: none follows. One that was cut is neither.
+    """
+    roots = (walks.session >= 0) & (walks.trajectory < facts.roots)
+    failing = roots & ~c.ok & ~c.cancelled
+    failed = len(np.unique(walks.session[failing & window.inside(c, c.ended_s)]))
+    rows = np.flatnonzero(roots & c.ok)
     sessions, session = np.unique(walks.session[rows], return_inverse=True)
     n = len(sessions)
     done = np.bincount(session, minlength=n)
@@ -118,6 +124,7 @@ def _jobs(
     per_h = len(lasted) / window.seconds * 3600 if window.seconds > 0 else None
     return {
         "jobs": len(lasted),
+        "jobs_failed": failed,
         "job_s_mean": mean_s,
         "between_turns_s_mean": float((lasted - served[complete]).mean()) if len(lasted) else None,
         "jobs_per_h_per_user": None if not mean_s else 3600 / mean_s,

@@ -198,6 +198,13 @@ class Agents(SummaryPart, frozen=True):
     e2e_tokens_per_s_p50: Annotated[float | None, key("output tokens / E2EL: median", _TURNS)]
     e2e_tokens_per_s_mean: Annotated[float | None, key("all output tokens / sum of E2EL", _TURNS)]
     jobs: Annotated[int, key("number of jobs", _JOBS)]
+    jobs_failed: Annotated[
+        int,
+        key(
+            "number of those that ended with a failed turn, in no other figure of jobs",
+            "walks through trajectories of the pool whose failed turn ended in the window",
+        ),
+    ]
     job_s_mean: Annotated[float | None, key("mean duration of a job, s", _JOBS)]
     between_turns_s_mean: Annotated[
         float | None, key("of it between turns, in tools and sub-agents, s", _JOBS)

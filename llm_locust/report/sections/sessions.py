@@ -123,6 +123,10 @@ def agents(summary: Summary) -> Section | None:
 
 
 def _agents_jobs(part: Agents) -> Iterator[Line]:
+    if part.jobs_failed:
+        ended = part.jobs + part.jobs_failed
+        text = f"{count(part.jobs_failed)} of {plural(ended, 'job')} failed, in no figure below"
+        yield Line(text, Tone.WARN)
     if not part.jobs:
         yield Line("no trajectory was walked to its end in the window: a longer run has jobs/h", Tone.WARN)
         return

@@ -81,3 +81,17 @@ def test_without_walks_there_is_no_figure_and_no_zero() -> None:
 
 def test_a_run_of_no_pool_has_no_agents() -> None:
     assert "agents" not in summarise(batch(request(1.0)), manifest())
+
+
+def test_jobs_that_failed_are_counted_and_in_no_other_figure() -> None:
+    found = agents(
+        turn("r1-t1-of1", 0, 1.0),
+        turn("r2-t0-of2", 0, 2.0),
+        turn("r2-t0-of2", 1, 3.0, outcome=Outcome.HTTP_ERROR),
+        turn("r3-t1-of1", 0, 4.0, outcome=Outcome.TIMEOUT),
+        turn("r4-t2-of1", 0, 5.0, outcome=Outcome.HTTP_ERROR),  # the sub-agent's own
+        turn("r5-t1-of1", 0, 6.0, outcome=Outcome.CANCELLED),  # cut
+        turn("r6-t1-of1", 0, 20.0, outcome=Outcome.HTTP_ERROR),  # after the window
+    )
+    assert (found["jobs"], found["jobs_failed"]) == (1, 2)
+    assert found["job_s_mean"] == pytest.approx(0.09)
