@@ -15,6 +15,9 @@ from llm_locust.metrics.compare.comparison import Row, Verdict, explained, joint
 from llm_locust.metrics.gates import Kind
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 
+#: Why the interval of a difference is not known though there are samples enough.
+SAME = "all values of each arm are equal: how they vary is not known"
+
 #: An arm as it is compared: its requests, and the session of each by number (empty where they have none).
 Measured = tuple[Compared, NDArray[np.int64]]
 
@@ -64,6 +67,8 @@ def _row(metric: Metric, first: Figures, other: Figures, confidence: float) -> R
         known = [None if figure is None else figure.value for figure in (base, new)]
         return Row(metric, known[0], known[1], None, Verdict.TOO_FEW)
     found = paired_difference(base, new, confidence, _worth(metric, first, other))
+    if not (base.varies or new.varies):
+        return Row(metric, base.value, new.value, found, Verdict.UNDETERMINED, SAME)
     verdict = verdict_on(metric, found, max(abs(base.value), abs(new.value)))
     return Row(metric, base.value, new.value, found, verdict)
 

@@ -27,6 +27,8 @@ from llm_locust.metrics.stats.worth import FEWEST, FEWEST_OF_MEAN, needed, share
 #: Independent standard errors of a share on each side over which the quantile function's slope is taken.
 _SLOPE_REACH = 2.0
 
+#: What contributes less than this share of a figure to it is the rounding of its mean.
+_ROUNDING = 1e-12
 
 #: As in :mod:`~llm_locust.metrics.stats.worth`: the share of the needed samples that a figure's own worth
 #: must reach, and how many times as many samples are needed at most where they depend on each other.
@@ -52,6 +54,12 @@ class Influence:
     sessions: NDArray[np.int64]
     fewest: float
     share: tuple[float, int] | None = None
+
+    @property
+    def varies(self) -> bool:
+        """Whether the samples show how they vary, beyond rounding; of a share their number does."""
+        least = _ROUNDING * abs(self.value) / max(1, len(self.of))
+        return self.share is not None or bool((np.abs(self.of) > least).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,8 @@ def independence(base: Influence, new: Influence) -> float:
 def paired_difference(base: Influence, new: Influence, confidence: float, worth: float = 1.0) -> Difference:
     """New − base of two arms of one run; ends that are not known are infinite.
 
+    Samples that are all equal do not show how they vary, so that the ends are not known either.
+
     Args:
         worth: :func:`independence` of the medians of the same samples. A tail that a run has seen too little
             of shows less dependence than there is: the medians decide too.
@@ -131,7 +141,7 @@ def paired_difference(base: Influence, new: Influence, confidence: float, worth:
         and len(arm.of) * worth >= arm.fewest * min(_DEPENDENT, 1 / max(worth, 1e-9))
         for arm in (base, new)
     )
-    if error is None or not error.settled or not enough:
+    if error is None or not error.settled or not enough or not (base.varies or new.varies):
         return Difference(value, -math.inf, math.inf)
     reach = error.reach(confidence)
     low, high = value - reach, value + reach

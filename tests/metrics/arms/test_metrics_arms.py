@@ -12,6 +12,7 @@ from llm_locust.metrics.arms.influence import Samples, independence, paired_diff
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
+from llm_locust.report.render.markdown import markdown
 
 NO_SESSIONS = np.empty(0, dtype=np.int64)
 ARMS = [
@@ -27,7 +28,7 @@ def drawn(seed: int, n: int, slower: float) -> list[RequestRecord]:
     for at in np.sort(rng.uniform(0, 9.9, n)):
         arm = ARMS[int(rng.random() < 0.5)].name
         ttft = (0.02 if at < 5 else 0.04) * rng.lognormal(0, 0.2) + (slower if arm == "gateway" else 0)
-        found.append(request(float(at), (ttft, ttft + 0.002), arm=arm))
+        found.append(request(float(at), (ttft, ttft + 0.002 + 0.0001 * np.sin(1000 * at)), arm=arm))
     return found
 
 
@@ -130,3 +131,20 @@ def test_an_arm_that_got_no_request_is_there_and_holds_no_gate() -> None:
 
 def test_a_run_without_arms_has_no_such_key() -> None:
     assert "arms" not in summarise(batch(request()), manifest(), Question())
+
+
+def test_values_that_are_all_equal_have_no_interval_and_the_row_says_why() -> None:
+    """An interval of width 0 would make any difference one beyond noise."""
+    at = np.linspace(0.1, 9.8, 400)
+    records = [
+        request(float(t), (0.05 + 0.01 * (i % 2), 0.2), arm=ARMS[i % 2].name) for i, t in enumerate(at)
+    ]
+    found = told(records)
+    rows = rows_of(found)
+    for metric in ("mean_ttft", "p50_ttft"):
+        assert rows[metric]["difference"] == pytest.approx(10)
+        assert rows[metric]["difference_interval"] is None
+        assert rows[metric]["verdict"] == "undetermined"
+        assert "how they vary is not known" in rows[metric]["reason"]
+    assert rows["error_rate"]["difference_interval"] is not None, "of a share the number of requests tells"
+    assert "undetermined: all values of each arm are equal" in markdown(typed(found))

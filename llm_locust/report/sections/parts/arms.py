@@ -122,7 +122,7 @@ def _in_words(arm: Arm, against: ArmDifferences) -> Iterator[Line]:
         yield Line("no difference beyond noise in any figure", Tone.WARN if few + left_open else Tone.GOOD)
     rest = [
         f"{few} of {len(against.rows)} figures with too few samples" if few else "",
-        f"{left_open} left open by requests that were given up" if left_open else "",
+        f"{left_open} undetermined" if left_open else "",
     ]
     if any(rest):
         yield Line(sentence(rest), Tone.FAINT)
