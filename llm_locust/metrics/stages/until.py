@@ -5,7 +5,7 @@ A stage is looked at a few times. Each look has an interval of its own confidenc
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,10 +77,17 @@ def parse_until(text: str) -> Until:
 
 
 def look_at(m: Measured, until: Until) -> Look:
-    """The figure of the ok requests that were scheduled in the window of ``m``, with its interval."""
-    ok = m.population(np.arange(len(m.c))).ok
-    values_s = m.values[until.metric][ok]
-    return look(values_s, Observed(order_cells(m.c, ok), values_s), until)
+    """The figure of the ok requests that were scheduled in the window of ``m``, with its interval.
+
+    There is no interval where failed requests, as the slowest ones, reach up to the figure: that of the ok
+    ones is then not what users see.
+    """
+    population = m.population(np.arange(len(m.c)))
+    values_s = m.values[until.metric][population.ok]
+    found = look(values_s, Observed(order_cells(m.c, population.ok), values_s), until)
+    percent = PERCENTILES.get(until.statistic, 100.0)  # a mean has no tail to be in
+    reached = len(population.failed) * 100 > len(population.judged) * (100 - percent)
+    return replace(found, ends_s=None) if reached else found
 
 
 def is_enough(found: Look, until: Until) -> bool:

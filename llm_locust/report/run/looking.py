@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from llm_locust.core.manifest import StageFacts
+from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.measured import measure
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.stages.figures import touching
@@ -46,7 +46,7 @@ def look_of(run: Path, text: str, stages: list[StageFacts]) -> tuple[Look, bool]
     """
     until, stage = parse_until(text), stages[-1]
     with open_stages(run, stages) as (manifest, requests):
-        until_ns = _until_ns(requests, stage)
+        until_ns = _until_ns(requests, stage, manifest)
         if stage.measured_ns is None or until_ns <= stage.measured_ns:
             raise ValueError("no request of its measured part has ended long enough ago")
         window = Window(stage.measured_ns, until_ns, "measured part of the stage, so far")
@@ -55,8 +55,13 @@ def look_of(run: Path, text: str, stages: list[StageFacts]) -> tuple[Look, bool]
         return found, is_enough(found, until)
 
 
-def _until_ns(requests: StoredRequests, stage: StageFacts) -> int:
-    """The time up to which nearly all requests have ended, and their records are here from every worker."""
+def _until_ns(requests: StoredRequests, stage: StageFacts, manifest: Manifest) -> int:
+    """The time up to which nearly all requests have ended, and their records are here from every worker.
+
+    Raises:
+        ValueError: a worker that takes part has no record of the stage yet. Its share of the load may be the
+            slow one.
+    """
     ends: dict[str, int] = {}
     took_ns = []
     for part in requests.parts(["scheduled_ns", "ended_ns", "worker"]):
@@ -70,6 +75,11 @@ def _until_ns(requests: StoredRequests, stage: StageFacts) -> int:
                 ends[name] = max(ends.get(name, 0), int(of_worker.max()))
     if not ends:
         raise ValueError("no request of the stage has been recorded yet")
+    workers = [worker.id for worker in manifest.workers if not worker.left]
+    silent = sorted(set(workers) - ends.keys())
+    idle = max(0, len(workers) - round(stage.asked)) if stage.kind == "users" else 0  # those without a user
+    if len(silent) > idle:
+        raise ValueError(f"no request of the stage has been recorded by {one_line(', '.join(silent))} yet")
     took = percentile(ordered(np.concatenate(took_ns).astype(np.float64)), _ENDED_PERCENT)
     return min(ends.values()) - round(took)
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from metrics_cases import batch, manifest, request, stage
+from metrics_cases import batch, failed, manifest, request, stage
 
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.stages.until import (
@@ -128,3 +128,26 @@ def test_the_report_says_which_stage_ended_early_and_why() -> None:
     text = markdown(typed(found))
     assert "stage 0: ended early, after 10 s: p50_ttft is known to ±" in text
     assert "stage 1: lasted its 5 s: its requests do not give p50_ttft an interval" in text
+
+
+@pytest.mark.parametrize(("failing", "known"), [(0, True), (9, True), (30, False)])
+def test_failed_requests_that_reach_up_to_the_figure_leave_it_without_an_interval(
+    failing: int, known: bool
+) -> None:
+    """Of 3,000, so that p99 begins with 30: the ok ones alone are known to ±5 % in each case."""
+    times_s = np.exp(0.02 * np.random.default_rng(3).normal(size=3_000)) * 0.05
+    records = [
+        failed(at=1 + i / 100)
+        if i % 100 == 50 and i // 100 < failing
+        else request(1 + i / 100, (float(t), 0.1))
+        for i, t in enumerate(times_s)
+    ]
+    if failing == 30:
+        records.append(failed(at=30.0))
+    loads = [stage(0, 1.0, 31.0, kind="rate", asked=100.0)]
+    options = {"sweep": "rate=100", "until": "p99_ttft±5%"}
+    (found,) = summarise(batch(*records), manifest(40.0, options=options, open_loop=True, stages=loads))[
+        "stages"
+    ]
+    assert found["until"]["value_ms"] == pytest.approx(52, rel=0.02)
+    assert (found["until"]["interval_ms"] is not None, found["until"]["is_reached"]) == (known, known)

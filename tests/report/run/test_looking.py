@@ -1,0 +1,53 @@
+"""A look at a stage that goes on ends it only by the records of every worker that takes part."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from metrics_cases import ns, request
+from test_report_so_far import going_on
+
+from llm_locust.core.manifest import StageFacts, WorkerFacts
+from llm_locust.core.record import RequestRecord
+from llm_locust.report.run.looking import look_of
+
+
+def served(worker: str) -> list[RequestRecord]:
+    """100 requests/s from 1 s to 31 s whose TTFT varies by 2 %."""
+    times_s = np.exp(0.02 * np.random.default_rng(3).normal(size=3_000)) * 0.05
+    return [
+        request(1 + i / 100, (float(t), float(t) + 0.02), user=1, request_id=f"{worker}{i}")
+        for i, t in enumerate(times_s)
+    ]
+
+
+def looked_at(run: Path, workers: tuple[str, ...], kind: str = "rate", asked: float = 200.0) -> bool:
+    facts = [
+        WorkerFacts(id=name, index=i, announced=99, received=0, lost=True, heard_ns=ns(32.0))
+        for i, name in enumerate(("a", "b"))
+    ]
+    options = {"sweep": f"{kind}={asked:g}", "until": "p50_ttft±5%"}
+    with going_on(run, [(name, served(name)) for name in workers], workers=facts, options=options):
+        pass
+    stage = StageFacts(
+        number=0,
+        kind=kind,  # type: ignore[arg-type]
+        asked=asked,
+        repeat=0,
+        begun_ns=ns(0.5),
+        measured_ns=ns(1.0),
+        ended_ns=ns(31.0),
+    )
+    return look_of(run, "p50_ttft±5%", [stage])[1]
+
+
+def test_a_worker_without_records_does_not_let_the_others_end_the_stage(tmp_path: Path) -> None:
+    assert looked_at(tmp_path / "both", ("a", "b"))
+    with pytest.raises(ValueError, match="recorded by b yet"):
+        looked_at(tmp_path / "one", ("a",))
+
+
+def test_a_worker_that_has_no_user_in_the_stage_is_not_waited_for(tmp_path: Path) -> None:
+    assert looked_at(tmp_path / "one", ("a",), "users", 1.0)
+    with pytest.raises(ValueError, match="recorded by b yet"):
+        looked_at(tmp_path / "two", ("a",), "users", 2.0)
