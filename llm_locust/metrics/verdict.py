@@ -84,7 +84,9 @@ def _no_results(summary: Summary, require_valid: bool) -> str:
     wrong = [stage for stage in found if not (stage.is_result or (_is_clients(stage) and not require_valid))]
     if found and len(wrong) == len(found):
         return f"none of the {len(found)} stages is a result: stage {wrong[0].number}: {wrong[0].reasons[0]}"
-    others = [stage for stage in wrong if not (stage.saturated and len(stage.reasons) == 1)]
+    others = [
+        stage for stage in wrong if not (stage.saturated and len(stage.reasons) == 1 + stage.all_failed)
+    ]
     if require_valid and others:
         first = others[0]
         return f"stage {first.number} is not a result, and --require-valid was given: {first.reasons[0]}"

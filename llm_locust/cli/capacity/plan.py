@@ -14,6 +14,7 @@ from llm_locust.metrics.curves.capacity import (
     capacity_of_law,
     capacity_under_slo,
     need,
+    replicas_at_once,
 )
 from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.metrics.curves.readings import probes
@@ -37,11 +38,12 @@ DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What a run shows: its capacity, its replicas, and the loads that are not used."""
+    """What a run shows: its capacity, its replicas, the loads that are not used, and the replicas' names."""
 
     capacity: Capacity
     replicas: int
     unused: tuple[Stage, ...]
+    names: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of requests that must meet the SLO (95%%)",
     )
     parser.add_argument(
-        "--replicas", type=_whole, metavar="N", help="that were measured (those that answered; else 1)"
+        "--replicas",
+        type=_whole,
+        metavar="N",
+        help="that were measured (those that answered at a time; else 1)",
     )
     parser.add_argument(
         "--spare", type=_from_0, default=1, metavar="N", help="replicas that may be lost (%(default)s)"
@@ -98,9 +103,10 @@ def _measured(source: Source, args: argparse.Namespace) -> _Measured:
     summary = analyse(source, question).summary
     if not summary.is_sweep or not summary.stages:
         raise NoCapacityError("the run is no sweep: a plan needs several loads, by llm-locust sweep")
-    replicas = args.replicas or max(1, len(summary.replicas))
+    replicas = args.replicas or replicas_at_once([each.in_flight for each in summary.replicas])
+    names = 0 if args.replicas else len(summary.replicas)
     unused = tuple(stage for stage in summary.stages if not stage.is_result)
-    return _Measured(_capacity(source, question, summary, args.goodput), replicas, unused)
+    return _Measured(_capacity(source, question, summary, args.goodput), replicas, unused, names)
 
 
 def _capacity(source: Source, question: Question, summary: Summary, goodput: float) -> Capacity:
@@ -168,8 +174,9 @@ def _measured_lines(found: _Measured) -> Iterator[Line]:
     yield Line(f"{bound}{number(capacity.rate)} requests/s of {of} ({ends}): {clean(capacity.basis)}")
     for stage in found.unused:
         why = clean(stage.reasons[0] if stage.reasons else "")
-        use = "is no result" if stage.saturated else "is not used"
-        tone = Tone.FAINT if stage.saturated else Tone.WARN
+        breaks = stage.saturated or stage.all_failed
+        use = "is no result" if breaks else "is not used"
+        tone = Tone.FAINT if breaks else Tone.WARN
         yield Line(f"stage {stage.number} ({number(stage.asked)}) {use}: {why}", tone)
 
 
@@ -186,6 +193,12 @@ def _reservations(found: _Measured, wanted: Need) -> Iterator[Line]:
         yield Line("the plateau is a model (universal scalability law): it was not reached", Tone.WARN)
     if capacity.low is None:
         yield Line("the capacity has no interval: make stages longer", Tone.WARN)
+    if found.names > found.replicas:
+        yield Line(
+            f"{found.names} names of replicas answered, {found.replicas} at a time: one that was restarted "
+            "counts once; give --replicas if their number was changed",
+            Tone.WARN,
+        )
     if wanted.replicas > found.replicas:
         measured = plural(found.replicas, "replica")
         yield Line(

@@ -32,8 +32,9 @@ class LoadPoint:
 
 
 def load_points(stages: Iterable[Stage], gpus: float | None) -> list[LoadPoint]:
-    """The stages that are a result, by rising load."""
-    found = [_point(stage, gpus) for stage in stages if stage.is_result and stage.figures is not None]
+    """The stages that are a result, by rising load; those without a success have a goodput of 0 alone."""
+    shown = (stage for stage in stages if stage.figures is not None and (stage.is_result or stage.all_failed))
+    found = [_point(stage, gpus) for stage in shown]
     return sorted(found, key=lambda point: (point.load, point.stage))
 
 

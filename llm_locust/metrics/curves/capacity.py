@@ -8,9 +8,11 @@ balancer that spreads unevenly, or anything that replicas share, makes it too go
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_high
 
 from llm_locust.metrics.curves.probe import Probe, Shown
 from llm_locust.metrics.curves.search import Found
+from llm_locust.metrics.stages.repeats import over
 from llm_locust.metrics.summary_types.search import UslFigures
 from llm_locust.metrics.summary_types.stages import Stage
 
@@ -89,14 +91,22 @@ def capacity_under_slo(
     held_stages = [s for s in stages if s.is_result and s.figures is not None and s.asked <= sure]
     if not held_stages:
         raise NoCapacityError(f"no stage with a result has {sure:g} users or fewer; measure lower loads")
-    stage = max(held_stages, key=lambda s: s.asked)
-    assert stage.figures is not None
-    part = stage.figures.throughput
-    if not part.requests_per_s:
-        raise NoCapacityError(f"at {stage.asked:g} users no request ended")
-    low, high = part.intervals().get("requests_per_s") or (None, None)
-    basis = f"the throughput at {stage.asked:g} users, the most measured that hold the SLO"
-    return Capacity(part.requests_per_s, low, high, basis, is_bound)
+    users = max(s.asked for s in held_stages)
+    rate, low, high = _throughput([s for s in held_stages if s.asked == users])
+    if not rate:
+        raise NoCapacityError(f"at {users:g} users no request ended")
+    basis = f"the throughput at {users:g} users, the most measured that hold the SLO"
+    return Capacity(rate, low, high, basis, is_bound)
+
+
+def _throughput(stages: Sequence[Stage]) -> tuple[float | None, float | None, float | None]:
+    """Requests/s of one load: of one stage with its own interval, of repeats with that of their mean."""
+    parts = [stage.figures.throughput for stage in stages if stage.figures is not None]
+    if len(parts) == 1:
+        return (parts[0].requests_per_s, *(parts[0].intervals().get("requests_per_s") or (None, None)))
+    found = over([part.requests_per_s for part in parts])
+    low, high = found["ci95"] or (None, None)
+    return found["mean"], None if low is None else max(0.0, low), high
 
 
 def _bracket(edge: float, probes: Sequence[Probe], required: float) -> tuple[float, float | None]:
@@ -120,6 +130,22 @@ def capacity_of_law(usl: UslFigures) -> Capacity:
     peak, to = usl.peak.value, usl.measured_to
     is_model = peak is None or to is None or peak > to
     return Capacity(rate, low, high, "the plateau of the throughput, without an SLO", is_model=is_model)
+
+
+def replicas_at_once(in_flight: Sequence[Sequence[float]]) -> int:
+    """How many replicas served at a time: one that was restarted under another name counts once.
+
+    Args:
+        in_flight: of each name that answered, its concurrency in the same equal parts of the window.
+
+    Returns:
+        The median over the parts of how many had begun and not ended; at least 1.
+    """
+    busy = [[part for part, mean in enumerate(course) if mean > 0] for course in in_flight]
+    lives = [(parts[0], parts[-1]) for parts in busy if parts]
+    parts = range(max((len(course) for course in in_flight), default=0))
+    counts = [sum(first <= part <= last for first, last in lives) for part in parts]
+    return max(1, median_high(counts)) if counts else max(1, len(in_flight))
 
 
 def need(

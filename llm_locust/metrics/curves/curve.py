@@ -9,12 +9,16 @@ import numpy as np
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.curves.knee import NoKneeError, find_knee, pooled
 from llm_locust.metrics.curves.usl import UslFit, fit_usl
+from llm_locust.metrics.stages.repeats import t_quantile
 
 #: The latency that a knee is looked for in, and its statistic.
 METRIC, STATISTIC = "e2el", "p50"
 
 #: Below this share of the highest rate of good requests, overload is called a collapse.
 COLLAPSE = 0.8
+
+#: What makes a stage one that shows what overload does.
+_SHOW_OVERLOAD = ("is_result", "saturated", "all_failed")
 
 _Z = 1.959963984540054
 
@@ -24,7 +28,8 @@ Stages = Sequence[Mapping[str, Any]]
 def curve(stages: Stages, seed: int = 0) -> dict[str, Any] | None:
     """The ``curve`` of a sweep's summary, from its ``stages``; None with fewer than two loads.
 
-    Stages that are not a result are left out, and counted; those that their load saturated show overload.
+    Stages that are not a result are left out, and counted; those that their load saturated, or in which all
+    requests failed, show overload.
     """
     if len({stage["asked"] for stage in stages}) < 2:
         return None
@@ -61,12 +66,12 @@ def _knee(results: Stages, seed: int) -> dict[str, Any]:
     loads = [stage["asked"] for stage in known]
     medians = [_latency(stage)[STATISTIC] for stage in known]
     found = find_knee(*pooled(loads, medians, [_latency_error(stage) for stage in known]), seed)
-    at = next(stage for stage in known if stage["asked"] == found.load)
+    there = [median for load, median in zip(loads, medians, strict=True) if load == found.load]
     return {
         "load": found.load,
         "ci95": [found.low, found.high],
         "depth": _rounded(found.depth),
-        "latency_ms": _latency(at)[STATISTIC],
+        "latency_ms": _rounded(math.exp(math.fsum(map(math.log, there)) / len(there))),
     }
 
 
@@ -119,27 +124,46 @@ def _overload(stages: Stages) -> dict[str, Any]:
     Raises:
         ValueError: there was no SLO, nothing good, or no load beyond the best one.
     """
-    shown = [s for s in stages if s["figures"] is not None and (s["is_result"] or s.get("saturated"))]
-    of_load: dict[float, list[Any]] = {}
+    shown = [s for s in stages if s["figures"] is not None and any(map(s.get, _SHOW_OVERLOAD))]
+    of_load: dict[float, dict[int, Any]] = {}
     for stage in shown:
-        of_load.setdefault(stage["asked"], []).append(stage["figures"]["goodput"]["requests_per_s"])
-    if any(None in repeats for repeats in of_load.values()):
+        repeats = of_load.setdefault(stage["asked"], {})
+        repeats[stage["repeat"]] = stage["figures"]["goodput"]["requests_per_s"]
+    if any(None in repeats.values() for repeats in of_load.values()):
         raise ValueError("no SLO was given, so nothing is good")
-    rates = {load: math.fsum(repeats) / len(repeats) for load, repeats in of_load.items()}
+    rates = {load: math.fsum(found.values()) / len(found) for load, found in of_load.items()}
     best, last = max(rates, key=lambda load: rates[load], default=0.0), max(rates, default=0.0)
     if not rates or not rates[best] > 0:
         raise ValueError("no load had a good request")
     if last == best:
         raise ValueError("the highest load has the most good requests: none was beyond the best one")
     kept = rates[last] / rates[best]
+    both = of_load[best].keys() & of_load[last].keys()
+    pairs = [(of_load[best][repeat], of_load[last][repeat]) for repeat in sorted(both)]
     return {
         "best_load": best,
         "best_good_per_s": rates[best],
         "load": last,
         "good_per_s": rates[last],
         "kept": _rounded(kept),
+        "repeats": len(pairs),
+        "ci95": _ratio_ends(kept, pairs),
         "collapses": kept < COLLAPSE,
     }
+
+
+def _ratio_ends(ratio: float, pairs: Sequence[tuple[float, float]]) -> list[float] | None:
+    """The 95 % interval of a ratio of two means, Σ y / Σ x over repeats; None with fewer than two.
+
+    By the residuals y − r x, whose error is that of the ratio (Cochran 1977, 6.4), and Student's t.
+    """
+    n = len(pairs)
+    if n < 2:
+        return None
+    mean = math.fsum(x for x, _ in pairs) / n
+    squares = math.fsum((y - ratio * x) ** 2 for x, y in pairs)
+    reach = t_quantile(n - 1) * math.sqrt(squares / (n - 1) / n) / mean if mean > 0 else math.inf
+    return [_rounded(max(0.0, ratio - reach)), _rounded(ratio + reach)] if math.isfinite(reach) else None
 
 
 def _finite(value: float) -> float | None:

@@ -87,14 +87,32 @@ def search_of(manifest: Manifest) -> tuple[Objective, Bounds] | None:
 
 
 def search(requests: Requests, manifest: Manifest, question: Question) -> dict[str, Any] | None:
-    """The ``search`` of a summary, from the records of its stages; None in a run without a search."""
-    asked = search_of(manifest)
+    """The ``search`` of a summary, from the records of its stages; None in a run without a search.
+
+    Options that cannot be read, as another version wrote them, leave the rest of the summary as it is.
+    """
+    try:
+        asked = search_of(manifest)
+    except ValueError as e:
+        return _unread(manifest, str(e))
     if asked is None:
         return None
     objective, bounds = asked
     found = probes(requests, manifest, question, objective) if manifest.stages else []
     step = last_answer(objective, bounds, found) if found else Found("no stage has begun")
     return told(objective, found, step, [stage.number for stage in _of_axis(objective, manifest)])
+
+
+def _unread(manifest: Manifest, why: str) -> dict[str, Any]:
+    """A search that this version cannot read: its words, and no answer."""
+    kinds = {KINDS[axis]: UNITS[axis] for axis in UNITS}
+    unit = next((kinds[stage.kind] for stage in manifest.stages), UNITS["rate"])
+    answer = _shown(Found(f"this version cannot read what was asked for: {why}"))
+    return {"objective": str(manifest.options["find"]), "unit": unit, "stages": [], "answer": answer}
+
+
+def _shown(found: Found) -> dict[str, Any]:
+    return {key: getattr(found, key) for key in _ANSWER}
 
 
 def _of_axis(objective: Objective, manifest: Manifest) -> list[StageFacts]:
@@ -123,7 +141,7 @@ def told(
     }
     if isinstance(step, NextStage):
         return common | {"next": {"load": step.load, "why": step.why}}
-    return common | {"answer": {key: getattr(step, key) for key in _ANSWER}}
+    return common | {"answer": _shown(step)}
 
 
 def _stage(

@@ -67,9 +67,14 @@ class UslFit:
     residual: float
 
     def ends(self, name: str) -> Ends:
-        """The 95 % interval of a parameter, ``peak`` or ``plateau``; an end may be infinite."""
+        """The 95 % interval of a parameter, ``peak`` or ``plateau``; an end may be infinite.
+
+        A parameter that cannot be negative is biased under noise, so that most draws may be on one side of
+        the fit: the interval is widened to hold it.
+        """
+        value = getattr(self.law, name)
         low, high = np.quantile([getattr(each, name) for each in self.draws], _ENDS, method="inverted_cdf")
-        return float(low), float(high)
+        return min(float(low), value), max(float(high), value)
 
     def at(self, n: float) -> tuple[float, Ends]:
         """Throughput at a concurrency, with its 95 % interval."""

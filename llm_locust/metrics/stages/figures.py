@@ -110,6 +110,7 @@ def _told(verdict: StageVerdict) -> dict[str, Any]:
     return {
         "is_result": verdict.is_result,
         "steady": verdict.steady,
+        "all_failed": verdict.all_failed,
         "saturated": verdict.saturated,
         "client": verdict.client,
         "reasons": list(verdict.reasons),

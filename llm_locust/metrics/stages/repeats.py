@@ -27,7 +27,8 @@ _RATES = {
 def repeats(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each load that was measured more than once, in the order of first appearance.
 
-    Stages that are not a result are counted and left out.
+    Stages that are not a result are counted and left out, but for those in which all requests failed: they
+    have no latencies, and rates that are known.
     """
     loads: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
     for stage in stages:
@@ -36,13 +37,14 @@ def repeats(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _of_load(kind: str, asked: float, stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    results = [stage["figures"] for stage in stages if stage["is_result"] and stage["figures"]]
+    results = [stage for stage in stages if stage["is_result"] and stage["figures"]]
+    known = [stage["figures"] for stage in stages if stage in results or stage["all_failed"]]
     return {
         "kind": kind,
         "asked": asked,
         "stages": [stage["number"] for stage in stages],
         "results": len(results),
-        "figures": {name: _over(values) for name, values in _values(results).items()},
+        "figures": {name: over(values) for name, values in _values(known).items()},
     }
 
 
@@ -58,7 +60,8 @@ def _values(results: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None
     }
 
 
-def _over(values: Sequence[float | None]) -> dict[str, Any]:
+def over(values: Sequence[float | None]) -> dict[str, Any]:
+    """Number, mean, extremes and the 95 % interval of the mean of the values that are known."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     n = len(known)
     if not n:
@@ -67,13 +70,13 @@ def _over(values: Sequence[float | None]) -> dict[str, Any]:
     found: dict[str, Any] = {"n": n, "mean": mean, "min": min(known), "max": max(known), "ci95": None}
     if n > 1:
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1))
-        reach = _t(n - 1) * deviation / math.sqrt(n)
+        reach = t_quantile(n - 1) * deviation / math.sqrt(n)
         found["ci95"] = [rounded(mean - reach), rounded(mean + reach)]
     return found
 
 
-def _t(degrees: int) -> float:
-    """The two-sided quantile of Student's t; exact for 1 and 2 degrees of freedom."""
+def t_quantile(degrees: int) -> float:
+    """The two-sided 95 % quantile of Student's t; exact for 1 and 2 degrees of freedom."""
     if degrees == 1:
         return math.tan(math.pi * CONFIDENCE / 2)
     if degrees == 2:

@@ -28,12 +28,14 @@ FEW = f"fewer than {FEWEST_FOR_LATENCIES} requests: intervals are wide, changes 
 class StageVerdict:
     """What speaks against a stage.
 
-    ``steady`` is None where too few requests began in it to tell, ``saturated`` in a closed loop, ``client``
-    (``ok``, ``suspect`` or ``invalid``) where nothing was measured. ``reasons`` say why the stage is not a
-    result, ``notes`` what else should be known of it.
+    ``steady`` is None where too few requests began in it to tell or none succeeded, ``saturated`` in a closed
+    loop, ``client`` (``ok``, ``suspect`` or ``invalid``) where nothing was measured. ``all_failed``:
+    there were requests, and none of them succeeded. ``reasons`` say why the stage is not a result, ``notes``
+    what else should be known of it.
     """
 
     steady: bool | None = None
+    all_failed: bool = False
     saturated: bool | None = None
     client: str | None = None
     reasons: tuple[str, ...] = ()
@@ -47,14 +49,20 @@ class StageVerdict:
 def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVerdict:
     """The verdict on a stage that was measured over its window.
 
-    A stage whose load outran the server is not steady by that alone, so its other changes are not listed.
+    A stage whose load outran the server is not steady by that alone, so its other changes are not listed. How
+    steadily requests fail is not looked at where all do.
     """
     course = Course.of(m.c, m.window, stage.kind == "rate")
     overload = saturation(course, stage.unsent)
-    changes = [] if overload else unsteady(course)
+    population = m.population(np.arange(len(m.c)))
+    asked = len(population.all)
+    all_failed = asked > 0 and not len(population.ok)
+    changes = [] if overload or all_failed else unsteady(course)
     client = _client(m, manifest)
     begun = len(course.in_order())
     found = [stage.fault] if stage.fault else []
+    if all_failed:
+        found.append(f"none of its {asked:,} requests succeeded")
     if overload:
         found.append(f"saturated: {overload}")
     if changes:
@@ -63,7 +71,8 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
         found.append(f"{CLIENT_LIMITED}{client['reasons'][0]}")
     few = begun < FEWEST_FOR_LATENCIES
     return StageVerdict(
-        steady=False if overload or changes else None if few else True,
+        steady=False if overload or changes else None if few or all_failed else True,
+        all_failed=all_failed,
         saturated=bool(overload) if course.open_loop else None,
         client=client["verdict"],
         reasons=tuple(found),

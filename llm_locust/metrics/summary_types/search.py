@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from llm_locust.metrics.summary_types.base import SummaryPart, key
+from llm_locust.metrics.summary_types.base import Interval, SummaryPart, key
 
 _STAGE = "the stage's measured part"
 _SEARCH = "the stages that are results"
@@ -83,7 +83,7 @@ class Knee(SummaryPart, frozen=True):
     ]
     ci95: Annotated[list[float], key("its 95 % interval (bootstrap), in loads that were tried", _SWEEP)]
     depth: Annotated[float, key("that distance over the growth of the latency, 0.2 or more", _SWEEP)]
-    latency_ms: Annotated[float, key("the median E2EL there, ms", _SWEEP)]
+    latency_ms: Annotated[float, key("the median E2EL there, ms: the geometric mean of its repeats", _SWEEP)]
 
 
 class UslParameter(SummaryPart, frozen=True):
@@ -120,6 +120,10 @@ class Overload(SummaryPart, frozen=True):
     load: Annotated[float, key("the highest load; a saturated stage counts here", "the stages")]
     good_per_s: Annotated[float, key("good requests/s there", "the stage")]
     kept: Annotated[float, key("their ratio", "the stages")]
+    repeats: Annotated[int, key("repeats in which both loads were measured", "the stages")]
+    ci95: Annotated[
+        Interval, key("95 % interval of `kept` over those repeats; null for fewer than 2", "the stages")
+    ]
     collapses: Annotated[bool, key("it is below 0.8", "the stages")]
 
 

@@ -78,6 +78,14 @@ class Stage(SummaryPart, frozen=True):
             _MEASURED,
         ),
     ]
+    all_failed: Annotated[
+        bool,
+        key(
+            "it had requests, and none succeeded: its goodput is 0, for a search it breaks every limit, and "
+            "it counts for `curve.overload` and the rates of `repeats`",
+            _MEASURED,
+        ),
+    ]
     saturated: Annotated[
         bool | None,
         key("whether requests were due faster than they ended; null in a closed loop", _MEASURED),
@@ -155,7 +163,7 @@ class ArmRow(SummaryPart, frozen=True):
         str,
         key(
             "`better`, `worse`, `no difference beyond noise`, `too few samples`, or `undetermined` where "
-            "requests that were given up leave a figure open",
+            "requests that were given up leave a figure open, or all values are equal",
             _PAIR,
         ),
     ]

@@ -36,6 +36,7 @@ def _row(stage: Stage) -> dict[str, Any]:
         "repeat": stage.repeat,
         "is_result": stage.is_result,
         "steady": stage.steady,
+        "all_failed": stage.all_failed,
         "saturated": stage.saturated,
         "client": stage.client,
         "reasons": "; ".join(stage.reasons),

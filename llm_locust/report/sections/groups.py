@@ -216,6 +216,8 @@ def _stage_row(stage: Stage) -> Row:
 def _result(stage: Stage) -> str:
     if stage.is_result:
         return "yes"
+    if stage.all_failed:
+        return "NO: all failed"
     if stage.saturated:
         return "NO: saturated"
     if stage.steady is False:

@@ -1,6 +1,8 @@
 """Replicas, GPUs and cost for a rate, beside sums made by hand."""
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from llm_locust.metrics.curves.capacity import (
     capacity_of_law,
     capacity_under_slo,
     need,
+    replicas_at_once,
 )
 from llm_locust.metrics.curves.probe import Probe, Reading
 from llm_locust.metrics.curves.search import Found
@@ -86,3 +89,29 @@ def test_a_plateau_beyond_what_was_measured_is_called_a_model() -> None:
     assert capacity_of_law(figures(20.0, None, 40.0)).is_model
     with pytest.raises(NoCapacityError, match="no plateau yet"):
         capacity_of_law(figures(None, None, 40.0))
+
+
+def test_all_repeats_of_the_highest_load_that_holds_make_the_rate() -> None:
+    def stage(users: float, rate: float) -> Any:
+        part = SimpleNamespace(
+            requests_per_s=rate, intervals=lambda: {"requests_per_s": (rate - 1, rate + 1)}
+        )
+        return SimpleNamespace(asked=users, is_result=True, figures=SimpleNamespace(throughput=part))
+
+    answer = Found("", load=8.0, low=8.0, high=9.0)
+    found = capacity_under_slo(
+        answer, [stage(4, 10), stage(8, 20), stage(8, 26), stage(8, 23)], "users", [], 0.95
+    )
+    reach = 4.302653 * 3 / math.sqrt(3)
+    assert (found.rate, found.low, found.high) == pytest.approx((23, 23 - reach, 23 + reach), rel=1e-5)
+    found = capacity_under_slo(answer, [stage(4, 10), stage(8, 20)], "users", [], 0.95)
+    assert (found.rate, found.low, found.high) == (20, 19, 21)
+
+
+def test_a_replica_that_was_restarted_under_another_name_counts_once() -> None:
+    whole, first, second = [1.0] * 60, [1.0] * 31 + [0.0] * 29, [0.0] * 30 + [1.0] * 30
+    assert replicas_at_once([whole, first, second]) == 2
+    assert replicas_at_once([whole, whole, whole]) == 3
+    quiet = [0.0, 1.0] * 30  # at a low load, without a request in half of the parts
+    assert replicas_at_once([quiet, quiet]) == 2
+    assert (replicas_at_once([]), replicas_at_once([[], []])) == (1, 2)

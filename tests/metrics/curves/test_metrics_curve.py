@@ -112,7 +112,7 @@ def stage(load: float, good: float | None, **fields: Any) -> dict[str, Any]:
         "requests": {"ok": 900},
         "goodput": {"requests_per_s": good},
     }
-    return {"asked": load, "is_result": True, "figures": figures} | fields
+    return {"asked": load, "repeat": 0, "is_result": True, "figures": figures} | fields
 
 
 def test_a_collapse_is_told_from_goodput_that_holds_and_a_saturated_stage_counts_for_it() -> None:
@@ -133,7 +133,7 @@ def test_a_collapse_is_told_from_goodput_that_holds_and_a_saturated_stage_counts
 
 
 def test_overload_is_the_mean_of_a_loads_repeats_in_any_order() -> None:
-    collapsed, held = stage(60.0, 4.0), stage(60.0, 44.0)
+    collapsed, held = stage(60.0, 4.0), stage(60.0, 44.0, repeat=1)
     for repeats in ([collapsed, held], [held, collapsed]):
         found = curve([stage(20.0, 20.0), stage(40.0, 40.0), *repeats])
         assert found is not None
@@ -147,3 +147,42 @@ def test_what_a_sweep_cannot_show_it_says_why() -> None:
     assert found["missing"]["overload"] == "no SLO was given, so nothing is good"
     assert "2 loads have a result" in found["missing"]["knee"]
     assert curve([stage(10.0, 9.0), stage(10.0, 9.0)]) is None, "one load is no sweep"
+
+
+def test_overload_has_the_interval_of_a_ratio_over_repeats_and_none_of_one_repeat() -> None:
+    found = curve([stage(20.0, 20.0), stage(40.0, 40.0), stage(60.0, 30.0)])
+    assert found is not None
+    assert (found["overload"]["repeats"], found["overload"]["ci95"]) == (1, None)
+    best, last = (40.0, 42.0, 38.0), (30.0, 33.0, 27.0)
+    found = curve(
+        [stage(40.0, good, repeat=i) for i, good in enumerate(best)]
+        + [stage(60.0, good, repeat=i) for i, good in enumerate(last)]
+    )
+    assert found is not None
+    # Σ y / Σ x = 0.75; y − 0.75 x = 0, 1.5, −1.5: s = 1.5, so 4.3027 · 1.5 / √3 / 40.
+    reach = 4.302653 * 1.5 / math.sqrt(3) / 40
+    assert found["overload"]["kept"] == 0.75
+    assert found["overload"]["ci95"] == pytest.approx([0.75 - reach, 0.75 + reach], rel=1e-5)
+
+
+def test_the_knee_has_the_latency_of_all_repeats_of_its_load() -> None:
+    def repeat(factor: float, number: int) -> list[dict[str, Any]]:
+        stages = [stage(load, load, repeat=number) for load in (10.0, 20.0, 30.0, 40.0, 45.0, 48.0)]
+        for each in stages:
+            each["figures"]["latency_ms"]["e2el"] = each["figures"]["latency_ms"]["e2el"] | {
+                "p50": factor * each["figures"]["latency_ms"]["e2el"]["p50"]
+            }
+        return stages
+
+    found = curve([*repeat(1.0, 0), *repeat(1.21, 1)])
+    assert found is not None
+    assert found["knee"]["latency_ms"] == pytest.approx(1.1 * 1000 / (50 - found["knee"]["load"]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_parameter_of_the_law_lies_outside_its_own_interval(seed: int) -> None:
+    law = Usl(5.0, 0.0, 0.00001)
+    fit = fit_usl(N, noisy(law.at(N), seed, 0.1), np.full(len(N), 0.01), seed)
+    for name in ("gamma", "alpha", "beta", "peak", "plateau"):
+        low, high = fit.ends(name)
+        assert low <= getattr(fit.law, name) <= high

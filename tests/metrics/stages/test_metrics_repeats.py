@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from metrics_cases import batch, manifest, request, stage
 
-from llm_locust.metrics.stages.repeats import _over
+from llm_locust.metrics.stages.repeats import over, repeats
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.markdown import markdown
@@ -61,10 +61,30 @@ def test_repeats_are_in_the_tables_and_in_a_file() -> None:
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 def test_the_interval_holds_the_mean_in_95_of_100(n: int) -> None:
     drawn = np.random.default_rng(n).normal(10.0, 1.0, (2000, n))
-    held = [low <= 10.0 <= high for low, high in (_over(row.tolist())["ci95"] for row in drawn)]
+    held = [low <= 10.0 <= high for low, high in (over(row.tolist())["ci95"] for row in drawn)]
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
 
 
 def test_a_figure_of_one_repeat_has_no_interval_and_of_none_no_value() -> None:
-    assert _over([3.0, None])["ci95"] is None
-    assert _over([None, math.nan]) == {"n": 0, "mean": None, "min": None, "max": None, "ci95": None}
+    assert over([3.0, None])["ci95"] is None
+    assert over([None, math.nan]) == {"n": 0, "mean": None, "min": None, "max": None, "ci95": None}
+
+
+def test_a_repeat_in_which_all_failed_counts_for_the_rates_and_not_as_a_result() -> None:
+    figures = {
+        "latency_ms": {metric: {"p50": None, "p99": None} for metric in ("ttft", "tpot", "e2el")},
+        "throughput": {"requests_per_s": 0.0, "output_tokens_per_s": 0.0},
+        "requests": {"error_rate": 1.0},
+        "goodput": {"ratio": 0.0},
+    }
+    held = {**figures, "goodput": {"ratio": 1.0}, "requests": {"error_rate": 0.0}}
+    common = {"kind": "users", "asked": 2.0}
+    (found,) = repeats(
+        [
+            {**common, "number": 0, "is_result": True, "all_failed": False, "figures": held},
+            {**common, "number": 1, "is_result": False, "all_failed": True, "figures": figures},
+        ]
+    )
+    assert found["results"] == 1
+    assert (found["figures"]["goodput"]["n"], found["figures"]["goodput"]["mean"]) == (2, 0.5)
+    assert found["figures"]["error_rate"]["mean"] == 0.5

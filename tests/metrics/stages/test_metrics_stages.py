@@ -12,6 +12,9 @@ from llm_locust.core.exit_codes import EXIT_INVALID
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.core.stages import with_stages
+from llm_locust.metrics.charts.over_load import load_points
+from llm_locust.metrics.curves.objective import parse_objective
+from llm_locust.metrics.curves.readings import probes
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, as_json, typed
@@ -267,3 +270,36 @@ def test_a_saturated_stage_alone_does_not_make_a_sweep_invalid() -> None:
     assert [(s.is_result, s.saturated) for s in summary.stages] == [(True, False), (False, True)]
     assert verdict(summary, known) is None or verdict(summary, known) == Verdict(0)
     assert "NO: saturated" in markdown(summary)
+
+
+def test_a_stage_in_which_every_request_failed_is_no_result_and_its_goodput_of_0_is_shown() -> None:
+    loads = [stage(0, 1.0, 11.0, asked=1.0), stage(1, 13.0, 23.0, asked=4.0)]
+    good = [request(i / 10, (0.05, 0.08), user=1) for i in range(5, 110)]
+    bad = [failed(at=i / 10, user=1) for i in range(125, 230)]
+    made = with_stages(batch(*good, *bad), loads, open_loop=False)
+    summary = typed(summarise(made, facts(stages=loads)))
+    assert summary.stages is not None
+    fine, broken = summary.stages
+    assert (fine.all_failed, broken.all_failed, broken.is_result, broken.steady) == (False, True, False, None)
+    assert broken.reasons == ["none of its 100 requests succeeded"]
+    assert broken.figures is not None
+    assert (broken.figures.requests.failed, broken.figures.goodput.ratio) == (100, 0.0)
+    assert summary.curve is not None
+    assert (summary.curve.loads, summary.curve.left_out) == (1, 1)
+    assert summary.curve.overload is not None
+    assert (summary.curve.overload.kept, summary.curve.overload.collapses) == (0.0, True)
+    assert "| NO: all failed |" in markdown(summary)
+    assert [point.goodput[0] for point in load_points(summary.stages, None)] == [1.0, 0.0]
+    rows = list(csv.DictReader(io.StringIO(stages_csv(summary) or "")))
+    assert [row["all_failed"] for row in rows] == ["False", "True"]
+
+
+def test_a_stage_in_which_every_request_failed_breaks_every_limit_of_a_search() -> None:
+    loads = [stage(0, 1.0, 11.0)]
+    records = [failed(at=i / 10, user=1, kernel_stamps=True, client_lag_ns=10_000) for i in range(5, 110)]
+    made = with_stages(batch(*records), loads, open_loop=False)
+    objective = parse_objective("max concurrency under goodput>=95% p99_ttft<5s error_rate<1%")
+    (probe,) = probes(made, facts(stages=loads), Question(), objective)
+    assert probe.counts, (probe.no_result, probe.client)
+    assert [reading.hits for reading in probe.readings] == [0, 0, 0]
+    assert probe.breaks((0.01,) * 3)

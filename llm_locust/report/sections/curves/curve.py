@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from llm_locust.metrics.curves.curve import COLLAPSE
 from llm_locust.metrics.summary_types.search import CurveFacts, Knee, Overload, UslFigures, UslParameter
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Line, Section, Tone
@@ -65,11 +66,19 @@ def _usl(usl: UslFigures) -> Iterator[Line]:
 def _overload(part: Overload, unit: str) -> Line:
     beside = (
         f"{number(part.good_per_s)} good requests/s at {number(part.load)} {unit}, {percent(part.kept)} of "
-        f"the {number(part.best_good_per_s)} at {number(part.best_load)}"
+        f"the {number(part.best_good_per_s)} at {number(part.best_load)} ({_over_repeats(part)})"
     )
     if part.collapses:
         return Line(f"goodput collapses beyond its best load: {beside}", Tone.WARN)
     return Line(f"goodput holds beyond its best load: {beside}")
+
+
+def _over_repeats(part: Overload) -> str:
+    low, high = part.ci95 or (None, None)
+    if low is None or high is None:
+        return f"{plural(part.repeats, 'repeat')}: no interval"
+    unsure = ", so neither is sure" if low < COLLAPSE <= high else ""
+    return f"{percent(low)} to {percent(high)} over {plural(part.repeats, 'repeat')}{unsure}"
 
 
 def _value(found: UslParameter) -> str:
