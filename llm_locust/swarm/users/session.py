@@ -17,6 +17,7 @@ from greenlet import getcurrent, greenlet
 from locust.env import Environment
 from locust.exception import StopUser
 
+from llm_locust.client.cutting import Cutting
 from llm_locust.client.http.polling import pause_s
 from llm_locust.client.http.stamping import Stamping
 from llm_locust.client.http.turns import TURN
@@ -61,7 +62,6 @@ class LoadSession:
 
     Attributes:
         stopping: the load has ended: no request starts, those in flight go on.
-        cut: requests that were in flight when the drain ended; None before.
         drained_s: time from the end of the load to the end of the drain; None before.
         closed: the last record is in.
         event_gap_s: usual time between two reads of one call; NaN before the first.
@@ -91,7 +91,6 @@ class LoadSession:
         self.settings = settings
         self.recorder = Recorder(run["id"], place.worker, deliver, lambda: self.client.in_flight, clock)
         self.stopping = False
-        self.cut: int | None = None
         self.drained_s: float | None = None
         self.closed = False
         self._stopped_s = math.nan
@@ -125,6 +124,7 @@ class LoadSession:
             trace=tracer_of(environment, run["id"], place.worker),
         )
         places = place.index, max(place.count, place.index + 1)
+        self._cut = Cutting(self.client)
         self.kinds = TrafficTable(environment, run, settings, self.client, places)
 
     def _together(self, call: Call) -> str | None:
@@ -230,9 +230,14 @@ class LoadSession:
         self.stop()
         left_s = self._stopped_s + self.settings.drain_s - time.monotonic()
         wait_until(lambda: self._cutting or not self.client.unanswered, left_s, poll_s=0.02)
-        if self.cut is None:
+        if self.drained_s is None:
             self.drained_s = time.monotonic() - self._stopped_s
-            self.cut = self.client.abandon_calls() if self.client.unanswered else 0
+        self._cut.end_drain()
+
+    @property
+    def cut(self) -> int | None:
+        """Requests that were in flight when the drain ended; None before."""
+        return self._cut.count
 
     @property
     def draining(self) -> bool:
@@ -248,7 +253,7 @@ class LoadSession:
         self.stop()
         for answer in list(self.answers):
             answer.close()
-        self.cut = (self.cut or 0) + self.client.abandon_calls()
+        self._cut.cut_rest()
         self.closed = True
         self.recorder.close_batch()
         self.client.routes.close()
