@@ -12,8 +12,8 @@ from e2e.swarm import CHAT, Run
 
 pytestmark = pytest.mark.e2e
 
-SHORT = ("--input-tokens", "32", "--output-tokens", "uniform:4,12", "-t", "30s")
-LONG = ("--input-tokens", "32", "--output-tokens", "uniform:32,64", "-t", "30s")
+SHORT = ("--input-tokens", "32", "--output-tokens", "uniform:4,12", "-t", "300s")
+LONG = ("--input-tokens", "32", "--output-tokens", "uniform:32,64", "-t", "300s")
 UPSTREAM = ("--replica-header", "X-Upstream")
 
 
@@ -72,7 +72,8 @@ def test_connections_that_a_balancer_pins_are_named_as_the_cause(runs: Runs) -> 
     assert {row["replica"] for row in runs.pinned.ok} == {"replica-0", "replica-1", "replica-2"}
     assert fairness["affinity"]["connection"]["observed"] > 0.8
     kinds = {cause["kind"]: cause["text"] for cause in fairness["causes"]}
-    assert set(kinds) == {"sticky"}
+    assert "sticky" in kinds
+    assert "least_busy" not in kinds
     assert "connections stick to a replica" in runs.pinned.report
 
 

@@ -15,8 +15,8 @@ from swarm_process import Process, Result, Simulation, wait_until
 
 from llm_locust.store import FRAMES_FILE, index_frames
 
-#: Batches are closed this often; the rest is for a busy machine.
-INTERVAL_S = 3.5
+#: Batches are closed each 3 s; the rest is for a busy machine.
+INTERVAL_S = 5.0
 
 #: Options of the simulation: with 20 tokens an answer takes about 0.4 s.
 UNHURRIED = ("--step-base", "20ms")

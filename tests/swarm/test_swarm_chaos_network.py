@@ -24,8 +24,8 @@ from llm_locust.store import SUMMARY_FILE
 CUT_S = 5.0
 DELAY_S = 0.2
 
-#: A batch that nobody acknowledged is sent again within this time; the answer is that the run is over.
-SILENT_WITHIN_S = 12.0
+#: A batch that nobody acknowledged is sent again within 10 s; the answer is that the run is over.
+SILENT_WITHIN_S = 40.0
 
 
 def _cut(behind: int) -> Callable[[Path], Survived]:

@@ -281,7 +281,7 @@ def _run(folder: Path, locustfile: str, *options: str) -> tuple[int, Process]:
 
 def _good(folder: Path) -> tuple[int, Process]:
     (folder / "lines.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
-    options = ["-u", "5", "-r", "100", "-t", "2s", "--out", "run", "--output-tokens", "10"]
+    options = ["-u", "5", "-r", "100", "-t", "4s", "--out", "run", "--output-tokens", "10"]
     return _run(folder, LOCUSTFILE, *options, "--dataset", "lines.jsonl")
 
 

@@ -1,11 +1,12 @@
 """A soak whose master is killed and started again, and then a worker is killed: one report, a named gap."""
 
+import re
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGINT, SIGKILL
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from llm_locust.report.inputs.sources import open_source
 from llm_locust.store import read_manifest
 from llm_locust.store.parts import parts_of
 
-RUN_TIME_S = 75
+RUN_TIME_S = 600  # the soak is ended when all has happened
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def _soak(folder: Path) -> Soak:
         wait_batches(folder / "day" / "part-2", workers=2)
         workers[1].signal(SIGKILL)
         wait_more(sim)
+        again.signal(SIGINT)
         code = again.exit_code()
         for worker in workers:
             worker.exit_code()
@@ -84,10 +86,10 @@ def test_the_next_master_goes_on_with_the_rest_of_the_time(soak: Soak) -> None:
     first, last = (read_manifest(path) for path in parts_of(soak.folder))
     assert first.ended_ns is None
     assert last.stopped_ns is not None
-    whole_s = (last.stopped_ns - first.started_ns) * 1e-9
-    # Workers are waited for before the time runs, which is the soak's, not a new one.
-    assert whole_s < RUN_TIME_S + 40
-    assert (last.stopped_ns - last.started_ns) * 1e-9 < RUN_TIME_S
+    found = re.search(r"part 2 of the run in day: (\d+) s are left", soak.masters[1].stderr)
+    assert found is not None
+    gone_s = (soak.killed_ns - first.started_ns) * 1e-9
+    assert 0 < int(found[1]) <= RUN_TIME_S - gone_s + 1
 
 
 def test_the_load_is_back_soon_and_the_gap_is_named(soak: Soak) -> None:
@@ -98,7 +100,7 @@ def test_the_load_is_back_soon_and_the_gap_is_named(soak: Soak) -> None:
     assert gap.why == "its master died, without a word"
     starts = sorted(entry["received_ns"] for entry in soak.sim.entries())
     silence_s = max(b - a for a, b in pairwise(starts)) * 1e-9
-    assert gap.seconds == pytest.approx(silence_s, abs=1.0)
+    assert gap.seconds == pytest.approx(silence_s, rel=0.2)
     text = (soak.folder / "report.md").read_text()
     assert "2 parts" in text
     assert "after part-1" in text

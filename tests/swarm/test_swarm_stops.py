@@ -23,11 +23,15 @@ from swarm_process import (
 
 from llm_locust.store import FRAMES_FILE, index_frames
 
-#: Answers of about 0.2 s each.
+#: Answers of 0.1 to 1.5 s: a process that stands still for 0.4 s has some under way all the same. With 0.2 s
+#: for each, all were in its sockets when it went on, and none was left to cut.
 USUAL = (
     *("--headless", "-u", "8", "-r", "100", "--out", "run", "--body", '{"ignore_eos": true}'),
-    *("--input-tokens", "10", "--output-tokens", "40", "--drain", "0"),
+    *("--input-tokens", "10", "--output-tokens", "uniform:20,300", "--drain", "0"),
 )
+
+#: A drain that lasts as long as the answers do, never to its bound.
+DRAIN_S = 100
 
 
 #: A load with an end of its own, and users that bring their host.
@@ -40,7 +44,7 @@ from llm_locust import ChatUser
 class Stairs(LoadTestShape):
     def tick(self):
         answers = self.runner.stats.total.num_requests
-        return (4, 100) if self.get_run_time() < 1 else (8, 100) if answers < 4 else None
+        return (4, 100) if answers < 4 else (8, 100) if answers < 20 else None
 
 
 class Chat(ChatUser):
@@ -104,17 +108,21 @@ def _one_process_signalled(folder: Path) -> Ended:
 
 def _one_worker_ended(folder: Path) -> Ended:
     """One of two workers is told to end in the middle of the run; the other goes on."""
-    with simulation(folder) as sim, swarm(folder, 2, *USUAL, "-t", "4s", "-H", sim.url) as (master, workers):
+    with simulation(folder) as sim, swarm(folder, 2, *USUAL, "-H", sim.url) as (master, workers):
+        wait_until(lambda: len(_senders(sim)) == 2, "the requests of both workers")
         sim.wait_entries(20)
         workers[0].signal(signal.SIGTERM)
         workers[0].exit_code()
         sim.wait_entries(len(sim.entries()) + 10)
-        master.wait_for("limit reached")
+        master.signal(signal.SIGINT)
         return _ended(master, sim, folder)
 
 
 def _last_worker_ended(folder: Path) -> Ended:
-    with simulation(folder) as sim, swarm(folder, 1, *USUAL, "-t", "60s", "-H", sim.url) as (master, workers):
+    with (
+        simulation(folder) as sim,
+        swarm(folder, 1, *USUAL, "-t", "600s", "-H", sim.url) as (master, workers),
+    ):
         sim.wait_entries(20)
         workers[0].signal(signal.SIGTERM)
         return _ended(master, sim, folder)
@@ -125,18 +133,19 @@ def _workers_in(frames: Path) -> set[str]:
 
 
 def _one_worker_killed(*options: str) -> Callable[[Path], Ended]:
-    """One of two workers dies after its first interval; the run's end comes before it is missed."""
+    """One of two workers dies after its first interval; the run ends soon afterwards."""
 
     def run(folder: Path) -> Ended:
         with (
             simulation(folder) as sim,
-            locust(folder, *USUAL, *forked(2), "-t", "6s", "-H", sim.url, *options) as master,
+            locust(folder, *USUAL, *forked(2), "-H", sim.url, *options) as master,
         ):
             frames = folder / "run" / FRAMES_FILE
             wait_until(lambda: len(_workers_in(frames)) == 2, "the first interval's batches")
             sim.wait_entries(len(sim.entries()) + 10)
             os.kill(master.children()[0], signal.SIGKILL)
-            master.wait_for("limit reached")
+            sim.wait_entries(len(sim.entries()) + 10)
+            master.signal(signal.SIGINT)
             return _ended(master, sim, folder)
 
     return run
@@ -145,7 +154,7 @@ def _one_worker_killed(*options: str) -> Callable[[Path], Ended]:
 def _in_the_ramp(folder: Path) -> Ended:
     """The run's time is over while users are still being spawned, and those that are there may finish."""
     with simulation(folder) as sim:
-        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", "20s", "--output-tokens", "300"]
+        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", f"{DRAIN_S}s", "--output-tokens", "300"]
         with locust(folder, *USUAL, *ramp, *forked(2), "-H", sim.url) as master:
             master.wait_for("limit reached")
             return _ended(master, sim, folder)
@@ -153,19 +162,19 @@ def _in_the_ramp(folder: Path) -> Ended:
 
 def _in_the_ramp_alone(folder: Path) -> Ended:
     with simulation(folder) as sim:
-        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", "20s", "--output-tokens", "300"]
+        ramp = ["-u", "60", "-r", "12", "-t", "2s", "--drain", f"{DRAIN_S}s", "--output-tokens", "300"]
         with locust(folder, *USUAL, *ramp, "-H", sim.url) as process:
             process.wait_for("limit reached")
             return _ended(process, sim, folder)
 
 
 def _signalled_in_the_drain(number: signal.Signals, *of: str) -> Callable[[Path], Ended]:
-    """A signal comes while requests that began before the run's end are waited for."""
+    """A signal comes while requests that began before the run's end are waited for: some last 5 s."""
 
     def run(folder: Path) -> Ended:
-        drain = ["-t", "4s", "--drain", "20s", "--output-tokens", "200"]
+        drain = ["-t", "4s", "--drain", f"{DRAIN_S}s", "--output-tokens", "uniform:20,1000"]
         with simulation(folder) as sim, locust(folder, *USUAL, *drain, *of, "-H", sim.url) as process:
-            process.wait_for(r"draining (\d+|the) requests.*, at most 20 s; Ctrl-C cuts them")
+            process.wait_for(r"draining (\d+|the) requests.*, at most 100 s; Ctrl-C cuts them")
             process.signal(number)
             return _ended(process, sim, folder)
 
@@ -285,7 +294,7 @@ def test_nothing_is_left_running_and_nothing_went_wrong_unseen(name: str, runs: 
     assert run.left_over == []
     assert "Traceback" not in run.process.stderr
     assert run.process.stdout.count("Latency, ms") == 1
-    assert run.took_s < 45  # a worker is waited for 15 s, and 60 s would be the drain without an end
+    assert run.took_s < DRAIN_S * 0.9, "waited for the bound of the drain"
 
 
 def test_a_run_whose_last_worker_leaves_before_its_time_is_cut_short(runs: dict[str, Ended]) -> None:
@@ -323,9 +332,12 @@ def test_in_the_drain_requests_finish_and_none_is_cancelled(name: str, runs: dic
 def test_users_that_the_ramp_brings_after_the_runs_end_send_nothing(
     name: str, runs: dict[str, Ended]
 ) -> None:
-    """60 users were asked for, 12 a second, in a run of 2 seconds."""
-    users = {(row["worker"], row["user"]) for row in runs[name].result.rows().values()}
-    assert 10 < len(users) < 45
+    """60 users were asked for, 12 a second, in a run of 2 s; its drain would bring 18 more."""
+    rows, stopped_ns = runs[name].result.rows().values(), runs[name].result.manifest.stopped_ns
+    assert stopped_ns is not None
+    load_s = (stopped_ns - min(row["started_ns"] for row in rows)) * 1e-9
+    users = {(row["worker"], row["user"]) for row in rows}
+    assert 1 < len(users) <= 12 * (load_s + 1)
 
 
 def test_a_worker_that_is_told_to_end_is_not_lost_and_the_other_goes_on(runs: dict[str, Ended]) -> None:
@@ -361,12 +373,16 @@ def test_a_worker_that_was_killed_is_named_and_the_other_ones_records_are_all_th
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_a_worker_that_was_killed_loses_no_more_than_an_interval(name: str, runs: dict[str, Ended]) -> None:
+def test_a_worker_that_was_killed_loses_the_end_of_its_load_alone(name: str, runs: dict[str, Ended]) -> None:
+    """What ended after its last batch: an interval of 3 s, and what a busy machine makes of it."""
     run = runs[name]
     rows = run.result.rows()
-    missing = [entry["received_ns"] for entry in run.truth if entry["request_id"] not in rows]
+    (lost,) = [worker.id for worker in run.result.manifest.workers if worker.lost]
+    kept = max(row["ended_ns"] for row in rows.values() if row["worker"] == lost)
+    missing = [entry for entry in run.truth if entry["request_id"] not in rows]
     assert missing
-    assert min(missing) > max(missing) - 3.5e9
+    assert min(entry["ended_ns"] for entry in missing) > kept - 2e9
+    assert min(e["received_ns"] for e in missing) > max(e["received_ns"] for e in missing) - 10e9
 
 
 def test_missing_records_give_exit_code_4_unless_that_is_allowed(runs: dict[str, Ended]) -> None:
