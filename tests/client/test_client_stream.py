@@ -230,33 +230,38 @@ COMMENTS = [write(10 * k, chunk(b": keep-alive\n\n")) for k in range(1, 300)]
 @pytest.mark.parametrize(
     ("script", "bounds", "tokens", "error"),
     [
-        ([Step(stall=True)], {"first_s": 0.05}, 0, "no byte within 0.05 s (first)"),
-        ([write(0, HEAD), *COMMENTS], {"first_s": 0.1}, 0, "no event within 0.1 s (first)"),
+        ([Step(stall=True)], {"first_s": 0.05}, range(1), "no byte within 0.05 s (first)"),
+        ([write(0, HEAD), *COMMENTS], {"first_s": 0.1}, range(1), "no event within 0.1 s (first)"),
         (
             [write(0, HEAD + chunk(token())), Step(stall=True)],
             {"gap_s": 0.05},
-            1,
+            range(1, 2),
             "no event for 0.05 s (gap)",
         ),
-        ([write(0, HEAD + chunk(token())), *COMMENTS], {"gap_s": 0.1}, 1, "no event for 0.1 s (gap)"),
+        (
+            [write(0, HEAD + chunk(token())), *COMMENTS],
+            {"gap_s": 0.1},
+            range(1, 2),
+            "no event for 0.1 s (gap)",
+        ),
         (
             stream_script(ttft_ms=0, gap_ms=20, tokens=300),
             {"total_s": 0.1},
-            5,
+            range(1, 100),  # five of a gap each, and what a busy machine makes of it
             "not complete within 0.1 s (total)",
         ),
-        ([write(0, JSON + b"{"), Step(stall=True)], {"gap_s": 0.05}, 0, "no event for 0.05 s (gap)"),
+        ([write(0, JSON + b"{"), Step(stall=True)], {"gap_s": 0.05}, range(1), "no event for 0.05 s (gap)"),
     ],
     ids=["first", "first, comments", "gap", "gap, comments", "total", "gap of a plain body"],
 )
 def test_a_silence_is_bounded(
-    server: ScriptedServer, script: Script, bounds: dict[str, float], tokens: int, error: str
+    server: ScriptedServer, script: Script, bounds: dict[str, float], tokens: range, error: str
 ) -> None:
     record, took_s = timed_out(server, script, **bounds)
     assert (record.outcome, record.error) == (Outcome.TIMEOUT, error)
-    assert tokens <= len(record.arrivals_ns) <= tokens + 1
+    assert len(record.arrivals_ns) in tokens
     bound_s = next(iter(bounds.values()))
-    assert bound_s <= took_s < bound_s + 1
+    assert bound_s <= took_s < bound_s + 5
     assert (record.ended_ns - record.started_ns) * 1e-9 >= bound_s
 
 

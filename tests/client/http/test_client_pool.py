@@ -273,7 +273,7 @@ def test_connecting_has_a_bound() -> None:
         pytest.raises(ConnectError, match=rf"127\.0\.0\.1:{port}: no answer within 0\.05 s"),
     ):
         pool.open()
-    assert 0.05 <= time.monotonic() - began < 2
+    assert 0.05 <= time.monotonic() - began < 20
 
 
 def test_resolving_has_the_same_bound(resolve: Resolve) -> None:
