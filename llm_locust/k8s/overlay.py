@@ -114,7 +114,11 @@ def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base:
     }
     if plan.name is not None:
         content["namePrefix"] = f"{plan.name}-"
-    parts = {"pod-discovery": plan.pod_discovery, "monitoring": plan.monitoring}
+    parts = {
+        "report-container": plan.overlay in _LAST,  # the overlay would have it before the last change
+        "pod-discovery": plan.pod_discovery,
+        "monitoring": plan.monitoring,
+    }
     if any(parts.values()):
         content["components"] = [f"{base}/components/{name}" for name, wanted in parts.items() if wanted]
     if plan.image is not None:

@@ -18,7 +18,9 @@ from llm_locust.cli import upload as upload_command
 from llm_locust.core.durations import parse_time
 from llm_locust.k8s.overlay import MANIFESTS
 from llm_locust.options.table import GRAMMAR
+from llm_locust.report.run import serving
 from llm_locust.scenario import load_scenario
+from llm_locust.swarm.process.children import REPORT_SOCKET
 
 #: Reads the real parser: Locust's options and ours, and the environment variables of all.
 PARSE = """
@@ -112,7 +114,7 @@ def test_pods_are_restricted(rendered: Rendered, overlay: str) -> None:
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
         assert pod["enableServiceLinks"] is False
-        for container in pod["containers"]:
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -266,8 +268,21 @@ def test_what_is_made_of_the_jobs_is_the_same_pods_with_the_same_references(
 ) -> None:
     text = rendered(overlay)
     assert "Job" not in {document["kind"] for document in documents(text)}
-    expected = {name.rpartition("-")[2]: pod for name, pod in pods(rendered("headless"))}
+    expected = {name.rpartition("-")[2]: pod for name, pod in pods(rendered("report-container"))}
     assert {name.rpartition("-")[2]: pod for name, pod in pods(text)} == expected
+
+
+@pytest.mark.parametrize("overlay", ["soak", "jobset", "nightly"])
+def test_a_report_has_memory_of_its_own_beside_the_master(rendered: Rendered, overlay: str) -> None:
+    (pod,) = (pod for name, pod in pods(rendered(overlay)) if name.endswith("master"))
+    (report,), (master,) = pod["initContainers"], pod["containers"]
+    # A sidecar: it is there before the master, and the pod does not wait for its end.
+    assert report["restartPolicy"] == "Always"
+    assert (report["image"], report["securityContext"]) == (master["image"], master["securityContext"])
+    mounts = {m["mountPath"]: m["name"] for m in master["volumeMounts"]}
+    assert {m["mountPath"]: m["name"] for m in report["volumeMounts"]}.items() <= mounts.items()
+    (socket,) = (e["value"] for e in master["env"] if e["name"] == REPORT_SOCKET)
+    assert report["command"][-2:] == [serving.__name__, socket]
 
 
 def test_master_and_workers_are_left_where_they_are_and_away_from_their_target(rendered: Rendered) -> None:

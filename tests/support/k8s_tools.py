@@ -27,6 +27,7 @@ COMPONENTS = {
     "gateway-api": "soak",
     "packet-stamps": "headless",
     "kept-spools": "soak",
+    "report-container": "headless",
 }
 
 

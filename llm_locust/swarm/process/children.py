@@ -35,6 +35,10 @@ _KILLED_S = 60.0
 _LAST_WORDS_S = 2.0
 
 
+#: Variable with the socket of the process that makes reports, in a container of its own.
+REPORT_SOCKET = "LLM_LOCUST_REPORT_SOCKET"
+
+
 class LateError(ValueError):
     """A process that exceeded its time limit; the text says which limit."""
 
@@ -55,6 +59,8 @@ def run_elsewhere(
 ) -> tuple[int, bytes]:
     """Run ``main()`` of a module of this package with ``words`` while other greenlets run.
 
+    A report is made by the server at :data:`REPORT_SOCKET`, if there is that variable.
+
     A Ctrl-C in the terminal does not reach the process, and it goes on if this one is killed. Call it in the
     main thread, whose event loop receives the signal that a child has ended.
 
@@ -70,6 +76,10 @@ def run_elsewhere(
         OSError: it could not be started.
         LateError: it was killed after ``within_s``.
     """
+    if (path := os.environ.get(REPORT_SOCKET)) and module.startswith("llm_locust.report."):
+        found = _asked_for(Path(path), module, words, heard, within_s)
+        if found is not None:
+            return found
     said, theirs = os.pipe()
     try:
         pid = _spawn(module, words, dict.fromkeys(heard, theirs), passed_on(os.environ, prefixes))
@@ -88,6 +98,20 @@ def run_elsewhere(
     if late is not None and late.value is True and code == -SIGKILL:
         raise LateError(f"was killed because it had not ended within {within_s:,.0f} s")
     return code, text
+
+
+def _asked_for(
+    path: Path, module: str, words: Sequence[str], heard: Collection[int], within_s: float | None
+) -> tuple[int, bytes] | None:
+    """As :func:`run_elsewhere`, by the server at ``path``; None for a command that it does not run."""
+    from llm_locust.report.run.serving import COMMANDS, ReportRequest, ask  # not on a worker
+
+    if module not in COMMANDS:
+        return None
+    done = ask(path, ReportRequest(module, list(words), list(heard)), within_s)
+    if done is None:
+        raise LateError(f"was killed because it had not ended within {within_s:,.0f} s")
+    return done
 
 
 class Child:
