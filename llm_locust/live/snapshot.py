@@ -1,9 +1,10 @@
 """A store's numbers for tables: since the start, or for the last seconds."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llm_locust.live.counts import Counts
+from llm_locust.live.counts import NOTHING, Counts
 from llm_locust.live.figures import Figures, figures
 from llm_locust.live.keys import LiveKey
 from llm_locust.live.state import Observation
@@ -68,6 +69,21 @@ def snapshot(store: LiveStore, seconds: float | None = None) -> Snapshot:
         verdict=verdict(total, seen.workers, open_loop=store.run.open_loop),
         missed=store.missed,
     )
+
+
+def figures_since(store: LiveStore, since_s: float) -> Figures:
+    """Live figures of the requests that ended since a time, in whole cells of the finest width there is."""
+    content, end_s = store.content, store.settled_s
+    begin_s, cells = since_s, []
+    for ring in (content.recent, content.hour, content.run):
+        cells, width_s = list(ring.cells(-math.inf, end_s)), ring.width_s
+        begin_s = math.ceil(since_s / width_s) * width_s
+        if cells and cells[0][0] <= since_s:
+            break  # an older cell is there: none since then has been forgotten
+    ours = [(at_s, cell.counts) for at_s, cell in cells if at_s >= begin_s]
+    seconds = ours[-1][0] + width_s - begin_s if ours else 0.0
+    counts = Counts.merge(counts for _, counts in ours if counts is not NOTHING)
+    return figures(counts, seconds, store.run.limits)
 
 
 def _since_start(store: LiveStore) -> tuple[ByKey, float, float]:

@@ -11,6 +11,7 @@ from llm_locust.live.counts import NOTHING, SCALARS, Counts, magnitudes
 from llm_locust.live.keys import KeyLimit, LiveKey
 from llm_locust.live.messages import LiveReport, ReportError, decode_report
 from llm_locust.live.rings import Ring
+from llm_locust.live.stages import LiveStages
 from llm_locust.live.state import (
     Gauges,
     LiveRun,
@@ -99,11 +100,15 @@ class LiveStore:
         epoch: number of its resets.
         marks: changes, the oldest first; the last :data:`MOST_MARKS`.
         observation: the latest one.
+        stages: those of a run, which need not be the current one.
+        is_watched: a web UI shows the numbers.
     """
 
     def __init__(self, clock_s: Callable[[], float], settle_s: float = 4.0) -> None:
         self.clock_s = clock_s
         self._settle_s = settle_s
+        self.stages: LiveStages | None = None
+        self.is_watched = False
         self.begin(LiveRun(id=""))
 
     def begin(self, run: LiveRun) -> None:

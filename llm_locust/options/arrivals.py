@@ -70,6 +70,11 @@ class LoadSettings:
     repeats: int = 1
 
     @property
+    def profile(self) -> Profile | None:
+        """The rate over time; None of a trace, whose own times count, and of a closed loop."""
+        return None if self.trace is not None else self.rate
+
+    @property
     def open_loop_option(self) -> str | None:
         """An option that was given and makes sense in an open loop only."""
         given = {

@@ -1,6 +1,6 @@
 """The ``stages`` of a summary: the figures of each stage, as a run of its own would have them."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,13 @@ from llm_locust.metrics.window import Window, stage_window, sweep_window
 _EDGES = ("scheduled_ns", "ended_ns")
 
 
-def stages(requests: Requests, manifest: Manifest, question: Question, rows: int) -> list[dict[str, Any]]:
+def stages(
+    requests: Requests,
+    manifest: Manifest,
+    question: Question,
+    rows: int,
+    only: Container[int] | None = None,
+) -> list[dict[str, Any]]:
     """Each stage that has begun, in order.
 
     Every stage is measured in a pass of its own, over the requests that reach into its measured part: those
@@ -32,6 +38,7 @@ def stages(requests: Requests, manifest: Manifest, question: Question, rows: int
 
     Args:
         rows: number of requests that the run has, first tries included.
+        only: numbers of the stages that are asked for; None: all.
     """
     lost = requests_lost(manifest, rows)
     missing_unsent = requests_unsent(manifest, question.warmup_of(manifest))
@@ -45,6 +52,7 @@ def stages(requests: Requests, manifest: Manifest, question: Question, rows: int
             Missing(None if lost else 0, stage.unsent if unsent_known else None),
         )
         for stage in manifest.stages
+        if only is None or stage.number in only
     ]
 
 

@@ -1,6 +1,6 @@
 """``summary.json`` as a whole: its type, how it is written and read, and its JSON schema."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -149,6 +149,14 @@ def typed(summary: Mapping[str, Any]) -> Summary:
             found[name] = found[name]["missing"]
     try:
         return msgspec.convert(found, Summary, dec_hook=_read)
+    except msgspec.ValidationError as e:
+        raise SummaryError(str(e)) from None
+
+
+def typed_stages(found: Sequence[Any]) -> list[Stage]:
+    """The ``stages`` of a summary, without the rest of it (raises SummaryError as :func:`typed`)."""
+    try:
+        return msgspec.convert(found, list[Stage], dec_hook=_read)
     except msgspec.ValidationError as e:
         raise SummaryError(str(e)) from None
 

@@ -7,9 +7,8 @@ from llm_locust.metrics.charts.over_load import Estimate, LoadPoint, load_points
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Mark, Series, Values, figures
+from llm_locust.report.sections.groups import LOADS
 from llm_locust.report.text import number, plural
-
-_LOADS = {"users": "users", "rate": "requests/s"}
 
 _LATENCIES = (("ttft", "c1", "c2"), ("tpot", "c3", "c4"))
 
@@ -27,7 +26,7 @@ def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
     points = load_points(stages, gpus)
     if len(points) < 2:
         return []
-    unit = _LOADS[stages[0].kind]
+    unit = LOADS[stages[0].kind]
     left = len(stages) - len(points)
     note = f" {plural(left, 'stage')} without a result left out." if left else ""
     judged = any(point.goodput[0] is not None for point in points)

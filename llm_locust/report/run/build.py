@@ -77,7 +77,7 @@ def write_reports(directory: Path, found: Analysis) -> None:
             found.requests, found.manifest, found.summary, found.measured, found.scraped
         ),
     }
-    if (stages := stages_csv(found.summary)) is not None:
+    if (stages := stages_csv(found.summary.stages)) is not None:
         texts[STAGES_FILE] = stages
     if (again := repeats_csv(found.summary)) is not None:
         texts[REPEATS_FILE] = again

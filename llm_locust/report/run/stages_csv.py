@@ -2,22 +2,22 @@
 
 import csv
 import io
+from collections.abc import Iterable
 from typing import Any
 
 from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.stages import Stage, StageFigures
-from llm_locust.metrics.summary_types.summary import Summary
 
 _PLACES = ("p50", "p90", "p99")
 _METRICS = tuple(metric.key for metric in shown_in(View.GROUPS))
 
 
-def stages_csv(summary: Summary) -> str | None:
-    """The stages as CSV text with a head line; None in a run without stages. Undefined is an empty cell."""
-    if not summary.stages:
+def stages_csv(stages: Iterable[Stage] | None) -> str | None:
+    """The stages as CSV text with a head line; None without any. Undefined is an empty cell."""
+    rows = [_row(stage) for stage in stages or ()]
+    if not rows:
         return None
-    rows = [_row(stage) for stage in summary.stages]
     heads = dict.fromkeys(head for row in rows for head in row)
     sink = io.StringIO()
     writer = csv.DictWriter(sink, list(heads), restval="", lineterminator="\n")

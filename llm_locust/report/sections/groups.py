@@ -1,6 +1,7 @@
 """What differed inside the run: errors by kind, and the figures by stage, name, class and replica."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from llm_locust.metrics.catalogue import shown_in
@@ -21,7 +22,7 @@ _NAME_LENGTH = 64
 _LATENCIES = product(shown_in(View.GROUPS), ("p50", "p99"))
 
 #: Heads of a load, by its kind.
-_LOADS = {"users": "users", "rate": "requests/s"}
+LOADS = {"users": "users", "rate": "requests/s"}
 
 #: The columns of a table of groups, by latency and percentile. A narrow terminal shows the first three.
 LATENCY_COLUMNS = {
@@ -167,10 +168,19 @@ def _replica_row(replica: ReplicaFigures) -> Row:
 
 def stages(summary: Summary) -> Section | None:
     """The figures by stage; None in a run without stages."""
-    found = summary.stages
-    if not found:
+    if not summary.stages:
         return None
-    kinds = dict.fromkeys(_LOADS[stage.kind] for stage in found)
+    section = of_stages(summary.stages, tuple(_outside(summary)))
+    return replace(section, table=section.table and section.table.without_empty())
+
+
+def of_stages(found: Sequence[Stage], outside: tuple[Line, ...] = ()) -> Section:
+    """The figures of stages, one at least, with why some are not a result; a row for each, in their order.
+
+    Args:
+        outside: notes on what is in no stage.
+    """
+    kinds = dict.fromkeys(LOADS[stage.kind] for stage in found)
     columns = (
         Column("Stage", left=True),
         Column("asked", over=" or ".join(kinds)),
@@ -183,16 +193,19 @@ def stages(summary: Summary) -> Section | None:
         Column("goodput"),
         Column("result", left=True),
     )
-    table = Table(columns, tuple(map(_stage_row, found))).without_empty()
+    table = Table(columns, tuple(map(_stage_row, found)))
     bad = [stage for stage in found if not stage.is_result]
-    notes = (*map(_why_not, bad), *_outside(summary), *_remarks(found), *meaning_in(table))
+    notes = (*map(_why_not, bad), *outside, *_remarks(found), *meaning_in(table))
     return Section("Stages", table=table, notes=notes)
+
+
+def stage_label(number: int, repeat: int) -> str:
+    return f"{number}" if not repeat else f"{number} (repeat {repeat})"
 
 
 def _stage_row(stage: Stage) -> Row:
     tone = Tone.PLAIN if stage.is_result else Tone.WARN
-    label = f"{stage.number}" if not stage.repeat else f"{stage.number} (repeat {stage.repeat})"
-    start = (label, number(stage.asked), number(stage.offered))
+    start = (stage_label(stage.number, stage.repeat), number(stage.asked), number(stage.offered))
     result = _result(stage)
     part, window = stage.figures, stage.window
     if part is None or window is None:

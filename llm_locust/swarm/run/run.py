@@ -14,6 +14,7 @@ from gevent.event import Event
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.live.ending import live_end
+from llm_locust.live.stages import LiveStages
 from llm_locust.live.store import LiveStore
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.settings import Settings
@@ -109,6 +110,8 @@ class ActiveRun:
         now_ns = self.clock.now_ns()
         self.info["origin_ns"] += now_ns - begun_ns  # a schedule starts when all this is done
         self.load_began_ns = self.info["origin_ns"] if self.open_loop else now_ns
+        if self.live is not None:
+            self.live.stages = LiveStages(self.info["id"], self.path, self.stages_now)
 
     def end_after(self, run_time_s: float) -> None:
         """End the load ``run_time_s`` after it began: what comes before it, such as checks, is not load."""
@@ -148,13 +151,7 @@ class ActiveRun:
 
     def manifest(self) -> Manifest:
         """The facts so far."""
-        scenario, load = self.settings.scenario, self.settings.load
-        profile = None if load.trace is not None else load.rate
-        # The first manifest is written before the start of the schedule is final.
-        origin_ns = None if self._keeper is None else self.info["origin_ns"]
-        stages = closed(self.stages, self.stopped_ns) or stages_of(
-            profile, origin_ns, self.settings.warmup_s, self.stopped_ns
-        )
+        scenario = self.settings.scenario
         return Manifest(
             id=self.info["id"],
             name=self.name,
@@ -192,10 +189,18 @@ class ActiveRun:
             clock_steps=self.clock.steps,
             messages_dropped={name: dict(kinds) for name, kinds in self.dropped.by_sender.items()},
             server_metrics=None if self._scraping is None else self._scraping.facts,
-            stages=stages,
+            stages=self.stages_now(),
             trajectories=None if self.settings.pool is None else self.settings.pool.facts,
-            stages_planned=self.stages_planned or len(steps_of(profile)),
+            stages_planned=self.stages_planned or len(steps_of(self.settings.load.profile)),
         )
+
+    def stages_now(self) -> list[StageFacts]:
+        """What is known of the stages of a sweep or of a profile of steps."""
+        settings = self.settings
+        # The first manifest is written before the start of the schedule is final.
+        origin_ns = None if self._keeper is None else self.info["origin_ns"]
+        of_profile = stages_of(settings.load.profile, origin_ns, settings.warmup_s, self.stopped_ns)
+        return closed(self.stages, self.stopped_ns) or of_profile
 
     @property
     def patience_s(self) -> float:

@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import gevent
+import msgspec
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.live.stages import LiveStages
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.stages.until import EARLY_LOOKS
+from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.run.load_watch import Tell
@@ -54,8 +57,11 @@ class Sweeping:
         self._end = end
         settings = run.settings
         self._finished: dict[str, int] = {}  # by worker, the records that it had made of the last stage's end
-        plan = self._plan()
+        self._plan = plan = self._chosen_plan()
         run.stages_planned = plan.most
+        if (shown := self._shown) is not None:
+            shown.planned, shown.is_sweep, shown.has_records = plan.most, True, self._has_all
+            shown.objective = "" if settings.load.search is None else settings.load.search.objective.text
         times = StageTimes(
             warmup_s=settings.warmup_s,
             measured_s=settings.load.stage_s,
@@ -69,6 +75,7 @@ class Sweeping:
         self._await_users(self._runner.target_user_count or 1)
         try:
             complete = self._driver.drive()
+            self._show_step(None)
         except Exception:  # without an end the run would go on with no load
             logger.exception("the sweep cannot go on: this is a defect of llm-locust")
             self._run.stop_reason, self._run.cut_short = "the sweep could not go on", True
@@ -81,7 +88,22 @@ class Sweeping:
             self._finished[worker] = message.finished
         self._driver.confirmed(worker, message)
 
-    def _plan(self) -> Plan:
+    @property
+    def _shown(self) -> LiveStages | None:
+        """The stages on the live page; None where nobody can look."""
+        live = self._run.live
+        return live.stages if live is not None and live.is_watched else None
+
+    def _show_step(self, number: int | None) -> None:
+        """Show why the search chose the load of a stage, or its answer."""
+        if (shown := self._shown) is None or not isinstance(self._plan, SearchPlan):
+            return
+        if number is not None:
+            shown.whys.setdefault(number, self._plan.why)
+        elif self._plan.found is not None:
+            shown.answer = msgspec.convert(msgspec.to_builtins(self._plan.found), SearchAnswer)
+
+    def _chosen_plan(self) -> Plan:
         load = self._run.settings.load
         if load.search is not None:
             bounds = replace(load.search.bounds, seed=self._run.info["seed"])
@@ -96,7 +118,14 @@ class Sweeping:
         wait_until(lambda: self.is_over() or self._has_all(), RECORDS_PATIENCE_S)
         if not self._has_all():
             return Probe(stages[-1].asked, no_result="its records did not arrive in time")
-        return read_stage(self._run.path, search.objective, stages)
+        shown = self._shown
+        if shown is not None:
+            shown.reading = stages[-1].number
+        probe, figures = read_stage(self._run.path, search.objective, stages, with_figures=shown is not None)
+        if shown is not None:
+            shown.reading = None
+            shown.figures |= {stage.number: stage for stage in figures}
+        return probe
 
     def _has_all(self) -> bool:
         inboxes = self._run.collector.inboxes
@@ -144,4 +173,5 @@ class Sweeping:
         return until is not None and look_at_stage(self._run.path, until, stages, within_s)
 
     def keep(self, stages: list[StageFacts]) -> None:
+        self._show_step(stages[-1].number)
         self._run.keep_stages(list(stages))

@@ -18,6 +18,7 @@ class SearchPlan:
 
     Attributes:
         found: the answer, once there is no next load.
+        why: why the last load was chosen.
 
     Args:
         read: returns what a finished stage shows; it may take seconds, in which nothing is sent.
@@ -27,6 +28,7 @@ class SearchPlan:
         self, objective: Objective, bounds: Bounds, read: Callable[[Sequence[StageFacts]], Probe]
     ) -> None:
         self.found: Found | None = None
+        self.why = ""
         self._objective = objective
         self._bounds = bounds
         self._read = read
@@ -46,5 +48,6 @@ class SearchPlan:
             logger.info("the search has ended: %s", step.why)
             return None
         logger.info("next: %g, %s", step.load, step.why)
+        self.why = step.why
         repeat = sum(stage.asked == step.load for stage in done)
         return Load(KINDS[self._objective.axis], step.load, repeat)

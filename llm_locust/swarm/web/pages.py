@@ -16,6 +16,7 @@ from llm_locust.swarm.web.feed import Feed
 from llm_locust.swarm.web.metrics import CONTENT_TYPE, fresh_text
 from llm_locust.swarm.web.numbers import fresh_look
 from llm_locust.swarm.web.reports import SERVED, Reports
+from llm_locust.swarm.web.stages import StageBoard, columns
 from llm_locust.swarm.web.status import catalogue, status
 from llm_locust.swarm.web.tables import NAMES, REPLICAS, LiveTable, by_name, by_replica, series_csv, table_csv
 
@@ -49,6 +50,8 @@ class Pages:
         self._look = fresh_look(store)
         self._feed = Feed(store)
         self._metrics = fresh_text(store)
+        self._stages = StageBoard(store)
+        store.is_watched = True
         self._extended: Response | None = None
         assert web_ui.app is not None
         base = web_ui.app.blueprints["locust"].url_prefix or ""
@@ -58,6 +61,7 @@ class Pages:
             "/llm/charts": self._on_charts,
             "/llm/series": self._on_series,
             "/llm/series.csv": self._on_series_csv,
+            "/llm/stages.csv": self._on_stages_csv,
             "/llm/<any(names, replicas):table>.csv": self._on_table_csv,
             "/llm/reports": self._on_reports,
             "/llm/reports/<run>/<name>": self._on_report,
@@ -75,7 +79,8 @@ class Pages:
         return Response(self._metrics(), content_type=CONTENT_TYPE)
 
     def _on_charts(self) -> Response:
-        return _page("charts.html.j2", catalogue=msgspec.json.encode(catalogue()).decode())
+        told = catalogue() | {"stages": columns()}
+        return _page("charts.html.j2", catalogue=msgspec.json.encode(told).decode())
 
     def _on_series(self) -> Response:
         span = _span()
@@ -83,6 +88,7 @@ class Pages:
             return _unknown_span()
         answer = self._feed.answer(span, request.args.get("after", ""))
         answer["now"] = status(self._look(), self._drift.alarms)
+        answer["stages"] = self._stages.told()
         return Response(msgspec.json.encode(answer), content_type="application/json", headers=_unkept())
 
     def _on_series_csv(self) -> Response:
@@ -92,6 +98,10 @@ class Pages:
             if span is None
             else _csv(f"llm-series-{span}", series_csv(self._feed.series(span)))
         )
+
+    def _on_stages_csv(self) -> Response:
+        text = self._stages.csv()
+        return _text("No stage has ended yet.\n", 404) if text is None else _csv("llm-stages", text)
 
     def _on_table_csv(self, table: str) -> Response:
         kind, rows_of = _TABLES[table]

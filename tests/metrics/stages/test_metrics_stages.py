@@ -179,13 +179,13 @@ def test_a_condition_on_stages_of_a_run_without_stages_is_refused() -> None:
 
 
 def test_the_file_of_stages_has_each_figure_with_its_interval(sweep: Summary) -> None:
-    text = stages_csv(sweep)
+    text = stages_csv(sweep.stages)
     assert text is not None
     first, second, third = csv.DictReader(io.StringIO(text))
     assert [float(row["ttft_p50_ms"]) for row in (first, second, third)] == pytest.approx([50, 60, 65])
     assert float(first["ttft_p50_ms_low"]) <= 50 <= float(first["ttft_p50_ms_high"])
     assert (first["is_result"], third["is_result"]) == ("True", "False")
-    assert stages_csv(typed(summarise(requests(), manifest(36.0)))) is None
+    assert stages_csv(typed(summarise(requests(), manifest(36.0))).stages) is None
 
 
 def hung() -> list[RequestRecord]:
@@ -216,7 +216,7 @@ def test_a_stage_in_which_most_users_hung_is_no_result_anywhere() -> None:
     why = "stage 0 (8 users) is not a result: not steady: from 2.92 s to 9.17 s answers were made at 17 %"
     assert why in markdown(found.summary)
     assert "NO: not steady" in html_report(found.requests, found.manifest, found.summary, found.measured)
-    rows = list(csv.DictReader(io.StringIO(stages_csv(found.summary) or "")))
+    rows = list(csv.DictReader(io.StringIO(stages_csv(found.summary.stages) or "")))
     assert [row["steady"] for row in rows] == ["False", "True"]
     assert rows[0]["reasons"].startswith("not steady")
 

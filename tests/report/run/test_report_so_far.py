@@ -1,13 +1,11 @@
 """A report of a run that still goes on, from the frames that have come."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from metrics_cases import manifest, ns, request
+from run_going_on import frame, going_on
 
-from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.question import Question
@@ -17,42 +15,10 @@ from llm_locust.report.run.build import build_report
 from llm_locust.report.run.rolling import main, write_so_far
 from llm_locust.report.run.so_far import SO_FAR_DIR, open_so_far
 from llm_locust.store import (
-    FRAMES_FILE,
-    FrameHeader,
-    FrameLog,
     StoreError,
     compact,
-    encode_frame,
     write_manifest,
 )
-
-Batch = tuple[str, list[RequestRecord]]
-
-
-@contextmanager
-def going_on(run: Path, batches: Sequence[Batch], **facts: object) -> Iterator[FrameLog]:
-    """A run directory as the master has it while the run goes on; each worker's batches are numbered."""
-    run.mkdir(exist_ok=True)
-    workers = [
-        WorkerFacts(id=name, index=i, announced=999, received=0, in_flight=3, lost=True, heard_ns=ns(60.0))
-        for i, name in enumerate(dict.fromkeys(worker for worker, _ in batches))
-    ]
-    known: dict[str, object] = {"workers": workers, "slo": "ttft=1s", "name": "soak"}
-    write_manifest(run, manifest(None, **{**known, **facts}))
-    log = FrameLog(run / FRAMES_FILE)
-    seqs: dict[str, int] = {}
-    for worker, records in batches:
-        seq = seqs[worker] = seqs.get(worker, -1) + 1
-        log.append(frame(worker, seq, records))
-    try:
-        yield log
-    finally:
-        log.close()
-
-
-def frame(worker: str, seq: int, records: Sequence[RequestRecord]) -> bytes:
-    batch = RecordBatch.from_records(list(records), worker)
-    return encode_frame(FrameHeader("run", worker, seq, len(records)), batch.to_bytes())
 
 
 def every_second(begin: int, end: int, takes_s: float = 0.2, worker: str = "a") -> list[RequestRecord]:

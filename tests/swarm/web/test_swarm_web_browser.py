@@ -1,21 +1,17 @@
 """A soak as somebody watches it: Chromium on a real master with two workers, a deployment with faults."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGKILL
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from page_server import hang, serving
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import expect, sync_playwright
 from swarm_process import PATIENCE_S, Process, free_port, simulation, swarm
+from web_browser import ARGUMENTS, CHROMIUM, Watch
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
 DARK, LIGHT = "rgb(18, 18, 18)", "rgb(255, 255, 255)"
 
@@ -36,41 +32,6 @@ class Chat(ChatUser):
 """
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"needs Chromium as {CHROMIUM}")
-
-
-@dataclass
-class Watch:
-    """A browser's tab, and what it did that no page may do."""
-
-    page: Page
-    url: str
-    wrong: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.page.set_default_timeout(PATIENCE_S * 1e3)
-        self.page.on("console", self._on_console)
-        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
-        self.page.on("request", self._on_request)
-
-    def _on_console(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.wrong.append(f"{message.type}: {message.text}")
-
-    def _on_request(self, request: Any) -> None:
-        parts = urlsplit(request.url)
-        if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(self.url).netloc:
-            self.wrong.append(f"left the machine: {request.url}")
-
-    def tab(self, name: str) -> None:
-        self.page.get_by_role("tab", name=name, exact=True).click()
-
-    def wait_js(self, condition: str) -> None:
-        # Not wait_for_function: the pages' policy forbids what it does.
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.page.evaluate(condition):
-            assert time.monotonic() < deadline, f"does not become true: {condition}"
-            self.page.wait_for_timeout(100)
 
 
 def points(chart: str) -> str:

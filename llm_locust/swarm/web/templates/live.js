@@ -105,6 +105,26 @@
     el(server ? "servers" : "charts").append(figure);
   }
 
+  // Two charts of the stages over their load; the figures are the report's.
+  const LOAD_CHARTS = [
+    {
+      id: "stage-latency", title: "Latency over load, ms", lines: [
+        line("ttft_p50_ms", "TTFT p50", "c1"), line("ttft_p99_ms", "TTFT p99", "c2"),
+        line("tpot_p50_ms", "TPOT p50", "c3"), line("tpot_p99_ms", "TPOT p99", "c4"),
+      ],
+    },
+    {
+      id: "stage-rates", title: "Throughput and goodput over load", lines: [
+        line("output_tokens_per_s", "output tokens/s", "c1"), line("goodput", "goodput, % (right)", "c3", { right: true, scale: 100 }),
+      ],
+    },
+  ];
+  for (const { id, title } of LOAD_CHARTS) {
+    const plot = element("div", { className: "plot", id: `plot-${id}` });
+    plot.dataset.chart = id;
+    el("stages-charts").append(element("figure", { className: "chart", hidden: true }, element("h3", { textContent: title }), plot));
+  }
+
   const probe = document.body.appendChild(element("span", { hidden: true }));
   function colour(name) {
     probe.style.color = `var(--${name})`;
@@ -135,6 +155,7 @@
     }
     state.token = answer.token;
     state.now = answer.now;
+    state.stages = answer.stages;
     state.width = answer.width_s;
   }
 
@@ -220,6 +241,28 @@
     }
   }
 
+  function drawStages() {
+    if (!state.data || !state.now) return;
+    const { points, unit } = state.stages ?? {};
+    for (const { id, lines } of LOAD_CHARTS) {
+      el(`plot-${id}`).parentElement.hidden = !points?.load.length;
+      if (!points?.load.length || !seen.has(id)) continue;
+      const told = lines.filter(({ column }) => points[column].some((value) => value !== null));
+      const drawn = told.map(({ column, name, colour: ink, right, scale }) => ({
+        type: "scatter", mode: "lines+markers", name, x: points.load, yaxis: right ? "y2" : "y",
+        y: points[column].map((v) => (v === null ? null : v * (scale ?? 1))),
+        line: { color: colour(ink), width: 1.6 }, marker: { size: 7 }, connectgaps: false, hovertemplate: "%{y:,.4~g}",
+      }));
+      const base = layout({ id }, []);
+      Plotly.react(el(`plot-${id}`), drawn, {
+        ...base, uirevision: id, shapes: [], xaxis: { ...base.xaxis, type: "linear", range: undefined, hoverformat: ",.4~g", title: { text: unit } },
+        margin: { ...base.margin, b: 44, r: 44 },
+        yaxis: { ...base.yaxis, type: "linear", rangemode: "tozero", range: undefined, fixedrange: false },
+        yaxis2: { ...base.yaxis, overlaying: "y", side: "right", range: [0, 103], tickmode: "linear", tick0: 0, dtick: 25, showgrid: false, visible: told.some(({ right }) => right) },
+      }, config);
+    }
+  }
+
   // -- tiles and tables ------------------------------------------------------------------------------
 
   function tile(label, value, lines = [], tone = "") {
@@ -279,8 +322,35 @@
     )));
   }
 
+  function stages() {
+    const told = state.stages;
+    el("stages-section").hidden = !told;
+    if (!told) return drawStages();
+    const columns = told.chosen ? CATALOGUE.stages : CATALOGUE.stages.slice(0, -1);
+    const toned = (lines) => lines.map(({ text, tone }) => element("p", { className: `line ${tone}`, textContent: text }));
+    el("stages-title").textContent = told.title;
+    el("stages-lines").replaceChildren(...toned(told.lines));
+    const overs = columns.reduce((found, { over }) => {
+      if (found.at(-1)?.over === over) found.at(-1).n += 1;
+      else found.push({ over, n: 1 });
+      return found;
+    }, []);
+    el("stages-over").replaceChildren(...overs.map(({ over, n }) => element("th", { colSpan: n, className: "over", textContent: over })));
+    el("stages-head").replaceChildren(...columns.map(({ head, left }) => element("th", { scope: "col", className: left ? "left" : "", textContent: head })));
+    el("stages").replaceChildren(...told.rows.map(({ cells, tone }) => element(
+      "tr", { className: tone }, ...cells.map((text, i) => element("td", { className: columns[i].left ? "left" : "", textContent: text })),
+    )));
+    el("stages-notes").replaceChildren(...toned(told.notes));
+    el("stages-fine").replaceChildren(
+      `Stages that have ended have the report\u2019s figures; those of the one that is measured are live.${told.hidden ? ` ${told.hidden} earlier ones are not listed.` : ""} `,
+      ...(told.is_read ? [element("a", { href: "./stages.csv", textContent: "stages.csv" })] : []),
+    );
+    drawStages();
+  }
+
   function show() {
     const { now } = state;
+    stages();
     el("state").replaceChildren(...heading(now));
     el("tiles").replaceChildren(...tiles(now));
     tables(now, state.data.marks);
@@ -353,7 +423,8 @@
   });
   el("interval").addEventListener("change", again);
   document.addEventListener("visibilitychange", () => document.hidden || again());
-  addEventListener("themechange", draw);
+  const drawAll = () => { draw(); drawStages(); };
+  addEventListener("themechange", drawAll);
 
   // Charts that nobody can see are not drawn.
   const near = new IntersectionObserver((entries) => {
@@ -361,7 +432,7 @@
       if (isIntersecting) seen.add(target.dataset.chart);
       else seen.delete(target.dataset.chart);
     }
-    draw();
+    drawAll();
   }, { rootMargin: "300px" });
   document.querySelectorAll("[data-chart]").forEach((plot) => near.observe(plot));
 

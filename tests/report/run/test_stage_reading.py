@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from metrics_cases import ns, request
-from test_report_so_far import going_on
+from run_going_on import going_on
 
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
-from llm_locust.report.run.looking import look_of
+from llm_locust.report.run.stage_reading import StageQuestion, answer_of
 
 
 def served(worker: str) -> list[RequestRecord]:
@@ -38,7 +38,7 @@ def looked_at(run: Path, workers: tuple[str, ...], kind: str = "rate", asked: fl
         measured_ns=ns(1.0),
         ended_ns=ns(31.0),
     )
-    return look_of(run, "p50_ttft±5%", [stage])[1]
+    return answer_of(run, StageQuestion([stage], until="p50_ttft±5%")).is_enough
 
 
 def test_a_worker_without_records_does_not_let_the_others_end_the_stage(tmp_path: Path) -> None:
