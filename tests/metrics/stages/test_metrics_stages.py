@@ -290,7 +290,7 @@ def test_a_stage_in_which_every_request_failed_is_no_result_and_its_goodput_of_0
     assert (summary.curve.overload.kept, summary.curve.overload.collapses) == (0.0, True)
     assert "| NO: all failed |" in markdown(summary)
     assert [point.goodput[0] for point in load_points(summary.stages, None)] == [1.0, 0.0]
-    rows = list(csv.DictReader(io.StringIO(stages_csv(summary) or "")))
+    rows = list(csv.DictReader(io.StringIO(stages_csv(summary.stages) or "")))
     assert [row["all_failed"] for row in rows] == ["False", "True"]
 
 

@@ -34,7 +34,7 @@ def medians_ms(result: Result) -> dict[float, float]:
     frame = frame[(frame["outcome"] == "ok") & (frame["stage"] >= 0)]
     tpot_ms = frame["arrivals_ns"].map(lambda at: (at[-1] - at[0]) / (len(at) - 1) / 1e6)
     asked = {stage.number: stage.asked for stage in result.manifest.stages}
-    return tpot_ms.groupby(frame["stage"].map(asked)).median().to_dict()
+    return dict(tpot_ms.groupby(frame["stage"].map(asked)).median().items())  # type: ignore[arg-type]
 
 
 #: How far the median of a stage may be from the limit by what lies outside its measured part.
