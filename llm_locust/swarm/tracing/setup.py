@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Methods of OpenTelemetry's SDK that start threads in each forked process: module, class and name.
+_IN_CHILDREN = (
+    ("opentelemetry.sdk.trace", "TracerProvider", "_handle_fork"),
+    ("opentelemetry.sdk.metrics._internal", "MeterProvider", "_handle_fork"),
+    ("opentelemetry.sdk._logs._internal", "LoggerProvider", "_handle_fork"),
+    ("opentelemetry.sdk._shared_internal", "BatchProcessor", "_at_fork_reinit"),
+    ("opentelemetry.sdk.metrics._internal.export", "PeriodicExportingMetricReader", "_at_fork_reinit"),
+)
+
 #: Attribute of an environment that holds its span writer. Only Locust's environments outlive a call.
 _ATTRIBUTE = "llm_locust_tracing"
 
@@ -25,6 +34,7 @@ def attach_tracing(environment: Environment) -> None:
     """Attach to the tracing of this process, if there is any. Call it when its role is set."""
     if "grpc" in sys.modules:
         _make_grpc_cooperative()
+    _keep_threads_out_of_children()
     vars(environment)[_ATTRIBUTE] = _writer(environment)
 
 
@@ -54,6 +64,24 @@ def _writer(environment: Environment) -> "SpanWriter | None":
     if not isinstance(provider, TracerProvider) or processors_of(provider) == ():
         return None
     return SpanWriter(environment, provider)
+
+
+def _keep_threads_out_of_children() -> None:
+    """Start no thread of the SDK's in a process that is forked to become another program.
+
+    Under gevent the start of a thread lets the event loop run: in the child the users of this process would
+    go on, over its connections, and its heartbeat would spin on a socket that is not the child's. The
+    processes of ``--processes`` have been forked, with their threads, when this is called. The SDK's hooks
+    hold their functions weakly: without the class's own reference they do nothing.
+    """
+    for module, owner, method in _IN_CHILDREN:
+        kind = getattr(sys.modules.get(module), owner, None)
+        if hasattr(kind, method):
+            setattr(kind, method, _start_nothing)
+
+
+def _start_nothing(_of_sdk: object) -> None:
+    """In place of a restart."""
 
 
 def _make_grpc_cooperative() -> None:
