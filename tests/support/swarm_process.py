@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import socket
 import subprocess
 import sys
@@ -46,10 +47,12 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATI
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that is free, below those that the kernel gives to connections: none takes it before its use."""
+    while True:
+        port = 15_000 + secrets.randbelow(17_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Process:
@@ -228,6 +231,9 @@ def locust(
     process = Process(command, folder, environ, stdout, cold)
     try:
         yield process
+    except TimeoutError as e:
+        e.add_note(f"locust said:\n{process.stderr}")
+        raise
     finally:
         process.end()
 

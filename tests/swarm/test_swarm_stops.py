@@ -132,23 +132,20 @@ def _workers_in(frames: Path) -> set[str]:
     return {f.header.worker for f in index_frames(frames).frames} if frames.exists() else set()
 
 
-def _one_worker_killed(*options: str) -> Callable[[Path], Ended]:
-    """One of two workers dies after its first interval; the run ends soon afterwards."""
+def _one_worker_killed(folder: Path) -> Ended:
+    """One of two workers dies after its first interval, and the run ends soon afterwards; that is allowed.
 
-    def run(folder: Path) -> Ended:
-        with (
-            simulation(folder) as sim,
-            locust(folder, *USUAL, *forked(2), "-H", sim.url, *options) as master,
-        ):
-            frames = folder / "run" / FRAMES_FILE
-            wait_until(lambda: len(_workers_in(frames)) == 2, "the first interval's batches")
-            sim.wait_entries(len(sim.entries()) + 10)
-            os.kill(master.children()[0], signal.SIGKILL)
-            sim.wait_entries(len(sim.entries()) + 10)
-            master.signal(signal.SIGINT)
-            return _ended(master, sim, folder)
-
-    return run
+    What is not allowed gives exit code 4, in the runs of test_swarm_chaos_workers.py.
+    """
+    options = *USUAL, *forked(2), "--allow-incomplete", "--gate", "error_rate<50%"
+    with simulation(folder) as sim, locust(folder, *options, "-H", sim.url) as master:
+        frames = folder / "run" / FRAMES_FILE
+        wait_until(lambda: len(_workers_in(frames)) == 2, "the first interval's batches")
+        sim.wait_entries(len(sim.entries()) + 10)
+        os.kill(master.children()[0], signal.SIGKILL)
+        sim.wait_entries(len(sim.entries()) + 10)
+        master.signal(signal.SIGINT)
+        return _ended(master, sim, folder)
 
 
 def _in_the_ramp(folder: Path) -> Ended:
@@ -221,7 +218,9 @@ def _disk_full(largest_file_kib: int, *topology: str) -> Callable[[Path], Unwrit
             simulation(folder) as sim,
             locust(folder, *options, "-H", sim.url, largest_file_kib=largest_file_kib) as process,
         ):
-            sim.wait_entries(300)  # some 220 KB of records; a summary has 70
+            # Some 200 KB of records, fewer where a busy process reads many tokens at once; a summary has 70.
+            process.wait_for("a write failed, its batches will be sent again")
+            sim.wait_entries(len(sim.entries()) + 100)
             process.signal(signal.SIGTERM)
             code = process.exit_code()
             return Unwritten(code, process, folder / "run", process.left_over())
@@ -237,8 +236,7 @@ FULL_DISKS = {
 
 #: Each signal and each receiver; both signals reach a master, and a process alone, in the drain.
 SCENARIOS: dict[str, Callable[[Path], Ended]] = {
-    "a worker killed": _one_worker_killed(),
-    "a worker killed, allowed": _one_worker_killed("--allow-incomplete", "--gate", "error_rate<50%"),
+    "a worker killed": _one_worker_killed,
     "Ctrl-C to all": _forked_and_signalled(signal.SIGINT, group=True),
     "SIGTERM to the master": _forked_and_signalled(signal.SIGTERM),
     "SIGTERM to all": _forked_and_signalled(signal.SIGTERM, group=True),
@@ -257,8 +255,8 @@ SCENARIOS: dict[str, Callable[[Path], Ended]] = {
 
 #: Ended before its time by something other than its settings.
 CUT_SHORT = "SIGTERM to the last worker"
-KILLED = [name for name in SCENARIOS if "killed" in name]
-WHOLE = [name for name in SCENARIOS if name not in KILLED]
+KILLED = "a worker killed"
+WHOLE = [name for name in SCENARIOS if name != KILLED]
 DRAINED = [name for name in SCENARIOS if "SIGTERM in the drain" in name or "ramp" in name]
 
 
@@ -355,11 +353,10 @@ def test_a_worker_that_joins_late_takes_part(runs: dict[str, Ended]) -> None:
     assert all(worker.received > 0 for worker in run.result.manifest.workers)
 
 
-@pytest.mark.parametrize("name", KILLED)
 def test_a_worker_that_was_killed_is_named_and_the_other_ones_records_are_all_there(
-    name: str, runs: dict[str, Ended]
+    runs: dict[str, Ended],
 ) -> None:
-    run = runs[name]
+    run = runs[KILLED]
     (lost,) = [worker for worker in run.result.manifest.workers if worker.lost]
     (other,) = [worker for worker in run.result.manifest.workers if not worker.lost]
     assert run.result.summary["completeness"]["lost"] == [lost.id]
@@ -372,10 +369,9 @@ def test_a_worker_that_was_killed_is_named_and_the_other_ones_records_are_all_th
     assert set(seen) <= rows.keys()
 
 
-@pytest.mark.parametrize("name", KILLED)
-def test_a_worker_that_was_killed_loses_the_end_of_its_load_alone(name: str, runs: dict[str, Ended]) -> None:
+def test_a_worker_that_was_killed_loses_the_end_of_its_load_alone(runs: dict[str, Ended]) -> None:
     """What ended after its last batch: an interval of 3 s, and what a busy machine makes of it."""
-    run = runs[name]
+    run = runs[KILLED]
     rows = run.result.rows()
     (lost,) = [worker.id for worker in run.result.manifest.workers if worker.lost]
     kept = max(row["ended_ns"] for row in rows.values() if row["worker"] == lost)
@@ -385,9 +381,8 @@ def test_a_worker_that_was_killed_loses_the_end_of_its_load_alone(name: str, run
     assert min(e["received_ns"] for e in missing) > max(e["received_ns"] for e in missing) - 10e9
 
 
-def test_missing_records_give_exit_code_4_unless_that_is_allowed(runs: dict[str, Ended]) -> None:
-    assert runs["a worker killed"].code == 4
-    assert runs["a worker killed, allowed"].code == 0
+def test_missing_records_that_are_allowed_give_exit_code_0(runs: dict[str, Ended]) -> None:
+    assert runs[KILLED].code == 0
 
 
 @pytest.fixture(scope="module")
