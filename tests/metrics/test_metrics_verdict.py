@@ -106,7 +106,19 @@ def test_a_search_in_which_no_request_succeeded_has_no_code_of_success(
     record: RequestRecord, gates: str, expected: int | None
 ) -> None:
     run = manifest(**WHOLE, gates=gates)
-    answer = SearchAnswer(None, None, None, None, at_most=0.5, limit="ok", is_resolved=False, why="over")
+    answer = SearchAnswer(
+        None,
+        None,
+        None,
+        None,
+        at_most=0.5,
+        limit="ok",
+        good_per_s=None,
+        good_low=None,
+        good_high=None,
+        is_resolved=False,
+        why="over",
+    )
     search = SearchFacts(objective="max rate", unit="requests/s", stages=[], answer=answer)
     summary = replace(typed(summarise(batch(record), run)), search=search)
     found = verdict(summary, run)

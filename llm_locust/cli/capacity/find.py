@@ -15,8 +15,9 @@ from llm_locust.metrics.compare.compared import Compared, measure_for_comparison
 from llm_locust.metrics.curves.objective import Objective, parse_objective
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.curves.readings import probes
-from llm_locust.metrics.curves.search import Bounds, next_step
+from llm_locust.metrics.curves.search import next_step
 from llm_locust.metrics.curves.searched import parse_share, told
+from llm_locust.metrics.curves.steps import Bounds
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.search import SearchAnswer, SearchStage
 from llm_locust.report.inputs.sources import open_source
@@ -40,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "objective",
         metavar="OBJECTIVE",
-        help='"max rate under goodput>=95%%", "max concurrency under p99_ttft<500ms p99_tpot<50ms"',
+        help='"max rate under goodput>=95%%", "max concurrency under p99_ttft<500ms p99_tpot<50ms", '
+        '"max-goodput"',
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories, each at one load")
     parser.add_argument("--slo", metavar="TEXT", help="what goodput is judged by (the first run's)")

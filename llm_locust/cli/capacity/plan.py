@@ -18,8 +18,9 @@ from llm_locust.metrics.curves.capacity import (
 )
 from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.metrics.curves.readings import probes
-from llm_locust.metrics.curves.search import Bounds, last_answer
+from llm_locust.metrics.curves.search import last_answer
 from llm_locust.metrics.curves.searched import parse_share
+from llm_locust.metrics.curves.steps import Bounds
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median_high
 
 from llm_locust.metrics.curves.probe import Probe, Shown
-from llm_locust.metrics.curves.search import Found
+from llm_locust.metrics.curves.steps import Found
 from llm_locust.metrics.stages.repeats import over
 from llm_locust.metrics.summary_types.search import UslFigures
 from llm_locust.metrics.summary_types.stages import Stage

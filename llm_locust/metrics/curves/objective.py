@@ -22,8 +22,11 @@ UNITS: dict[Axis, str] = {"rate": "requests/s", "concurrency": "users"}
 _FORM = re.compile(r"\s*max\s+(?P<axis>\S+)\s+under\s+(?P<gates>.*)", re.DOTALL)
 _ALLOWED = (
     'write "max rate under GATES" or "max concurrency under GATES", '
-    'where GATES are as in "goodput>=95% p99_ttft<500ms"'
+    'where GATES are as in "goodput>=95% p99_ttft<500ms"; or "max-goodput", "max-goodput over concurrency"'
 )
+
+#: A stage whose share of good requests is above it must show how sure that share is, to be a maximum.
+_MOSTLY_GOOD = 0.5
 
 
 class ObjectiveError(ValueError):
@@ -45,11 +48,15 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The highest load on ``axis`` under which all ``limits`` hold."""
+    """The highest load on ``axis`` under which all ``limits`` hold.
+
+    ``is_maximum``: the load with the most good requests/s; its one limit says which requests are good.
+    """
 
     text: str
     axis: Axis
     limits: tuple[Limit, ...]
+    is_maximum: bool = False
 
 
 def parse_objective(text: str) -> Objective:
@@ -58,6 +65,8 @@ def parse_objective(text: str) -> Objective:
         ObjectiveError: the text has another form, an unknown axis, or no limit that a higher load breaks.
         GateError: one of its gates cannot be read.
     """
+    if text.split()[:1] == ["max-goodput"]:
+        return _maximum(text.split())
     found = _FORM.fullmatch(text)
     if found is None:
         raise ObjectiveError(f'find: "{text}" is not an objective; {_ALLOWED}')
@@ -69,6 +78,14 @@ def parse_objective(text: str) -> Objective:
     if not gates:
         raise ObjectiveError(f'find: no gate after "under"; {_ALLOWED}')
     return Objective(" ".join(text.split()), axis, tuple(_limit(gate) for gate in gates))
+
+
+def _maximum(words: list[str]) -> Objective:
+    text = " ".join(words)
+    if len(words) not in (1, 3) or words[1:2] not in ([], ["over"]):
+        raise ObjectiveError(f'find: "{text}" is not an objective; {_ALLOWED}')
+    axis = _axis(words[2]) if len(words) == 3 else "rate"
+    return Objective(text, axis, (Limit("goodput", "goodput", _MOSTLY_GOOD),), is_maximum=True)
 
 
 def _axis(word: str) -> Axis:

@@ -1,5 +1,6 @@
 """One stage of a search: its load, and how many of its requests were within each limit."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -50,8 +51,30 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class GoodRate:
+    """Good requests/s of a stage and their standard error."""
+
+    value: float
+    error: float
+
+    @classmethod
+    def of(cls, found: Reading, per_s: float, *, is_counted: bool) -> "GoodRate":
+        """By the share of good requests.
+
+        Args:
+            per_s: requests/s that the share is of.
+            is_counted: they are as many as the server let through, with the error of a count; not asked for.
+        """
+        low, high = found.ends
+        of_count = found.share / math.sqrt(found.n) if is_counted else 0.0
+        return cls(found.share * per_s, per_s * math.hypot((high - low) / 2 / _Z, of_count))
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """A stage at one ``load``, with a reading for each limit of the objective.
+
+    ``saturated``: requests were due faster than they ended; ``good`` then falls the longer it lasts.
 
     ``no_result`` says why the stage shows nothing of the server (too few requests, not steady, not run); its
     readings are not used. ``client`` says in what the client was the limit: a server is not judged by what
@@ -62,6 +85,8 @@ class Probe:
     readings: tuple[Reading, ...] = ()
     no_result: str = ""
     client: str = ""
+    good: GoodRate | None = None
+    saturated: bool = False
 
     @property
     def counts(self) -> bool:

@@ -8,7 +8,7 @@ from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.curves.objective import Limit, Objective
-from llm_locust.metrics.curves.probe import Probe, Reading
+from llm_locust.metrics.curves.probe import GoodRate, Probe, Reading
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import part_of_all
 from llm_locust.metrics.question import Question
@@ -124,7 +124,11 @@ def stage_probe(
         return _probe(m, objective, stage.asked, Missing(0, stage.unsent), client)
     if found.steady is False and not found.saturated:
         return Probe(stage.asked, no_result=why)
-    probe = _probe(m, objective, stage.asked, Missing(0, stage.unsent))
+    probe = replace(
+        _probe(m, objective, stage.asked, Missing(0, stage.unsent)), saturated=bool(found.saturated)
+    )
+    if objective.is_maximum:
+        return probe
     required = tuple(limit.required for limit in objective.limits)
     if found.saturated and probe.counts and not probe.breaks(required):
         # It would break a limit if it lasted longer: that its share is still high shows nothing.
@@ -152,7 +156,9 @@ def _probe(m: Measured, objective: Objective, load: float, missing: Missing, cli
         found = tuple(reading(m, limit, missing.known) for limit in objective.limits)
     except NoReadingError as e:
         return Probe(load, no_result=str(e))
-    return Probe(load, found, client=client)
+    is_users = objective.axis == "concurrency"
+    per_s = found[0].n / m.window.seconds if is_users else load
+    return Probe(load, found, client=client, good=GoodRate.of(found[0], per_s, is_counted=is_users))
 
 
 def _client(m: Measured, manifest: Manifest, missing: Missing) -> str:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llm_locust.metrics.curves.edge import Edge, find_edge
+from llm_locust.metrics.curves.maximum import next_of_maximum
 from llm_locust.metrics.curves.objective import UNITS, Objective
 from llm_locust.metrics.curves.probe import Probe, Shown
+from llm_locust.metrics.curves.steps import Bounds, Found, NextStage, possible
 from llm_locust.metrics.stats.worth import FEWEST_BEYOND
 
 #: Successive stages without a result after which nothing more is tried.
@@ -25,66 +27,13 @@ _INSIDE = 0.25
 _GROWTH = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Where a search begins, what it may try, and when it has enough.
-
-    ``precision`` is half the interval over the edge. Concurrency is tried in whole users.
-    """
-
-    start: float
-    most: float = math.inf
-    precision: float = 0.05
-    most_stages: int = 12
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """
-        Raises:
-            ValueError: one is out of its range; the message says which.
-        """
-        if not (math.isfinite(self.start) and 0 < self.start <= self.most):
-            raise ValueError(
-                f"the first load is {self.start:g}; it must be above 0 and at most {self.most:g}"
-            )
-        if not 0 < self.precision < 1:
-            raise ValueError(f"the precision is {self.precision:g}; write a share between 0 and 1, as 5%")
-        if self.most_stages < 1:
-            raise ValueError(f"{self.most_stages} stages find nothing: allow at least 1")
-
-
-@dataclass(frozen=True, slots=True)
-class NextStage:
-    """The load to try next, and why."""
-
-    load: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The answer of a search.
-
-    ``load`` is the highest load under which the limits hold, with its 95 % interval from ``low`` to ``high``;
-    None where it is not known. ``at_least`` is a lower bound, where stages show only that. ``at_most`` is an
-    upper bound. ``is_resolved``: the interval is within the precision. ``why`` says why the search ended.
-    """
-
-    why: str
-    load: float | None = None
-    low: float | None = None
-    high: float | None = None
-    at_least: float | None = None
-    at_most: float | None = None
-    limit: str | None = None
-    is_resolved: bool = False
-
-
 def next_step(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> NextStage | Found:
     """What to do after ``probes``, in the order in which they ran.
 
     A search over concurrency is in whole users.
     """
+    if objective.is_maximum:
+        return next_of_maximum(objective, bounds, probes)
     return _Search(objective, bounds, tuple(probes)).step()
 
 
@@ -273,7 +222,7 @@ class _Search:
         return max((p.load for p in self._counted if p.shows(self._required) == "holds"), default=None)
 
     def _possible(self, load: float) -> float:
-        return max(1.0, float(round(load))) if self.objective.axis == "concurrency" else float(f"{load:.4g}")
+        return possible(self.objective, load)
 
     def _whole(self, load: float | None) -> float | None:
         """Whole users below an edge: the next one breaks it."""

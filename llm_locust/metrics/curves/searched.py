@@ -10,13 +10,17 @@ from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.curves.objective import UNITS, Axis, Objective, parse_objective
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.curves.readings import probes
-from llm_locust.metrics.curves.search import Bounds, Found, NextStage, last_answer
+from llm_locust.metrics.curves.search import last_answer
+from llm_locust.metrics.curves.steps import Bounds, Found, NextStage
 from llm_locust.metrics.question import Question
 
 #: Kind of the stages of each axis.
 KINDS: dict[Axis, Any] = {"rate": "rate", "concurrency": "users"}
 
-_ANSWER = ("load", "low", "high", "at_least", "at_most", "limit", "is_resolved", "why")
+_ANSWER = (
+    *("load", "low", "high", "at_least", "at_most", "limit", "is_resolved", "why"),
+    *("good_per_s", "good_low", "good_high"),
+)
 
 DEFAULT_FIRST_LOAD, DEFAULT_PRECISION, DEFAULT_MOST_STAGES = 4.0, 0.05, 12
 
@@ -150,7 +154,8 @@ def _stage(
     return {
         "stage": number,
         "load": probe.load,
-        "shows": str(probe.shows(required)) if probe.counts else None,
+        "shows": str(probe.shows(required)) if probe.counts and not objective.is_maximum else None,
+        "good_per_s": None if probe.good is None or not objective.is_maximum else probe.good.value,
         "no_result": probe.no_result or None,
         "client": probe.client or None,
         "limits": [

@@ -33,6 +33,12 @@ class SearchStage(SummaryPart, frozen=True):
             "`holds`, `broken` or `unresolved`, by the intervals of its shares; null: it was not used", _STAGE
         ),
     ]
+    good_per_s: Annotated[
+        float | None,
+        key(
+            "of `max-goodput`: good requests/s, of a rate the share of good ones × the rate asked for", _STAGE
+        ),
+    ]
     no_result: Annotated[str | None, key("why it is no reading", _STAGE)]
     client: Annotated[str | None, key("in what the client was the limit", _STAGE)]
     limits: Annotated[list[LimitReading], key("the readings, a limit each", _STAGE)]
@@ -44,8 +50,8 @@ class SearchAnswer(SummaryPart, frozen=True):
     load: Annotated[
         float | None,
         key(
-            "the edge: where the isotonic fit of the share within a limit crosses what is required; null: "
-            "not known",
+            "the edge: where the isotonic fit of the share within a limit crosses what is required; of "
+            "`max-goodput` the load tried with the most good requests/s; null: not known",
             _SEARCH,
         ),
     ]
@@ -58,6 +64,12 @@ class SearchAnswer(SummaryPart, frozen=True):
         float | None, key("an upper bound: the lowest load tried, where all break a limit", _SEARCH)
     ]
     limit: Annotated[str | None, key("the limit that breaks first", _SEARCH)]
+    good_per_s: Annotated[
+        float | None,
+        key("of `max-goodput`: good requests/s at `load`, or at `at_least`, of all stages there", _SEARCH),
+    ]
+    good_low: Annotated[float | None, key("lower end of their 95 % interval", _SEARCH)]
+    good_high: Annotated[float | None, key("upper end", _SEARCH)]
     is_resolved: Annotated[bool, key("half the interval is within the precision", _SEARCH)]
     why: Annotated[str, key("why the search ended", _SEARCH)]
 

@@ -66,8 +66,9 @@ STAGES = (
     Option(
         "--find",
         'search the highest load under which limits hold, each load as one of --sweep: "max rate under '
-        'goodput>=95%" or "max concurrency under p99_ttft<500ms p99_tpot<50ms"; --gate "edge>=30" is on '
-        "the lower end of its interval",
+        'goodput>=95%" or "max concurrency under p99_ttft<500ms p99_tpot<50ms"; or "max-goodput", '
+        '"max-goodput over concurrency": the load with the most good requests/s; --gate "edge>=30" is on the '
+        "lower end of its interval",
         parse_objective,
         "OBJECTIVE",
         ui=True,

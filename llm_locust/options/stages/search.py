@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_locust.metrics.curves.objective import Objective
-from llm_locust.metrics.curves.search import Bounds
 from llm_locust.metrics.curves.searched import KINDS, bounds_of
+from llm_locust.metrics.curves.steps import Bounds
 from llm_locust.options.option import Values
 from llm_locust.workload.arrivals import Sweep
 from llm_locust.workload.arrivals.parse import MAX_RATE

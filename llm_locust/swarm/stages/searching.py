@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from llm_locust.core.manifest import StageFacts
 from llm_locust.metrics.curves.objective import Objective
 from llm_locust.metrics.curves.probe import Probe
-from llm_locust.metrics.curves.search import Bounds, Found, next_step
+from llm_locust.metrics.curves.search import next_step
 from llm_locust.metrics.curves.searched import KINDS
+from llm_locust.metrics.curves.steps import Bounds, Found
 from llm_locust.swarm.stages.plan import Load
 
 logger = logging.getLogger(__name__)

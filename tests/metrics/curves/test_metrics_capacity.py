@@ -15,7 +15,7 @@ from llm_locust.metrics.curves.capacity import (
     replicas_at_once,
 )
 from llm_locust.metrics.curves.probe import Probe, Reading
-from llm_locust.metrics.curves.search import Found
+from llm_locust.metrics.curves.steps import Found
 from llm_locust.metrics.summary_types.search import UslFigures, UslParameter
 
 FIFTY = Capacity(50.0, 40.0, 60.0, "measured")

@@ -13,7 +13,8 @@ from llm_locust.metrics.curves.edge import find_edge
 from llm_locust.metrics.curves.isotonic import crossing, falling
 from llm_locust.metrics.curves.objective import Objective, ObjectiveError, parse_objective
 from llm_locust.metrics.curves.probe import Probe, Reading
-from llm_locust.metrics.curves.search import Bounds, Found, NextStage, next_step
+from llm_locust.metrics.curves.search import next_step
+from llm_locust.metrics.curves.steps import Bounds, Found, NextStage
 from llm_locust.metrics.stats.cells import Order
 from llm_locust.metrics.stats.intervals import Observed, share_worth, worths
 from llm_locust.metrics.stats.worth import FEWEST

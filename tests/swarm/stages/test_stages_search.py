@@ -7,7 +7,7 @@ from stages_swarm import TIMES, FakeSwarm
 from llm_locust.core.manifest import StageFacts
 from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.metrics.curves.probe import Probe, Reading
-from llm_locust.metrics.curves.search import Bounds, Found
+from llm_locust.metrics.curves.steps import Bounds, Found
 from llm_locust.swarm.stages.driver import SweepDriver
 from llm_locust.swarm.stages.searching import SearchPlan
 

@@ -26,7 +26,9 @@ def answer(unit: str, found: SearchAnswer, title: str = "Answer") -> Section:
 
 
 def _answer(unit: str, found: SearchAnswer) -> Iterator[str]:
-    if found.load is not None and found.low is not None and found.high is not None:
+    if found.good_per_s is not None:
+        yield _most_good(unit, found)
+    elif found.load is not None and found.low is not None and found.high is not None:
         yield f"{number(found.load)} {unit} ({number(found.low)} to {number(found.high)}, 95 % interval)"
     elif found.load is not None:
         open_end = "" if found.low is None else f", at least {number(found.low)}"
@@ -42,6 +44,16 @@ def _answer(unit: str, found: SearchAnswer) -> Iterator[str]:
     yield f"the search ended: {clean(found.why)}"
 
 
+def _most_good(unit: str, found: SearchAnswer) -> str:
+    """The load with the most good requests/s, or that it is higher than all that were tried."""
+    low, high = ("no end" if end is None else number(end) for end in (found.good_low, found.good_high))
+    good = f"{number(found.good_per_s)} good requests/s ({low} to {high}, 95 % interval)"
+    if found.load is None:
+        return f"at least {good} at {number(found.at_least)} {unit}: a lower bound, no higher load has fewer"
+    lowest, highest = ("no end" if end is None else number(end) for end in (found.low, found.high))
+    return f"{good} at {number(found.load)} {unit}; the best load is between {lowest} and {highest}"
+
+
 def readings(title: str, unit: str, stages: Sequence[SearchStage], key: str = "") -> Section:
     """A row for each stage: its load, the share within each limit, and what that shows."""
     gates = list(dict.fromkeys(reading.gate for stage in stages for reading in stage.limits))
@@ -50,16 +62,17 @@ def readings(title: str, unit: str, stages: Sequence[SearchStage], key: str = ""
         *(Column("share", over=gate) for gate in gates),
         Column("requests"),
         Column("independent"),
+        Column("good/s"),
         Column("shows", left=True, wraps=True, verbatim=True),
     )
-    table = Table(columns, tuple(_row(stage, len(gates)) for stage in stages))
+    table = Table(columns, tuple(_row(stage, len(gates)) for stage in stages)).without_empty()
     return Section(title, table=table, stacked=True, key=key)
 
 
 def _row(stage: SearchStage, limits: int) -> Row:
     if not stage.limits:
         why = f"no result: {clean(stage.no_result or '')}"
-        return Row((number(stage.load), *("",) * (limits + 2), why), Tone.WARN)
+        return Row((number(stage.load), *("",) * (limits + 3), why), Tone.WARN)
     shares = (f"{percent(r.share)} ({percent(r.ci95[0])} to {percent(r.ci95[1])})" for r in stage.limits)
     unused = stage.no_result or (f"client: {stage.client}" if stage.client else "")
     cells = (
@@ -67,6 +80,7 @@ def _row(stage: SearchStage, limits: int) -> Row:
         *shares,
         f"{max(r.n for r in stage.limits):,}",
         number(min(r.n_effective for r in stage.limits)),
+        "" if stage.good_per_s is None else number(stage.good_per_s),
         clean(unused or stage.shows or ""),
     )
     return Row(cells, Tone.WARN if unused else Tone.PLAIN)

@@ -1,0 +1,230 @@
+"""The load with the most good requests/s: a search for the peak of a curve that rises, and then falls.
+
+The load is doubled until more of it is shown to give fewer good requests/s (halved where nothing is good).
+Then each stage goes into the middle of the part in which the peak most likely lies. What is known of that is
+a bootstrap: the good requests/s of each load are drawn by their error, the nearest sequence that rises to one
+peak and falls beyond it (least squares) is fitted to each draw, and the peak lies between the neighbours of
+its highest load. The interval has 95 % of these neighbours on both sides. A load that saturated the server
+has no steady goodput: it is beyond the peak if a lower load did not.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from llm_locust.metrics.columns import Floats, Mask
+from llm_locust.metrics.curves.isotonic import falling
+from llm_locust.metrics.curves.objective import UNITS, Objective
+from llm_locust.metrics.curves.probe import Probe
+from llm_locust.metrics.curves.steps import Bounds, Found, NextStage, possible
+
+#: Successive stages without a result after which nothing more is tried.
+_MOST_SILENT = 2
+
+_GROWTH = 2.0
+_DRAWS = 200
+_ENDS = (0.025, 0.975)
+_Z = 1.959963984540054
+
+#: A saturated load is below the best steady one by this share at least.
+_BELOW = 1e-9
+
+
+def unimodal(values: Floats, weights: Floats) -> Floats:
+    """The sequence nearest to ``values`` (weighted least squares) that rises to a peak and then falls."""
+    best, least = values, math.inf
+    for k in range(1, len(values) + 1):
+        rises = falling(values[:k][::-1], weights[:k][::-1])[::-1]
+        fit = np.concatenate([rises, falling(values[k:], weights[k:])])
+        error = float((weights * (fit - values) ** 2).sum())
+        if error < least:
+            best, least = fit, error
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Good requests/s over the loads that were tried, ascending, repeats pooled by their errors."""
+
+    loads: Floats
+    values: Floats
+    errors: Floats
+    saturated: Mask
+
+    @classmethod
+    def of(cls, probes: Sequence[Probe]) -> "_Curve":
+        loads = sorted({probe.load for probe in probes})
+        rows = []
+        for load in loads:
+            there = [probe for probe in probes if probe.load == load]
+            rates = [probe.good for probe in there if probe.good is not None]
+            weights = [rate.error**-2 for rate in rates]
+            mean = math.fsum(w * rate.value for w, rate in zip(weights, rates, strict=True)) / math.fsum(
+                weights
+            )
+            rows.append((mean, math.fsum(weights) ** -0.5, any(probe.saturated for probe in there)))
+        values, errors, saturated = np.array(rows, dtype=np.float64).T
+        return cls(np.array(loads), values, errors, saturated > 0)
+
+    def capped(self, values: Floats) -> Floats:
+        """The values with those of saturated loads below the best steady one of a lower load."""
+        found = values.copy()
+        for i in np.flatnonzero(self.saturated):
+            lower = values[:i][~self.saturated[:i]]
+            if len(lower):
+                found[i] = min(found[i], lower.max() * (1 - _BELOW))
+        return found
+
+    def peak(self, values: Floats) -> tuple[int, int]:
+        """Places of the first and the last load of the highest part of the fit."""
+        fit = unimodal(self.capped(values), self.errors**-2)
+        highest = np.flatnonzero(fit >= fit.max() * (1 - 1e-12))
+        return int(highest[0]), int(highest[-1])
+
+    def spans(self, seed: int) -> Floats:
+        """Of each draw the loads on both sides of the peak, shape (draws, 2); 0 and ∞ where there is none."""
+        noise = np.random.default_rng([seed, len(self.loads)]).standard_normal((_DRAWS, len(self.loads)))
+        edges = np.concatenate([[0.0], self.loads, [math.inf]])
+        peaks = [self.peak(np.maximum(self.values + self.errors * each, 0.0)) for each in noise]
+        return np.array([(edges[first], edges[last + 2]) for first, last in peaks])
+
+
+@dataclass(frozen=True, slots=True)
+class _Peak:
+    """The place of the best load that was tried, and between which loads the best one of all lies."""
+
+    at: int
+    low: float
+    high: float
+    spans: Floats
+
+    @classmethod
+    def of(cls, curve: _Curve, seed: int) -> "_Peak":
+        spans = curve.spans(seed)
+        first, last = curve.peak(curve.values)
+        at = first + int(np.argmax(curve.capped(curve.values)[first : last + 1]))
+        low = float(np.quantile(spans[:, 0], _ENDS[0], method="inverted_cdf"))
+        high = float(np.quantile(spans[:, 1], _ENDS[1], method="inverted_cdf"))
+        low, high = min(low, float(curve.loads[at])), max(high, float(curve.loads[at]))
+        return cls(_smoothed(curve, low, high, at), low, high, spans)
+
+
+def _smoothed(curve: _Curve, low: float, high: float, highest: int) -> int:
+    """The load tried with the most by a parabola through those of the interval.
+
+    The highest of several noisy values is often high by chance. With fewer than three it is that one.
+    """
+    near = np.flatnonzero((curve.loads >= low) & (curve.loads <= high) & ~curve.saturated)
+    if len(near) < 3:
+        return highest
+    x = np.log(curve.loads[near] / curve.loads[highest])
+    smooth = np.polyval(np.polyfit(x, curve.values[near], 2, w=1 / curve.errors[near]), x)
+    return int(near[np.argmax(smooth)])
+
+
+def next_of_maximum(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> NextStage | Found:
+    """What to do after ``probes``, in the order in which they ran."""
+    return _Maximum(objective, bounds, tuple(probes)).step()
+
+
+@dataclass(frozen=True, slots=True)
+class _Maximum:
+    objective: Objective
+    bounds: Bounds
+    probes: tuple[Probe, ...]
+
+    def step(self) -> NextStage | Found:
+        silent = self._silent()
+        left = len(self.probes) < self.bounds.most_stages
+        if silent and silent < _MOST_SILENT and left:
+            return NextStage(self.probes[-1].load, f"again: {self.probes[-1].no_result}")
+        if silent:
+            return self._ended(f"{silent} stages in succession gave no result: {self.probes[-1].no_result}")
+        if not self.probes:
+            return NextStage(possible(self.objective, self.bounds.start), "the first load")
+        wanted = self._wanted()
+        if isinstance(wanted, Found):
+            return wanted
+        limited = [probe for probe in self.probes if probe.client]
+        worst = min(limited, key=lambda probe: probe.load, default=None)
+        if worst is not None and wanted.load >= worst.load:
+            return self._ended(f"the client is the limit from {self._said(worst.load)} on: {worst.client}")
+        return wanted if left else self._ended(f"{len(self.probes)} stages were allowed")
+
+    def _silent(self) -> int:
+        """Number of stages without a result at the end."""
+        results = [i for i, probe in enumerate(self.probes) if not probe.no_result]
+        return len(self.probes) - (results[-1] + 1 if results else 0)
+
+    @property
+    def _counted(self) -> list[Probe]:
+        return [probe for probe in self.probes if probe.counts and probe.good is not None]
+
+    def _wanted(self) -> NextStage | Found:
+        """What would be next if neither the client nor the number of stages were a limit."""
+        if not self._counted:
+            return self._lower(min(probe.load for probe in self.probes), "the client is the limit")
+        curve = _Curve.of(self._counted)
+        first, last = float(curve.loads[0]), float(curve.loads[-1])
+        if curve.saturated.all() or not curve.values.max() > 0:
+            return self._lower(first, "no steady goodput")
+        peak = _Peak.of(curve, self.bounds.seed)
+        if math.isinf(peak.high):
+            if last >= self.bounds.most:
+                return self._ended(f"{self._said(last)} is the most that may be tried")
+            load = possible(self.objective, min(_GROWTH * last, self.bounds.most))
+            return NextStage(load, f"good requests/s may still grow at {self._said(last)}")
+        if not peak.low and not (self.objective.axis == "concurrency" and first <= 1):
+            return self._lower(first, "good requests/s may be higher below")
+        if (peak.high - peak.low) / 2 <= self.bounds.precision * curve.loads[peak.at]:
+            return self._answer(curve, peak, "the interval is as narrow as asked for", is_resolved=True)
+        return self._inside(curve, peak)
+
+    def _inside(self, curve: _Curve, peak: _Peak) -> NextStage:
+        """The middle of the part of the load in which the peak most likely lies; else what is least known."""
+        best, most = None, self.bounds.precision / 2
+        for low, high in zip(curve.loads[:-1].tolist(), curve.loads[1:].tolist(), strict=True):
+            inside = (peak.spans[:, 0] <= low) & (peak.spans[:, 1] >= high)
+            load = possible(self.objective, math.sqrt(low * high))
+            likely = float(inside.mean()) * math.log(high / low)
+            if low < load < high and likely > most:
+                best, most = load, likely
+        if best is not None:
+            return NextStage(best, "near the most good requests/s")
+        near = (curve.loads >= peak.low) & (curve.loads <= peak.high)
+        again = int(np.argmax(np.where(near, curve.errors, 0.0)))
+        return NextStage(float(curve.loads[again]), "again: it is the least certain near the peak")
+
+    def _lower(self, load: float, what: str) -> NextStage | Found:
+        if self.objective.axis == "concurrency" and load <= 1:
+            return self._ended(f"{what} at a single user")
+        return NextStage(possible(self.objective, load / _GROWTH), f"{what} at {self._said(load)}")
+
+    def _ended(self, why: str) -> Found:
+        """What the stages show where the search cannot go on."""
+        if not self._counted:
+            return Found(why)
+        curve = _Curve.of(self._counted)
+        if curve.saturated.all() or not curve.values.max() > 0:
+            return Found(why, at_most=float(curve.loads[0]))
+        return self._answer(curve, _Peak.of(curve, self.bounds.seed), why)
+
+    def _answer(self, curve: _Curve, peak: _Peak, why: str, *, is_resolved: bool = False) -> Found:
+        load, value, reach = (float(a[peak.at]) for a in (curve.loads, curve.values, curve.errors * _Z))
+        is_bound = math.isinf(peak.high)
+        return Found(
+            why,
+            load=None if is_bound else load,
+            low=peak.low or None if not is_bound else None,
+            high=None if is_bound else peak.high,
+            at_least=load if is_bound else None,
+            is_resolved=is_resolved,
+            good_per_s=value,
+            good_low=max(0.0, value - reach),
+            good_high=value + reach,
+        )
+
+    def _said(self, load: float) -> str:
+        return f"{load:g} {UNITS[self.objective.axis]}"
