@@ -72,7 +72,7 @@ def test_a_share_of_errors_above_the_limit_ends_the_run_once_its_time_is_seen() 
     assert found is not None
     assert found[0] == 10.0
     assert "error_rate>0.2 over 10s" in found[1]
-    assert "30 failed (30.0%)" in found[1]
+    assert "30 failed (30.0 %)" in found[1]
     assert stopped_at(ErrorRate(0.3, 10.0), 60, totals) is None
 
 
