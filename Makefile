@@ -113,7 +113,7 @@ UV := .venv-uv/bin/uv pip compile --quiet --universal --python-version 3.11 --ge
 requirements:  ## the packages of the image, the tests, the lowest versions and the audit, pinned by hash
 	$(PYTHON) -m venv .venv-uv
 	.venv-uv/bin/pip install --quiet --disable-pip-version-check uv
-	$(UV) pyproject.toml -o k8s/requirements.txt
+	$(UV) pyproject.toml --extra otel -o k8s/requirements.txt
 	printf 'setuptools>=77\nuv>=0.13\ncyclonedx-bom>=7.5\n' | $(UV) - -o k8s/build-requirements.txt
 	echo 'setuptools>=77' | $(UV) pyproject.toml - --extra test -o tests/requirements.txt
 	echo 'mkdocs-material>=9.7' | $(UV) - -o .ci/site-requirements.txt
