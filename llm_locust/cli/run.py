@@ -14,6 +14,7 @@ from llm_locust.cli.starting.locust_arguments import (
     DEFAULT_USERS,
     DEFAULT_WARMUP_S,
     MOST_WARMUP,
+    Said,
     help_arguments,
     locust_arguments,
     run_seconds,
@@ -191,7 +192,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
     """The program and its arguments; starts the simulator if it is asked for."""
-    said = said_elsewhere(environ, scenario_given(args, environ))
+    scenario = scenario_given(args, environ)
+    said = said_elsewhere(environ, scenario)
     if not _ASKS.isdisjoint(args.rest):
         return [*_LOCUST, *help_arguments(args, said)]
     if args.sim:
@@ -199,12 +201,20 @@ def _command(args: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
             raise ValueError(f"both {args.url!r} and --sim: give one of the two")
     elif args.url is not None:
         Target.parse(args.url)
-    elif args.locustfile is None and not args.ui and not any(n in said or hasattr(args, n) for n in _SERVERS):
+    elif args.locustfile is None and not args.ui and not _names_servers(args, said, scenario):
         raise ValueError("no server: give its address, as in `llm-locust run http://HOST:8000`, or try --sim")
     if args.sim:
         model = getattr(args, "model", None)
         args.url = start_simulator([f"--model={model}"] if model else [])
     return [*_LOCUST, *locust_arguments(args, said)]
+
+
+def _names_servers(args: argparse.Namespace, said: Said, scenario: Scenario | None) -> bool:
+    """Whether something else than the address says where requests go."""
+    described = () if scenario is None else scenario.arms
+    return any(name in said or hasattr(args, name) for name in _SERVERS) or (
+        bool(described) and all(arm.url for arm in described)
+    )
 
 
 def _take_preset(args: argparse.Namespace) -> None:

@@ -54,6 +54,7 @@ class Call:
     asked_output_tokens: int | None = None
     session: str | None = None
     turn: int | None = None
+    target: int | None = None  # index of its route, where its arm was drawn with its prompt
     blocked_ns: int | None = None
     prompt_id: str | None = None
     counted_input_tokens: int | None = None  # by a tokenizer; used if the server does not report it

@@ -121,8 +121,14 @@ class Routes:
         """Number of connections being opened."""
         return sum([route.pool.dialling for route in self._routes])
 
+    def draw(self, session: str | None) -> int | None:
+        """Draw the arm of a request whose prompt is about to be made, by its index; None without arms."""
+        return None if self.first.arm is None or self._chooser is None else self._chooser.choose(session)
+
     def choose(self, call: Call) -> Route:
         """Choose the route of a request that is about to be sent."""
+        if call.target is not None:
+            return self._routes[call.target]
         if self._chooser is None:
             return self.first
         return self._routes[self._chooser.choose(self._session_of(call))]

@@ -1,4 +1,5 @@
-"""Arms of an interleaved comparison: targets in one run, each request assigned to one of them at random.
+"""Arms of an interleaved comparison: targets, or ways to ask one, in one run, each request assigned to one of
+them at random.
 
 What drifts during a run, such as a neighbour's load, hits all arms alike. So it is in no difference between
 them, as it would be in one between two runs that were made one after the other.
@@ -6,11 +7,14 @@ them, as it would be in one between two runs that were made one after the other.
 
 import random
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import Any, Literal, get_args
 
+from llm_locust.client.http.target import Target
 from llm_locust.core.arms import ArmFacts
+from llm_locust.core.terms import listed, nearest
 
 #: Most arms of a run: each is compared with the first, and widens all intervals.
 MOST_ARMS = 8
@@ -23,42 +27,114 @@ _NAMED = re.compile(r"(?P<name>[^=:/]*)=(?P<url>\S+)(?:\s+share=(?P<share>\S*))?
 _EXAMPLE = "gateway=http://HOST:8000"
 
 
+#: What the prompts of an arm begin with: words that no other request has, or words common to all of them.
+Prefix = Literal["cold", "warm"]
+
+PREFIXES: tuple[str, ...] = get_args(Prefix)
+
+
 class ArmError(ValueError):
     """A text that is not an arm; one line that says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One target of an interleaved comparison.
+    """One target of an interleaved comparison, and in what its requests differ from those of the run.
 
     Attributes:
-        share: of the requests, in proportion to the other arms' shares.
+        url: empty: the run's host.
+        share: of the requests, in proportion to the other arms' shares; None: not given, 1.
+        path: below the base of the API, in place of the endpoint's own.
+        headers: over those of the same name; values are templates and may be secrets.
+        header_env: header -> environment variable that holds its value.
+        body: merged over the body, field by field.
     """
 
     name: str
-    url: str
-    share: float = 1.0
+    url: str = ""
+    share: float | None = None
+    model: str | None = None
+    path: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    header_env: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
+    prefix: Prefix | None = None
+
+    @property
+    def weight(self) -> float:
+        return 1.0 if self.share is None else self.share
+
+    @property
+    def differs_in(self) -> Iterator[str]:
+        """In what its requests differ, in words. Values of headers and of the body are not among them."""
+        yield from (f"{name} {value}" for name, value in self._named if value is not None)
+        yield from (f"header {name}" for name in dict.fromkeys((*self.headers, *self.header_env)))
+        yield from (f"body field {name}" for name in self.body)
+
+    @property
+    def _named(self) -> tuple[tuple[str, str | None], ...]:
+        return ("model", self.model), ("path", self.path), ("prefix", self.prefix)
 
     @classmethod
     def parse(cls, text: str) -> "Arm":
-        """Parse ``NAME=URL``, or ``NAME=URL share=2``; the URL is not checked.
-
-        Raises:
-            ArmError: something else.
-        """
+        """Parse ``NAME=URL``, or ``NAME=URL share=2`` (raises ValueError)."""
         match = _NAMED.fullmatch(text.strip())
         if match is None:
             raise ArmError(f"{text[:80]!r} is not NAME=URL, such as {_EXAMPLE}, or {_EXAMPLE} share=2")
         name, url = match["name"], match["url"]
-        if _NAME.fullmatch(name) is None or name == "none":
+        share = None if match["share"] is None else _parsed_share(match["share"])
+        return cls(checked_name(name), checked_url(url), share)
+
+
+def checked_url(url: str) -> str:
+    """The URL of an arm (raises ValueError)."""
+    if url.startswith("dns+"):
+        raise ArmError(f"{url!r}: an arm is one URL, such as that of a balancer or of a Service")
+    if Target.parse(url).query:
+        raise ArmError(f"{url!r}: ?api-version= may stand in the URL of -H only")
+    return url
+
+
+def checked_name(name: str) -> str:
+    """A name that columns and conditions can hold (raises ArmError)."""
+    if _NAME.fullmatch(name) is None or name == "none":
+        raise ArmError(
+            f"the name {name[:80]!r}: write 1 to 64 letters, digits, and . _ -, first a letter or digit, "
+            "and not none"
+        )
+    return name
+
+
+def chosen_arms(named: Sequence[Arm], described: Sequence[Arm], host: str | None) -> tuple[Arm, ...]:
+    """Arms of a run, each with its URL.
+
+    Args:
+        named: by ``--arm``. Where there are some, they are the arms, and ``described`` says in what their
+            requests differ.
+        described: by the scenario.
+        host: of arms without a URL of their own.
+
+    Raises:
+        ArmError: a name that the scenario does not have, an arm without a URL, arms that cannot be compared.
+    """
+    known = {arm.name: arm for arm in described}
+    found = []
+    for arm in named or described:
+        if described and arm.name not in known:
             raise ArmError(
-                f"the name {name[:80]!r}: write 1 to 64 letters, digits, and . _ -, first a letter or digit, "
-                "and not none"
+                f"the scenario has no arm {arm.name!r}; {nearest(arm.name, known)}it has {listed(known)}"
             )
-        return cls(name, url, 1.0 if match["share"] is None else _share(match["share"]))
+        of = known.get(arm.name, arm)
+        url = arm.url or of.url or host
+        if not url:
+            raise ArmError(f"{arm.name!r} has no url, and the run has no host: give -H http://HOST:8000")
+        found.append(replace(of, url=url, share=of.share if arm.share is None else arm.share))
+    if found:
+        check_arms(found)
+    return tuple(found)
 
 
-def _share(text: str) -> float:
+def _parsed_share(text: str) -> float:
     """A number from 0.001 to 1,000: rarer requests would never fill an arm."""
     try:
         share = float(text)
@@ -81,12 +157,14 @@ def check_arms(arms: Sequence[Arm]) -> None:
         raise ArmError(f"two arms have the name {twice!r}: give each one of its own")
 
 
-def arm_facts(arms: Sequence[Arm], bases: Sequence[str]) -> tuple[ArmFacts, ...]:
-    """The arms, each with the base URL of its API, for the manifest."""
-    total = sum(arm.share for arm in arms)
+def arm_facts(arms: Sequence[Arm], served: Sequence[tuple[str, str]]) -> tuple[ArmFacts, ...]:
+    """The arms, each with the base URL of its API and its model, for the manifest."""
+    total = sum(arm.weight for arm in arms)
     return tuple(
-        ArmFacts(name=arm.name, url=url, share=arm.share / total)
-        for arm, url in zip(arms, bases, strict=True)
+        ArmFacts(
+            name=arm.name, url=url, share=arm.weight / total, model=model, differs_in=tuple(arm.differs_in)
+        )
+        for arm, (url, model) in zip(arms, served, strict=True)
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from llm_locust.deployment.arms import ArmError, chosen_arms
 from llm_locust.deployment.endpoints import Endpoint
 from llm_locust.k8s.plan import WITH_TARGET, OverlayPlan
 from llm_locust.k8s.scenario_files import RenderError
@@ -12,6 +13,9 @@ from llm_locust.k8s.target import ServerTarget, in_namespace, network
 from llm_locust.wire.secrecy import public_url
 
 _DNS = "dns+"
+
+#: Stands for the URL of an overlay's own target, which its policies allow already.
+_OWN = "own"
 
 #: Variables of the environment with the address of an OpenTelemetry collector.
 _COLLECTORS = tuple(f"OTEL_EXPORTER_OTLP_{signal}ENDPOINT" for signal in ("", "TRACES_", "METRICS_", "LOGS_"))
@@ -80,14 +84,18 @@ def _servers(plan: OverlayPlan) -> Iterator[tuple[str, str]]:
 
 def _targets(plan: OverlayPlan) -> list[str]:
     """The servers that get the load."""
-    given = plan.scenario.options
+    host = plan.target or plan.scenario.options.get("host")
     found = [url.removeprefix(_DNS) for urls in plan.options["targets"] for url in urls]
-    arms = given.get("arm", ())
-    found += [text.partition("=")[2].split()[0] for text in ([arms] if isinstance(arms, str) else arms)]
-    host = plan.target or given.get("host")
+    own = plan.overlay in WITH_TARGET
+    usual = str(host) if host else _OWN if own else None
+    try:
+        arms = chosen_arms(plan.options["arm"], plan.scenario.arms, usual)
+    except ArmError as e:
+        raise RenderError(f"arms: {e}") from e
+    found += [arm.url for arm in arms if arm.url != _OWN]
     if host is not None:
         found.insert(0, str(host))
-    elif not found and plan.overlay not in WITH_TARGET:
+    elif not found and not own:
         raise RenderError("no target: give --target http://HOST:PORT, or set host in the scenario")
     return found
 

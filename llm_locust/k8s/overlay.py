@@ -89,7 +89,8 @@ def _check_keys(scenario: Scenario) -> None:
     """Check that the scenario has no key, which a ConfigMap would expose (raises RenderError)."""
     given = scenario.options.get("header", ())
     written = [text.partition("=")[0] for text in ([given] if isinstance(given, str) else given)]
-    names = [*written, *(name for found in scenario.classes for name in found.headers)]
+    headers = (*(found.headers for found in scenario.classes), *(arm.headers for arm in scenario.arms))
+    names = [*written, *(name for each in headers for name in each)]
     if keys := [name for name in names if is_key_name(name.strip())]:
         raise RenderError(
             f"the header {keys[0]!r} would be in a ConfigMap, which others can read: take it out "

@@ -1,19 +1,16 @@
 """Options that give access to the server: keys, headers, certificates."""
 
 import argparse
-import re
 from collections.abc import Iterable, Mapping
 
 from llm_locust.options.option import Option, Values
 from llm_locust.options.types import parse_header
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import header_template, secret_texts
-from llm_locust.wire.secrecy import is_key_name, shown_variable
+from llm_locust.wire.secrecy import is_key_name, is_variable, shown_variable
 
 #: Where SDKs and their users have the key.
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def parse_headers(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
@@ -23,15 +20,20 @@ def parse_headers(options: argparse.Namespace, environ: Mapping[str, str]) -> di
         ValueError: one that cannot be used. It names the option and the header, and never shows a value.
     """
     given = Values(ACCESS, options)
-    headers = dict(given["header"])
-    for name, variable in given["header_env"]:
+    try:
+        return dict(given["header"]) | headers_from(given["header_env"], environ)
+    except ValueError as e:
+        raise ValueError(f"--header-env: {e}") from e
+
+
+def headers_from(pairs: Iterable[tuple[str, str]], environ: Mapping[str, str]) -> dict[str, str]:
+    """Headers whose values are in environment variables; raises ValueError, which never shows a value."""
+    headers = {}
+    for name, variable in pairs:
         value = environ.get(variable, "").strip()
-        try:
-            if not value:
-                raise ValueError(f"the environment variable {shown_variable(variable)} is not set, or empty")
-            header_template(name, value)
-        except ValueError as e:
-            raise ValueError(f"--header-env: {e}") from e
+        if not value:
+            raise ValueError(f"the environment variable {shown_variable(variable)} is not set, or empty")
+        header_template(name, value)
         headers[name] = value
     return headers
 
@@ -39,7 +41,7 @@ def parse_headers(options: argparse.Namespace, environ: Mapping[str, str]) -> di
 def parse_header_env(text: str) -> tuple[str, str]:
     """``Name=VARIABLE`` as a pair; raises ValueError, which does not show what may be a secret."""
     name, equals, variable = text.partition("=")
-    if not equals or not _VARIABLE.fullmatch(variable):
+    if not equals or not is_variable(variable):
         raise ValueError("write NAME=VARIABLE, a header and the environment variable that holds its value")
     header_template(name, "")
     return name, variable

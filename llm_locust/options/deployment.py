@@ -2,16 +2,17 @@
 
 import argparse
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 from llm_locust.client.http.target import Target
 from llm_locust.core.durations import parse_time
-from llm_locust.deployment.arms import Arm, check_arms
+from llm_locust.deployment.arms import Arm, chosen_arms
 from llm_locust.deployment.profiler import ProfileSpan
 from llm_locust.deployment.targets import POLICIES, Reuse
+from llm_locust.options.access import headers_from
 from llm_locust.options.option import Option, Values
 from llm_locust.options.types import parse_count
 from llm_locust.scenario import forms
@@ -87,16 +88,6 @@ def parse_urls(text: str) -> tuple[str, ...]:
     return urls
 
 
-def parse_arm(text: str) -> Arm:
-    """An arm, ``NAME=URL`` or ``NAME=URL share=N`` (raises ValueError)."""
-    arm = Arm.parse(text)
-    if arm.url.startswith(DNS):
-        raise ValueError(f"{arm.url!r}: an arm is one URL, such as that of a balancer or of a Service")
-    if Target.parse(arm.url).query:
-        raise ValueError(f"{arm.url!r}: ?api-version= may stand in the URL of -H only")
-    return arm
-
-
 def patience_s(settings: DeploymentSettings) -> float | None:
     """How long replicas are waited for before the load; None where nobody asked for it."""
     asked = settings.targets or settings.replica_urls or settings.expect_replicas
@@ -118,8 +109,9 @@ DEPLOYMENT = (
     Option(
         "--arm",
         "compare targets in one run (repeatable): each request or conversation goes to one of them at "
-        "random, instead of -H; gateway=http://HOST:8000 share=2 gets twice as many as one without share",
-        parse_arm,
+        "random, instead of -H; gateway=http://HOST:8000 share=2 gets twice as many as one without share; "
+        "headers, body or prompts of its own are in the scenario's arms",
+        Arm.parse,
         "NAME=URL",
         kind="list",
     ),
@@ -192,12 +184,22 @@ DEPLOYMENT = (
 )
 
 
-def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
-    """The options' values; raises ValueError, which names the option."""
+def parse_deployment(
+    options: argparse.Namespace, environ: Mapping[str, str], described: Sequence[Arm] = ()
+) -> DeploymentSettings:
+    """The options' values.
+
+    Args:
+        environ: has the values of the arms' headers.
+        described: the scenario's arms.
+
+    Raises:
+        ValueError: it names the option.
+    """
     given = Values(DEPLOYMENT, options)
     found = DeploymentSettings(
         targets=_flat(given["targets"]),
-        arms=given["arm"],
+        arms=_arms(given["arm"], described, getattr(options, "host", None), environ),
         target_policy=given["target_policy"] or "round_robin",
         reuse=given["connection_reuse"] or Reuse(),
         replica_urls=_flat(given["replica_url"]),
@@ -213,7 +215,8 @@ def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
         profile=given["profile_server"],
         reset_prefix_cache=given["reset_prefix_cache"],
     )
-    _check_arms(found)
+    if found.arms:
+        _check_beside_arms(found)
     if given["target_policy"] and not found.targets:
         raise ValueError("--target-policy: there is one target, the host; name others by --targets")
     if found.targets and found.expect_replicas is not None:
@@ -223,14 +226,26 @@ def parse_deployment(options: argparse.Namespace) -> DeploymentSettings:
     return found
 
 
-def _check_arms(settings: DeploymentSettings) -> None:
-    """Refuse arms that cannot be compared (raises ValueError)."""
-    if not settings.arms:
-        return
+def _arms(
+    named: Sequence[Arm], described: Sequence[Arm], host: str | None, environ: Mapping[str, str]
+) -> tuple[Arm, ...]:
+    """The arms of the run, with the values of their headers (raises ValueError)."""
     try:
-        check_arms(settings.arms)
+        found = chosen_arms(named, described, host)
     except ValueError as e:
         raise ValueError(f"--arm: {e}") from e
+    return tuple(replace(arm, headers=_headers(arm, environ)) for arm in found)
+
+
+def _headers(arm: Arm, environ: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return {**arm.headers, **headers_from(arm.header_env.items(), environ)}
+    except ValueError as e:
+        raise ValueError(f"arm {arm.name!r}: {e}") from e
+
+
+def _check_beside_arms(settings: DeploymentSettings) -> None:
+    """Refuse options that say something else than arms (raises ValueError)."""
     if settings.targets:
         raise ValueError("--targets and --arm both say where requests go: give one of them")
     if settings.expect_replicas is not None:

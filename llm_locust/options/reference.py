@@ -8,6 +8,7 @@ from pathlib import Path
 from llm_locust.options.option import Option
 from llm_locust.options.table import LOCUST_OPTIONS, OPTIONS
 from llm_locust.scenario.about import ABOUT
+from llm_locust.scenario.arms import ARM
 from llm_locust.scenario.classes import OF_CLASSES, SHARED
 from llm_locust.scenario.document import OF_RUN, STOP, WARM_UP
 from llm_locust.scenario.forms import DATASET_KEYS
@@ -39,6 +40,7 @@ SCENARIO_KEYS: Mapping[str, Mapping[str, Key]] = {
     "the run": OF_RUN,
     "every class": SHARED,
     "a class": OF_CLASSES,
+    "arms": ARM,
     "dataset": DATASET_KEYS,
     "shared_prefix": SHARED_PREFIX,
     "conversation": CONVERSATION,

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,9 @@ from llm_locust.scenario.request_kind import (
     DEFAULT_OUTPUT_TOKENS,
     RequestKind,
     kinds_of,
+    request_form,
 )
+from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts
 from llm_locust.workload.datasets.load import load_dataset
 from llm_locust.workload.lengths.tokens import parse_lengths
@@ -79,8 +81,11 @@ class Settings:
         """Texts that must not stand in any file, log or page: the API key, the values of all headers, and of
         the fields of a body that have the name of a key."""
         of_classes = () if self.scenario is None else self.scenario.secrets
-        of_bodies = dict.fromkeys(t for kind in self.kinds for t in key_texts(kind.spec.extra_body))
-        return (*access_secrets(self.api_key, self.headers), *of_classes, *of_bodies)
+        arms = self.deployment.arms
+        bodies = (*(kind.spec.extra_body for kind in self.kinds), *(arm.body for arm in arms))
+        of_bodies = dict.fromkeys(text for body in bodies for text in key_texts(body))
+        of_arms = (text for arm in arms for text in secret_texts(arm.headers))
+        return (*access_secrets(self.api_key, self.headers), *of_classes, *of_arms, *of_bodies)
 
     @property
     def shared_warm_up(self) -> bool:
@@ -129,12 +134,13 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     scenario = scenario_of(options)
     workload = _workload(given, None if scenario is None else scenario.dataset)
     kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
+    load = parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None})
     return Settings(
         model=given["model"],
         workload=workload,
         pool=_pool(given),
-        load=parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None}),
-        deployment=parse_deployment(options),
+        load=load,
+        deployment=_deployment(options, environ, scenario, kinds, load),
         slo=given.text("slo"),
         gates=given.text("gate"),
         warmup_s=given["warmup"],
@@ -159,6 +165,31 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         scenario=scenario,
         kinds=kinds,
     )
+
+
+def _deployment(
+    options: argparse.Namespace,
+    environ: Mapping[str, str],
+    scenario: Scenario | None,
+    kinds: Sequence[RequestKind],
+    load: LoadSettings,
+) -> DeploymentSettings:
+    """The deployment, with arms that can ask for every kind of request (raises ValueError)."""
+    found = parse_deployment(options, environ, () if scenario is None else scenario.arms)
+    shares = any(kind.spec.shared_prefix or not kind.spec.unique_head or kind.plan for kind in kinds)
+    shares = shares or load.trace is not None or bool(getattr(options, "trajectories", None))
+    for arm in found.arms:
+        if arm.prefix == "warm" and not shares:
+            raise ValueError(
+                f"arm {arm.name!r}: its prompts share nothing that a cache could have: add shared_prefix, or "
+                "unique_head: false"
+            )
+        try:
+            for kind in kinds:
+                request_form(kind, "", arm)
+        except ValueError as e:
+            raise ValueError(f"arm {arm.name!r}: {e}") from e
+    return found
 
 
 def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:

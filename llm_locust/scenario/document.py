@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_locust.core.durations import parse_time
+from llm_locust.deployment.arms import Arm
 from llm_locust.scenario import forms, readers, values
 from llm_locust.scenario.about import About, read_about
+from llm_locust.scenario.arms import read_arms
 from llm_locust.scenario.classes import A_PRESET, SHARED, preset, read_classes, sole_class
 from llm_locust.scenario.forms import Grammar
 from llm_locust.scenario.presets import PRESETS
@@ -65,6 +67,7 @@ class Scenario:
     dataset: DatasetSource | None = None
     warm_up: WarmUp = field(default_factory=WarmUp)
     stop: Stop = field(default_factory=Stop)
+    arms: tuple[Arm, ...] = ()
     about: About | None = None
     document: Mapping[str, Any] = field(repr=False, compare=False)
     secret_keys: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
@@ -72,7 +75,8 @@ class Scenario:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must stand in no file, log or page: what is fixed of the headers' values."""
-        return tuple(sorted({text for c in self.classes for text in secret_texts(c.headers)}))
+        headers = (*(c.headers for c in self.classes), *(arm.headers for arm in self.arms))
+        return tuple(sorted({text for each in headers for text in secret_texts(each)}))
 
     @property
     def public_document(self) -> dict[str, Any]:
@@ -162,6 +166,7 @@ def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
         else None,
         warm_up=found.get("warm_up", (WarmUp(), None))[0],
         stop=found.get("stop", Stop()),
+        arms=found.get("arms", ()),
         about=found.get("about"),
         document=plain(root),
         secret_keys=grammar.secret,
@@ -252,6 +257,11 @@ OF_RUN: Mapping[str, Key] = {
     "about": Key(read_about, "[mapping](#about)", "where the scenario comes from; no effect on the run"),
     "warm_up": Key(_warm_up, "[mapping](#warm_up)", "the load before the measured phase"),
     "stop": Key(_stop, "[mapping](#stop)", "rules that end the run early; the report shows which one did"),
+    "arms": Key(
+        read_arms,
+        "[mapping](#arms) of names",
+        "what one run compares: each request, or conversation, goes to one of them at random",
+    ),
     "classes": Key(
         _later,
         "list, or mapping of names",

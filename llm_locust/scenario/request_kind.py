@@ -4,11 +4,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
+from llm_locust.deployment.arms import Arm, Prefix
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.scenario import DatasetSource, TrafficClass, Validator
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.workload.answers.validators import OwnFunction
+from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
 from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
 from llm_locust.workload.datasets.row import EXPECTED_FIELD
@@ -59,6 +61,32 @@ class RequestKind:
         if not self.stream:
             return run_seed
         return int.from_bytes(blake2b(f"{run_seed}/{self.stream}".encode(), digest_size=7).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class RequestForm:
+    """What all requests of a kind have in common at one target.
+
+    Attributes:
+        path: below the base of the API.
+        prefix: what prompts begin with; see :class:`~llm_locust.deployment.arms.Arm`.
+    """
+
+    model: str
+    template: BodyTemplate
+    path: str
+    prefix: Prefix | None = None
+
+
+def request_form(kind: RequestKind, model: str, arm: Arm | None = None) -> RequestForm:
+    """The form of a kind's requests for a model, at an arm if there are any (raises BodyError)."""
+    body = {} if arm is None else arm.body
+    spec = replace(kind.spec, extra_body={**kind.spec.extra_body, **body}) if body else kind.spec
+    template = spec.body_template(model)
+    path = kind.endpoint.path_to(model, stream=template.streamed)
+    if arm is None:
+        return RequestForm(model, template, path)
+    return RequestForm(model, template, arm.path or path, arm.prefix)
 
 
 def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[RequestKind, ...]:

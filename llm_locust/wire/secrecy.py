@@ -104,6 +104,11 @@ def public_url(url: str) -> str:
     return scheme + place.rpartition("@")[2]
 
 
+def is_variable(name: str) -> bool:
+    """Whether an environment variable can have this name."""
+    return name.isascii() and name.isidentifier()
+
+
 def shown_variable(name: str) -> str:
     """The name of an environment variable for an error text: not what is rather the key itself."""
     return repr(name) if _VARIABLE.fullmatch(name) and not _KEY_LIKE.fullmatch(name) else "that it names"

@@ -16,10 +16,17 @@ from llm_locust.scenario.document import parse_scenario
 URL = "http://127.0.0.1:8000"
 
 
-def test_an_option_that_names_servers_takes_the_place_of_an_address() -> None:
+def test_an_option_that_names_servers_takes_the_place_of_an_address(tmp_path: Path) -> None:
     args = parser().parse_args(["--arm=straight=http://a:1", "--arm=gateway=http://b:1"])
     args.rest = []
     words = command._command(args, {})
+    (tmp_path / "s.yaml").write_text("arms: {a: {url: http://a:1}, b: {url: http://b:1}}")
+    args = parser().parse_args([f"--scenario={tmp_path}/s.yaml"])
+    args.rest = []
+    assert not any(word.startswith("--host") for word in command._command(args, {}))
+    (tmp_path / "s.yaml").write_text("arms: {a: {url: http://a:1}, b: }")
+    with pytest.raises(ValueError, match="no server"):
+        command._command(args, {})
     assert [word for word in words if word.startswith(("--arm", "--host"))] == [
         "--arm=straight=http://a:1",
         "--arm=gateway=http://b:1",

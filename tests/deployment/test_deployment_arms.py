@@ -8,7 +8,7 @@ from llm_locust.deployment.arms import Arm, ArmError, RandomArm, check_arms
 
 
 def test_an_arm_is_a_name_a_url_and_a_share() -> None:
-    assert Arm.parse("straight=http://a:8000") == Arm("straight", "http://a:8000", 1.0)
+    assert Arm.parse("straight=http://a:8000") == Arm("straight", "http://a:8000")
     assert Arm.parse(" gateway=https://b/v1  share=2.5 ") == Arm("gateway", "https://b/v1", 2.5)
 
 

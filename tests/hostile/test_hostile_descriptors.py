@@ -21,6 +21,7 @@ def run(users: int, targets: int = 0) -> RunInfo:
         base="",
         targets=[f"http://h{n}" for n in range(targets)],
         arms=[],
+        arm_models=[],
         model="m",
         salt="s",
         path="p",

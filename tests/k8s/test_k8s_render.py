@@ -110,6 +110,36 @@ def test_the_host_may_be_the_scenarios(render: Render) -> None:
     assert rule == {"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"port": 8000}]}
 
 
+ARMS = "run_time: 5m\narms: {a: {url: http://10.0.0.1:80}, b: {url: http://10.0.0.2:81, prefix: cold}, c: }\n"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "words", "hosts"),
+    [
+        (ARMS, ("--target", "http://10.0.0.3:82"), ["10.0.0.1/32", "10.0.0.2/32", "10.0.0.3/32"]),
+        (ARMS, ("--overlay", "demo"), ["10.0.0.1/32", "10.0.0.2/32"]),
+        (
+            "run_time: 5m\narm: [a=http://10.0.0.1, 'b=http://10.0.0.2:81 share=2']\n",
+            (),
+            ["10.0.0.1/32", "10.0.0.2/32"],
+        ),
+    ],
+)
+def test_policies_open_every_arm(
+    render: Render, scenario: str, words: tuple[str, ...], hosts: list[str]
+) -> None:
+    made = render(scenario, *words)
+    rules = made.one("NetworkPolicy", "llm-locust-target")["spec"]["egress"]
+    blocks = [to["ipBlock"]["cidr"] for rule in rules for to in rule["to"] if "ipBlock" in to]
+    assert sorted(blocks) == hosts
+
+
+def test_an_arm_without_a_server_is_refused(render: Render) -> None:
+    made = render(ARMS)
+    assert (made.code, made.out) == (2, "")
+    assert "'c' has no url, and the run has no host" in made.err
+
+
 def test_a_soaks_workers_are_replicas(render: Render) -> None:
     made = render(LOAD, *TARGET, "--overlay", "soak", "--monitoring")
     assert made.one("Deployment", "llm-locust-worker")["spec"]["replicas"] == 5

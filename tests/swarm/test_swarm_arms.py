@@ -1,92 +1,161 @@
-"""A run with three arms whose level doubles midway: what differs between them is found, and nothing else."""
+"""A run with four arms whose level rises midway: what differs between them is found, and nothing else."""
 
 import csv
 import json
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from swarm_process import LOCUSTFILES, Result, forked, locust, simulation
 
 from llm_locust.metrics.summary_types.summary import read_summary
 
-#: Requests each 16 ms, with 8 input tokens in the first half of the run and 400 in the second.
-REQUESTS, GAP_S = 900, 0.016
+#: Requests each 16 ms. All of their prompts begin with one block of 512 tokens, 8 tokens of their own follow
+#: in the first half of the run and 150 in the second.
+REQUESTS, GAP_MS, BLOCK_TOKENS = 900, 16, 512
+
+#: What a token costs that the prefix cache does not have.
+TOKEN_MS = 0.04
+
+KEY = "sk-of-the-arms-8d1f"
+
+SCENARIO = """
+host: {straight}
+arms:
+  warm: {{prefix: warm, header_env: {{Authorization: ARM_KEY}}}}
+  cold: {{prefix: cold, header_env: {{authorization: ARM_KEY}}, url: "{straight}"}}
+  gateway: {{prefix: warm, url: "{gateway}", headers: {{X-Team: {key}}}}}
+  again:
+    prefix: warm
+    url: "{straight}/v1"
+    share: 0.5
+    header_env: {{Authorization: ARM_KEY}}
+    body: {{temperature: 0}}
+    path: /chat/completions
+"""
+
+Run = tuple[int, str, Path]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Path]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("arms")
-    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
-    for i in range(REQUESTS):
-        at_s, tokens = i * GAP_S, 8 if 2 * i < REQUESTS else 400
-        lines.append(f"2024-01-01 00:{int(at_s // 60):02d}:{at_s % 60:09.6f},{tokens},2")
-    trace = folder / "trace.csv"
-    trace.write_text("\n".join(lines) + "\n")
-    cost = ("--prefill-per-token", "75us")  # 30 ms more for each request of the second half
+    trace = folder / "trace.jsonl"
+    with trace.open("w") as file:
+        for i in range(REQUESTS):
+            tokens = BLOCK_TOKENS + (8 if 2 * i < REQUESTS else 150)
+            line = {"timestamp": i * GAP_MS, "input_length": tokens, "output_length": 2, "hash_ids": [1]}
+            file.write(json.dumps(line) + "\n")
+    cost = ("--prefill-per-token", f"{TOKEN_MS * 1000:g}us", "--prefix-cache", "on")
     with (
-        simulation(folder / "a", "--ttft-base", "30ms", *cost) as straight,
+        simulation(folder / "a", "--ttft-base", "30ms", *cost, "--api-key", KEY) as straight,
         simulation(folder / "b", "--ttft-base", "60ms", *cost) as gateway,
     ):
-        arms = [
-            *("--arm", f"straight={straight.url}", "--arm", f"gateway={gateway.url}"),
-            *("--arm", f"again={straight.url}/v1 share=0.5"),
-        ]
+        scenario = folder / "arms.yaml"
+        scenario.write_text(SCENARIO.format(straight=straight.url, gateway=gateway.url, key=KEY))
         options = [
-            *(*arms, "--arrival", f"trace:{trace}", "--seed", "5", "--headless", "--out", "run"),
-            *("--gate", "p50_ttft<10s error_rate<=0%", "--canary", "on", *forked(2)),
+            *("--scenario", str(scenario), "--arrival", f"trace:{trace}", "--seed", "5", "--headless"),
+            *("--gate", "p50_ttft<10s error_rate<=0%", "--canary", "on", "--out", "run", *forked(2)),
         ]
-        with locust(folder, *options, locustfile=LOCUSTFILES / "replay.py") as process:
+        environ = {"ARM_KEY": f"Bearer {KEY}"}
+        with locust(folder, *options, locustfile=LOCUSTFILES / "replay.py", environ=environ) as process:
             code = process.exit_code()
             said = process.stderr
     return code, said, folder / "run"
 
 
-def summary(run: tuple[int, str, Path]) -> dict[str, Any]:
+def summary(run: Run) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run[2] / "summary.json").read_bytes())
     return found
 
 
-def test_every_request_has_an_arm_and_arms_have_their_share(run: tuple[int, str, Path]) -> None:
+def mean_ttft(arm: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = next(row for row in arm["against"]["rows"] if row["metric"] == "mean_ttft")
+    return found
+
+
+def recorded(run: Run) -> pd.DataFrame:
+    """Every request with its time to the first token and the prompt tokens that were not in the cache."""
+    frame = pd.read_parquet(run[2] / "requests.parquet").sort_values("scheduled_ns")
+    return frame.assign(
+        ttft_ms=[arrivals[0] / 1e6 for arrivals in frame["arrivals_ns"]],
+        computed=frame["input_tokens"] - frame["cached_tokens"].fillna(0),
+    )
+
+
+def test_every_request_has_an_arm_and_arms_have_their_share(run: Run) -> None:
     assert run[0] == 0, run[1]
     rows = [*Result.read(run[2]).rows().values()]
-    counts = {name: sum(row["arm"] == name for row in rows) for name in ("straight", "gateway", "again")}
+    counts = {name: sum(row["arm"] == name for row in rows) for name in ("warm", "cold", "gateway", "again")}
     assert sum(counts.values()) == len(rows) == REQUESTS
-    assert counts["straight"] == pytest.approx(360, abs=75)  # 5 standard deviations
-    assert counts["again"] == pytest.approx(180, abs=60)
+    assert counts["warm"] == pytest.approx(257, abs=70)  # 5 standard deviations
+    assert counts["again"] == pytest.approx(129, abs=55)
     assert {row["outcome"] for row in rows} == {"ok"}
 
 
-def test_the_known_difference_is_in_its_interval_and_equal_arms_differ_in_nothing(
-    run: tuple[int, str, Path],
-) -> None:
-    first, gateway, again = summary(run)["arms"]
-    assert first["figures"]["latency_ms"]["ttft"]["max"] > first["figures"]["latency_ms"]["ttft"]["min"] + 25
-    rows = {row["metric"]: row for row in gateway["against"]["rows"]}
-    low, high = rows["mean_ttft"]["difference_interval"]
-    # Of 95 %: twice as wide it misses the truth once in ten thousand runs.
-    assert abs((low + high) / 2 - 30) < high - low
-    assert rows["mean_ttft"]["verdict"] == "worse"
+def test_the_known_differences_are_in_their_intervals_and_equal_arms_differ_in_nothing(run: Run) -> None:
+    _, cold, gateway, again = summary(run)["arms"]
+    computed = recorded(run).groupby("arm")["computed"].mean()
+    tokens = computed["cold"] - computed["warm"]
+    assert tokens == pytest.approx(BLOCK_TOKENS, abs=60), "the cold arm finds nothing in the cache"
+    for arm, truth_ms in ((cold, tokens * TOKEN_MS), (gateway, 30)):
+        low, high = mean_ttft(arm)["difference_interval"]
+        assert low < truth_ms < high, arm["name"]
+        assert mean_ttft(arm)["verdict"] == "worse"
     assert {row["verdict"] for row in again["against"]["rows"]} <= {
         "no difference beyond noise",
         "too few samples",
     }
 
 
-def test_every_arm_is_asked_before_the_load_and_judged_by_every_gate(run: tuple[int, str, Path]) -> None:
+def test_pandas_and_a_permutation_test_agree_with_the_intervals(run: Run) -> None:
+    frame, rng = recorded(run), np.random.default_rng(1)
+    stratum = np.arange(len(frame)) // 20  # labels change places within a third of a second: drift is in both
+    for arm in summary(run)["arms"][1:]:
+        row = mean_ttft(arm)
+        pair = frame["arm"].isin(["warm", arm["name"]]).to_numpy()
+        value, new = frame["ttft_ms"].to_numpy()[pair], (frame["arm"] == arm["name"]).to_numpy()[pair]
+        difference = value[new].mean() - value[~new].mean()
+        assert row["difference"] == pytest.approx(difference, rel=1e-6, abs=1e-6)
+        null = []
+        for _ in range(2000):
+            order = np.lexsort((rng.random(len(value)), stratum[pair]))
+            null.append(value[new[order]].mean() - value[~new[order]].mean())
+        low, high = row["difference_interval"]
+        p = (np.abs(null) >= abs(difference)).mean()
+        assert (low <= 0 <= high) == (p > 0.001), (arm["name"], p)
+        error = (high - low) / 2 / NormalDist().inv_cdf((1 + arm["against"]["confidence"]) / 2)
+        if arm["name"] == "again":  # shuffled labels are its law: it and the first arm are one
+            assert 0.6 < error / np.std(null) < 2.5
+
+
+def test_every_arm_is_asked_before_the_load_and_judged_by_every_gate(run: Run) -> None:
     manifest = json.loads((run[2] / "manifest.json").read_bytes())
-    assert [arm["name"] for arm in manifest["arms"]] == ["straight", "gateway", "again"]
+    assert [arm["name"] for arm in manifest["arms"]] == ["warm", "cold", "gateway", "again"]
     assert [canary["target"] for canary in manifest["canaries"]] == [arm["url"] for arm in manifest["arms"]]
+    assert manifest["arms"][3]["differs_in"] == [
+        *("path /chat/completions", "prefix warm", "header authorization", "body field temperature")
+    ]
     gates = [gate["arm"] for gate in summary(run)["gates"]]
-    assert gates == [name for name in ("straight", "gateway", "again") for _ in range(2)]
+    assert gates == [name for name in ("warm", "cold", "gateway", "again") for _ in range(2)]
 
 
-def test_all_reports_have_the_arms_and_none_has_figures_over_all_of_them(run: tuple[int, str, Path]) -> None:
+def test_the_arms_headers_are_in_no_file(run: Run) -> None:
+    for path in run[2].rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
+    assert KEY not in run[1]
+
+
+def test_all_reports_have_the_arms_and_none_has_figures_over_all_of_them(run: Run) -> None:
     text = (run[2] / "report.md").read_text()
-    assert "gateway is worse than straight: " in text
+    assert "gateway is worse than warm: " in text
+    assert "prefix cold" in text
     assert "## Latency" not in text
     page = (run[2] / "report.html").read_text()
     assert 'id="arms"' in page
     lines = [*csv.DictReader((run[2] / "arms.csv").read_text().splitlines())]
-    assert {line["new_arm"] for line in lines} == {"gateway", "again"}
+    assert {line["new_arm"] for line in lines} == {"cold", "gateway", "again"}
     assert read_summary((run[2] / "summary.json").read_bytes()).is_of_parts

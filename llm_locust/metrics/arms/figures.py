@@ -80,6 +80,8 @@ def _told(arm: ArmFacts, figures: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": arm.name,
         "host": arm.url,
+        "model": arm.model or None,
+        "differs_in": list(arm.differs_in),
         "share_asked": arm.share,
         "share": None,
         "figures": figures,

@@ -186,6 +186,10 @@ class Arm(SummaryPart, frozen=True):
 
     name: Annotated[str, key("name of the arm: the column `arm` of its requests", _ARM)]
     host: Annotated[str, key("base URL of its API", _ARM)]
+    model: Annotated[str | None, key("model that it was asked for; null in runs of older versions", _ARM)]
+    differs_in: Annotated[
+        list[str], key("in what its requests differ from those of the run, in words; headers by name", _ARM)
+    ]
     share_asked: Annotated[float, key("share of the requests that it was to get", "all requests")]
     share: Annotated[
         float | None,

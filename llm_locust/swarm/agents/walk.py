@@ -57,7 +57,7 @@ class Walk:
         for number, turn in enumerate(turns):
             # What can be done before its time is done in the pause.
             prompt = self._requester.bounded(self._prompt(turn, messages))
-            ready = self._requester.prepared(prompt)
+            ready = self._requester.prepared(prompt, self._id)
             self._forks.join()
             due_ns = max(due_ns, time.time_ns() if turns[number - 1].forks and number else 0)
             _sleep_until(due_ns)

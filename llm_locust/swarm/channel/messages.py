@@ -221,7 +221,8 @@ class RunInfo(TypedDict):
     host: str  # target of the load
     base: str  # path of the API on the host
     targets: list[str]  # base URLs that replace the host; empty without --targets
-    arms: list[str]  # base URLs of the arms of --arm, in their order; empty without
+    arms: list[str]  # base URLs of the arms of a comparison, in their order; empty without
+    arm_models: list[str]  # model that each of them is asked for
     model: str
     salt: str  # text that makes this run's prompts unique
     path: str  # run directory at the master

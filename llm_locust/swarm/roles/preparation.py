@@ -26,7 +26,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.run.canary import canaries_of
+from llm_locust.swarm.run.canary import canaries_of, settings_of_arm
 from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
@@ -108,7 +108,7 @@ class RunPreparation:
                 if patience_s(settings.deployment) is not None:
                     await_workers()
                 self._ready = self._wait_for_replicas(settings)
-            if at_once or self._environment.host:
+            if (at_once or self._environment.host) and not settings.deployment.arms:  # those were asked
                 self._check_target(settings)
         except UsageError as e:
             if at_once:
@@ -199,7 +199,8 @@ class RunPreparation:
     def _info(self, settings: Settings, replicas: Replicas, starters: int, started: datetime) -> RunInfo:
         """Facts for every process; path, manifest and places are added later."""
         host = host_of(self._environment, settings)
-        found = self._check_target(settings)
+        arms = settings.deployment.arms
+        found = self._check_target(settings_of_arm(settings, arms[0]) if arms else settings)
         runner = self._environment.runner
         assert runner is not None
         return RunInfo(
@@ -211,6 +212,7 @@ class RunPreparation:
             base=found.base,
             targets=list(replicas.targets),
             arms=[arm.url for arm in replicas.arms],
+            arm_models=[arm.model for arm in replicas.arms],
             model=found.model,
             salt=secrets.token_hex(4),
             path="",

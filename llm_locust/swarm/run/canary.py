@@ -22,11 +22,11 @@ from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.client.stream import Answer, Call, LiveCall, LlmClient
 from llm_locust.core.manifest import CanaryFacts
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.deployment.arms import arm_facts
+from llm_locust.deployment.arms import Arm, arm_facts
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.deployment.refusals import SentRequest, advice, is_permanent
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.scenario.request_kind import RequestKind
+from llm_locust.scenario.request_kind import RequestForm, RequestKind, request_form
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.run.preflight import check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers
@@ -61,7 +61,9 @@ class Canaries:
     kinds: tuple[RequestKind, ...]
     settings: Settings
 
-    def send(self, target: Target, model: str, within_s: float | None = None) -> list[CanaryFacts]:
+    def send(
+        self, target: Target, model: str, within_s: float | None = None, arm: Arm | None = None
+    ) -> list[CanaryFacts]:
         """Send one request of each kind to a target, one after another.
 
         Args:
@@ -70,7 +72,17 @@ class Canaries:
         Raises:
             CanaryError: one brought no token.
         """
-        return [_send(kind, self.settings, target, model, within_s) for kind in self.kinds]
+        own = {} if arm is None else arm.headers
+        return [
+            _send(
+                replace(kind, headers={**kind.headers, **own}),
+                self.settings,
+                target,
+                request_form(kind, model, arm),
+                within_s,
+            )
+            for kind in self.kinds
+        ]
 
 
 def canaries_of(settings: Settings, user_classes: "Iterable[type[User]]") -> Canaries:
@@ -106,12 +118,16 @@ def _is_same(one: RequestKind, other: RequestKind) -> bool:
     return one.spec == other.spec and dict(one.headers) == dict(other.headers)
 
 
+def settings_of_arm(settings: Settings, arm: Arm) -> Settings:
+    """The settings as requests to an arm have them: its headers, and its model if it has one."""
+    return replace(settings, headers={**settings.headers, **arm.headers}, model=arm.model or settings.model)
+
+
 def _send(
-    kind: RequestKind, settings: Settings, target: Target, model: str, within_s: float | None
+    kind: RequestKind, settings: Settings, target: Target, form: RequestForm, within_s: float | None
 ) -> CanaryFacts:
     prompt = off_the_hub(_prompt, kind, settings)
-    template = kind.spec.body_template(model)
-    path, body = kind.endpoint.path_to(model, stream=template.streamed), template.encode(prompt)
+    path, body = form.path, form.template.encode(prompt)
     client = _client(kind, settings, target, within_s)
     call = Call(
         request_id=client.new_request_id(),
@@ -119,8 +135,8 @@ def _send(
         scheduled_ns=time.time_ns(),
         endpoint=kind.endpoint,
         slo_class=kind.slo_class,
-        model=model,
-        streamed=template.streamed,
+        model=form.model,
+        streamed=form.template.streamed,
         user=0,
     )
     began_s = time.monotonic()
@@ -144,7 +160,7 @@ def _send(
         path=path,
         fields=[name for name in msgspec.json.decode(body) if name not in _OWN_FIELDS],
         limit_field=kind.endpoint.limit_field,
-        model=model,
+        model=form.model,
         input_tokens=prompt.asked_input_tokens,
         output_tokens=prompt.asked_output_tokens,
         has_key=settings.api_key is not None or any(h.lower() == "authorization" for h in settings.headers),
@@ -207,33 +223,36 @@ def _error(record: RequestRecord, sent: SentRequest, url: str, hidden: Sequence[
 
 def ask_arms(settings: Settings, endpoint: Dialect, canaries: Canaries) -> Replicas:
     """Reach every arm and send it the canaries (raises UsageError)."""
-    bases, model = arm_bases(settings, endpoint)
-    sent = [canaries.send(Target.at(base), model) for base in bases]
-    known = tuple(dict.fromkeys(arm.url for arm in settings.deployment.arms))
+    arms = settings.deployment.arms
+    served = served_arms(settings, endpoint)
+    asked = zip(arms, served, strict=True)
+    sent = [canaries.send(Target.at(base), model, arm=arm) for arm, (base, model) in asked]
     return Replicas(
-        known=known,
+        known=tuple(dict.fromkeys(arm.url for arm in arms)),
         canaries=tuple(chain.from_iterable(sent)),
-        arms=arm_facts(settings.deployment.arms, bases),
+        arms=arm_facts(arms, served),
     )
 
 
-def arm_bases(settings: Settings, endpoint: Dialect) -> tuple[tuple[str, ...], str]:
-    """The base URL of each arm, and the model that all of them serve.
+def served_arms(settings: Settings, endpoint: Dialect) -> list[tuple[str, str]]:
+    """The base URL of each arm's API, and its model.
 
     Raises:
-        UsageError: an arm cannot be reached, or two have no model in common.
+        UsageError: an arm cannot be reached, or two have different models although neither asks for its own.
     """
-    bases, models = [], []
+    served, unasked = [], {}
     for arm in settings.deployment.arms:
         try:
-            found = check_target(arm.url, settings, [endpoint])
+            found = check_target(arm.url, settings_of_arm(settings, arm), [endpoint])
         except UsageError as e:
             raise UsageError(f"arm {arm.name!r}: {e}") from e
-        bases.append(Target.parse(arm.url).with_base(found.base).url)
-        models.append(found.model)
-    if len(set(models)) > 1:
-        names = " and ".join(
-            f"{arm.name!r} has {model!r}" for arm, model in zip(settings.deployment.arms, models, strict=True)
+        served.append((Target.parse(arm.url).with_base(found.base).url, found.model))
+        if arm.model is None:
+            unasked[arm.name] = found.model
+    if len(set(unasked.values())) > 1:
+        names = " and ".join(f"{name!r} has {model!r}" for name, model in unasked.items())
+        raise UsageError(
+            f"--arm: {names}: serve one model under one name, so that tokens are comparable, or give each "
+            "arm its model in the scenario"
         )
-        raise UsageError(f"--arm: {names}: serve one model under one name, so that tokens are comparable")
-    return tuple(bases), models[0]
+    return served

@@ -28,10 +28,8 @@ RATE_NOTICE_S = 1.0
 def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     """Check that the options fit the user classes (raises UsageError)."""
     _check_gates(settings)
-    if settings.load.sweep is not None and settings.deployment.arms:
-        other = "--sweep" if settings.load.search is None else "--find"
-        raise UsageError(f"--arm beside {other}: arms are compared at one load; give one load, such as -u 8")
     classes = list(user_classes)
+    _check_arms(settings, classes)
     found = [cls.__name__ for cls in classes if open_loop_class([cls], settings) is not None]
     flag = settings.load.open_loop_option
     if flag is not None and not found:
@@ -53,6 +51,21 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     if found and len(classes) > 1:
         names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
+
+
+def _check_arms(settings: Settings, classes: Iterable[type]) -> None:
+    """Check that arms are compared at one load, and that what they say of requests has an effect."""
+    arms = settings.deployment.arms
+    if settings.load.sweep is not None and arms:
+        other = "--sweep" if settings.load.search is None else "--find"
+        raise UsageError(f"--arm beside {other}: arms are compared at one load; give one load, such as -u 8")
+    own = next((arm.name for arm in arms if any(arm.differs_in)), None)
+    for cls in () if own is None else classes:
+        if not getattr(cls, "sends_scenario", False) and getattr(cls, "endpoint", None) is None:
+            raise UsageError(
+                f"--scenario: the arm {own!r} says what requests are like, and {cls.__name__} builds its "
+                "requests itself: use a user class with prompts, or arms that have only a url"
+            )
 
 
 def _check_gates(settings: Settings) -> None:

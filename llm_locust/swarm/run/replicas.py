@@ -5,6 +5,7 @@ A run that starts with five of eight replicas would measure another deployment.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import gevent
@@ -17,7 +18,6 @@ from llm_locust.client.http.pool import Target
 from llm_locust.client.recording import REPLICA_HEADERS, replica_of
 from llm_locust.client.request import Plain, ask
 from llm_locust.core.manifest import CanaryFacts
-from llm_locust.deployment.arms import arm_facts
 from llm_locust.deployment.readiness import (
     EVERY_S,
     Check,
@@ -31,7 +31,7 @@ from llm_locust.deployment.readiness import (
 )
 from llm_locust.options.deployment import DNS, patience_s
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.swarm.run.canary import Canaries, CanaryError, arm_bases, ask_arms
+from llm_locust.swarm.run.canary import Canaries, CanaryError, ask_arms, settings_of_arm
 from llm_locust.swarm.run.preflight import RefusedError, check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers
 from llm_locust.wire.dialects.dialect import Dialect
@@ -75,10 +75,11 @@ def wait_for_replicas(
     if bound_s is not None and within_s is not None:
         bound_s = min(bound_s, within_s)
     probe = _Probe(settings, endpoint, canaries, min(settings.timeouts.first_s, max(bound_s or 0.0, EVERY_S)))
-    named = deployment.targets or deployment.replica_urls or tuple(arm.url for arm in deployment.arms)
+    named = deployment.targets or deployment.replica_urls
     try:
-        if bound_s is None and deployment.arms:
-            return ask_arms(settings, endpoint, canaries)
+        if deployment.arms:
+            waited_s = 0.0 if bound_s is None else _wait_for_arms(settings, endpoint, bound_s)
+            return replace(ask_arms(settings, endpoint, canaries), waited_s=waited_s)
         if bound_s is None:
             return Replicas(known=(host,), canaries=tuple(_send_to_host(host, settings, canaries)))
         began_s = _CLOCK.now_s()
@@ -100,8 +101,25 @@ def wait_for_replicas(
     targets = tuple(probe.bases[url] for url in urls) if deployment.targets else ()
     sent = tuple(chain.from_iterable(probe.canaries.values()))
     known = tuple(urls) if named else (host,)
-    arms = arm_facts(deployment.arms, arm_bases(settings, endpoint)[0]) if deployment.arms else ()
-    return Replicas(targets, known, ready.names, waited_s, sent, arms)
+    return Replicas(targets, known, ready.names, waited_s, sent)
+
+
+def _wait_for_arms(settings: Settings, endpoint: Dialect, bound_s: float) -> float:
+    """Wait until every arm has answered a request of one token, with its headers and model; return how long.
+
+    Raises:
+        NotReadyError, _RefusedError: one has not within ``bound_s``, or refuses access.
+    """
+    began_s = _CLOCK.now_s()
+    timeout_s = min(settings.timeouts.first_s, max(bound_s, EVERY_S))
+    for arm in settings.deployment.arms:
+        own = settings_of_arm(settings, arm)
+        probe = _Probe(own, endpoint, Canaries((), own), timeout_s)
+        left_s = bound_s - (_CLOCK.now_s() - began_s)
+        wait_until_ready(
+            [arm.url], probe.check, within_s=left_s, together=probe.together, clock=_CLOCK, tell=logger.info
+        )
+    return _CLOCK.now_s() - began_s
 
 
 def _send_to_host(host: str, settings: Settings, canaries: Canaries) -> list[CanaryFacts]:

@@ -69,4 +69,4 @@ def _arm_routes(
 
 
 def _shares(settings: Settings) -> list[float]:
-    return [arm.share for arm in settings.deployment.arms]
+    return [arm.weight for arm in settings.deployment.arms]

@@ -64,7 +64,8 @@ class Dialogue:
     def opening(self) -> Prepared:
         """Prepare the first turn, for :meth:`hold`."""
         requester = self._requester
-        return requester.prepared(requester.bounded(with_history(next(self._said), (), self._script.lead)))
+        prompt = requester.bounded(with_history(next(self._said), (), self._script.lead))
+        return requester.prepared(prompt, self._id)
 
     def hold(
         self,

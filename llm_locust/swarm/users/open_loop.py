@@ -65,7 +65,8 @@ class ScheduledSender:
         self._prompt_of = prompt_of
 
     def prepare(self, arrival: Item) -> Prepared:
-        return self._requester.prepared(self._requester.bounded(self._prompt_of(arrival)))
+        prompt = self._requester.bounded(self._prompt_of(arrival))
+        return self._requester.prepared(prompt, session_of_arrival(arrival))
 
     def slo_class(self, arrival: Item) -> str:
         return self._requester.traffic.kind.slo_class
@@ -84,6 +85,11 @@ def scheduled_prompt(requester: Requester, arrival: Item) -> Prompt:
     return requester.next_prompt(requester.session.gate.is_warm_up_at(arrival.at_s))
 
 
+def session_of_arrival(arrival: Item) -> str | None:
+    """The session of a trace's row, if it is of one."""
+    return arrival.session if isinstance(arrival, TraceEntry) else None
+
+
 def send_scheduled(
     requester: Requester, clock: ScheduleClock, arrival: Item, prepared: Prepared, due_s: float
 ) -> None:
@@ -92,7 +98,7 @@ def send_scheduled(
     requester.send(
         prepared,
         clock.realtime_ns(arrival.at_s),
-        session_id=None if entry is None else entry.session,
+        session_id=session_of_arrival(arrival),
         turn=None if entry is None else entry.turn,
         blocked_ns=_blocked_ns(arrival, due_s),
     )

@@ -6,17 +6,19 @@ from dataclasses import dataclass, replace
 
 from llm_locust.client.stream import Answer, Call
 from llm_locust.core.record import RequestRecord
-from llm_locust.scenario.request_kind import RequestKind
+from llm_locust.scenario.request_kind import RequestForm, RequestKind
 from llm_locust.swarm.users.judging import prompt_key
 from llm_locust.swarm.users.session import LoadSession
 from llm_locust.workload.plan import Workload
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt, head_words, with_words
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that is ready to be sent."""
+    """A request that is ready to be sent; ``target`` is the index of its arm, if there are any."""
 
+    form: RequestForm
+    target: int | None
     prompt: Prompt
     body: bytes
     prompt_id: str | None
@@ -64,13 +66,22 @@ class Requester:
             self._output_lengths = self.traffic.workload.output_lengths(self.number)
         return replace(prompt, asked_output_tokens=next(self._output_lengths))
 
-    def prepared(self, prompt: Prompt) -> Prepared:
-        """Prepare all of a request that can be made before its time."""
-        traffic = self.traffic
-        body, judge = traffic.template.encode(prompt), traffic.judge
+    def prepared(self, prompt: Prompt, session_id: str | None = None) -> Prepared:
+        """Prepare all of a request that can be made before its time, after drawing its arm.
+
+        Args:
+            session_id: all requests of a session have one arm.
+        """
+        traffic, client = self.traffic, self._session.client
+        target = client.routes.draw(session_id)
+        form = traffic.forms[target or 0]
+        if form.prefix is not None:
+            own = client.new_request_id() if form.prefix == "cold" else ""
+            prompt = with_words(prompt, head_words(self._session.run["salt"], form.prefix, own))
+        body, judge = form.template.encode(prompt), traffic.judge
         prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
         check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
-        return Prepared(prompt, body, prompt_id, check)
+        return Prepared(form, target, prompt, body, prompt_id, check)
 
     def ask(
         self,
@@ -87,7 +98,7 @@ class Requester:
         scheduled_ns = time.time_ns()
         prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
         return self.send(
-            self.prepared(prompt),
+            self.prepared(prompt, session_id),
             scheduled_ns,
             name=name,
             session_id=session_id,
@@ -114,8 +125,9 @@ class Requester:
             scheduled_ns=scheduled_ns,
             endpoint=traffic.endpoint,
             slo_class=prompt.slo_class or traffic.kind.slo_class,
-            model=session.run["model"],
-            streamed=traffic.template.streamed,
+            model=ready.form.model,
+            streamed=ready.form.template.streamed,
+            target=ready.target,
             user=self.number,
             asked_input_tokens=prompt.asked_input_tokens,
             asked_output_tokens=prompt.asked_output_tokens,
@@ -126,7 +138,7 @@ class Requester:
             counted_input_tokens=prompt.counted_input_tokens,
             check=ready.check,
         )
-        answer = session.client.post(traffic.path, ready.body, call, traffic.heads, patience_s=patience_s)
+        answer = session.client.post(ready.form.path, ready.body, call, traffic.heads, patience_s=patience_s)
         if not turn and prompt.asked_input_tokens and answer.record.input_tokens:
             # Later turns contain answers, whose tokens are the server's own.
             traffic.workload.learn(prompt, answer.record.input_tokens)

@@ -13,7 +13,7 @@ from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.swarm.open_loop.load import Item
 from llm_locust.swarm.open_loop.schedule_clock import ScheduleClock
 from llm_locust.swarm.users.dialogue import Dialogue
-from llm_locust.swarm.users.open_loop import STANDING_S, scheduled_prompt, send_scheduled
+from llm_locust.swarm.users.open_loop import STANDING_S, scheduled_prompt, send_scheduled, session_of_arrival
 from llm_locust.swarm.users.requester import Prepared, Requester
 from llm_locust.swarm.users.users import LlmUser
 from llm_locust.workload.arrivals import ClassArrival
@@ -113,11 +113,8 @@ class MixedSender:
     def prepare(self, arrival: Item) -> tuple[Requester, Prepared, Dialogue | None]:
         requester = self._classes.of_arrival(arrival)
         if requester.traffic.kind.plan is None or isinstance(arrival, TraceEntry):
-            return (
-                requester,
-                requester.prepared(requester.bounded(scheduled_prompt(requester, arrival))),
-                None,
-            )
+            prompt = requester.bounded(scheduled_prompt(requester, arrival))
+            return requester, requester.prepared(prompt, session_of_arrival(arrival)), None
         dialogue = self._classes.dialogue(requester, self._classes.session.gate.is_warm_up_at(arrival.at_s))
         return requester, dialogue.opening(), dialogue
 

@@ -9,7 +9,7 @@ from locust.env import Environment
 from llm_locust.client.routes import Heads
 from llm_locust.client.stream import LlmClient
 from llm_locust.options.settings import Settings
-from llm_locust.scenario.request_kind import RequestKind
+from llm_locust.scenario.request_kind import RequestForm, RequestKind, request_form
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.users.connections import request_headers
@@ -17,7 +17,6 @@ from llm_locust.swarm.users.judging import Judge
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.answers.validators import OwnFunction, checks_of
-from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.plan import Workload
 
@@ -29,14 +28,14 @@ class Traffic:
     Attributes:
         workload: this worker's part of what is sent.
         warm_up: what is sent before the measured phase; the same object if it has no prompts of its own.
+        forms: of its requests, one for each arm; one alone without arms.
         seed: for the draws of this kind.
     """
 
     kind: RequestKind
     workload: Workload
     warm_up: Workload
-    template: BodyTemplate
-    path: str
+    forms: tuple[RequestForm, ...]
     heads: Heads
     judge: Judge
     seed: int
@@ -86,13 +85,11 @@ class TrafficTable:
         if kind.key not in self._traffic:
             own = self._settings.warmup_s > 0 and not self._settings.shared_warm_up
             workload = self._workload(kind)
-            template = kind.spec.body_template(self._run["model"])
             self._traffic[kind.key] = Traffic(
                 kind,
                 workload,
                 self._workload(kind, warm_up=True) if own else workload,
-                template,
-                kind.endpoint.path_to(self._run["model"], stream=template.streamed),
+                self._forms(kind),
                 self._heads(kind),
                 self.judge(kind.key, kind.validators, kind.expected, consistency=kind.consistency),
                 kind.seed(self._run["seed"]),
@@ -111,13 +108,21 @@ class TrafficTable:
             )
         return self._workloads[key]
 
+    def _forms(self, kind: RequestKind) -> tuple[RequestForm, ...]:
+        arms, models = self._settings.deployment.arms, self._run["arm_models"]
+        if not arms:
+            return (request_form(kind, self._run["model"]),)
+        return tuple(request_form(kind, model, arm) for arm, model in zip(arms, models, strict=True))
+
     def _heads(self, kind: RequestKind) -> Heads:
         own = dict(kind.headers)
         self._client.secrets += secret_texts(own)
         hush(self._environment, self._client.secrets)
-        return self._client.make_heads(
-            {**request_headers(self._settings, kind.endpoint, target=self._client.pool.target), **own}
-        )
+        ours = {**request_headers(self._settings, kind.endpoint, target=self._client.pool.target), **own}
+        make_heads, arms = self._client.make_heads, self._settings.deployment.arms
+        if not arms:
+            return make_heads(ours)
+        return tuple(make_heads({**ours, **arm.headers})[place] for place, arm in enumerate(arms))
 
     def judge(
         self,

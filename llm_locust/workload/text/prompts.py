@@ -97,6 +97,16 @@ def with_head(prompt: Prompt, head: str) -> Prompt:
     return replace(prompt, messages=({**first, "content": headed}, *others))
 
 
+def with_words(prompt: Prompt, words: str) -> Prompt:
+    """The prompt with further words before all its text, a token each; nobody has counted the result."""
+    asked = prompt.asked_input_tokens
+    return replace(
+        with_head(prompt, words),
+        asked_input_tokens=None if asked is None else asked + len(words.split()),
+        counted_input_tokens=None,
+    )
+
+
 def head_words(*key: object) -> str:
     """:data:`HEAD_WORDS` words from a hash of ``key``: two keys give two heads (60 bits)."""
     rest = int.from_bytes(_digest(key))

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from llm_locust.options.scenario import SCENARIO_TEXT
 from llm_locust.options.settings import Settings, UsageError, parse_settings
+from llm_locust.options.table import GRAMMAR
+from llm_locust.scenario import parse_scenario
 from llm_locust.swarm.run.load_watch import check_load
 
 FIND = "max concurrency under p99_ttft<1s"
@@ -37,6 +40,17 @@ def test_arms_are_compared_at_one_load() -> None:
         with pytest.raises(UsageError, match="arms are compared at one load"):
             check_load(settings(arm=arms, **load), [object])
     check_load(settings(arm=arms), [object])
+
+
+def test_arms_say_nothing_of_requests_that_a_user_class_builds_itself() -> None:
+    class OfPrompts:
+        endpoint = "chat"
+
+    text = parse_scenario("arms: {a: , b: {body: {seed: 1}}}", "s.yaml", GRAMMAR).text_for_workers()
+    found = settings(host="http://127.0.0.1:1", **{SCENARIO_TEXT: text})
+    check_load(found, [OfPrompts])
+    with pytest.raises(UsageError, match="the arm 'b' says what requests are like, and object builds"):
+        check_load(found, [object])
 
 
 def test_agents_without_trajectories_are_refused() -> None:

@@ -29,6 +29,7 @@ def run_info(**fields: Any) -> RunInfo:
         base="",
         targets=[],
         arms=[],
+        arm_models=[],
         model="m",
         salt="s",
         path="p",

@@ -39,12 +39,16 @@ def _figures(found: list[Arm]) -> Section:
         Column("goodput"),
     )
     table = Table(columns, tuple(map(_figures_row, found)))
-    where = (Line(f"{arm.name}: {clean(arm.host)}", Tone.FAINT, verbatim=True) for arm in found)
+    where = (
+        Line(clean(f"{arm.name}: {', '.join((arm.host, *arm.differs_in))}"), Tone.FAINT, verbatim=True)
+        for arm in found
+    )
     return Section(
         "Arms",
         table=table,
         notes=(
             *where,
+            *_of_models(found),
             *(
                 Line(f"NO ANSWER from {arm.name}: it holds no gate", Tone.BAD)
                 for arm in found
@@ -57,6 +61,15 @@ def _figures(found: list[Arm]) -> Section:
             *meaning_in(table),
         ),
     )
+
+
+def _of_models(found: list[Arm]) -> Iterator[Line]:
+    if len({arm.model for arm in found}) > 1:
+        yield Line(
+            "the arms have different models: a token of one is not a token of another, and times per token "
+            "and tokens/s compare the models too",
+            Tone.WARN,
+        )
 
 
 def _is_silent(arm: Arm) -> bool:
