@@ -114,7 +114,8 @@ def test_the_known_differences_are_in_their_intervals_and_equal_arms_differ_in_n
     for row in (rows(cold)["mean_ttft"], rows(cold)["p50_ttft"]):
         if known(row, run):
             low, high = row["difference_interval"]
-            assert low < truth_ms < high, row["metric"]
+            # Of 95 %: twice as wide it misses the truth once in ten thousand runs.
+            assert abs((low + high) / 2 - truth_ms) < high - low, row["metric"]
             assert (row["verdict"] == "worse") == (low > 0)
     assert rows(gateway)["p50_ttft"]["difference"] > 0
     assert {row["verdict"] for row in again["against"]["rows"]} <= {
