@@ -2,13 +2,14 @@
 
 import http.client
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import swarm_process
 
 HOST = "127.0.0.1"
 MODEL = "tests/tiny-random-llama"
@@ -40,9 +41,7 @@ class Server:
 
 
 def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    return swarm_process.free_port()
 
 
 @contextmanager
