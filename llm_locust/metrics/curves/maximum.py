@@ -214,6 +214,7 @@ class _Maximum:
     def _answer(self, curve: _Curve, peak: _Peak, why: str, *, is_resolved: bool = False) -> Found:
         load, value, reach = (float(a[peak.at]) for a in (curve.loads, curve.values, curve.errors * _Z))
         is_bound = math.isinf(peak.high)
+        most = load if self.objective.axis == "rate" else math.inf  # no more are good than were asked for
         return Found(
             why,
             load=None if is_bound else load,
@@ -223,7 +224,7 @@ class _Maximum:
             is_resolved=is_resolved,
             good_per_s=value,
             good_low=max(0.0, value - reach),
-            good_high=value + reach,
+            good_high=min(most, value + reach),
         )
 
     def _said(self, load: float) -> str:

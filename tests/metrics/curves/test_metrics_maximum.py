@@ -78,6 +78,9 @@ def test_goodput_that_grows_as_far_as_was_tried_is_a_lower_bound() -> None:
     assert [each.load for each in probes] == [4, 8, 16, 20]
     assert (step.load, step.at_least, step.is_resolved) == (None, 20, False)
     assert step.good_per_s == pytest.approx(19.8)
+    few = Reading(16, 16, 5.0)
+    shown = last_answer(BEST, Bounds(4.0), [probe(4.0, few)])
+    assert (shown.good_per_s, shown.good_high) == (4, 4), "no more are good than were asked for"
     late = sure(8.0, 0.1, client="CPU at 100 %")
     ended = next_step(BEST, Bounds(4.0), [sure(4.0, 1.0), late])
     assert isinstance(ended, Found)
