@@ -151,7 +151,9 @@ class StageFacts:
     ``drained_ns`` the time by which every worker had confirmed that no request of the stage was in flight or
     waiting. ``unsent`` requests were due and not started, ``cut`` ones were in flight when the drain ended.
     ``fault`` says why what was measured is not a result; empty if nothing went wrong. ``is_early``: the
-    figure of ``--until`` ended it, before its time.
+    figure of ``--until`` ended it, before its time. ``records`` is how many of the run the workers had made
+    when it had drained; None if not all said so. ``repeated_as`` is the number of the stage that a resumed
+    run has instead of it, because it was under way when the run ended.
     """
 
     number: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -166,6 +168,8 @@ class StageFacts:
     cut: Count = 0
     fault: str = ""
     is_early: bool = False
+    records: Count | None = None
+    repeated_as: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

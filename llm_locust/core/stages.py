@@ -1,6 +1,7 @@
 """Which stage of a run a request belongs to."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,31 @@ def with_stages(batch: RecordBatch, stages: Sequence[StageFacts], open_loop: boo
     column = pc.if_else(from_numpy(found >= 0), from_numpy(found).cast(_TYPE), pa.scalar(None, _TYPE))
     place = batch.table.schema.get_field_index("stage")
     return RecordBatch(batch.table.set_column(place, SCHEMA.field("stage"), column))
+
+
+def resumed(parts: Sequence[Sequence[StageFacts]]) -> list[StageFacts]:
+    """All stages of a sweep that was resumed, of each part in order; their numbers go on from part to part.
+
+    The last stage of a part that another one follows was under way if it has not drained. It has no measured
+    part then, and the next stage repeats it.
+    """
+    found: list[StageFacts] = []
+    for at, stages in enumerate(parts):
+        found += stages
+        if at + 1 < len(parts) and stages and stages[-1].drained_ns is None:
+            found[-1] = replace(
+                stages[-1],
+                measured_ns=None,
+                ended_ns=None,
+                fault=f"the run ended while it was under way; stage {len(found)} repeats it",
+                repeated_as=len(found),
+            )
+    return found
+
+
+def finished(stages: Iterable[StageFacts]) -> list[StageFacts]:
+    """Those that no other stage repeats."""
+    return [stage for stage in stages if stage.repeated_as is None]
 
 
 def _sent_ns(batch: RecordBatch) -> NDArray[np.int64]:

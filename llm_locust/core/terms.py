@@ -62,5 +62,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{matches[0]}"? ' if matches else ""
 
 
+def named_values(words: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """The words of the form ``KEY=VALUE`` by key, and the others (raises ValueError for a repeated key)."""
+    named: dict[str, str] = {}
+    others = []
+    for word in words:
+        key, equals, value = word.strip().partition("=")
+        if not equals:
+            others.append(word)
+        elif key in named:
+            raise ValueError(f"{key}= is given twice, with {named[key]!r} and {value!r}; leave one out")
+        else:
+            named[key] = value
+    return named, others
+
+
 def listed(words: Iterable[str]) -> str:
     return ", ".join(words)

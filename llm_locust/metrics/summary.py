@@ -222,11 +222,12 @@ def _stages(
     if rows is None or not manifest.stages:
         return {}
     found: dict[str, Any] = {"stages": stages(requests, manifest, question, rows)}
+    kept = [stage for stage in found["stages"] if stage["repeated_as"] is None]
     asked_for = {
-        "repeats": repeats(found["stages"]),
+        "repeats": repeats(kept),
         "outside_stages": outside(m.c, manifest),
         "search": search(requests, manifest, question),
-        "curve": curve(found["stages"], manifest.seed) if manifest.is_sweep else None,
+        "curve": curve(kept, manifest.seed) if manifest.is_sweep else None,
     }
     return found | {key: value for key, value in asked_for.items() if value}
 

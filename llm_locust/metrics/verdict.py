@@ -80,7 +80,7 @@ def _no_results(summary: Summary, require_valid: bool) -> str:
     A load above the capacity is a part of a sweep: that the server was saturated is never invalid by itself.
     That only the client speaks against a stage is invalid where ``require_valid`` asks for it, as of a run.
     """
-    found = summary.stages or []
+    found = [stage for stage in summary.stages or [] if stage.repeated_as is None]
     wrong = [stage for stage in found if not (stage.is_result or (_is_clients(stage) and not require_valid))]
     if found and len(wrong) == len(found):
         return f"none of the {len(found)} stages is a result: stage {wrong[0].number}: {wrong[0].reasons[0]}"

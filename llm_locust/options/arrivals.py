@@ -238,6 +238,8 @@ def parse_load(
     _check_trace(load)
     _check_sweep(load)
     _check_stages(load)
+    if given["resume"] and load.sweep is None:
+        raise ValueError("--resume without --sweep or --find: a soak goes on by --restartable")
     return load
 
 

@@ -132,6 +132,8 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     for row in PRICES:
         given[row.name]
     scenario = scenario_of(options)
+    if given["restartable"] and (given["sweep"] or given["find"]):
+        raise ValueError("--restartable beside --sweep or --find: write --resume, which repeats no stage")
     workload = _workload(given, None if scenario is None else scenario.dataset)
     kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
     load = parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None})
@@ -145,7 +147,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         gates=given.text("gate"),
         warmup_s=given["warmup"],
         out=_path(given["out"]),
-        restartable=given["restartable"],
+        restartable=given["restartable"] or given["resume"],
         seed=given["seed"],
         timeouts=given["timeouts"],
         max_answer_bytes=given["max_answer"],

@@ -7,6 +7,9 @@ from pathlib import Path
 from llm_locust.core.manifest import Manifest
 from llm_locust.store.files import MANIFEST_FILE, StoreError, holds_a_run, read_manifest
 
+#: Of workers on the master's machine, in a run directory.
+SPOOL_DIR = "spool"
+
 _PART = re.compile(r"part-([1-9]\d{0,5})")
 
 
@@ -53,6 +56,18 @@ def course_of(folder: Path) -> Course:
         return Course()
     first, last = read_manifest(parts[0]), read_manifest(parts[-1])
     return Course(tuple(parts), first.started_ns, "" if goes_on(last) else "its load was ended in order")
+
+
+def adopt(folder: Path) -> None:
+    """Make the run in a directory the first part of itself (raises OSError).
+
+    The manifest is moved last: until then it can be done again. Spools stay where their workers write.
+    """
+    part = folder / "part-1"
+    part.mkdir(exist_ok=True)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST_FILE):
+        if path.name != SPOOL_DIR and not _PART.fullmatch(path.name):
+            path.rename(part / path.name)
 
 
 def goes_on(manifest: Manifest) -> bool:

@@ -161,7 +161,7 @@ def test_the_manifest_keeps_what_its_rows_say_and_no_secret() -> None:
 def test_compare_reports_every_option_that_changes_what_is_asked_of_the_server() -> None:
     assert NOT_LOAD & recorded(argparse.Namespace()).keys() == {
         *("scenario", "model", "slo", "gate", "warmup", "seed", "host"),  # with a sentence of their own
-        *("out", "restartable", "spool", "max_answer", "stamps", "flush_timeout", "replica_header"),
+        *("out", "restartable", "resume", "spool", "max_answer", "stamps", "flush_timeout", "replica_header"),
         *("upload", "note"),
         *("api_key_env", "ca_cert", "client_cert", "require_valid", "allow_incomplete", "canary"),
         *("processes", "expect_workers", "stop_timeout"),

@@ -77,6 +77,7 @@ class FakeSwarm:
                 loaded=worker not in self.late,
                 cut=1,
                 unsent=2,
+                finished=7,
             )
             self.coming.append((self.now_s + takes_s, worker, staged))
 

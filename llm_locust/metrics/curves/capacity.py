@@ -110,12 +110,22 @@ def _throughput(stages: Sequence[Stage]) -> tuple[float | None, float | None, fl
 
 
 def _bracket(edge: float, probes: Sequence[Probe], required: float) -> tuple[float, float | None]:
-    """The next loads that are shown to hold and to break; raises NoCapacityError without the first."""
+    """The next loads that are shown to hold and to break; raises NoCapacityError without the first.
+
+    A load that holds above one that breaks shows noise, not capacity: it is not planned with.
+    """
     shown = [(probe.load, probe.shows((required,))) for probe in probes if probe.counts]
-    held = max((load for load, seen in shown if seen == Shown.HOLDS and load <= edge), default=None)
-    if held is None:
+    held = [load for load, seen in shown if seen == Shown.HOLDS and load <= edge]
+    broken = [load for load, seen in shown if seen == Shown.BROKEN]
+    sure = max((load for load in held if load < min(broken, default=math.inf)), default=None)
+    if sure is None and held:
+        raise NoCapacityError(
+            f"the capacity is not resolved: {max(held):g} held the SLO and {min(broken):g} broke it; "
+            "measure lower loads, and longer stages"
+        )
+    if sure is None:
         raise NoCapacityError("no load is shown to hold the SLO: measure lower loads, and longer stages")
-    return held, min((load for load, seen in shown if seen == Shown.BROKEN and load > held), default=None)
+    return sure, min((load for load in broken if load > max(held)), default=None)
 
 
 def capacity_of_law(usl: UslFigures) -> Capacity:

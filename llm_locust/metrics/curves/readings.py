@@ -6,6 +6,7 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.core.stages import finished
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.curves.objective import Limit, Objective
 from llm_locust.metrics.curves.probe import GoodRate, Probe, Reading
@@ -90,7 +91,7 @@ def probes(requests: Requests, manifest: Manifest, question: Question, objective
     """
     if manifest.stages:
         kind = "rate" if objective.axis == "rate" else "users"
-        stages = [stage for stage in manifest.stages if stage.kind == kind]
+        stages = [stage for stage in finished(manifest.stages) if stage.kind == kind]
         if not stages:
             raise ValueError(f"the stages of run {manifest.id} are not of a {objective.axis}")
         return [stage_probe(requests, manifest, question, objective, stage) for stage in stages]

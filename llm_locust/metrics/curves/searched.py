@@ -7,6 +7,7 @@ from typing import Any
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.core.stages import finished
 from llm_locust.metrics.curves.objective import UNITS, Axis, Objective, parse_objective
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.curves.readings import probes
@@ -120,7 +121,7 @@ def _shown(found: Found) -> dict[str, Any]:
 
 
 def _of_axis(objective: Objective, manifest: Manifest) -> list[StageFacts]:
-    return [stage for stage in manifest.stages if stage.kind == KINDS[objective.axis]]
+    return [stage for stage in finished(manifest.stages) if stage.kind == KINDS[objective.axis]]
 
 
 def _parsed(parse: Any, value: Any) -> Any:

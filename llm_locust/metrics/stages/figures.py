@@ -66,6 +66,7 @@ def _stage(
         "asked": stage.asked,
         "offered": None,
         "repeat": stage.repeat,
+        "repeated_as": stage.repeated_as,
         "window": None,
         "figures": None,
     }

@@ -183,6 +183,9 @@ class PartFacts(SummaryPart, frozen=True):
     ]
     seconds: Annotated[float, key("end − start, s", _PART)]
     requests: Annotated[int, key("number of records", _PART)]
+    lost: Annotated[
+        int, key("requests without a record; of a sweep those of the stage that was under way", _PART)
+    ]
     ended_by: Annotated[str, key("why its load ended, in words", _PART)]
 
 

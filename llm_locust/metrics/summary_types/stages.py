@@ -68,6 +68,14 @@ class Stage(SummaryPart, frozen=True):
         ),
     ]
     repeat: Annotated[int, key("which repetition of this load, from 0", _STAGE)]
+    repeated_as: Annotated[
+        int | None,
+        key(
+            "number of the stage that a resumed sweep has instead of it, because it was under way when the "
+            "run ended; null of all others",
+            _STAGE,
+        ),
+    ]
     window: StageWindow | None
     is_result: Annotated[bool, key("nothing in `reasons`", _STAGE)]
     steady: Annotated[

@@ -64,6 +64,14 @@ STAGES = (
         ui=True,
     ),
     Option(
+        "--resume",
+        "go on with the sweep or search in --out that was cut short: what it has finished is kept, the stage "
+        "that was under way is repeated, and one report joins all; the settings must be the same. Without a "
+        "run there it begins one",
+        kind="truth",
+        is_load=False,
+    ),
+    Option(
         "--find",
         'search the highest load under which limits hold, each load as one of --sweep: "max rate under '
         'goodput>=95%" or "max concurrency under p99_ttft<500ms p99_tpot<50ms"; or "max-goodput", '

@@ -1,7 +1,8 @@
-"""``python -m llm_locust.report.run.join DIR``: one report of all parts of a restartable run.
+"""``python -m llm_locust.report.run.join DIR``: one report of all parts of a restartable run or a sweep.
 
-Parts whose master died are read from their frames, from the spools in their directories, and from what their
-workers delivered later. Everything temporary is in the directory itself, and is removed.
+A sweep becomes one run directory again, whose requests and stages are those of all parts. Parts whose
+master died are read from their frames, from the spools in their directories, and from what their workers
+delivered later. Everything temporary is in the directory itself, and is removed.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import numpy as np
 from msgspec import structs
 
 from llm_locust.core.manifest import Manifest
+from llm_locust.core.stages import finished, resumed
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.summary_types.course import PartFacts, PartGap, Parts
@@ -27,8 +29,17 @@ from llm_locust.report.output import one_line
 from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import Report, write_reports
 from llm_locust.report.run.finish import FinishAnswer
-from llm_locust.store import StoreError
-from llm_locust.store.parts import parts_of
+from llm_locust.store import (
+    REQUESTS_FILE,
+    StoreError,
+    holds_frames,
+    index_frames,
+    read_manifest,
+    write_manifest,
+    write_requests,
+)
+from llm_locust.store.parts import SPOOL_DIR, parts_of
+from llm_locust.store.sources import FRAME_SUFFIX, FRAMES_SUFFIX
 
 _NICENESS = 5
 
@@ -45,15 +56,76 @@ def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:
     parts = parts_of(folder)
     if not parts:
         raise StoreError(f"{str(folder)!r} holds no part of a run")
-    with open_source(parts, beside=folder) as source:
+    manifests = [read_manifest(path) for path in parts]
+    if manifests[0].is_sweep:  # a part that ended in its first warm-up has no records
+        parts = [path for path in parts if _holds_records(path)] or parts
+    spool = folder / SPOOL_DIR
+    with open_source([*parts, *[spool] * holds_frames(spool)], beside=folder) as source:
         runs = [_ended(run) for run in source.runs]
         facts = parts_facts(runs, names_of(parts, runs))
-        whole = replace(source, runs=tuple(runs), manifest=_whole(source, runs))
+        if manifests[0].is_sweep:
+            whole = _one_sweep(folder, source, runs, manifests)
+        else:
+            whole = replace(source, runs=tuple(runs), manifest=_whole(source, runs))
         found = analyse(whole, PLAIN)
         named = structs.replace(found.summary.run, name=folder.name)
         summary = structs.replace(found.summary, run=named, parts=facts)
         write_reports(folder, replace(found, summary=summary))
         return Report(summary, verdict(summary, found.manifest, allow_incomplete))
+
+
+def _holds_records(part: Path) -> bool:
+    return (part / REQUESTS_FILE).exists() or any(
+        index_frames(path).frames for path in part.rglob("*") if path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX)
+    )
+
+
+def _one_sweep(folder: Path, source: Source, runs: Sequence[Run], manifests: Sequence[Manifest]) -> Source:
+    """The run directory of a sweep in parts, written anew; the parts stay as they are."""
+    settled = [_settled(run) for run in runs]
+    whole, last = _whole(source, settled), manifests[-1]
+    stages = resumed([manifest.stages for manifest in manifests])
+    left = len(finished(stages)) < last.stages_planned or (stages and stages[-1].drained_ns is None)
+    if not left and not whole.options.get("find"):  # what ended it then came after its last stage
+        whole = replace(whole, cut_short=False, stop_reason="")
+    write_requests(folder / REQUESTS_FILE, (batch for run in settled for batch in run.requests.parts()))
+    write_manifest(
+        folder,
+        replace(
+            whole,
+            name=folder.name,
+            drained_ns=last.drained_ns,
+            stages=stages,
+            stages_planned=last.stages_planned,
+            workers=[
+                replace(worker, index=index)
+                for index, worker in enumerate(each for run in settled for each in run.manifest.workers)
+            ],
+            torn=[text for run in settled for text in run.manifest.torn],
+            server_metrics=None,  # each part has its own
+            live_check={},
+        ),
+    )
+    return Source.of(folder)
+
+
+def _settled(run: Run) -> Run:
+    """A part of a sweep without the loss of what its last stage, which is repeated, had under way.
+
+    Only where every record is here that the workers had when the stage before it had drained.
+    """
+    manifest = run.manifest
+    done = [stage for stage in manifest.stages if stage.drained_ns is not None]
+    if manifest.complete or any(stage.records is None for stage in done):
+        return run
+    last = done[-1].number if done else -1
+    here = 0
+    for part in run.requests.parts(["stage"]):
+        here += int((~(part.floats("stage") > last)).sum())  # NaN is before the first stage
+    if here < max((stage.records or 0 for stage in done), default=0):
+        return run
+    workers = [replace(w, announced=w.received, in_flight=0, lost=False) for w in manifest.workers]
+    return replace(run, manifest=replace(manifest, workers=workers, torn=[]))
 
 
 def names_of(parts: Sequence[Path], runs: Sequence[Run]) -> list[str]:
@@ -80,6 +152,7 @@ def parts_facts(runs: Sequence[Run], names: Sequence[str]) -> Parts:
                 end=iso(stop_ns),
                 seconds=(stop_ns - begin_ns) * 1e-9,
                 requests=len(run.requests),
+                lost=run.manifest.records_lost,
                 ended_by=_end(run.manifest),
             )
         )
@@ -118,6 +191,7 @@ def _ended(run: Run) -> Run:
     if manifest.stopped_ns is not None:
         return run
     last_ns = max((int(s.max()) + 1 for s in _scheduled(run)), default=manifest.started_ns)
+    last_ns = max([last_ns, *(s.ended_ns for s in manifest.stages if s.drained_ns and s.ended_ns)])
     return replace(run, manifest=replace(manifest, stopped_ns=last_ns, stop_reason=KILLED))
 
 

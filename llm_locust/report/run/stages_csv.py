@@ -34,6 +34,7 @@ def _row(stage: Stage) -> dict[str, Any]:
         "asked": stage.asked,
         "offered": stage.offered,
         "repeat": stage.repeat,
+        "repeated_as": stage.repeated_as,
         "is_result": stage.is_result,
         "steady": stage.steady,
         "all_failed": stage.all_failed,

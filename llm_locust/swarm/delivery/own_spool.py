@@ -7,6 +7,7 @@ from typing import Any
 from llm_locust.options.option import OWN_SPOOL
 from llm_locust.store import Spool
 from llm_locust.store.files import check_folder_name
+from llm_locust.store.parts import SPOOL_DIR
 from llm_locust.swarm.channel.messages import RunInfo
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ def own_spool(options: Any, worker: str, run: RunInfo) -> Spool | None:
     try:
         name = check_folder_name(worker, "this worker's id")
         of_run = check_folder_name(run["id"], "the run's id")
-        folder = root / of_run if chosen else Path(run["path"]) / "spool"
+        folder = root / of_run if chosen else Path(run["path"]) / SPOOL_DIR
         return Spool(folder / name, root)
     except ValueError as e:
         logger.error("batches are kept in memory, not in a spool: %s", e)

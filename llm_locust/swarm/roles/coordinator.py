@@ -80,6 +80,7 @@ class RunCoordinator:
         self._leaving: gevent.Greenlet[[], None] | None = None
         vars(self._options).pop(OWN_SPOOL, None)  # a worker's own setting must not be overwritten
         spawn_loop(self.clock.watch, "the watch on the clock")
+        go_on(self._options, self.clock.now_ns())
 
     @property
     def headless(self) -> bool:
@@ -87,7 +88,6 @@ class RunCoordinator:
 
     def check(self, await_workers: Callable[[], None] = lambda: None) -> None:
         """As :meth:`RunPreparation.check`: bad settings end the process with a one-line error."""
-        go_on(self._options, self.clock.now_ns())
         at_once = self.headless or self._options.autostart
         self._preparation.check(at_once=at_once, await_workers=await_workers)
         if at_once:
@@ -283,7 +283,8 @@ class RunCoordinator:
     def ends_by_itself(self, run: ActiveRun) -> bool:
         """Whether a run has an end of its own, so that an end before it cuts it short."""
         load = run.settings.load
-        bounds = (self._options.run_time, load.num_requests, load.trace, self.environment.shape_class)
+        ends = (load.num_requests, load.trace, load.sweep)
+        bounds = (self._options.run_time, *ends, self.environment.shape_class)
         return any(bound is not None for bound in bounds)
 
     def _finish(self, run: ActiveRun) -> None:

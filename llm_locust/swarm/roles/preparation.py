@@ -16,6 +16,7 @@ from llm_locust.options.access import DEFAULT_KEY_ENV, take_default_key
 from llm_locust.options.deployment import patience_s
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
 from llm_locust.store import FRAMES_FILE, FrameLog
+from llm_locust.store.parts import parts_of
 from llm_locust.swarm.channel.dropped import Dropped
 from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RunInfo
 from llm_locust.swarm.clocks.run_clock import RunClock
@@ -47,6 +48,7 @@ from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.soak.disk import check_room
+from llm_locust.swarm.soak.resuming import check_server
 
 logger = logging.getLogger(__name__)
 
@@ -167,6 +169,8 @@ class RunPreparation:
         started = datetime.now()
         name = Path((self._environment.parsed_locustfiles or ["locust"])[0]).stem
         info = self._info(settings, replicas, len(workers), started)
+        if settings.load.sweep is not None and settings.restartable and settings.out is not None:
+            check_server(parts_of(settings.out), info)
         info["trace_scale"] = None if trace is None else trace.scale
         path = choose_run_dir(settings, name, started, again=self._runs > 0)
         info["path"] = str(path)

@@ -256,7 +256,7 @@ def check_run_dir(settings: Settings) -> None:
 
 def _check_parts(folder: Path | None) -> None:
     if folder is None:
-        raise UsageError("--restartable: name the directory of the whole run by --out, as --out runs/day")
+        raise UsageError("--restartable and --resume: name the directory of the whole run by --out")
     _probe(folder)
 
 

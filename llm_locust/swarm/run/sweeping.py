@@ -9,10 +9,12 @@ import gevent
 import msgspec
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.core.stages import resumed
 from llm_locust.live.stages import LiveStages
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.stages.until import EARLY_LOOKS
 from llm_locust.metrics.summary_types.search import SearchAnswer
+from llm_locust.store import read_manifest
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.run.load_watch import Tell
@@ -57,6 +59,7 @@ class Sweeping:
         self._end = end
         settings = run.settings
         self._finished: dict[str, int] = {}  # by worker, the records that it had made of the last stage's end
+        self._parts = [(path, read_manifest(path).stages) for path in run.earlier_parts]
         self._plan = plan = self._chosen_plan()
         run.stages_planned = plan.most
         if (shown := self._shown) is not None:
@@ -68,7 +71,10 @@ class Sweeping:
             drain_s=settings.drain_s,
             looks=() if settings.load.until is None else EARLY_LOOKS,
         )
-        self._driver = SweepDriver(run.info["id"], self, plan, times, origin_ns=run.info["origin_ns"])
+        earlier = resumed([*(stages for _, stages in self._parts), []])
+        self._driver = SweepDriver(
+            run.info["id"], self, plan, times, origin_ns=run.info["origin_ns"], earlier=earlier
+        )
 
     def drive(self) -> None:
         """Drive the sweep to its end, then stop the load."""
@@ -115,6 +121,9 @@ class Sweeping:
         """What the last of the stages shows, once all its records are in the run directory."""
         search = self._run.settings.load.search
         assert search is not None
+        for path, theirs in self._parts:
+            if stages[-1].number in {stage.number for stage in theirs}:
+                return read_stage(path, search.objective, stages)
         wait_until(lambda: self.is_over() or self._has_all(), RECORDS_PATIENCE_S)
         if not self._has_all():
             return Probe(stages[-1].asked, no_result="its records did not arrive in time")

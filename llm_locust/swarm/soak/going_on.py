@@ -6,9 +6,10 @@ from pathlib import Path
 
 from llm_locust.options.settings import UsageError
 from llm_locust.store import StoreError
-from llm_locust.store.parts import Course, course_of
+from llm_locust.store.parts import Course, course_of, parts_of
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.run.finishing import FinishError, join_elsewhere
+from llm_locust.swarm.soak.resuming import resume
 
 logger = logging.getLogger(__name__)
 
@@ -16,9 +17,18 @@ logger = logging.getLogger(__name__)
 def go_on(options: Namespace, now_ns: int) -> None:
     """Set Locust's run time to what is left of the whole run, if there are parts of it.
 
-    If nothing is left, the report of all parts is made again. Without a web UI the process then ends with its
-    exit code; with one it starts no load by itself.
+    A sweep has its own end, and its run time is that of a part. If nothing is left, the report of all parts
+    is made again. Without a web UI the process then ends with its exit code; with one it starts no load by
+    itself.
     """
+    if getattr(options, "resume", False):
+        try:
+            if resume(options):
+                logger.warning("the sweep in %s is finished: its report is made again", options.out)
+                _make_report(options)
+        except (UsageError, StoreError, OSError) as e:
+            leave(UsageError(str(e)))
+        return
     course = _course(options)
     if course is None or not course.parts:
         return
@@ -39,8 +49,9 @@ def go_on(options: Namespace, now_ns: int) -> None:
 
 def earlier_parts(options: object) -> tuple[Path, ...]:
     """Parts that were written before this process started."""
-    course = _course(options)
-    return () if course is None else course.parts
+    out = getattr(options, "out", None)
+    is_in_parts = getattr(options, "restartable", False) or getattr(options, "resume", False)
+    return tuple(parts_of(Path(out))) if out and is_in_parts else ()
 
 
 def _told(course: Course, options: Namespace) -> tuple[int, str]:
@@ -62,6 +73,6 @@ def _make_report(options: Namespace) -> None:
     try:
         report = join_elsewhere(Path(options.out), allow_incomplete=bool(options.allow_incomplete))
     except FinishError as e:
-        leave(UsageError(f"--restartable: there is no report of all parts: {e}"))
+        leave(UsageError(f"there is no report of all parts: {e}"))
     if options.headless:
         raise SystemExit(report.exit_code)

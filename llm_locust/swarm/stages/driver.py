@@ -6,11 +6,12 @@ those of the run's clock.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.core.stages import finished
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.stages.plan import Load, Plan
 
@@ -88,14 +89,25 @@ class SweepDriver:
     """Driver of one run's stages.
 
     Attributes:
-        stages: those that have begun, in order.
+        stages: those of this run that have begun, in order.
 
     Args:
         origin_ns: no load may begin before.
+        earlier: stages of the run's earlier parts; those that are finished are not run again.
     """
 
-    def __init__(self, run: str, swarm: Swarm, plan: Plan, times: StageTimes, *, origin_ns: int = 0) -> None:
+    def __init__(
+        self,
+        run: str,
+        swarm: Swarm,
+        plan: Plan,
+        times: StageTimes,
+        *,
+        origin_ns: int = 0,
+        earlier: Sequence[StageFacts] = (),
+    ) -> None:
         self.stages: list[StageFacts] = []
+        self._earlier = earlier
         self._run = run
         self._swarm = swarm
         self._plan = plan
@@ -106,7 +118,7 @@ class SweepDriver:
     def drive(self) -> bool:
         """Run all stages; return whether the plan was completed before the run's load ended."""
         while not self._swarm.is_over():
-            load = self._plan.next(self.stages)
+            load = self._plan.next([*finished(self._earlier), *self.stages])
             if load is None:
                 return True
             self._perform(load)
@@ -118,7 +130,7 @@ class SweepDriver:
             self._confirmed.setdefault((staged.stage, staged.step), {})[worker] = staged
 
     def _perform(self, load: Load) -> None:
-        swarm, number = self._swarm, len(self.stages)
+        swarm, number = self._swarm, len(self._earlier) + len(self.stages)
         if load.kind == "users" and load.value < swarm.users():
             swarm.set_users(round(load.value))  # while nobody sends
         workers = swarm.workers()
@@ -127,7 +139,8 @@ class SweepDriver:
             number=number, kind=load.kind, asked=load.value, repeat=load.repeat, begun_ns=begun_ns
         )
         self._note(stage)
-        logger.info("stage %d of at most %d: %s", number, self._plan.most, _text(load))
+        most = self._plan.most + len(self._earlier) - len(finished(self._earlier))
+        logger.info("stage %d of at most %d: %s", number, most, _text(load))
         if load.kind == "rate":
             stage = replace(stage, measured_ns=begun_ns + _ns(self._times.warmup_s))
         self._step(self._message(stage, "load"), workers, NOTICE_S)
@@ -175,6 +188,7 @@ class SweepDriver:
                 drained_ns=swarm.now_ns() if done.keys() >= workers else None,
                 cut=sum(staged.cut for staged in done.values()),
                 unsent=sum(staged.unsent for staged in done.values()),
+                records=sum(s.finished for s in done.values()) if done.keys() >= workers else None,
                 fault=self._fault(stage, workers),
             )
         )
@@ -227,7 +241,7 @@ class SweepDriver:
 
     def _note(self, stage: StageFacts) -> None:
         """Put the newest facts of a stage in their place, and keep them."""
-        self.stages[stage.number :] = [stage]
+        self.stages[stage.number - len(self._earlier) :] = [stage]
         self._swarm.keep(self.stages)
 
 

@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 
 from llm_locust.core.durations import parse_duration
-from llm_locust.core.terms import listed
+from llm_locust.core.terms import listed, named_values
 from llm_locust.workload.lengths.file import plain_number
 
 #: Forms for error texts.
@@ -82,8 +82,10 @@ def parse_times(text: str) -> TimeDistribution:
 
 def _unbounded(text: str, name: str, words: list[str]) -> TimeDistribution:
     """A law that has no limits of its own, between those that are given."""
-    named = dict(pair for word in words if len(pair := word.split("=", 1)) == 2)
-    words = [word for word in words if "=" not in word]
+    try:
+        named, words = named_values(words)
+    except ValueError as e:
+        raise TimesError(f"times {text!r}: {e}") from e
     least_s = _time_s(text, "min", named.pop("min", "0s"))
     most_s = _time_s(text, "max", named.pop("max", f"{LONGEST_S:g}s"))
     if most_s < least_s:

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_locust.core.terms import listed
+from llm_locust.core.terms import listed, named_values
 from llm_locust.workload.lengths.file import MAX_TOKENS, LengthError, plain_number, read_lengths
 
 __all__ = ["ALLOWED", "MAX_TOKENS", "LengthError", "Lengths", "parse_lengths"]
@@ -132,8 +132,11 @@ def _single(text: str, part: str) -> Lengths:
 
 def _continuous(text: str, name: str, rest: str) -> Lengths:
     """A law of real numbers, rounded, between its limits."""
-    named = dict(pair for word in rest.split(",") if len(pair := word.strip().split("=", 1)) == 2)
-    rest = ",".join(word for word in rest.split(",") if "=" not in word)
+    try:
+        named, others = named_values(rest.split(","))
+    except ValueError as e:
+        raise LengthError(f"lengths {text!r}: {e}") from e
+    rest = ",".join(others)
     least, most = (
         _whole(text, _parameter(text, limit, named.pop(limit, str(usual)), 1))
         for limit, usual in (("min", 1), ("max", MAX_TOKENS))

@@ -68,6 +68,16 @@ def test_an_edge_without_an_interval_is_planned_by_the_loads_that_held_and_broke
         capacity_under_slo(edge, [], "rate", shown[2:], 0.95)
 
 
+def test_a_load_that_held_above_one_that_broke_is_not_planned_with() -> None:
+    hits = {10.0: 900, 20.0: 9, 30.0: 900, 40.0: 9}
+    shown = [Probe(load, (Reading(n, 900, 900.0),)) for load, n in hits.items()]
+    edge = Found("", load=31.0, limit="goodput")
+    found = capacity_under_slo(edge, [], "rate", shown, 0.95)
+    assert (found.sure, found.high) == (10.0, 40.0), "from below all that broke to above all that held"
+    with pytest.raises(NoCapacityError, match="not resolved: 30 held the SLO and 20 broke it"):
+        capacity_under_slo(edge, [], "rate", shown[1:], 0.95)
+
+
 def figures(plateau: float | None, peak: float | None, measured_to: float) -> UslFigures:
     def told(value: float | None) -> UslParameter:
         return UslParameter(value=value, ci95=[value, value])

@@ -7,6 +7,7 @@ import pytest
 from stages_swarm import TIMES, FakeSwarm, S
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.core.stages import finished, resumed
 from llm_locust.swarm.channel.messages import StagedMessage
 from llm_locust.swarm.stages.driver import StageTimes, SweepDriver
 from llm_locust.swarm.stages.plan import ListedLoads
@@ -158,3 +159,49 @@ def test_a_look_that_takes_long_does_not_make_its_stage_longer() -> None:
     _, (stage,) = driven(swarm, "users=1", times=LOOKING)
     assert seconds(stage)[1] == pytest.approx(20.0)
     assert len(swarm.looked_at) == 1
+
+
+def resume(swarm: FakeSwarm, text: str, *earlier: list[StageFacts]) -> tuple[bool, list[StageFacts]]:
+    """Drive what earlier parts have left of a sweep; return all stages."""
+    before = resumed([*earlier, []])
+    driver = SweepDriver("run", swarm, ListedLoads(parse_sweep(text)), TIMES, earlier=before)
+    swarm.confirm = driver.confirmed
+    return driver.drive(), resumed([*earlier, driver.stages])
+
+
+@pytest.mark.parametrize("died_s", [0.5, 2.0, 8.0, 13.2, 14.5, 16.0, 20.0, 31.0, 44.0])
+def test_a_sweep_whose_master_died_at_any_time_has_each_load_once(died_s: float) -> None:
+    dying = FakeSwarm(over_s=died_s)
+    driver = SweepDriver("run", dying, ListedLoads(parse_sweep("users=1,4,2")), TIMES)
+    dying.confirm = driver.confirmed
+    driver.drive()
+    left = [s if s.drained_ns else replace(s, fault="") for s in driver.stages]  # no last word
+    complete, stages = resume(FakeSwarm(now_s=100.0), "users=1,4,2", left)
+    assert complete
+    assert [stage.number for stage in stages] == list(range(len(stages)))
+    assert [(s.asked, s.fault) for s in finished(stages)] == [(1, ""), (4, ""), (2, "")]
+    drained = [stage for stage in left if stage.drained_ns is not None]
+    assert stages[: len(drained)] == drained, "what is finished is kept as it is"
+    for stage in stages:
+        if stage.repeated_as is not None:
+            again = stages[stage.repeated_as]
+            assert (again.asked, again.repeat, stage.measured_ns) == (stage.asked, stage.repeat, None)
+            assert f"stage {again.number} repeats it" in stage.fault
+
+
+def test_a_sweep_whose_master_died_twice_in_one_stage_goes_on_with_it() -> None:
+    first = [StageFacts(number=0, kind="users", asked=1, begun_ns=0, ended_ns=S, drained_ns=2 * S)]
+    died = [StageFacts(number=1, kind="users", asked=4, begun_ns=3 * S)]
+    twice = [StageFacts(number=2, kind="users", asked=4, begun_ns=9 * S)]
+    _, stages = resume(FakeSwarm(now_s=100.0), "users=1,4", [*first, *died], [], twice)
+    assert [(s.number, s.asked, s.repeated_as) for s in stages] == [
+        *((0, 1, None), (1, 4, 2), (2, 4, 3)),
+        (3, 4, None),
+    ]
+
+
+def test_a_drained_stage_says_how_many_records_there_are() -> None:
+    _, (stage,) = driven(FakeSwarm(), "users=1")
+    assert stage.records == 2 * 7
+    _, (stage,) = driven(FakeSwarm(mute={"b": 10**6}), "users=1")
+    assert stage.records is None

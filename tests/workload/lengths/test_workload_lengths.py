@@ -116,6 +116,7 @@ def test_a_mixture_of_files_keeps_each_input_with_its_output(tmp_path: Path) -> 
     [
         ("normal:512,64,most=9", "normal has no most"),
         ("lognormal:mean=100", "sd '' is not a number"),
+        ("normal:100,5,max=200,max=9000", "max= is given twice, with '200' and '9000'"),
         ("lognormal:mean=100,sd=5,7", "leave out '7'"),
         ("normal:5,2,min=9,max=3", "max 3 is below min 9"),
         ("normal:5,2,min=0", "min '0' is not in 1"),

@@ -81,6 +81,7 @@ def test_distributions_are_equal_when_their_texts_are() -> None:
         ("lognormal:4s,mean=4s,sd=1s", "'4s' should be left out"),
         ("lognormal:mean=0s,sd=1s", "mean must be above 0"),
         ("normal:4s,1s,min=5s,max=2s", "max is below min"),
+        ("normal:4s,1s,max=5s,max=9s", "max= is given twice, with '5s' and '9s'"),
         ("normal:4s,1s,least=2s", "normal has no least"),
         ("gamma:1s", "no distribution 'gamma'; allowed are 2s, uniform:LOW,HIGH"),
     ],

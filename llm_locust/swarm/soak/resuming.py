@@ -1,0 +1,108 @@
+"""What a master does first with ``--resume``: compare what is there with what was asked for."""
+
+import logging
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llm_locust.core.manifest import Manifest
+from llm_locust.core.stages import finished, resumed
+from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
+from llm_locust.store import holds_a_run, read_manifest
+from llm_locust.store.parts import adopt, parts_of
+from llm_locust.swarm.channel.messages import RunInfo
+
+logger = logging.getLogger(__name__)
+
+#: Options that change neither the load nor what is reported of it. The load of a sweep is its own.
+MAY_DIFFER = frozenset(
+    {
+        *("out", "resume", "spool", "upload", "allow_incomplete", "print_summary", "api_key_env"),
+        *("num_users", "run_time", "stop_timeout", "processes", "expect_workers", "flush_timeout"),
+    }
+)
+
+
+def resume(options: Namespace) -> bool:
+    """Make the run in ``--out`` the first part of itself, if there is one; return whether nothing is left.
+
+    Raises:
+        UsageError: it is another sweep, or one that was finished without ``--resume``.
+        StoreError: a manifest cannot be read.
+        OSError: a file cannot be moved.
+    """
+    if not options.out:
+        return False  # which the check of the run directory reports
+    folder = Path(options.out)
+    parts = parts_of(folder)
+    manifests = [read_manifest(path) for path in parts or [folder] * holds_a_run(folder)]
+    if not manifests:
+        return False
+    settings = with_roofline(parse_settings(options))
+    if found := differences(manifests[-1], settings):
+        raise UsageError(f"--resume: not the sweep in {str(folder)!r}: {'; '.join(found)}")
+    complete = is_complete(manifests, settings.load)
+    if complete and not parts:
+        raise UsageError(
+            f"--resume: the sweep in {str(folder)!r} is finished; name another --out for a new one"
+        )
+    if not parts:
+        adopt(folder)
+    stages = resumed([*(manifest.stages for manifest in manifests), []])
+    if not complete:
+        logger.info("the sweep in %s goes on: %d stages are finished", folder, len(finished(stages)))
+    return complete
+
+
+def is_complete(manifests: Sequence[Manifest], load: LoadSettings) -> bool:
+    """Whether no stage is left to run; of a search, whether its last part was ended in order."""
+    done = len(finished(resumed([*(manifest.stages for manifest in manifests), []])))
+    if load.search is not None or load.sweep is None:
+        last = manifests[-1]
+        return last.stopped_ns is not None and not last.cut_short
+    return done >= len(load.sweep.values) * load.repeats
+
+
+def differences(manifest: Manifest, settings: Settings) -> list[str]:
+    """What was asked for differently then, each as a text."""
+    if not manifest.is_sweep:
+        return ["it is a run of one load"]
+    then, now = _given(manifest.options), _given(settings.text)
+    found = [
+        f"--{name.replace('_', '-')} was {_shown(then, name)}, now {_shown(now, name)}"
+        for name in sorted((then.keys() | now.keys()) - MAY_DIFFER)
+        if then.get(name) != now.get(name)
+    ]
+    document = {} if settings.scenario is None else settings.scenario.public_document
+    if _plain(manifest.scenario_document) != _plain(document):
+        found.append("the scenario's content is another one")
+    return found
+
+
+def check_server(parts: Sequence[Path], info: RunInfo) -> None:
+    """Check that the server is that of the earlier parts (raises UsageError)."""
+    for path in parts[-1:]:
+        then = read_manifest(path)
+        for what, was, is_now in (("host", then.host, info["host"]), ("model", then.model, info["model"])):
+            if was != is_now:
+                raise UsageError(f"--resume: the {what} was {was!r}, now {is_now!r}; name another --out")
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: _plain(value) for name, value in options.items()}
+    return {
+        name: value for name, value in plain.items() if value not in (None, [], "") and value is not False
+    }
+
+
+def _plain(value: Any) -> Any:
+    """The value as it comes back from a manifest."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+def _shown(options: Mapping[str, Any], name: str) -> str:
+    return repr(options[name]) if name in options else "not given"
