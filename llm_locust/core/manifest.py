@@ -148,12 +148,10 @@ class StageFacts:
 
     ``asked`` is a number of users, or a rate in requests/s of all workers together. The load begins at
     ``begun_ns``; ``measured_ns`` is the end of ramp and warm-up, ``ended_ns`` the end of the load,
-    ``drained_ns`` the time by which every worker had confirmed that no request of the stage was in flight or
-    waiting. ``unsent`` requests were due and not started, ``cut`` ones were in flight when the drain ended.
-    ``fault`` says why what was measured is not a result; empty if nothing went wrong. ``is_early``: the
-    figure of ``--until`` ended it, before its time. ``records`` is how many of the run the workers had made
-    when it had drained; None if not all said so. ``repeated_as`` is the number of the stage that a resumed
-    run has instead of it, because it was under way when the run ended.
+    ``drained_ns`` when every worker had confirmed that no request of it was in flight or waiting. ``unsent``
+    requests were due and not started, ``cut`` ones in flight when the drain ended; ``records`` had been made
+    of the run then. ``fault`` says why it is not a result, or is empty. ``is_early``: ``--until`` ended it.
+    ``repeated_as``: the stage that a resumed run has instead, because this one was under way at its end.
     """
 
     number: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -175,8 +173,7 @@ class StageFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCall:
     """A request to a replica besides the load, at a time on the run's axis, and the status of its answer;
-    ``error`` says why there is none.
-    """
+    ``error`` says why there is none."""
 
     at_ns: Nanoseconds
     path: str
@@ -193,8 +190,7 @@ class ServerCall:
 class CanaryFacts:
     """A request that was sent before the load, and is not in its records.
 
-    It was of the kind ``name``; ``began_ns`` is wall-clock time, ``took_s`` the time until its first token.
-    """
+    It was of the kind ``name``; ``began_ns`` is wall-clock time, ``took_s`` the time until its first token."""
 
     target: str
     endpoint: str

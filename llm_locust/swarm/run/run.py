@@ -140,11 +140,6 @@ class ActiveRun:
         return self.settings.restartable and self.path.parent == self.settings.out
 
     @property
-    def earlier_parts(self) -> list[Path]:
-        """Directories of the parts that were written before it."""
-        return [path for path in parts_of(self.path.parent) if path != self.path] if self.is_part else []
-
-    @property
     def reported(self) -> Path:
         """Directory of the report: that of all parts, or the run's own."""
         return self.path.parent if self.is_part else self.path

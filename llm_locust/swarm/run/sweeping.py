@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -15,6 +16,7 @@ from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.stages.until import EARLY_LOOKS
 from llm_locust.metrics.summary_types.search import SearchAnswer
 from llm_locust.store import read_manifest
+from llm_locust.store.parts import parts_of
 from llm_locust.swarm.channel.messages import StagedMessage, StageMessage
 from llm_locust.swarm.process.waiting import wait_until
 from llm_locust.swarm.run.load_watch import Tell
@@ -59,7 +61,7 @@ class Sweeping:
         self._end = end
         settings = run.settings
         self._finished: dict[str, int] = {}  # by worker, the records that it had made of the last stage's end
-        self._parts = [(path, read_manifest(path).stages) for path in run.earlier_parts]
+        self._parts = [(path, read_manifest(path).stages) for path in _earlier_parts(run)]
         self._plan = plan = self._chosen_plan()
         run.stages_planned = plan.most
         if (shown := self._shown) is not None:
@@ -184,3 +186,8 @@ class Sweeping:
     def keep(self, stages: list[StageFacts]) -> None:
         self._show_step(stages[-1].number)
         self._run.keep_stages(list(stages))
+
+
+def _earlier_parts(run: ActiveRun) -> list[Path]:
+    """Directories of the run's parts that were written before it."""
+    return [path for path in parts_of(run.reported) if path != run.path] if run.is_part else []
