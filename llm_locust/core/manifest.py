@@ -190,7 +190,7 @@ class ServerCall:
 class CanaryFacts:
     """A request that was sent before the load, and is not in its records.
 
-    It was of the kind ``name``; ``began_ns`` is wall-clock time, ``took_s`` the time until its first token."""
+    It was of the kind ``name``; ``began_ns`` is wall-clock time, ``took_s`` the time to its first token."""
 
     target: str
     endpoint: str
