@@ -69,7 +69,7 @@ def open_so_far(run: Path) -> Iterator[Source]:
 
 @contextmanager
 def open_stages(run: Path, stages: list[StageFacts]) -> Iterator[tuple[Manifest, StoredRequests]]:
-    """Manifest and requests of a run that goes on, whose last stage has ended, while the context lasts.
+    """Manifest and requests of a run that goes on, or of its earlier part, while the context lasts.
 
     Args:
         stages: those of the run until now; its manifest may have older facts of them.
@@ -79,6 +79,9 @@ def open_stages(run: Path, stages: list[StageFacts]) -> Iterator[tuple[Manifest,
         BatchError, OSError: what is there cannot be read.
     """
     manifest = replace(read_manifest(run), stages=stages)
+    if (run / REQUESTS_FILE).exists():  # an earlier part of a search, which was ended in order
+        yield manifest, open_requests(run)
+        return
     with _received(run, manifest) as (requests, held, _):
         until_ns = max(stage.drained_ns or stage.ended_ns or stage.begun_ns for stage in stages)
         yield as_of_now(manifest, held, until_ns), requests

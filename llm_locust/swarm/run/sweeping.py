@@ -125,7 +125,7 @@ class Sweeping:
         assert search is not None
         for path, theirs in self._parts:
             if stages[-1].number in {stage.number for stage in theirs}:
-                return read_stage(path, search.objective, stages)
+                return read_stage(path, search.objective, stages)[0]
         wait_until(lambda: self.is_over() or self._has_all(), RECORDS_PATIENCE_S)
         if not self._has_all():
             return Probe(stages[-1].asked, no_result="its records did not arrive in time")
