@@ -4,6 +4,9 @@ from llm_locust.store.files import (
     ARMS_FILE as ARMS_FILE,
 )
 from llm_locust.store.files import (
+    CURVE_FILE as CURVE_FILE,
+)
+from llm_locust.store.files import (
     FRAMES_FILE as FRAMES_FILE,
 )
 from llm_locust.store.files import (

@@ -19,6 +19,7 @@ REPORT_HTML_FILE = "report.html"
 TIMESERIES_FILE = "timeseries.csv"
 STAGES_FILE = "stages.csv"
 REPEATS_FILE = "repeats.csv"
+CURVE_FILE = "curve.csv"
 ARMS_FILE = "arms.csv"
 FRAMES_FILE = "batches.frames"
 

@@ -23,6 +23,7 @@ from llm_locust.report.sections.contents import heading, sections
 from llm_locust.report.text import SEPARATOR, clean
 from llm_locust.store import (
     ARMS_FILE,
+    CURVE_FILE,
     MANIFEST_FILE,
     REPEATS_FILE,
     REPORT_HTML_FILE,
@@ -51,8 +52,8 @@ _STYLES = {
     Tone.FAINT: "dim",
 }
 _FILES = (REPORT_HTML_FILE, SUMMARY_FILE, REPORT_MD_FILE, TIMESERIES_FILE, REQUESTS_FILE, MANIFEST_FILE)
-#: There where the run has stages, repeats or arms, where servers were scraped, where somebody could watch.
-_MAYBE = (STAGES_FILE, REPEATS_FILE, ARMS_FILE, SERVER_METRICS_FILE, LIVE_FILE)
+#: There where the run has stages, loads, repeats or arms, servers were scraped, or somebody could watch.
+_MAYBE = (STAGES_FILE, REPEATS_FILE, CURVE_FILE, ARMS_FILE, SERVER_METRICS_FILE, LIVE_FILE)
 
 #: For an output whose encoding has not got them.
 _PLAIN_SIGNS = str.maketrans(

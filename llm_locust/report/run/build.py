@@ -12,12 +12,14 @@ from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Source
 from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis, analyse
-from llm_locust.report.run.arms_csv import arms_csv
-from llm_locust.report.run.repeats_csv import repeats_csv
-from llm_locust.report.run.stages_csv import stages_csv
 from llm_locust.report.run.timeseries import timeseries_csv
+from llm_locust.report.tables.arms_csv import arms_csv
+from llm_locust.report.tables.curve_csv import curve_csv
+from llm_locust.report.tables.repeats_csv import repeats_csv
+from llm_locust.report.tables.stages_csv import stages_csv
 from llm_locust.store import (
     ARMS_FILE,
+    CURVE_FILE,
     REPEATS_FILE,
     REPORT_HTML_FILE,
     REPORT_MD_FILE,
@@ -44,8 +46,8 @@ class Report:
 
 def build_report(run: Path, question: Question = PLAIN, *, allow_incomplete: bool = False) -> Report:
     """Compute a run's summary and write it, ``report.html``, ``report.md`` and ``timeseries.csv``,
-    ``stages.csv`` of a run with stages, ``repeats.csv`` if it measured a load more than once, and
-    ``arms.csv`` of one with arms.
+    ``stages.csv`` of a run with stages, ``repeats.csv`` if it measured a load more than once,
+    ``curve.csv`` if it measured several, and ``arms.csv`` of one with arms.
 
     The requests are read part by part: memory grows by some 250 bytes a request, however
     many tokens each of them had. Each file is replaced as a whole.
@@ -77,12 +79,13 @@ def write_reports(directory: Path, found: Analysis) -> None:
             found.requests, found.manifest, found.summary, found.measured, found.scraped
         ),
     }
-    if (stages := stages_csv(found.summary.stages)) is not None:
-        texts[STAGES_FILE] = stages
-    if (again := repeats_csv(found.summary)) is not None:
-        texts[REPEATS_FILE] = again
-    if (arms := arms_csv(found.summary)) is not None:
-        texts[ARMS_FILE] = arms
+    tables = {
+        STAGES_FILE: stages_csv(found.summary.stages),
+        REPEATS_FILE: repeats_csv(found.summary),
+        CURVE_FILE: curve_csv(found.summary),
+        ARMS_FILE: arms_csv(found.summary),
+    }
+    texts |= {name: text for name, text in tables.items() if text is not None}
     writers: list[Callable[[], None]] = [
         *(partial(write_text, directory / name, text) for name, text in texts.items()),
         # The last: where it is, the others are.

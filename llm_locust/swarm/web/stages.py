@@ -16,10 +16,10 @@ from llm_locust.live.store import LiveStore
 from llm_locust.metrics.charts.over_load import DRAWN, load_points
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
-from llm_locust.report.run.stages_csv import stages_csv
 from llm_locust.report.section import Column, Line, Row, Tone
 from llm_locust.report.sections.curves.search import answer
 from llm_locust.report.sections.groups import LATENCY_COLUMNS, LOADS, of_stages, stage_label
+from llm_locust.report.tables.stages_csv import stages_csv
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds
 from llm_locust.store import SUMMARY_FILE
 from llm_locust.swarm.process.offload import off_the_hub

@@ -24,7 +24,7 @@ from llm_locust.report.html import html_report
 from llm_locust.report.inputs.sources import Run, Source
 from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis, analyse
-from llm_locust.report.run.stages_csv import stages_csv
+from llm_locust.report.tables.stages_csv import stages_csv
 
 #: Users 1 and 2, each of one load: 50 ms, then 100 ms to the first token.
 STAGES = [

@@ -16,7 +16,7 @@ from llm_locust.live.stages import LiveStages, state_of
 from llm_locust.metrics.summary_types.summary import typed_stages
 from llm_locust.report.run.build import build_report
 from llm_locust.report.run.stage_reading import StageAnswer, StageQuestion, answer_of, main
-from llm_locust.report.run.stages_csv import stages_csv
+from llm_locust.report.tables.stages_csv import stages_csv
 from llm_locust.store import compact, write_manifest
 from llm_locust.swarm.web.stages import MOST_ROWS, StageBoard, columns
 

@@ -1,13 +1,12 @@
 """``stages.csv``: the table of stages with a column for each figure and each end of its interval."""
 
-import csv
-import io
 from collections.abc import Iterable
 from typing import Any
 
 from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.latency_metric import View
 from llm_locust.metrics.summary_types.stages import Stage, StageFigures
+from llm_locust.report.tables.csv_text import csv_text
 
 _PLACES = ("p50", "p90", "p99")
 _METRICS = tuple(metric.key for metric in shown_in(View.GROUPS))
@@ -16,14 +15,7 @@ _METRICS = tuple(metric.key for metric in shown_in(View.GROUPS))
 def stages_csv(stages: Iterable[Stage] | None) -> str | None:
     """The stages as CSV text with a head line; None without any. Undefined is an empty cell."""
     rows = [_row(stage) for stage in stages or ()]
-    if not rows:
-        return None
-    heads = dict.fromkeys(head for row in rows for head in row)
-    sink = io.StringIO()
-    writer = csv.DictWriter(sink, list(heads), restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return sink.getvalue()
+    return csv_text(rows) if rows else None
 
 
 def _row(stage: Stage) -> dict[str, Any]:

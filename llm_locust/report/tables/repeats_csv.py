@@ -1,23 +1,17 @@
 """``repeats.csv``: each load that was measured more than once, with its figures over the repeats."""
 
-import csv
-import io
 from typing import Any
 
 from llm_locust.metrics.summary_types.stages import Repeats
 from llm_locust.metrics.summary_types.summary import Summary
+from llm_locust.report.tables.csv_text import csv_text
 
 
 def repeats_csv(summary: Summary) -> str | None:
     """A row a load, with the mean of each figure and the ends of its interval; None without repeats."""
     if not summary.repeats:
         return None
-    rows = [_row(load) for load in summary.repeats]
-    sink = io.StringIO()
-    writer = csv.DictWriter(sink, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return sink.getvalue()
+    return csv_text([_row(load) for load in summary.repeats])
 
 
 def _row(load: Repeats) -> dict[str, Any]:
