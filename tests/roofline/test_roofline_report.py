@@ -5,7 +5,7 @@ from typing import Any
 from report_cases import summary, told
 
 from llm_locust.report.section import Tone
-from llm_locust.report.sections.roofline import roofline
+from llm_locust.report.sections.roofline import bottleneck, roofline
 
 PART: dict[str, Any] = {
     "model": "Llama 3 8B",
@@ -84,3 +84,35 @@ def test_a_selection_has_no_figures() -> None:
     assert [(line.text, line.tone) for line in found.lines] == [
         ("no figures: only some of the requests are looked at", Tone.WARN)
     ]
+
+
+def where_the_time_goes(**changed: Any) -> list[tuple[str, Tone]]:
+    latencies = {**summary()["latency_ms"]}
+    latencies |= {key: {**latencies[key], "p50": p50} for key, p50 in (("tpot", 17.5), ("ttft", 80.0))}
+    found = bottleneck(told(latency_ms=latencies, **changed))
+    assert found is not None
+    return [(line.text, line.tone) for line in found.lines[2:]]
+
+
+def test_where_the_time_goes_has_the_share_of_the_bound_that_was_reached() -> None:
+    assert where_the_time_goes(roofline=PART) == [
+        (
+            "prefill reaches 10.0 % of its bound: TTFT p50 80.0 ms, its queue included, "
+            "8.00 ms by the roofline",
+            Tone.PLAIN,
+        ),
+        ("decode reaches 28.6 % of its bound: TPOT p50 17.5 ms, 5.00 ms by the roofline", Tone.PLAIN),
+    ]
+
+
+def test_where_the_time_goes_has_no_bound_that_is_not_known() -> None:
+    assert where_the_time_goes() == []
+    assert where_the_time_goes(roofline={"missing": "only some of the requests are looked at"}) == []
+    (decode,) = where_the_time_goes(roofline={**PART, "ttft_bound_ms": None})
+    assert decode[0].startswith("decode reaches 28.6 %")
+
+
+def test_what_is_faster_than_its_bound_is_a_warning_and_no_share() -> None:
+    ((text, tone),) = where_the_time_goes(roofline={**PART, "tpot_bound_ms": 20.0, "ttft_bound_ms": None})
+    assert text.startswith("decode is faster than its bound: TPOT p50 17.5 ms, 20.0 ms by the roofline: ")
+    assert tone is Tone.WARN

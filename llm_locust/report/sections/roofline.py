@@ -18,7 +18,7 @@ def bottleneck(summary: Summary) -> Section | None:
     if isinstance(part, str):
         return None
     remedy = f"{'what to do' if part.verdict == 'client' else 'to shorten it'}: {_REMEDIES[part.verdict]}"
-    lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(remedy))
+    lines = (Line(_VERDICTS[part.verdict](summary, part)), Line(remedy), *_of_the_bounds(summary))
     rows = tuple(
         Row(
             (
@@ -39,6 +39,27 @@ def bottleneck(summary: Summary) -> Section | None:
     return Section(
         "Where the time goes", lines, Table(columns, rows), tuple(_reservations(part)), stacked=True
     )
+
+
+def _of_the_bounds(summary: Summary) -> Iterator[Line]:
+    """What prefill and decode reach of the roofline, medians beside medians; nothing without a roofline."""
+    roof = summary.roofline
+    if roof is None or isinstance(roof, str):
+        return
+    ttft, tpot = summary.latency_ms["ttft"].known.p50, summary.latency_ms["tpot"].known.p50
+    yield from _reached("prefill", "TTFT", ", its queue included", ttft, roof.ttft_bound_ms)
+    yield from _reached("decode", "TPOT", "", tpot, roof.tpot_bound_ms)
+
+
+def _reached(part: str, metric: str, more: str, p50: float | None, bound: float | None) -> Iterator[Line]:
+    if not p50 or not bound:
+        return
+    beside = f"{metric} p50 {number(p50)} ms{more}, {number(bound)} ms by the roofline"
+    if bound > p50:
+        text = "the given GPU, number of GPUs or model is wrong, or tokens are not made one a step"
+        yield Line(f"{part} is faster than its bound: {beside}: {text}", Tone.WARN)
+        return
+    yield Line(f"{part} reaches {percent(bound / p50)} of its bound: {beside}")
 
 
 def _largest(name: str, words: str) -> Callable[[Summary, Bottleneck], str]:
