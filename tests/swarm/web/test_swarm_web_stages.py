@@ -149,6 +149,26 @@ def test_a_search_says_what_it_tries_and_why() -> None:
     assert "being read" in again["lines"][0]["text"]
 
 
+def test_a_stage_that_is_measured_has_the_live_figures_of_what_ended_in_it() -> None:
+    run = Run()
+    begun_ns = round(START_S * 1e9)
+    facts = StageFacts(
+        number=0, kind="users", asked=4.0, begun_ns=begun_ns, measured_ns=begun_ns + 10 * 10**9
+    )
+    run.store.stages = LiveStages("run", Path("/nowhere"), lambda: [facts], is_sweep=True)
+    for _ in range(20):  # 10 s of warm-up, 10 s of measured part
+        run.ended([request(arrivals=(0.05, 0.4))] * 3)
+        run.report()
+        run.clock.tick()
+    told = StageBoard(run.store).told()
+    assert told is not None
+    (row,) = told["rows"]
+    heads = [column["head"] for column in columns()]
+    found = dict(zip(heads, row["cells"], strict=False))
+    assert (found["state"], found["requests"], found["measured"]) == ("measuring", "30", "10.0 s")
+    assert found["result"].startswith("so far: client ")
+
+
 def test_a_page_lists_the_last_stages_of_very_many() -> None:
     facts = [stage(i, 1.0 + i, 1.5 + i, begun_ns=ns(0.5 + i), drained_ns=ns(1.5 + i)) for i in range(1000)]
     told = board(facts, 2000.0, is_sweep=True)[0].told()

@@ -109,9 +109,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         found.answer = page.locator("#stages-lines").inner_text()
         found.links = [str(a.get_attribute("href")) for a in page.locator("#stages-fine a").all()]
         page.set_viewport_size({"width": 390, "height": 900})
+        # The table scrolls by itself, the page does not, once its charts have followed the new width.
+        watch.wait_js("document.documentElement.scrollWidth <= 390")
         photographed(page, "narrow")
-        wide = page.evaluate("document.documentElement.scrollWidth")
-        assert wide <= 390, "the table scrolls by itself, the page does not"
         page.set_viewport_size({"width": 1440, "height": 1000})
         page.locator("#theme").click()
         photographed(page, "dark")
@@ -149,10 +149,6 @@ def test_states_follow_each_other_and_every_load_has_its_reason(seen: Seen) -> N
         assert found[-1] == "drained"
     assert whys["0"] == "the first load"
     assert all(whys.values())
-    measured = [
-        row["cells"] for told in seen.told for row in told.get("rows", ()) if row["cells"][1] == "measuring"
-    ]
-    assert any(cells[5] not in ("0", "–") and "so far" in cells[-2] for cells in measured), measured
 
 
 def test_the_page_shows_the_table_and_the_answer_of_the_report(seen: Seen) -> None:
