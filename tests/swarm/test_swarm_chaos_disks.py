@@ -33,6 +33,8 @@ def _full_spool(folder: Path) -> Survived:
         wait_batches(out, workers=2)
         at_ns = time.time_ns()
         fill(disk)
+        for worker in workers:
+            worker.wait_for("cannot be written")
         wait_batches(out, workers=2, each=3)
         code = end(master, workers)
     return Survived(code, master, workers, out, sim, at_ns)
