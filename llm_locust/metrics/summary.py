@@ -114,7 +114,7 @@ def summarise(
         "steadiness": _steadiness(requests, m, manifest, question),
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
-        **_servers(requests, m, manifest, client, of_selection=selection),
+        **_servers(requests, m, manifest, client, None if selection else missing.known),
         **_stages(requests, m, manifest, question, None if selection else rows),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
@@ -172,12 +172,12 @@ def _tokens(m: Measured, ok: Rows, latency_ms: dict[str, Any]) -> dict[str, Any]
 
 
 def _servers(
-    requests: Requests, m: Measured, manifest: Manifest, client: dict[str, Any], *, of_selection: bool
+    requests: Requests, m: Measured, manifest: Manifest, client: dict[str, Any], unrecorded: int | None
 ) -> dict[str, Any]:
-    """The replicas, how even they were, and what limits the run."""
-    found = deployment(requests, m, direct=bool(manifest.targets))
+    """The replicas, how even they were, and what limits the run; ``unrecorded`` is None of a selection."""
+    found = deployment(requests, m, manifest, unrecorded)
     causes = found["fairness"].causes
-    return {**found, "bottleneck": bottleneck(m, client, causes, of_selection=of_selection)}
+    return {**found, "bottleneck": bottleneck(m, client, causes, of_selection=unrecorded is None)}
 
 
 def _sessions(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:

@@ -10,7 +10,9 @@ import numpy as np
 from msgspec import structs
 
 from llm_locust.core.batch import Requests
+from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Rows
+from llm_locust.metrics.deployment.autoscaling import autoscaling
 from llm_locust.metrics.deployment.causes import Evidence, causes
 from llm_locust.metrics.deployment.replicas import course, replicas
 from llm_locust.metrics.deployment.routing import (
@@ -46,8 +48,8 @@ AMOUNTS = {
 }
 
 
-def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict[str, Any]:
-    """The ``replicas`` and ``fairness`` of a summary.
+def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: int | None) -> dict[str, Any]:
+    """The ``replicas`` and ``fairness`` of a summary, and ``autoscaling`` where their number changed.
 
     ``fairness`` has Jain's index of each of :data:`AMOUNTS` by its own name, and in ``gini`` and ``cv`` its
     Gini coefficient and coefficient of variation. ``chance`` has the tests of requests and TTFT of
@@ -55,9 +57,13 @@ def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict
     many requests of the population have no name. How requests were routed, and the test of TTFT, are of a
     million of them at most, see :func:`~llm_locust.metrics.deployment.routing.middle`. ``dispersion`` (of
     requests sent while no replica was out) and ``affinity`` are those of
-    :mod:`~llm_locust.metrics.deployment.routing`, ``causes`` the likely ones in words. ``direct``: the run
-    chose a target for each request, so that how they were shared out is its own doing and no balancer's.
+    :mod:`~llm_locust.metrics.deployment.routing`, ``causes`` the likely ones in words. With targets the run
+    chose one for each request, so that how they were shared out is its own doing and no balancer's.
+
+    Args:
+        unrecorded: requests of the run without a record; None of a selection, which has no ``autoscaling``.
     """
+    direct = bool(manifest.targets)
     carriers = Carriers.of(requests)
     labels, named_by = replica_labels(m.c, carriers)
     named_by = "target" if direct and named_by == "header" else named_by
@@ -65,7 +71,9 @@ def deployment(requests: Requests, m: Measured, *, direct: bool = False) -> dict
     told = course(m.c, m.window)
     found = replicas(m.c, m.credits, m.judgement, m.stuck)
     entries = [structs.replace(entry, **told[entry.name]) for entry in found]
-    return {"replicas": entries, "fairness": fairness(entries, m, carriers, named_by, direct=direct)}
+    scaled = None if unrecorded is None else autoscaling(m, manifest, unrecorded)
+    evenness = fairness(entries, m, carriers, named_by, direct=direct)
+    return {"replicas": entries, "fairness": evenness} | ({"autoscaling": scaled} if scaled else {})
 
 
 def fairness(

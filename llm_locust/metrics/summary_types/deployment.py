@@ -10,6 +10,8 @@ _POPULATION = "the population"
 _LATENCY = key("latency, ms", "as `latency_ms`, its requests")
 _ITS = "its requests"
 _WINDOW = "the window"
+_RUN = "the whole run"
+_STEP = "a step up of the load"
 
 
 class OutageSpan(SummaryPart, frozen=True):
@@ -53,6 +55,55 @@ class ReplicaFigures(SummaryPart, frozen=True):
     goodput_ratio: Annotated[float | None, key("as of the whole; null where requests were lost", _ITS)]
     in_flight: Annotated[list[float], key("concurrency in equal parts of the window", _ITS)]
     outages: list[OutageSpan]
+
+
+class ReplicasUp(SummaryPart, frozen=True):
+    """The number of replicas from a time on."""
+
+    at_s: Annotated[float, key("a change, s after the run's start; the first entry is the start", _RUN)]
+    replicas: Annotated[int, key("number of replicas from then on", _RUN)]
+
+
+class ScaleUp(SummaryPart, frozen=True):
+    """A step up of the load, and how long new replicas took."""
+
+    at_s: Annotated[float, key("when the larger load began, s after the run's start", _STEP)]
+    kind: Annotated[str, key("`users` or `rate`", _STEP)]
+    asked_before: Annotated[float, key("load before, in users or requests/s", _STEP)]
+    asked: Annotated[float, key("load from then on", _STEP)]
+    replicas_before: Annotated[int, key("number of replicas at the step", _STEP)]
+    new: Annotated[int, key("replicas that came between it and the next step up, or the end", _STEP)]
+    first_new_s: Annotated[
+        float | None, key("time to scale: the first answer of the first new one − the step, s", _STEP)
+    ]
+    last_new_s: Annotated[float | None, key("the same of the last new one, s", _STEP)]
+    requests: Annotated[
+        int,
+        key("judged requests due between the step and `last_new_s`; without a new one up to the end", _STEP),
+    ]
+    missed: Annotated[int, key("those of them that were not good", "`requests`")]
+    missed_share_before: Annotated[
+        float | None, key("share of those not good in the stage before, without its warm-up", "judged")
+    ]
+    good_lost: Annotated[
+        float | None, key("max(0, `missed` − `missed_share_before` × `requests`)", "`requests`")
+    ]
+    recovered_s: Annotated[
+        float | None,
+        key("time to recover, s; null where the share of good ones was not back, or too few tell it", _STEP),
+    ]
+
+
+class Autoscaling(SummaryPart, frozen=True):
+    """Replicas over time, and what they took after each step up of the load."""
+
+    replicas: list[ReplicasUp]
+    steps: list[ScaleUp]
+    unsure: Annotated[
+        int, key("replicas that answered late, and too rarely to tell whether they were there before", _RUN)
+    ]
+    judged_by: Annotated[str, key("`slo`, or `outcome` without one: good is what did not fail", _RUN)]
+    unrecorded: Annotated[int, key("lost and unsent requests; with some, `good_lost` is a lower bound", _RUN)]
 
 
 class Evenness(SummaryPart, frozen=True):

@@ -16,7 +16,7 @@ from llm_locust.metrics.summary_types.course import (
     SinceStart,
     Steadiness,
 )
-from llm_locust.metrics.summary_types.deployment import Fairness, ReplicaFigures, Servers
+from llm_locust.metrics.summary_types.deployment import Autoscaling, Fairness, ReplicaFigures, Servers
 from llm_locust.metrics.summary_types.peers import Compat, LiveCheck
 from llm_locust.metrics.summary_types.quality import Quality
 from llm_locust.metrics.summary_types.requests import (
@@ -56,6 +56,7 @@ ASKED = (
     "since_start",
     "arms",
     "agents",
+    "autoscaling",
 )
 
 
@@ -122,6 +123,7 @@ class Summary(SummaryPart, frozen=True):
         return self.is_sweep or len(self.arms or ()) > 1
 
     agents: Agents | None = None
+    autoscaling: Autoscaling | None = None
 
     @property
     def is_sweep(self) -> bool:

@@ -16,6 +16,7 @@ from llm_locust.report.sections.fairness import fairness
 from llm_locust.report.sections.interventions import interventions
 from llm_locust.report.sections.nodes import nodes
 from llm_locust.report.sections.parts.arms import arms
+from llm_locust.report.sections.parts.autoscaling import autoscaling
 from llm_locust.report.sections.quality import quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
 from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
@@ -153,6 +154,7 @@ CONTENTS = (
     Entry("by_class", "groups", groups.by_class, of_one_load=True),
     Entry("interventions", "groups", interventions),
     Entry("replicas", "groups", groups.replicas, of_one_load=True),
+    Entry("autoscaling", "groups", autoscaling),
     Entry("fairness", "groups", fairness, of_one_load=True),
     Entry("servers", "servers", server.servers),
     Entry("energy", "cost", server.energy, of_one_load=True),

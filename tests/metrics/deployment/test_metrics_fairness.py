@@ -23,7 +23,7 @@ def told(records: list[RequestRecord], seconds: float | None = None) -> dict[str
     rows = batch(*records)
     facts = manifest(seconds or max(r.ended_ns - r.scheduled_ns for r in records) * 1e-9 + len(records) * 0.1)
     found: dict[str, Any] = to_builtins(
-        deployment(rows, measure(rows, facts, Question(slo="", warmup_s=0.0)))
+        deployment(rows, measure(rows, facts, Question(slo="", warmup_s=0.0)), facts, None)
     )
     return found
 

@@ -1,0 +1,181 @@
+"""Replicas that came and went while the load changed, and what their coming late cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.metrics.columns import Columns, Floats, Mask, groups
+from llm_locust.metrics.deployment.recovery import recovered_s
+from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.stats.proportions import Proportion
+from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp, ScaleUp
+
+#: A silence at an edge of the run is a replica's absence from here on, where at its own share of the answers
+#: chance does not make it: no answer where 12 are expected happens once in 160,000 times.
+LEAST_S = 5.0
+EXPECTED_ANSWERS = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a replica answered first and last, in seconds on the axis of the columns.
+
+    ``came`` and ``left``: it was not there before, or after. ``unsure``: it answered late, and too rarely to
+    tell whether it was there before.
+    """
+
+    first_s: float
+    last_s: float
+    came: bool
+    left: bool
+    unsure: bool
+
+
+def autoscaling(m: Measured, manifest: Manifest, unrecorded: int) -> Autoscaling | None:
+    """The ``autoscaling`` of a summary; None if the number of replicas did not change, or there are several
+    runs.
+
+    It is of all requests of the run, warm-up included.
+
+    Args:
+        m: the requests have their replicas' labels.
+        unrecorded: requests of the run without a record.
+    """
+    found = lives(m.c)
+    if not any(life.came or life.left for life in found) or (m.window.gaps and not manifest.is_sweep):
+        return None
+    judged = ~m.c.cancelled if m.judgement is None else m.judgement.judged
+    good = m.c.ok if m.judgement is None else m.judgement.good
+    asked = _Asked(m.c.scheduled_s[judged], good[judged])
+    return Autoscaling(
+        replicas=list(_over_time(found, m.c.after_origin_s(manifest.started_ns))),
+        steps=[_step(step, found, asked, m.c, manifest) for step in _steps(manifest)],
+        unsure=sum(life.unsure for life in found),
+        judged_by="outcome" if m.judgement is None else "slo",
+        unrecorded=unrecorded,
+    )
+
+
+def lives(c: Columns) -> list[Life]:
+    """The life of each replica that answered.
+
+    An answer is from its first token to its last; one that is not streamed is its end. Failures without a
+    token are none: a balancer or a loading server sends them too. Those whose clock was set on the way have
+    no known times.
+
+    A replica **came** if it was silent for more than :data:`LEAST_S` after the run's first answer, and had by
+    its own share of the answers :data:`EXPECTED_ANSWERS` or more to expect in that time; it **left** by the
+    same rule at the run's end. The share is of the answers between its first and its last: (own − 1) / (all
+    − 1).
+    """
+    begins, ends = _answers(c)
+    known = np.isfinite(begins) & (c.replica.codes >= 0)
+    every = np.sort(begins[known])
+    return [
+        _life(begins[mine], ends[mine], every)
+        for _, rows in groups(c.replica)
+        if len(mine := rows[known[rows]])
+    ]
+
+
+def _answers(c: Columns) -> tuple[Floats, Floats]:
+    """When each request's answer began and ended; NaN without one."""
+    streamed = c.events > 0
+    whole = np.where(c.ok & ~streamed, c.ended_s, np.nan)
+    begins = np.where(streamed, c.sent_s + c.first_event_s, whole)
+    ends = np.where(streamed, c.sent_s + c.last_event_s, whole)
+    return np.where(c.stepped, np.nan, begins), np.where(c.stepped, np.nan, ends)
+
+
+def _life(begins: Floats, ends: Floats, every: Floats) -> Life:
+    first_s, last_s = float(begins.min()), float(begins.max())
+    before = int(np.searchsorted(every, first_s, side="left"))
+    after = len(every) - int(np.searchsorted(every, last_s, side="right"))
+    meanwhile = len(every) - before - after
+    share = (len(begins) - 1) / (meanwhile - 1) if meanwhile > 1 else 0.0
+    is_late = first_s - every[0] > LEAST_S
+    came = bool(is_late and before * share >= EXPECTED_ANSWERS)
+    left = bool(every[-1] - last_s > LEAST_S and after * share >= EXPECTED_ANSWERS)
+    return Life(first_s, float(ends.max()), came, left, bool(is_late and not came))
+
+
+def _over_time(found: list[Life], start_s: float) -> Iterator[ReplicasUp]:
+    """The number of replicas from the run's start on, and at each change."""
+    came = [(life.first_s, 1) for life in found if life.came]
+    left = [(life.last_s, -1) for life in found if life.left]
+    up = len(found) - len(came)
+    yield ReplicasUp(at_s=0.0, replicas=up)
+    for at_s, change in sorted(came + left):
+        up += change
+        yield ReplicasUp(at_s=at_s - start_s, replicas=up)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """The load of ``to`` follows the smaller one of ``before``; ``until_ns`` is the next such step, or the
+    end of the load, None where it is unknown."""
+
+    before: StageFacts
+    to: StageFacts
+    until_ns: int | None
+
+
+def _steps(manifest: Manifest) -> Iterator[_Step]:
+    stages = sorted(manifest.stages, key=lambda stage: stage.begun_ns)
+    ups = [(a, b) for a, b in pairwise(stages) if a.kind == b.kind and b.asked > a.asked]
+    ends_ns = [stages[-1].ended_ns, manifest.stopped_ns] if stages else []
+    ended_ns = min((ns for ns in ends_ns if ns is not None), default=None)
+    untils = [b.begun_ns for _, b in ups[1:]] + [ended_ns]
+    for (before, to), until_ns in zip(ups, untils, strict=False):
+        yield _Step(before, to, until_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """When judged requests were due, and which were good."""
+
+    due_s: Floats
+    good: Mask
+
+    def share(self, from_s: float, to_s: float) -> Proportion:
+        """Share of good ones among those due in [``from_s``, ``to_s``)."""
+        inside = (self.due_s >= from_s) & (self.due_s < to_s)
+        return Proportion(int(self.good[inside].sum()), int(inside.sum()))
+
+    def until(self, to_s: float) -> "_Asked":
+        inside = self.due_s < to_s
+        return _Asked(self.due_s[inside], self.good[inside])
+
+
+def _step(step: _Step, found: list[Life], asked: _Asked, c: Columns, manifest: Manifest) -> ScaleUp:
+    """See docs/metrics.md, "Autoscaling"."""
+    at_s = c.after_origin_s(step.to.begun_ns)
+    until_s = np.inf if step.until_ns is None else c.after_origin_s(step.until_ns)
+    new = sorted(life.first_s for life in found if life.came and at_s < life.first_s <= until_s)
+    up = sum(
+        (not life.came or life.first_s <= at_s) and not (life.left and life.last_s < at_s) for life in found
+    )
+    quiet_ns = step.before.begun_ns if step.before.measured_ns is None else step.before.measured_ns
+    before = asked.share(c.after_origin_s(quiet_ns), at_s)
+    meanwhile = asked.share(at_s, new[-1] if new else until_s)
+    missed = meanwhile.n - meanwhile.hits
+    usual = None if before.ratio is None else 1 - before.ratio
+    theirs = asked.until(until_s)
+    return ScaleUp(
+        at_s=(step.to.begun_ns - manifest.started_ns) * 1e-9,
+        kind=step.to.kind,
+        asked_before=step.before.asked,
+        asked=step.to.asked,
+        replicas_before=up,
+        new=len(new),
+        first_new_s=new[0] - at_s if new else None,
+        last_new_s=new[-1] - at_s if new else None,
+        requests=meanwhile.n,
+        missed=missed,
+        missed_share_before=usual,
+        good_lost=None if usual is None else max(0.0, missed - usual * meanwhile.n),
+        recovered_s=recovered_s(theirs.due_s, theirs.good, before, at_s),
+    )

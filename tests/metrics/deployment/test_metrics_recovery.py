@@ -1,0 +1,59 @@
+"""When the share of good requests is back after a change of the load."""
+
+import numpy as np
+import pytest
+
+from llm_locust.metrics.deployment.recovery import ROLLING, recovered_s
+from llm_locust.metrics.stats.proportions import Proportion
+
+ALL_GOOD = Proportion(400, 400)
+AT_S = np.arange(1000) / 10
+
+
+@pytest.mark.parametrize("bad_until", [120, 500, 900])
+def test_it_ends_with_the_last_bad_request_where_all_were_good_before(bad_until: int) -> None:
+    good = np.arange(1000) >= bad_until
+    # All 50 must be good: the interval before begins at 99.05 %.
+    assert recovered_s(AT_S, good, ALL_GOOD, 0.0) == pytest.approx(bad_until / 10)
+    assert recovered_s(AT_S, good, ALL_GOOD, 5.0) == pytest.approx(bad_until / 10 - 5)
+
+
+def test_the_order_of_the_records_does_not_matter() -> None:
+    order = np.random.default_rng(1).permutation(1000)
+    good = (AT_S < 20) | (AT_S >= 40)
+    assert recovered_s(AT_S[order], good[order], ALL_GOOD, 0.0) == pytest.approx(40)
+
+
+def test_a_second_fall_counts_and_a_share_that_stays_low_is_not_back() -> None:
+    twice = (AT_S < 10) | ((AT_S >= 20) & (AT_S < 60)) | (AT_S >= 70)
+    assert recovered_s(AT_S, twice, ALL_GOOD, 0.0) == pytest.approx(70)
+    assert recovered_s(AT_S, AT_S < 60, ALL_GOOD, 0.0) is None
+    assert recovered_s(AT_S, np.arange(1000) % 2 == 0, ALL_GOOD, 0.0) is None
+
+
+def test_without_a_fall_it_took_no_time_and_too_few_requests_tell_nothing() -> None:
+    good = np.ones(1000, np.bool_)
+    assert recovered_s(AT_S, good, ALL_GOOD, 0.0) == 0
+    assert recovered_s(AT_S, ~good, Proportion(0, 400), 0.0) is None
+    assert recovered_s(AT_S, good, Proportion(ROLLING - 1, ROLLING - 1), 0.0) is None
+    assert recovered_s(AT_S, good, ALL_GOOD, 95.1) is None
+    assert recovered_s(AT_S, good, ALL_GOOD, 95.0) == 0
+
+
+def test_chance_alone_is_rarely_a_fall() -> None:
+    rng, at_s = np.random.default_rng(7), np.arange(5000) / 50
+    found = [
+        recovered_s(at_s, rng.random(5000) < 0.9, Proportion(round(rng.binomial(1000, 0.9)), 1000), 0.0)
+        for _ in range(100)
+    ]
+    assert sum(each != 0 for each in found) <= 10  # 5 % at most, by Bonferroni
+
+
+def test_a_partial_fall_is_found_to_within_half_a_rolling_share() -> None:
+    """A share of 98 % that falls to 50 % and comes back at 60 s."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        good = rng.random(1000) < np.where((AT_S >= 10) & (AT_S < 60), 0.5, 0.98)
+        found = recovered_s(AT_S, good, Proportion(980, 1000), 0.0)
+        assert found is not None
+        assert found == pytest.approx(60, abs=ROLLING / 10)
