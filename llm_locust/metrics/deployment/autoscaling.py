@@ -18,6 +18,9 @@ from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp,
 LEAST_S = 5.0
 EXPECTED_ANSWERS = 12.0
 
+#: A load that begins later after the drain of the one before is no step of it.
+MOST_PAUSE_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
@@ -125,12 +128,19 @@ class _Step:
 
 def _steps(manifest: Manifest) -> Iterator[_Step]:
     stages = sorted(manifest.stages, key=lambda stage: stage.begun_ns)
-    ups = [(a, b) for a, b in pairwise(stages) if a.kind == b.kind and b.asked > a.asked]
+    ups = [(a, b) for a, b in pairwise(stages) if a.kind == b.kind and b.asked > a.asked and _follows(a, b)]
     ends_ns = [stages[-1].ended_ns, manifest.stopped_ns] if stages else []
     ended_ns = min((ns for ns in ends_ns if ns is not None), default=None)
     untils = [b.begun_ns for _, b in ups[1:]] + [ended_ns]
     for (before, to), until_ns in zip(ups, untils, strict=False):
         yield _Step(before, to, until_ns)
+
+
+def _follows(before: StageFacts, to: StageFacts) -> bool:
+    """Whether one load came right after the other: between the parts of a resumed run replicas may change."""
+    ends_ns = [ns for ns in (before.drained_ns, before.ended_ns) if ns is not None]
+    pause_ns = to.begun_ns - max(ends_ns, default=to.begun_ns)
+    return before.repeated_as is None and pause_ns <= MOST_PAUSE_S * 1e9
 
 
 @dataclass(frozen=True, slots=True)

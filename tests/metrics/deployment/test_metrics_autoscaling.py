@@ -110,6 +110,12 @@ def test_a_step_down_belongs_to_the_step_up_before_it() -> None:
     assert (step["new"], step["first_new_s"]) == (1, pytest.approx(30.05))
 
 
+def test_a_load_after_a_long_pause_is_no_step() -> None:
+    """As in a resumed run: the replicas may have changed in the pause."""
+    paused = [rate(0, -100.0, -60.5, 5.0), rate(1, STEP_S, END_S, 10.0)]
+    assert summary_of(scaled(failed), stages=paused)["autoscaling"]["steps"] == []
+
+
 def test_a_replica_that_goes_is_one_less() -> None:
     records = [good(i / 10, "b" if i % 2 and i < 600 else "a") for i in range(1800)]
     found = summary_of(records, stages=[])["autoscaling"]
