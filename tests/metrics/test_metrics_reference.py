@@ -143,6 +143,10 @@ def summaries() -> tuple[dict[str, Any], ...]:
                 trajectories=TrajectoryFacts(ids=["a"], roots=1, possible=[[0.1, 0.5]], pauses_s=[[0.9, 0]]),
             ),
         ),
+        summarise(
+            batch(*(request(i / 10, replica="b" if i > 120 and i % 2 else "a") for i in range(240))),
+            manifest(24.0, stages=[stage(0, 0.5, 8.0), stage(1, 8.5, 24.0, asked=2.0)]),
+        ),
     )
     return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)
 
