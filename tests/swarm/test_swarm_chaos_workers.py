@@ -205,7 +205,7 @@ def test_the_manifest_names_the_worker_and_how_many_of_its_requests_are_known_to
     lost = lost_worker(run)
     assert lost.announced is not None
     assert lost.received == sum(row["worker"] == lost.id for row in run.rows.values()) > 0
-    assert 0 < lost.in_flight <= 8  # its users, each with one request
+    assert 0 < lost.in_flight <= 24  # all users, if the others' heartbeats were late, each with one request
     assert 0 < lost.unrecorded <= len(unrecorded(run.truth, run.rows))
     assert run.result.manifest.records_lost == lost.unrecorded
     assert not run.result.manifest.complete
