@@ -118,8 +118,8 @@ def _over_time(found: list[Life], start_s: float) -> Iterator[ReplicasUp]:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The load of ``to`` follows the smaller one of ``before``; ``until_ns`` is the next such step, or the
-    end of the load, None where it is unknown."""
+    """The load of ``to`` follows the smaller one of ``before``; ``until_ns`` is the next such step, the next
+    load after a pause, or the end of the load, None where it is unknown."""
 
     before: StageFacts
     to: StageFacts
@@ -128,12 +128,16 @@ class _Step:
 
 def _steps(manifest: Manifest) -> Iterator[_Step]:
     stages = sorted(manifest.stages, key=lambda stage: stage.begun_ns)
-    ups = [(a, b) for a, b in pairwise(stages) if a.kind == b.kind and b.asked > a.asked and _follows(a, b)]
+    # What follows no load, as after the pause of a resumed run, is no step, and ends the one before it.
+    edges = [
+        (a, b) for a, b in pairwise(stages) if (a.kind == b.kind and b.asked > a.asked) or not _follows(a, b)
+    ]
     ends_ns = [stages[-1].ended_ns, manifest.stopped_ns] if stages else []
     ended_ns = min((ns for ns in ends_ns if ns is not None), default=None)
-    untils = [b.begun_ns for _, b in ups[1:]] + [ended_ns]
-    for (before, to), until_ns in zip(ups, untils, strict=False):
-        yield _Step(before, to, until_ns)
+    untils = [b.begun_ns for _, b in edges[1:]] + [ended_ns]
+    for (before, to), until_ns in zip(edges, untils, strict=False):
+        if _follows(before, to):
+            yield _Step(before, to, until_ns)
 
 
 def _follows(before: StageFacts, to: StageFacts) -> bool:

@@ -27,7 +27,8 @@ def recovered_s(at_s: Floats, good: Mask, before: Proportion, since_s: float) ->
 
     Returns:
         0 where the share never fell. None where it was not back by the last request, where there are fewer
-        than :data:`ROLLING` requests, before or after, and where none was good before.
+        than :data:`ROLLING` requests, before or after, and where so few were good before that not even
+        :data:`ROLLING` bad ones in a row are a fall.
     """
     bounds = before.interval()
     later = np.flatnonzero(at_s >= since_s)
@@ -37,6 +38,8 @@ def recovered_s(at_s: Floats, good: Mask, before: Proportion, since_s: float) ->
     sums = np.concatenate([[0], np.cumsum(good[later])])
     hits = sums[ROLLING:] - sums[:-ROLLING]
     chances = np.array([at_most(k, ROLLING, bounds[0]) for k in range(ROLLING + 1)])
+    if chances[0] >= _LEVEL / len(hits):
+        return None  # a server that ended altogether would not have fallen
     fallen = np.flatnonzero(chances[hits] < _LEVEL / len(hits))
     if not len(fallen):
         return 0.0

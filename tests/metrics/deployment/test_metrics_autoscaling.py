@@ -1,5 +1,6 @@
 """Replicas that came after a step of the load: when, and what was lost meanwhile."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,22 @@ def test_a_load_after_a_long_pause_is_no_step() -> None:
     """As in a resumed run: the replicas may have changed in the pause."""
     paused = [rate(0, -100.0, -60.5, 5.0), rate(1, STEP_S, END_S, 10.0)]
     assert summary_of(scaled(failed), stages=paused)["autoscaling"]["steps"] == []
+
+
+def test_a_pause_ends_the_step_before_it() -> None:
+    """The second load was under way when the master died; it is repeated 80 s later, with a new replica."""
+    under_way = replace(
+        rate(1, 20.0, 30.0, 10.0), measured_ns=None, ended_ns=None, drained_ns=None, repeated_as=2
+    )
+    resumed = [rate(0, 0.0, 20.0, 5.0), under_way, rate(2, 110.0, END_S, 10.0)]
+    ran = [r for r in scaled(failed) if not 30.0 <= (r.scheduled_ns - batch_ns(0.0)) * 1e-9 < 110.0]
+    found = autoscaling_of(ran, resumed)
+    assert [(step["new"], step["requests"]) for step in found["steps"]] == [(0, 50)]
+
+
+def autoscaling_of(records: list[RequestRecord], stages: list[StageFacts]) -> dict[str, Any]:
+    found: dict[str, Any] = summary_of(records, stages=stages)["autoscaling"]
+    return found
 
 
 def test_a_replica_that_goes_is_one_less() -> None:

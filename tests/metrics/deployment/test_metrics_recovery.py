@@ -40,6 +40,13 @@ def test_without_a_fall_it_took_no_time_and_too_few_requests_tell_nothing() -> N
     assert recovered_s(AT_S, good, ALL_GOOD, 95.0) == 0
 
 
+def test_a_share_so_low_before_that_nothing_is_a_fall_does_not_recover_at_once() -> None:
+    none = np.zeros(1000, np.bool_)
+    assert recovered_s(AT_S, none, Proportion(120, 1000), 0.0) is None
+    assert recovered_s(AT_S, ~none, Proportion(120, 1000), 0.0) is None
+    assert recovered_s(AT_S, AT_S > 50, Proportion(500, 1000), 0.0) == pytest.approx(50, abs=ROLLING / 10)
+
+
 def test_chance_alone_is_rarely_a_fall() -> None:
     rng, at_s = np.random.default_rng(7), np.arange(5000) / 50
     found = [
