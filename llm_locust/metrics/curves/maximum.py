@@ -11,13 +11,14 @@ has no steady goodput: it is beyond the peak if a lower load did not.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import stdev
 
 import numpy as np
 
 from llm_locust.metrics.columns import Floats, Mask
 from llm_locust.metrics.curves.isotonic import falling
 from llm_locust.metrics.curves.objective import UNITS, Objective
-from llm_locust.metrics.curves.probe import Probe
+from llm_locust.metrics.curves.probe import GoodRate, Probe
 from llm_locust.metrics.curves.steps import Bounds, Found, NextStage, possible
 
 #: Successive stages without a result after which nothing more is tried.
@@ -44,9 +45,20 @@ def unimodal(values: Floats, weights: Floats) -> Floats:
     return best
 
 
+def _mean(rates: Sequence[GoodRate]) -> tuple[float, float]:
+    """Mean of the repeats of one load, and its error: by their own errors, or by how far they are apart.
+
+    It is not weighted by the errors: that of a share near 1 is small, so that the best repeat would decide.
+    """
+    n = len(rates)
+    values = [rate.value for rate in rates]
+    own = math.hypot(*(rate.error for rate in rates)) / n
+    return math.fsum(values) / n, max(own, stdev(values) / math.sqrt(n)) if n > 1 else own
+
+
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """Good requests/s over the loads that were tried, ascending, repeats pooled by their errors."""
+    """Good requests/s over the loads that were tried, ascending: of repeats their mean."""
 
     loads: Floats
     values: Floats
@@ -60,11 +72,7 @@ class _Curve:
         for load in loads:
             there = [probe for probe in probes if probe.load == load]
             rates = [probe.good for probe in there if probe.good is not None]
-            weights = [rate.error**-2 for rate in rates]
-            mean = math.fsum(w * rate.value for w, rate in zip(weights, rates, strict=True)) / math.fsum(
-                weights
-            )
-            rows.append((mean, math.fsum(weights) ** -0.5, any(probe.saturated for probe in there)))
+            rows.append((*_mean(rates), any(probe.saturated for probe in there)))
         values, errors, saturated = np.array(rows, dtype=np.float64).T
         return cls(np.array(loads), values, errors, saturated > 0)
 

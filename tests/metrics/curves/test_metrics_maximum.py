@@ -71,6 +71,15 @@ def sure(load: float, share: float, **fields: object) -> Probe:
     return Probe(load, (found,), good=GoodRate.of(found, load, is_counted=False), **fields)  # type: ignore[arg-type]
 
 
+def test_repeats_that_contradict_each_other_count_alike_and_widen_the_interval() -> None:
+    """All good, then half: the first has the smaller error by far, and is not nearer to the truth."""
+    repeats = [sure(8.0, 1.0), sure(8.0, 0.5)]
+    shown = last_answer(BEST, Bounds(4.0), [sure(4.0, 1.0), *repeats, sure(16.0, 0.1)])
+    assert shown.load == 8
+    assert shown.good_per_s == pytest.approx(6)
+    assert (shown.good_low, shown.good_high) == (pytest.approx(6 - 1.96 * 2, abs=0.1), 8)
+
+
 def test_goodput_that_grows_as_far_as_was_tried_is_a_lower_bound() -> None:
     probes: list[Probe] = []
     while isinstance(step := next_step(BEST, Bounds(4.0, most=20.0), probes), NextStage):
