@@ -112,17 +112,21 @@ def _one_sweep(folder: Path, source: Source, runs: Sequence[Run], manifests: Seq
 def _settled(run: Run) -> Run:
     """A part of a sweep without the loss of what its last stage, which is repeated, had under way.
 
-    Only where every record is here that the workers had when the stage before it had drained.
+    Only where every record is here that the workers had when the stage before it had drained, and those were
+    the same workers all the time: what one has lost that left before is not of the last stage.
     """
     manifest = run.manifest
     done = [stage for stage in manifest.stages if stage.drained_ns is not None]
     if manifest.complete or any(stage.records is None for stage in done):
         return run
     last = done[-1].number if done else -1
+    counts = [stage.records or 0 for stage in done]
+    if any(stage.fault for stage in manifest.stages if stage.number <= last) or counts != sorted(counts):
+        return run
     here = 0
     for part in run.requests.parts(["stage"]):
         here += int((~(part.floats("stage") > last)).sum())  # NaN is before the first stage
-    if here < max((stage.records or 0 for stage in done), default=0):
+    if here < max(counts, default=0):
         return run
     workers = [replace(w, announced=w.received, in_flight=0, lost=False) for w in manifest.workers]
     return replace(run, manifest=replace(manifest, workers=workers, torn=[]))

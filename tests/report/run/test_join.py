@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from metrics_cases import manifest, ns, request
+from metrics_cases import manifest, ns, request, stage
 
 from llm_locust.core.batch import RecordBatch
-from llm_locust.core.manifest import WorkerFacts
+from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.metrics.summary_types.summary import read_summary
-from llm_locust.report.run.join import join_parts, main
+from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.run.join import _settled, join_parts, main
 from llm_locust.store import FRAMES_FILE, FrameHeader, FrameLog, StoreError, encode_frame, write_manifest
 
 
@@ -85,3 +86,24 @@ def test_a_directory_without_parts_is_said_in_one_line(
         join_parts(tmp_path)
     assert main([str(tmp_path)]) == 1
     assert "holds no part" in json.loads(capfd.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("before", "is_complete"),
+    [
+        ([stage(0, 1, 20, records=20), stage(1, 21, 40, records=40)], True),
+        ([stage(0, 1, 20, records=60), stage(1, 21, 40, records=40)], False),  # a worker with 30 has gone
+        ([stage(0, 1, 20, records=20), stage(1, 21, 40, records=42)], False),
+        ([stage(0, 1, 20, drained_ns=None, fault="lost"), stage(1, 21, 40, records=40)], False),
+    ],
+)
+def test_only_what_the_interrupted_stage_had_under_way_is_no_loss(
+    tmp_path: Path, before: list[StageFacts], is_complete: bool
+) -> None:
+    under_way = stage(2, 41, 60, measured_ns=None, ended_ns=None, drained_ns=None)
+    told = WorkerFacts(id="w1", index=0, announced=70, received=60, in_flight=3)
+    path = part(tmp_path, 1, 0, 60, stages=[*before, under_way], workers=[told])
+    with open_source([path], beside=tmp_path) as source:
+        (run,) = source.runs
+        assert not run.manifest.complete
+        assert _settled(run).manifest.complete is is_complete
