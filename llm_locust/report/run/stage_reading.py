@@ -75,7 +75,12 @@ def answer_of(run: Path, question: StageQuestion) -> StageAnswer:
     with open_stages(run, question.stages) as (manifest, requests):
         probe, look, enough, last = None, None, False, question.stages[-1]
         if question.find:
-            probe = stage_probe(requests, manifest, PLAIN, parse_objective(question.find), last)
+            missing = _missing(requests, last)
+            probe = (
+                Probe(last.asked, no_result=f"{missing:,} records of it and of earlier stages are missing")
+                if missing
+                else stage_probe(requests, manifest, PLAIN, parse_objective(question.find), last)
+            )
         if question.until:
             look, enough = _look(requests, manifest, question.until)
         early = {
@@ -86,6 +91,19 @@ def answer_of(run: Path, question: StageQuestion) -> StageAnswer:
         wanted = frozenset(question.figures) - early
         found = stages(requests, manifest, PLAIN, len(requests), wanted) if wanted else []
         return StageAnswer(probe, enough, None if look is None else look.half, msgspec.to_builtins(found))
+
+
+def _missing(requests: StoredRequests, stage: StageFacts) -> int:
+    """Records that the workers had when a stage had drained, and that are not here; 0 where it is unknown.
+
+    What a master that was killed had not yet received is in the spools, and in no other count.
+    """
+    if stage.records is None or stage.drained_ns is None:
+        return 0
+    due = sum(
+        int((p.ints("scheduled_ns") < stage.drained_ns).sum()) for p in requests.parts(["scheduled_ns"])
+    )
+    return max(0, stage.records - due)
 
 
 def _look(requests: StoredRequests, manifest: Manifest, text: str) -> tuple[Look, bool]:

@@ -51,3 +51,27 @@ def test_a_worker_that_has_no_user_in_the_stage_is_not_waited_for(tmp_path: Path
     assert looked_at(tmp_path / "one", ("a",), "users", 1.0)
     with pytest.raises(ValueError, match="recorded by b yet"):
         looked_at(tmp_path / "two", ("a",), "users", 2.0)
+
+
+@pytest.mark.parametrize(("records", "no_result"), [(3_000, ""), (3_001, "1 records of it"), (None, "")])
+def test_a_search_reads_no_stage_whose_records_are_not_all_here(
+    tmp_path: Path, records: int | None, no_result: str
+) -> None:
+    """As of an earlier part, whose master was killed before the last batch came."""
+    with going_on(tmp_path / "run", [("a", served("a"))], options={"sweep": "rate=100"}):
+        pass
+    stage = StageFacts(
+        number=0,
+        kind="rate",
+        asked=100.0,
+        repeat=0,
+        begun_ns=ns(0.5),
+        measured_ns=ns(1.0),
+        ended_ns=ns(31.0),
+        drained_ns=ns(31.5),
+        records=records,
+    )
+    probe = answer_of(tmp_path / "run", StageQuestion([stage], find="max rate under p50_ttft<500ms")).probe
+    assert probe is not None
+    assert probe.no_result.startswith(no_result)
+    assert bool(probe.no_result) is bool(no_result)
