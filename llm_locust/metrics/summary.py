@@ -123,7 +123,7 @@ def summarise(
         "gates": [],
         "cost": cost(question.prices_of(manifest), m.window.seconds, found, of_selection=selection),
         **_scraped(scraped, m, found),
-        "roofline": _roofline(requests, m, question.roof_of(manifest), selection),
+        "roofline": _roofline(requests, m, manifest, question.roof_of(manifest), selection),
         "live_check": {} if told_live is None else live_check(told_live, m, requests),
     }
     if manifest.arms:
@@ -232,9 +232,13 @@ def _stages(
     return found | {key: value for key, value in asked_for.items() if value}
 
 
-def _roofline(requests: Requests, m: Measured, roof: Roof | None, selection: bool) -> dict[str, Any]:
+def _roofline(
+    requests: Requests, m: Measured, manifest: Manifest, roof: Roof | None, selection: bool
+) -> dict[str, Any]:
     if roof is None:
         return {}
+    if len({arm.model for arm in manifest.arms if arm.model}) > 1:
+        return {"missing": "the arms have several models, and the GPUs are given with the shape of one"}
     if selection:
         return {"missing": "only some of the requests are looked at, and GPUs cannot be shared out"}
     return utilisation(requests, m, roof)

@@ -1,10 +1,12 @@
 """Two arms of one run: a difference is found through a drift of both, and none where there is none."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from metrics_cases import batch, failed, manifest, request
+from roofline_cases import MODELS
 
 from llm_locust.core.arms import ArmFacts
 from llm_locust.core.record import RequestRecord
@@ -148,3 +150,15 @@ def test_values_that_are_all_equal_have_no_interval_and_the_row_says_why() -> No
         assert "how they vary is not known" in rows[metric]["reason"]
     assert rows["error_rate"]["difference_interval"] is not None, "of a share the number of requests tells"
     assert "undetermined: all values of each arm are equal" in markdown(typed(found))
+
+
+@pytest.mark.parametrize(
+    ("models", "is_known"), [(("8b", "8b"), True), (("", ""), True), (("8b", "70b"), False)]
+)
+def test_arms_of_several_models_have_no_roofline_of_one(models: tuple[str, ...], is_known: bool) -> None:
+    arms = [replace(arm, model=model) for arm, model in zip(ARMS, models, strict=True)]
+    options = {"gpu_type": "h100", "model_shape": str(MODELS / "llama-3-8b.yaml"), "gpus": 1}
+    of_run = manifest(arms=arms, options=options)
+    records = [request(at / 10, (0.02, 0.03), arm=ARMS[at % 2].name) for at in range(90)]
+    roof = typed(summarise(batch(*records), of_run, Question())).roofline
+    assert (isinstance(roof, str) and "several models" in roof) is not is_known
