@@ -27,7 +27,7 @@ from llm_locust.swarm.process.health import Health
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.process.leaving import leave
 from llm_locust.swarm.process.offload import off_the_hub
-from llm_locust.swarm.run.canary import canaries_of, settings_of_arm
+from llm_locust.swarm.run.canary import canaries_of, check_arms, settings_of_arm
 from llm_locust.swarm.run.load_watch import check_amount, check_load, check_shares, checked_trace
 from llm_locust.swarm.run.preflight import (
     CHECK_TIMEOUT_S,
@@ -135,6 +135,7 @@ class RunPreparation:
         settings = with_roofline(parse_settings(self._options))
         hush(self._environment, settings.secrets)
         check_workload(settings, self._environment.user_classes)
+        check_arms(settings, self._environment.user_classes)
         check_load(settings, self._environment.user_classes)
         return settings
 

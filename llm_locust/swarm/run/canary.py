@@ -118,6 +118,17 @@ def _is_same(one: RequestKind, other: RequestKind) -> bool:
     return one.spec == other.spec and dict(one.headers) == dict(other.headers)
 
 
+def check_arms(settings: Settings, user_classes: "Iterable[type[User]]") -> None:
+    """Check that every user class's requests can differ by arm (raises UsageError)."""
+    differing = [arm.name for arm in settings.deployment.arms if any(arm.differs_in)]
+    fixed = [cls.__name__ for cls in user_classes if not _kinds(cls, settings)]
+    if differing and fixed:
+        raise UsageError(
+            f"arms: {fixed[0]} builds its requests itself, so that those of arm {differing[0]!r} would not "
+            "differ: use a user class of ChatUser or ScenarioUser, or arms with nothing but a url"
+        )
+
+
 def settings_of_arm(settings: Settings, arm: Arm) -> Settings:
     """The settings as requests to an arm have them: its headers, and its model if it has one."""
     return replace(settings, headers={**settings.headers, **arm.headers}, model=arm.model or settings.model)

@@ -1,11 +1,14 @@
 """A user class's ``endpoint``: a name of the table, or a dialect of the user's own."""
 
+import argparse
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from llm_locust.options.settings import UsageError
+from llm_locust.deployment.arms import Arm
+from llm_locust.options.settings import UsageError, parse_settings
+from llm_locust.swarm.run.canary import check_arms
 from llm_locust.swarm.run.preflight import own_endpoints
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.table import DIALECTS, dialect_of
@@ -44,3 +47,15 @@ def test_a_path_starts_at_the_base_and_holds_the_model_in_one_segment() -> None:
     assert own.path_to("a/b c", stream=True) == "/models/a%2Fb%20c:stream"
     assert own.path_to("m", stream=False) == "/models/m:whole"
     assert CHAT.path_to("m", stream=False) == "/chat/completions"
+
+
+def test_arms_of_other_requests_need_a_user_class_whose_requests_can_differ() -> None:
+    known = parse_settings(argparse.Namespace(), {})
+    plain, cold = Arm("plain", "http://a"), Arm("cold", "http://a", prefix="cold")
+    by_url = replace(known, deployment=replace(known.deployment, arms=(plain, replace(plain, name="other"))))
+    differ = replace(known, deployment=replace(known.deployment, arms=(plain, cold)))
+    sdk: Any = type("Sdk", (), {})
+    check_arms(by_url, [sdk])
+    check_arms(differ, [user("chat")])
+    with pytest.raises(UsageError, match="Sdk builds its requests itself, so that those of arm 'cold'"):
+        check_arms(differ, [user("chat"), sdk])
