@@ -30,8 +30,8 @@ class StageVerdict:
 
     ``steady`` is None where too few requests began in it to tell or none succeeded, ``saturated`` in a closed
     loop, ``client`` (``ok``, ``suspect`` or ``invalid``) where nothing was measured. ``all_failed``:
-    there were requests, and none of them succeeded. ``reasons`` say why the stage is not a result, ``notes``
-    what else should be known of it.
+    requests failed and none succeeded, which is the server's doing: the stage had its time, and the client
+    is not invalid. ``reasons`` say why the stage is not a result, ``notes`` what else should be known of it.
     """
 
     steady: bool | None = None
@@ -56,23 +56,23 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
     overload = saturation(course, stage.unsent)
     population = m.population(np.arange(len(m.c)))
     asked = len(population.all)
-    all_failed = asked > 0 and not len(population.ok)
-    changes = [] if overload or all_failed else unsteady(course)
+    none_ok = asked > 0 and not len(population.ok)
+    changes = [] if overload or none_ok else unsteady(course)
     client = _client(m, manifest)
     begun = len(course.in_order())
     found = [stage.fault] if stage.fault else []
-    if all_failed:
+    if none_ok:
         found.append(f"none of its {asked:,} requests succeeded")
     if overload:
         found.append(f"saturated: {overload}")
     if changes:
         found.append(f"not steady: {'; '.join(changes)}")
-    if client["verdict"] == "invalid":
+    if is_clients := client["verdict"] == "invalid":
         found.append(f"{CLIENT_LIMITED}{client['reasons'][0]}")
     few = begun < FEWEST_FOR_LATENCIES
     return StageVerdict(
-        steady=False if overload or changes else None if few or all_failed else True,
-        all_failed=all_failed,
+        steady=False if overload or changes else None if few or none_ok else True,
+        all_failed=none_ok and bool(len(population.failed)) and not stage.fault and not is_clients,
         saturated=bool(overload) if course.open_loop else None,
         client=client["verdict"],
         reasons=tuple(found),

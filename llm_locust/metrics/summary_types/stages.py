@@ -89,8 +89,9 @@ class Stage(SummaryPart, frozen=True):
     all_failed: Annotated[
         bool,
         key(
-            "it had requests, and none succeeded: its goodput is 0, for a search it breaks every limit, and "
-            "it counts for `curve.overload` and the rates of `repeats`",
+            "requests failed and none succeeded, in all of its time and by a valid client: its goodput is 0, "
+            "for a search it breaks every limit, and it counts for `curve.overload` and the rates of "
+            "`repeats`",
             _MEASURED,
         ),
     ]

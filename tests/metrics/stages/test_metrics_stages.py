@@ -10,7 +10,7 @@ from metrics_cases import batch, failed, manifest, ns, request, stage
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.exit_codes import EXIT_INVALID
 from llm_locust.core.manifest import Manifest, StageFacts
-from llm_locust.core.record import RequestRecord
+from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.stages import with_stages
 from llm_locust.metrics.charts.over_load import load_points
 from llm_locust.metrics.curves.objective import parse_objective
@@ -292,6 +292,25 @@ def test_a_stage_in_which_every_request_failed_is_no_result_and_its_goodput_of_0
     assert [point.goodput[0] for point in load_points(summary.stages, None)] == [1.0, 0.0]
     rows = list(csv.DictReader(io.StringIO(stages_csv(summary.stages) or "")))
     assert [row["all_failed"] for row in rows] == ["False", "True"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fault"),
+    [(Outcome.CANCELLED, ""), (Outcome.HTTP_ERROR, "the run ended before this stage did")],
+)
+def test_a_stage_that_was_cut_is_no_collapse(outcome: Outcome, fault: str) -> None:
+    """As by Ctrl-C in the last stage, or by a drain that is shorter than the answers."""
+    loads = [stage(0, 1.0, 11.0, asked=1.0), stage(1, 13.0, 23.0, asked=4.0, fault=fault)]
+    good = [request(i / 10, (0.05, 0.08), user=1) for i in range(5, 110)]
+    cut = [request(i / 10, outcome=outcome, user=1) for i in range(125, 230)]
+    made = with_stages(batch(*good, *cut), loads, open_loop=False)
+    summary = typed(summarise(made, facts(stages=loads)))
+    assert summary.stages is not None
+    last = summary.stages[1]
+    assert (last.all_failed, last.is_result, last.steady) == (False, False, None)
+    assert "none of its 100 requests succeeded" in last.reasons
+    assert summary.curve is not None
+    assert summary.curve.overload is None
 
 
 def test_a_stage_in_which_every_request_failed_breaks_every_limit_of_a_search() -> None:
