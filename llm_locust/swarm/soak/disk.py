@@ -68,7 +68,9 @@ def check_room(
     if need is None:
         return
     place = _existing(settings.out or Path("runs"))
-    free = shutil.disk_usage(place).free
+    free = _free(place)
+    if free is None:
+        return
     text = f"disk: records take about {size_text(need.an_hour)} an hour"
     if need.whole is None or need.least is None:
         logger.info("%s; %s are free on the disk of %r", text, size_text(free), str(place))
@@ -145,16 +147,29 @@ def _existing(path: Path) -> Path:
     return next((each for each in (path, *path.absolute().parents) if each.is_dir()), Path())
 
 
+def _free(path: Path) -> int | None:
+    """Bytes that are free on the disk of a directory; None where it does not say.
+
+    File systems over object stores may report no size at all, and take what comes.
+    """
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError as e:
+        logger.warning("disk: how much is free at %r is unknown: %s", str(path), e.strerror or e)
+        return None
+    return usage.free if usage.total else None
+
+
 class DiskWatch:
     """Measures how fast a run's frames grow, and says when the disk does not suffice.
 
     Args:
-        size, free: bytes of the frames, and those left on their disk.
+        size, free: bytes of the frames, and those left on their disk, None where it does not say.
         left_s: time until the load ends; infinite without a run time.
     """
 
     def __init__(
-        self, size: Callable[[], int], free: Callable[[], int], left_s: Callable[[], float], where: str
+        self, size: Callable[[], int], free: Callable[[], int | None], left_s: Callable[[], float], where: str
     ) -> None:
         self._size = size
         self._free = free
@@ -175,6 +190,8 @@ class DiskWatch:
         if rate <= 0:
             return
         free, left_s = self._free(), self._left_s()
+        if free is None:
+            return
         grown = rate * left_s
         lasts_s = free / rate
         is_short = lasts_s < _HOUR_S if math.isinf(grown) else free < grown + _KEPT_SHARE * (size + grown)
@@ -204,7 +221,7 @@ def watch_disk(run: ActiveRun) -> None:
         ends_ns = run.load_ends_ns
         return math.inf if ends_ns is None else max(0.0, (ends_ns - run.clock.now_ns()) * 1e-9)
 
-    watch = DiskWatch(size, lambda: shutil.disk_usage(run.path).free, left_s, str(run.path))
+    watch = DiskWatch(size, lambda: _free(run.path), left_s, str(run.path))
 
     def look() -> None:
         while run.stopped_ns is None:

@@ -150,3 +150,9 @@ def test_without_an_end_the_last_hour_is_warned_of(caplog: pytest.LogCaptureFixt
 
 def test_a_load_that_writes_nothing_yet_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert Disk(1e9, 0.0).look_for(30, caplog) == []
+
+
+def test_a_disk_that_does_not_say_its_size_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As file systems over object stores: 0 bytes, of which 0 are free."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 0))
+    check_room(settings(request_rate="20"), OPEN, 1, DAY_S, 2)
