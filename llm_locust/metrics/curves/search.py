@@ -99,7 +99,8 @@ class _Search:
     def _lower(self, load: float) -> NextStage | Found:
         if self.objective.axis == "concurrency" and load <= 1:
             return self._ended("a single user breaks a limit")
-        return NextStage(self._possible(load / _GROWTH), f"a limit is broken at {self._said(load)}")
+        why = "a limit is broken" if self._counted else "the client was the limit"
+        return NextStage(self._possible(load / _GROWTH), f"{why} at {self._said(load)}")
 
     def _near(self, edge: Edge) -> float:
         """A load near the edge, inside what is open: on the side that fewer requests have shown."""

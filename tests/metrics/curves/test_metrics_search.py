@@ -198,6 +198,9 @@ def test_a_client_that_is_the_limit_at_every_load_is_named(
     objective: Objective, loads: tuple[float, ...]
 ) -> None:
     late = [Probe(load, (Reading(0, 2_000, 2_000.0),), client="it read late") for load in loads]
+    lower = next_step(objective, Bounds(loads[0]), late[:1])
+    assert isinstance(lower, NextStage)
+    assert lower.why.startswith("the client was the limit at")
     found = next_step(objective, Bounds(loads[0], most_stages=2), late)
     assert isinstance(found, Found)
     assert (found.load, found.at_least, found.at_most) == (None, None, None)
