@@ -104,8 +104,12 @@ def _line(connection: socket.socket, until: float | None) -> bytes:
 
 
 def serve(path: Path) -> None:
-    """Run what is asked for, until the process is ended (raises OSError)."""
-    path.unlink(missing_ok=True)
+    """Run what is asked for, until the process is ended (raises OSError).
+
+    What is left of an earlier server is removed; any other file at the path stays, and is an error.
+    """
+    if path.is_socket():
+        path.unlink()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         path.chmod(0o600)

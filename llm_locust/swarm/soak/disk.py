@@ -32,6 +32,9 @@ LOOK_INTERVAL_S = 60.0
 #: Size of the Parquet file beside that of the frames, at most: both are there while one becomes the other.
 _KEPT_SHARE = 0.8
 
+#: Size of frames beside their estimate, at the least: rows that are alike compress to half of it.
+_LEAST_SHARE = 0.4
+
 _DRAWS = 1000
 _HOUR_S = 3600.0
 
@@ -104,7 +107,7 @@ def need_of(
     if settings.load.num_requests is not None:
         requests = min(requests, settings.load.num_requests)
     whole, least = (_growth(requests, each, run_s, workers) for each in (tokens, min(tokens, 1.0)))
-    return Need(first.frames, whole.peak, least.frames)
+    return Need(first.frames, whole.peak, least.frames * _LEAST_SHARE)
 
 
 def mean_tokens(settings: Settings) -> float | None:

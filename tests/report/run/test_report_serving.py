@@ -90,3 +90,11 @@ def test_without_a_server_there_is_no_report_and_the_reason(
     monkeypatch.setattr(serving, "CONNECT_WITHIN_S", 0.0)
     with pytest.raises(FinishError, match=r"cannot be started.*the records are in"):
         finish_elsewhere(write_frames(tmp_path / "run"))
+
+
+def test_a_file_that_is_no_socket_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("of somebody")
+    assert serving.main([str(path)]) == 1
+    assert path.read_text() == "of somebody"
+    assert "notes.txt': Address already in use" in capsys.readouterr().err
