@@ -92,9 +92,11 @@ def test_without_a_server_there_is_no_report_and_the_reason(
         finish_elsewhere(write_frames(tmp_path / "run"))
 
 
-def test_a_file_that_is_no_socket_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_socket_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("of somebody")
-    assert serving.main([str(path)]) == 1
+    command = [sys.executable, "-P", "-m", serving.__name__, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
     assert path.read_text() == "of somebody"
-    assert "notes.txt': Address already in use" in capsys.readouterr().err
+    assert "notes.txt': Address already in use" in done.stderr
