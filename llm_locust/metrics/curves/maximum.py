@@ -17,14 +17,10 @@ import numpy as np
 
 from llm_locust.metrics.columns import Floats, Mask
 from llm_locust.metrics.curves.isotonic import falling
-from llm_locust.metrics.curves.objective import UNITS, Objective
+from llm_locust.metrics.curves.objective import Objective
 from llm_locust.metrics.curves.probe import GoodRate, Probe
-from llm_locust.metrics.curves.steps import Bounds, Found, NextStage, possible
+from llm_locust.metrics.curves.steps import GROWTH, Bounds, Found, NextStage, next_of, possible, said
 
-#: Successive stages without a result after which nothing more is tried.
-_MOST_SILENT = 2
-
-_GROWTH = 2.0
 _DRAWS = 200
 _ENDS = (0.025, 0.975)
 _Z = 1.959963984540054
@@ -134,7 +130,8 @@ def _smoothed(curve: _Curve, low: float, high: float, highest: int) -> int:
 
 def next_of_maximum(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> NextStage | Found:
     """What to do after ``probes``, in the order in which they ran."""
-    return _Maximum(objective, bounds, tuple(probes)).step()
+    search = _Maximum(objective, bounds, tuple(probes))
+    return next_of(objective, bounds, probes, search.wanted, search.ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,37 +140,14 @@ class _Maximum:
     bounds: Bounds
     probes: tuple[Probe, ...]
 
-    def step(self) -> NextStage | Found:
-        silent = self._silent()
-        left = len(self.probes) < self.bounds.most_stages
-        if silent and silent < _MOST_SILENT and left:
-            return NextStage(self.probes[-1].load, f"again: {self.probes[-1].no_result}")
-        if silent:
-            return self._ended(f"{silent} stages in succession gave no result: {self.probes[-1].no_result}")
-        if not self.probes:
-            return NextStage(possible(self.objective, self.bounds.start), "the first load")
-        wanted = self._wanted()
-        if isinstance(wanted, Found):
-            return wanted
-        limited = [probe for probe in self.probes if probe.client]
-        worst = min(limited, key=lambda probe: probe.load, default=None)
-        if worst is not None and wanted.load >= worst.load:
-            return self._ended(f"the client is the limit from {self._said(worst.load)} on: {worst.client}")
-        return wanted if left else self._ended(f"{len(self.probes)} stages were allowed")
-
-    def _silent(self) -> int:
-        """Number of stages without a result at the end."""
-        results = [i for i, probe in enumerate(self.probes) if not probe.no_result]
-        return len(self.probes) - (results[-1] + 1 if results else 0)
-
     @property
     def _counted(self) -> list[Probe]:
         return [probe for probe in self.probes if probe.counts and probe.good is not None]
 
-    def _wanted(self) -> NextStage | Found:
+    def wanted(self) -> NextStage | Found:
         """What would be next if neither the client nor the number of stages were a limit."""
         if not self._counted:
-            return self._lower(min(probe.load for probe in self.probes), "the client is the limit")
+            return self._lower(min(probe.load for probe in self.probes), "the client was the limit")
         curve = _Curve.of(self._counted)
         first, last = float(curve.loads[0]), float(curve.loads[-1])
         if curve.saturated.all() or not curve.values.max() > 0:
@@ -181,9 +155,9 @@ class _Maximum:
         peak = _Peak.of(curve, self.bounds.seed)
         if math.isinf(peak.high):
             if last >= self.bounds.most:
-                return self._ended(f"{self._said(last)} is the most that may be tried")
-            load = possible(self.objective, min(_GROWTH * last, self.bounds.most))
-            return NextStage(load, f"good requests/s may still grow at {self._said(last)}")
+                return self.ended(f"{said(self.objective, last)} is the most that may be tried")
+            load = possible(self.objective, min(GROWTH * last, self.bounds.most))
+            return NextStage(load, f"good requests/s may still grow at {said(self.objective, last)}")
         if not peak.low and not (self.objective.axis == "concurrency" and first <= 1):
             return self._lower(first, "good requests/s may be higher below")
         if (peak.high - peak.low) / 2 <= self.bounds.precision * curve.loads[peak.at]:
@@ -207,10 +181,10 @@ class _Maximum:
 
     def _lower(self, load: float, what: str) -> NextStage | Found:
         if self.objective.axis == "concurrency" and load <= 1:
-            return self._ended(f"{what} at a single user")
-        return NextStage(possible(self.objective, load / _GROWTH), f"{what} at {self._said(load)}")
+            return self.ended(f"{what} at a single user")
+        return NextStage(possible(self.objective, load / GROWTH), f"{what} at {said(self.objective, load)}")
 
-    def _ended(self, why: str) -> Found:
+    def ended(self, why: str) -> Found:
         """What the stages show where the search cannot go on."""
         if not self._counted:
             return Found(why)
@@ -234,6 +208,3 @@ class _Maximum:
             good_low=max(0.0, value - reach),
             good_high=min(most, value + reach),
         )
-
-    def _said(self, load: float) -> str:
-        return f"{load:g} {UNITS[self.objective.axis]}"

@@ -13,18 +13,13 @@ from dataclasses import dataclass, replace
 
 from llm_locust.metrics.curves.edge import Edge, find_edge
 from llm_locust.metrics.curves.maximum import next_of_maximum
-from llm_locust.metrics.curves.objective import UNITS, Objective
+from llm_locust.metrics.curves.objective import Objective
 from llm_locust.metrics.curves.probe import Probe, Shown
-from llm_locust.metrics.curves.steps import Bounds, Found, NextStage, possible
+from llm_locust.metrics.curves.steps import GROWTH, Bounds, Found, NextStage, next_of, possible, said
 from llm_locust.metrics.stats.worth import FEWEST_BEYOND
-
-#: Successive stages without a result after which nothing more is tried.
-_MOST_SILENT = 2
 
 #: A stage is kept away from both ends of the open part by this share of it, in logarithms.
 _INSIDE = 0.25
-
-_GROWTH = 2.0
 
 
 def next_step(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -> NextStage | Found:
@@ -44,7 +39,7 @@ def last_answer(objective: Objective, bounds: Bounds, probes: Sequence[Probe]) -
         return step
     ended = next_step(objective, replace(bounds, most_stages=len(probes)), probes)
     assert isinstance(ended, Found)
-    wanted = f"{step.load:g} {UNITS[objective.axis]}"
+    wanted = said(objective, step.load)
     return replace(ended, why=f"the run ended before the search did, which would go on with {wanted}")
 
 
@@ -55,22 +50,7 @@ class _Search:
     probes: tuple[Probe, ...]
 
     def step(self) -> NextStage | Found:
-        silent = self._silent()
-        if silent and len(silent) < _MOST_SILENT and self._left:
-            return NextStage(silent[-1].load, f"again: {silent[-1].no_result}")
-        if silent:
-            return self._ended(f"{len(silent)} stages in succession gave no result: {silent[-1].no_result}")
-        if not self.probes:
-            return NextStage(self._possible(self.bounds.start), "the first load")
-        wanted = self._wanted()
-        if isinstance(wanted, Found):
-            return wanted
-        worst = self._lowest_limited()
-        if worst is not None and wanted.load >= worst.load:
-            return self._ended(self._of_client(worst))
-        if not self._left:
-            return self._ended(f"{len(self.probes)} stages were allowed")
-        return wanted
+        return next_of(self.objective, self.bounds, self.probes, self._wanted, self._ended)
 
     def _wanted(self) -> NextStage | Found:
         """What would be next if neither the client nor the number of stages were a limit."""
@@ -93,14 +73,14 @@ class _Search:
         if load >= self.bounds.most:
             return self._ended(f"{self._said(load)} is the most that may be tried")
         return NextStage(
-            self._possible(min(_GROWTH * load, self.bounds.most)), f"all limits hold at {self._said(load)}"
+            self._possible(min(GROWTH * load, self.bounds.most)), f"all limits hold at {self._said(load)}"
         )
 
     def _lower(self, load: float) -> NextStage | Found:
         if self.objective.axis == "concurrency" and load <= 1:
             return self._ended("a single user breaks a limit")
         why = "a limit is broken" if self._counted else "the client was the limit"
-        return NextStage(self._possible(load / _GROWTH), f"{why} at {self._said(load)}")
+        return NextStage(self._possible(load / GROWTH), f"{why} at {self._said(load)}")
 
     def _near(self, edge: Edge) -> float:
         """A load near the edge, inside what is open: on the side that fewer requests have shown."""
@@ -119,7 +99,7 @@ class _Search:
         )
         side = -1 if below <= above else 1
         wanted = edge.load * (1 + side * precision / 2)
-        return self._possible(min(wanted, _GROWTH * min(self._broken())))
+        return self._possible(min(wanted, GROWTH * min(self._broken())))
 
     def _last_that_holds(self) -> float | None:
         """The number of users that is shown to hold where one more is shown to break; None if none is."""
@@ -141,34 +121,13 @@ class _Search:
         limit = self.objective.limits[edge.limit].text
         return Found(why, load=last, low=last, high=last, limit=limit, is_resolved=True)
 
-    def _lowest_limited(self) -> Probe | None:
-        """The stage with the lowest load at which the client was the limit."""
-        limited = [probe for probe in self.probes if probe.client]
-        return min(limited, key=lambda probe: probe.load, default=None)
-
-    def _of_client(self, worst: Probe) -> str:
-        return f"the client is the limit from {self._said(worst.load)} on: {worst.client}"
-
     @property
     def _required(self) -> tuple[float, ...]:
         return tuple(limit.required for limit in self.objective.limits)
 
     @property
-    def _left(self) -> bool:
-        return len(self.probes) < self.bounds.most_stages
-
-    @property
     def _counted(self) -> list[Probe]:
         return [probe for probe in self.probes if probe.counts]
-
-    def _silent(self) -> list[Probe]:
-        """The stages without a result at the end."""
-        found: list[Probe] = []
-        for probe in reversed(self.probes):
-            if not probe.no_result:
-                break
-            found.insert(0, probe)
-        return found
 
     def _held(self) -> list[float]:
         """Loads whose shares are as required, by what was counted alone."""
@@ -179,7 +138,7 @@ class _Search:
 
     def _held_below(self) -> list[float]:
         lowest = min(self._broken())
-        return [load for load in self._held() if load < lowest] or [lowest / _GROWTH]
+        return [load for load in self._held() if load < lowest] or [lowest / GROWTH]
 
     def _is_within(self, probe: Probe) -> bool:
         return not probe.breaks(self._required)
@@ -189,10 +148,7 @@ class _Search:
 
     def _ended(self, why: str) -> Found:
         """What the stages show where the search cannot go on."""
-        if not self._counted:
-            worst = self._lowest_limited()
-            return Found(why if worst is None else self._of_client(worst))
-        return self._answer(self._edge(), why)
+        return self._answer(self._edge(), why) if self._counted else Found(why)
 
     def _answer(self, edge: Edge, why: str, *, is_resolved: bool = False) -> Found:
         if math.isinf(edge.load):
@@ -230,4 +186,4 @@ class _Search:
         return float(math.floor(load)) if load is not None and self.objective.axis == "concurrency" else load
 
     def _said(self, load: float) -> str:
-        return f"{load:g} {UNITS[self.objective.axis]}"
+        return said(self.objective, load)

@@ -1,9 +1,17 @@
 """What a search may try, and what it does next: a stage, or its answer."""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llm_locust.metrics.curves.objective import Objective
+from llm_locust.metrics.curves.objective import UNITS, Objective
+from llm_locust.metrics.curves.probe import Probe
+
+#: A load is multiplied or divided by this until both sides of what is searched for have been tried.
+GROWTH = 2.0
+
+#: Successive stages without a result after which nothing more is tried.
+_MOST_SILENT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +78,39 @@ class Found:
 def possible(objective: Objective, load: float) -> float:
     """The nearest load that can be asked for: whole users, or a rate of four digits."""
     return max(1.0, float(round(load))) if objective.axis == "concurrency" else float(f"{load:.4g}")
+
+
+def said(objective: Objective, load: float) -> str:
+    """The load with its unit."""
+    return f"{load:g} {UNITS[objective.axis]}"
+
+
+def next_of(
+    objective: Objective,
+    bounds: Bounds,
+    probes: Sequence[Probe],
+    wanted: Callable[[], NextStage | Found],
+    ended: Callable[[str], Found],
+) -> NextStage | Found:
+    """What to do after ``probes``, in the order in which they ran.
+
+    ``wanted`` is what would be next if neither the client nor the number of stages were a limit; ``ended``
+    what the stages show where the search ends for the reason given.
+    """
+    if not probes:
+        return NextStage(possible(objective, bounds.start), "the first load")
+    left = len(probes) < bounds.most_stages
+    results = [i for i, probe in enumerate(probes) if not probe.no_result]
+    silent = len(probes) - (results[-1] + 1 if results else 0)
+    if silent and silent < _MOST_SILENT and left:
+        return NextStage(probes[-1].load, f"again: {probes[-1].no_result}")
+    if silent:
+        return ended(f"{silent} stages in succession gave no result: {probes[-1].no_result}")
+    step = wanted()
+    ends = isinstance(step, Found) or not left
+    limited = min((probe for probe in probes if probe.client), key=lambda probe: probe.load, default=None)
+    counted = any(probe.counts for probe in probes)
+    beyond = limited is not None and isinstance(step, NextStage) and step.load >= limited.load
+    if limited is not None and (beyond or (ends and not counted)):
+        return ended(f"the client is the limit from {said(objective, limited.load)} on: {limited.client}")
+    return ended(f"{len(probes)} stages were allowed") if ends and isinstance(step, NextStage) else step

@@ -21,6 +21,7 @@ from llm_locust.metrics.stats.worth import FEWEST
 
 RATE = parse_objective("max rate under goodput>=90%")
 USERS = parse_objective("max concurrency under p99_tpot<50ms")
+MOST = parse_objective("max-goodput")
 
 
 def test_every_limit_is_a_share_of_the_requests() -> None:
@@ -193,7 +194,9 @@ def test_the_client_as_the_limit_ends_the_search_with_a_lower_bound() -> None:
     assert "the client is the limit from 16 requests/s on: CPU at 100 %" in found.why
 
 
-@pytest.mark.parametrize(("objective", "loads"), [(USERS, (2.0, 1.0)), (RATE, (8.0, 4.0))])
+@pytest.mark.parametrize(
+    ("objective", "loads"), [(USERS, (2.0, 1.0)), (RATE, (8.0, 4.0)), (MOST, (8.0, 4.0))]
+)
 def test_a_client_that_is_the_limit_at_every_load_is_named(
     objective: Objective, loads: tuple[float, ...]
 ) -> None:
