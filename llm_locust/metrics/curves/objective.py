@@ -19,6 +19,9 @@ Axis = Literal["rate", "concurrency"]
 #: Unit of each axis in texts.
 UNITS: dict[Axis, str] = {"rate": "requests/s", "concurrency": "users"}
 
+#: Other words for an axis: each user of trajectories is an agent.
+_ALIASES: dict[str, Axis] = {"agents": "concurrency"}
+
 _FORM = re.compile(r"\s*max\s+(?P<axis>\S+)\s+under\s+(?P<gates>.*)", re.DOTALL)
 _ALLOWED = (
     'write "max rate under GATES" or "max concurrency under GATES", '
@@ -89,10 +92,14 @@ def _maximum(words: list[str]) -> Objective:
 
 
 def _axis(word: str) -> Axis:
+    if word in _ALIASES:
+        return _ALIASES[word]
     for axis in UNITS:
         if word == axis:
             return axis
-    raise ObjectiveError(f'find: "{word}" is not a load; {nearest(word, UNITS)}write one of {listed(UNITS)}')
+    raise ObjectiveError(
+        f'find: "{word}" is not a load; {nearest(word, UNITS)}write one of {listed((*UNITS, *_ALIASES))}'
+    )
 
 
 def _limit(gate: Gate) -> Limit:
