@@ -77,6 +77,7 @@ class Link:
     """Connection that carried the request. Fields as in the record."""
 
     peer: str | None = None
+    local_port: int | None = None
     reused: bool = False
     retries: int = 0
     rtt_ns: int | None = None
@@ -101,8 +102,7 @@ def record_of(
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
     output_tokens, source = _output_tokens(reply, counted)
     input_tokens = None if usage is None else usage.input_tokens or None  # no prompt has 0 tokens
-    ends = (reply.opening_end, reply.finish_end, reply.closing_end)
-    first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(ends, exchange, times)
+    first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(reply, exchange, times)
     return RequestRecord(
         request_id=call.request_id,
         name=call.name,
@@ -137,6 +137,7 @@ def record_of(
         output_chars=reply.output_chars if len(arrivals) else None,
         replica=link.replica,
         peer=link.peer,
+        local_port=link.local_port,
         reused=link.reused,
         retries=link.retries,
         kernel_stamps=times.reads.kernel,
@@ -162,8 +163,9 @@ def first_try_of(call: Call, exchange: Exchange, moments: Moments, error: str | 
     return Answer(record_of(call, exchange, reply, (Outcome.RESENT, error), times, link), reply)
 
 
-def _came_ns(ends: Sequence[int | None], exchange: Exchange, times: Timeline) -> Iterator[int | None]:
-    """Times after ``sent`` of the events that end at these offsets; None for no event."""
+def _came_ns(reply: Reply, exchange: Exchange, times: Timeline) -> Iterator[int | None]:
+    """Times after ``sent`` of the first, the finishing and the last event without a token; None for none."""
+    ends = (reply.opening_end, reply.finish_end, reply.closing_end)
     if not any(ends):
         return iter([None] * len(ends))
     read_ends, at_ns, sent_ns = exchange.read_ends(), times.reads.at_ns, times.sent_ns or 0

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llm_locust.client.head import make_head
-from llm_locust.client.http.connection import Timeouts
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.http.pool import Pool
+from llm_locust.client.http.timeouts import Timeouts
 
 #: Most bytes of an answer to a check, such as the list of models.
 MAX_PLAIN_BYTES = 4 << 20

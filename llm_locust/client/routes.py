@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from llm_locust.client.head import Head
+from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.recording import Call, Link
 
@@ -61,15 +62,16 @@ class Route:
     def link(
         self,
         named: str | None,
+        connection: Connection | None,
         *,
-        peer: str | None,
         reused: bool,
         retries: int = 0,
         rtt_ns: int | None = None,
     ) -> Link:
-        """What is recorded of a request's connection; its answer, if any, ``named`` a replica."""
+        """What is recorded of a request's connection, if any; its answer, if any, ``named`` a replica."""
         return Link(
-            peer=peer,
+            peer=None if connection is None else connection.peer,
+            local_port=None if connection is None else connection.local_port,
             reused=reused,
             retries=retries,
             rtt_ns=rtt_ns,

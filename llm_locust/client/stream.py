@@ -354,7 +354,7 @@ class LiveCall:
         moments = Moments(
             started=self._started, connected=self._connected, sent=connection.sent, ended=read_clocks()
         )
-        link = self._route.link(None, peer=connection.peer, reused=True)
+        link = self._route.link(None, connection, reused=True)
         why = error_text(str(error), client.secrets)
         answer = first_try_of(self._call, self._exchange, moments, why, link)
         client.sink(replace(answer, record=client.names.bounded(answer.record)))
@@ -392,12 +392,12 @@ class LiveCall:
         client, exchange, connection = self._client, self._exchange, self._connection
         client.live.discard(self)
         client.routes.ended(self._route)
-        sent, peer, rtt_ns = None, None, None
+        sent, rtt_ns = None, None
         left = self._left
         if self._patience is not None:
             self._patience.stop()
         if connection is not None:
-            sent, peer, rtt_ns = connection.sent, connection.peer, connection.rtt_ns()
+            sent, rtt_ns = connection.sent, connection.rtt_ns()
             if connection.finish():
                 self._route.pool.release(connection)
         reply = hushed(self._decoder.finish(), client.secrets)
@@ -407,7 +407,7 @@ class LiveCall:
         )
         moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
         named = replica_of(exchange.headers, client.replica_headers, client.secrets)
-        link = self._route.link(named, peer=peer, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns)
+        link = self._route.link(named, connection, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns)
         record = record_of(
             self._call,
             exchange,

@@ -27,8 +27,7 @@ _COMPRESSED_BYTES = 1 << 20
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 
-#: One row per request. Columns have the names of :class:`RequestRecord`'s fields, except ``class``
-#: (``slo_class`` there) and ``worker``, which the recorder adds.
+#: One row per request, with the fields of :class:`RequestRecord` (``class`` is ``slo_class``) and ``worker``.
 SCHEMA = pa.schema(
     [
         pa.field("request_id", pa.string(), nullable=False),
@@ -85,6 +84,7 @@ SCHEMA = pa.schema(
         pa.field("early_ns", pa.list_(pa.field("item", pa.int64(), nullable=False))),
         pa.field("stage", pa.int32()),
         pa.field("arm", _TEXT),
+        pa.field("local_port", pa.int32()),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )

@@ -111,6 +111,7 @@ class RequestRecord:
     early_ns: NDArray[np.int64] | None = None  # how much earlier each token event may have arrived
     stage: int | None = None  # number of its stage, from 0: set when the run's requests are stored
     arm: str | None = None  # target of an interleaved comparison that it was assigned to
+    local_port: int | None = None  # the client's port of its connection
 
 
 #: Points in time of a record; all other times are relative to one of them.

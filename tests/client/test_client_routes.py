@@ -224,7 +224,7 @@ def test_a_target_that_refuses_keeps_its_turns_and_has_its_errors(
     assert [r.replica for r in records] == names * 2
     assert [r.outcome for r in records] == [Outcome.OK, Outcome.CONNECT_ERROR, Outcome.OK] * 2
     refused = records[1]
-    assert (refused.peer, refused.sent_ns, refused.retries) == (None, None, 0)
+    assert (refused.peer, refused.local_port, refused.sent_ns, refused.retries) == (None, None, None, 0)
     assert refused.error == f"cannot connect to {dead}: Connection refused ({dead})"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_locust.client.http.connection import Timeouts
+from llm_locust.client.http.timeouts import Timeouts
 from llm_locust.core.manifest import Manifest
 from llm_locust.options.access import access_headers, take_default_key
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline

@@ -10,7 +10,7 @@ import pandas as pd
 from golden_expected import latency, stuck, stuck_ms
 from golden_frame import Frame, population
 
-from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.record import RequestRecord
 
 PARTS = 60
 
@@ -115,28 +115,16 @@ def _kruskal(ok: Frame) -> float:
 
 
 def _by_connection(named: Frame, made: list[RequestRecord]) -> list[tuple[str, str]]:
-    """Each request on a reused connection with the one that its worker's pool, a stack, had of it last."""
+    """Each request on a reused connection with the one before it: of its worker, address and local port."""
     records = [*made[::2], *made[1::2]]
-    pairs = []
-    for first in (True, False):
-        mine = named[(named.index < len(made[::2])) == first]
-        whole = [records[row] for row in mine.index]
-        kept = [r.outcome is Outcome.OK or (r.status or 0) >= 400 for r in whole]
-        events = [(records[row].ended_ns, 0, row) for row in mine.index[kept]]
-        events += [(records[row].started_ns, 1, row) for row in mine.index if records[row].reused]
-        idle: list[tuple[int, int]] = []
-        for at_ns, taken, row in sorted(events):
-            if not taken:
-                idle.append((at_ns, row))
-                continue
-            # Of those that were given back within 5 ms of each other it is not known which one it was.
-            alike = [i for i in range(len(idle)) if idle[-1][0] - idle[i][0] < 5e6]
-            matching = [i for i in alike if mine.replica[idle[i][1]] == mine.replica[row]]
-            if len(alike) == 1:
-                pairs.append((mine.replica[idle[-1][1]], mine.replica[row]))
-            if idle:
-                del idle[matching[-1] if matching else -1]
-    return pairs
+    facts = [(i < len(made[::2]), records[i].local_port, records[i].started_ns) for i in named.index]
+    own = named.assign(**dict(zip(("first", "port", "started"), zip(*facts, strict=True), strict=True)))
+    return [
+        (before, after)
+        for _, rows in own[own.port.notna()].sort_values("started").groupby(["first", "port"])
+        for before, after, reused in zip(rows.replica, rows.replica[1:], rows.reused[1:], strict=False)
+        if reused
+    ]
 
 
 def _successive(named: Frame, key: str) -> list[tuple[str, str]]:

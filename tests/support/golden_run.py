@@ -88,6 +88,7 @@ def _first_try(r: RequestRecord) -> RequestRecord:
         prompt_id=r.prompt_id,
         replica="d",
         reused=True,
+        local_port=r.local_port,
         output_tokens=0,
     )
 
@@ -202,6 +203,7 @@ def _record(i: int, draw: np.random.Generator) -> RequestRecord:
         error=error and error.format(n=int(draw.integers(1, 500)), m=int(draw.integers(1, 200))),
         replica=[None, "a", "b", "c"][int(draw.choice(4, p=[0.04, 0.4, 0.3, 0.26]))] if reached else None,
         reused=reused,
+        local_port=None if i % 31 == 0 else 40_000 + i * i % 13,
         retries=int(draw.choice(3, p=[0.97, 0.02, 0.01])),
         kernel_stamps=True,
         client_lag_ns=int(draw.integers(10_000, 300_000)),

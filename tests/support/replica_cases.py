@@ -14,8 +14,9 @@ NAMES = ("a", "b", "c", "d")
 def served(
     pick: Callable[[int], str | None], n: int = 800, every_s: float = 0.1, **fields: Any
 ) -> list[RequestRecord]:
-    """``n`` requests one after the other, each of three tokens; ``pick`` names the replica of each."""
-    return [request(i * every_s, replica=pick(i), reused=i > 0, **fields) for i in range(n)]
+    """``n`` requests of three tokens, one after the other on one connection; ``pick`` names the replica."""
+    known: dict[str, Any] = {"peer": "10.0.0.1:80", "local_port": 40_000} | fields
+    return [request(i * every_s, replica=pick(i), reused=i > 0, **known) for i in range(n)]
 
 
 def at_random(seed: int = 0, names: tuple[str, ...] = NAMES) -> Callable[[int], str]:

@@ -28,8 +28,6 @@ from llm_locust.client.packets.capture import Tracked
 if TYPE_CHECKING:
     from gevent._types import _IoWatcher, _TimerWatcher
 
-__all__ = ["Connection", "Timeouts"]
-
 _READ_SIZE = 16_384
 _EV_READ, _EV_WRITE = 1, 2
 
@@ -66,6 +64,7 @@ class Connection:
         "carried",
         "closed",
         "limit",
+        "local_port",
         "on_closed",
         "peer",
         "sent",
@@ -76,6 +75,7 @@ class Connection:
         self, sock: _socket.socket, tls: Tls | None, peer: str, packets: Tracked | None = None
     ) -> None:
         self.peer = peer
+        self.local_port = int(sock.getsockname()[1])
         self.carried = 0  # requests carried
         self.limit: int | None = None  # of requests, after which it is closed
         self.closed = False

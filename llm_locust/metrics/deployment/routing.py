@@ -4,7 +4,7 @@ What a balancer does shows in who gets the next request: requests that share a k
 a prompt) go to one replica more often than their shares alone would make them, or do not.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from llm_locust.core.batch import Labels, RecordBatch, Requests
 from llm_locust.metrics.columns import Columns, Rows
 from llm_locust.metrics.whole import read_whole
 
-CARRIER_COLUMNS = ("worker", "peer", "session", "prompt_id")
+CARRIER_COLUMNS = ("worker", "peer", "local_port", "session", "prompt_id")
 
 #: Seconds from and to; None: it has no such end.
 Span = tuple[float | None, float | None]
@@ -24,10 +24,6 @@ BLOCK_TURNS, LEAST_BLOCKS = 8, 30
 
 #: Requests that routing is told from: more would tell the same, and take a gigabyte.
 MOST_LOOKED_AT = 1_000_000
-
-#: Connections that were given back so soon after each other may have been so in another order: what ends a
-#: request is the kernel's time of its last byte, and an event loop reads several in one go.
-SAME_MOMENT_S = 0.005
 
 #: Fewest pairs of requests with the same key that tell anything.
 LEAST_PAIRS = 30
@@ -46,11 +42,13 @@ _BINDS = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Carriers:
-    """What carried each request and what it belongs to, some 20 bytes each. ``session`` is a number that the
-    turns of one conversation share, 0 where there is none."""
+    """What carried each request and what it belongs to, some 30 bytes each. ``port`` is the client's of its
+    connection, 0 where it is not known; ``session`` is a number that the turns of one conversation share, 0
+    where there is none."""
 
     worker: Labels
     peer: Labels
+    port: NDArray[np.int64]
     prompt_id: Labels
     session: NDArray[np.int64]
 
@@ -64,6 +62,7 @@ class Carriers:
         return cls(
             worker=batch.labels("worker"),
             peer=batch.labels("peer"),
+            port=np.nan_to_num(batch.floats("local_port")).astype(np.int64),
             prompt_id=batch.labels("prompt_id"),
             session=np.array([*hashes, 0], dtype=np.int64)[codes],
         )
@@ -125,60 +124,17 @@ class Affinity:
 
 
 def by_connection(c: Columns, carriers: Carriers, replica: Labels, rows: Rows) -> Affinity:
-    """Of successive requests on one connection.
+    """Of successive requests on one connection: the same worker, address and port of the client.
 
-    Which connection a request went over is worked out as the client's pool did: it hands out the connection
-    that was given back last, and a request that did not end well gives none back. Of several that were given
-    back within :data:`SAME_MOMENT_S` it is not known which was the last: such a request is in no pair.
+    A port that is used again is another connection, whose first request is not on a reused one.
     """
-    pairs = [
-        _on_one_connection(c, replica.codes, rows[carriers.worker.codes[rows] == worker])
-        for worker in np.unique(carriers.worker.codes[rows]).tolist()
-    ]
-    return _affinity(pairs, replica, rows)
-
-
-def _on_one_connection(c: Columns, served_by: NDArray[np.int32], mine: Rows) -> tuple[Rows, Rows]:
-    """A worker's requests on connections that are known, and the ones that these carried before."""
-    back, taken = mine[c.ok[mine] | (c.status[mine] >= 400)], mine[c.reused[mine]]
-    times_s = np.concatenate([c.ended_s[back], c.started_s[taken]])
-    takes = np.repeat([False, True], [len(back), len(taken)])
-    order = np.lexsort((takes, times_s))
-    rows = np.concatenate([back, taken])[order]
-    by_time = zip(
-        rows.tolist(), takes[order].tolist(), times_s[order].tolist(), served_by[rows].tolist(), strict=True
-    )
-    idle: list[int] = []  # what each idle connection carried last, by when it was given back
-    given_back_s: list[float] = []
-    places: list[int] = []
-    before, after = [], []
-    for row, takes_one, at_s, place in by_time:
-        if not takes_one:
-            idle.append(row)
-            given_back_s.append(at_s)
-            places.append(place)
-        elif idle:
-            taken_one, is_sure = _likely(given_back_s, places, place)
-            if is_sure:
-                before.append(idle[-1])
-                after.append(row)
-            del idle[taken_one], given_back_s[taken_one], places[taken_one]
-    return np.array(before, dtype=np.intp), np.array(after, dtype=np.intp)
-
-
-def _likely(given_back_s: Sequence[float], places: Sequence[int], place: int) -> tuple[int, bool]:
-    """Which of the idle connections, one at least, was taken by a request that ``place`` served, and whether
-    that is sure: of several it is taken to be one to that place, so that the others stay those they are."""
-    top = len(places) - 1
-    last_s = given_back_s[top]
-    if not top or not last_s - given_back_s[top - 1] < SAME_MOMENT_S:
-        return top, True
-    for i in range(top, -1, -1):
-        if not last_s - given_back_s[i] < SAME_MOMENT_S:
-            break
-        if places[i] == place:
-            return i, False
-    return top, False
+    mine = rows[carriers.port[rows] != 0]
+    keys = (carriers.worker.codes[mine], carriers.peer.codes[mine], carriers.port[mine])
+    order = np.lexsort((c.started_s[mine], *keys))
+    same = c.reused[mine][order[1:]]
+    for key in keys:
+        same &= key[order[1:]] == key[order[:-1]]
+    return _affinity(mine[order[:-1][same]], mine[order[1:][same]], replica, rows)
 
 
 def by_key(c: Columns, keys: NDArray[np.int64], replica: Labels, rows: Rows) -> Affinity:
@@ -186,7 +142,7 @@ def by_key(c: Columns, keys: NDArray[np.int64], replica: Labels, rows: Rows) -> 
     mine = rows[keys[rows] != 0]
     order = mine[np.lexsort((c.sent_s[mine], keys[mine]))]
     same = keys[order[1:]] == keys[order[:-1]]
-    return _affinity([(order[:-1][same], order[1:][same])], replica, rows)
+    return _affinity(order[:-1][same], order[1:][same], replica, rows)
 
 
 def dispersion(c: Columns, replica: Labels, rows: Rows) -> float | None:
@@ -223,11 +179,10 @@ def while_all_serve(c: Columns, rows: Rows, outages: Iterable[Span], start_s: fl
     return chosen
 
 
-def _affinity(pairs: Sequence[tuple[Rows, Rows]], replica: Labels, rows: Rows) -> Affinity:
+def _affinity(before: Rows, after: Rows, replica: Labels, rows: Rows) -> Affinity:
     codes = replica.codes
-    before = np.concatenate([np.empty(0, np.int64), *(codes[first] for first, _ in pairs)])
-    after = np.concatenate([np.empty(0, np.int64), *(codes[second] for _, second in pairs)])
-    known = (before >= 0) & (after >= 0)
+    first, second = codes[before], codes[after]
+    known = (first >= 0) & (second >= 0)
     shares = np.bincount(codes[rows][codes[rows] >= 0], minlength=1) / max(1, int((codes[rows] >= 0).sum()))
     n = int(known.sum())
-    return Affinity(n, float((before == after)[known].mean()) if n else 0.0, float(shares @ shares))
+    return Affinity(n, float((first == second)[known].mean()) if n else 0.0, float(shares @ shares))

@@ -46,6 +46,7 @@ def test_a_connection_is_used_again(server: ScriptedServer, ask: Caller) -> None
     script = stream_script(ttft_ms=0, gap_ms=0, tokens=3)
     records = [ask.ask(script).record for _ in range(5)]
     assert [r.reused for r in records] == [False] + [True] * 4
+    assert len({r.local_port for r in records} - {None}) == 1
     served = server.wait_ended(5)
     assert [(r.connection, r.number) for r in served] == [(1, n) for n in range(1, 6)]
     first = records[0]
@@ -157,6 +158,7 @@ def test_connection_close_is_honoured(server: ScriptedServer, ask: Caller) -> No
     ]
     records = [ask.ask(script).record for _ in range(2)]
     assert [(r.outcome, r.reused) for r in records] == [(Outcome.OK, False)] * 2
+    assert records[0].local_port != records[1].local_port
     server.wait_closed(2)
 
 

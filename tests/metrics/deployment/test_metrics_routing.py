@@ -40,16 +40,29 @@ def test_a_connection_that_decides_is_told_from_routing_at_random() -> None:
     assert not connection(served(in_turn())).decides
 
 
-def test_the_connection_of_a_request_is_that_of_the_one_that_ended_last_at_its_worker() -> None:
-    # Two connections, two replicas; at each moment both are under way and the pool hands out the last one.
-    records = [request(i * 0.1, (0.05, 0.15), replica=NAMES[i % 2], reused=i > 1) for i in range(200)]
-    assert connection(records).observed == 1.0
-    # The same at two workers at once, whose requests end in turn: each worker's own counts.
-    other = [
-        request(i * 0.1 + 0.05, (0.05, 0.15), replica=NAMES[2 + i % 2], reused=i > 1) for i in range(200)
+def test_the_connection_of_a_request_is_told_by_worker_address_and_port() -> None:
+    # Each connection has its replica, and ends of requests say nothing of who took which.
+    def carried(i: int, place: int, **fields: Any) -> RequestRecord:
+        return request(i * 0.1, (0.05, 0.35), replica=NAMES[place], reused=i > 7, **fields)
+
+    ports = [carried(i, i % 2, peer="10.0.0.1:80", local_port=40_000 + i % 2) for i in range(200)]
+    peers = [carried(i, 2 + i % 2, peer=f"10.0.0.{i % 2}:80", local_port=40_000) for i in range(200)]
+    rows = RecordBatch.concat([batch(*ports), batch(*peers, worker="w2")])
+    affinity = connection([], rows)
+    assert (affinity.pairs, affinity.observed) == (2 * 192, 1.0)
+
+
+def test_a_port_that_is_used_again_is_another_connection() -> None:
+    again = [
+        request(i * 0.1, replica="ab"[i // 4 % 2], reused=i % 4 > 0, local_port=40_000) for i in range(80)
     ]
-    rows = RecordBatch.concat([batch(*records), batch(*other, worker="w2")])
-    assert connection([], rows).observed == 1.0
+    assert connection(again).pairs == 60
+    assert connection(again).observed == 1.0
+
+
+def test_of_records_without_ports_nothing_is_told_of_connections() -> None:
+    older = [request(i * 0.1, replica="a", reused=True, peer="10.0.0.1:80") for i in range(100)]
+    assert connection(older).pairs == 0
 
 
 def test_new_connections_tell_nothing() -> None:
