@@ -17,10 +17,9 @@ LARGE_MODULES: dict[str, int] = {
     "core/batch.py": 324,
     "metrics/stats/censoring.py": 326,
     "store/frames.py": 339,
-    "wire/draft.py": 306,
 }
 LARGE_FUNCTIONS: dict[str, int] = {
-    "client/recording.py.record_of": 64,
+    "client/recording.py.record_of": 63,
 }
 MANY_PARAMETERS: dict[str, int] = {
     "client/stream.py.LlmClient.__init__": 11,

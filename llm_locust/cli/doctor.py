@@ -18,7 +18,7 @@ from llm_locust.options.access import (
 )
 from llm_locust.options.option import Values
 from llm_locust.report.output import one_line, printing
-from llm_locust.wire.dialects.table import DIALECTS
+from llm_locust.wire.dialects.table import DIALECTS, GENERATING
 from llm_locust.wire.secrecy import is_key_name
 from llm_locust.workload.body import body_template, parse_body
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", help="the model of the run (default: the first of the server's)"
     )
     parser.add_argument(
-        "--endpoint", choices=tuple(DIALECTS), default="chat", help="the API of the requests (%(default)s)"
+        "--endpoint", choices=GENERATING, default="chat", help="the API of the requests (%(default)s)"
     )
     parser.add_argument(
         "--body", metavar="JSON", help="further fields of the requests, such as '{\"temperature\": 0}'"

@@ -26,7 +26,7 @@ _END_PATIENCE_S = 0.25
 #: Bytes that the SDK decodes at a time. Other greenlets run in between once it has taken its share of a turn.
 _PIECE_BYTES = 8 << 10
 
-_PATHS = {dialect.path: dialect for dialect in DIALECTS.values()}
+_PATHS = {dialect.path: dialect for dialect in DIALECTS.values() if dialect.generates}
 
 #: Set here, whatever the SDK sets: the body's framing and the refusal of compression.
 _OWN_HEADERS = frozenset(

@@ -19,6 +19,7 @@ from llm_locust.client.http.exchange import Exchange
 from llm_locust.core.record import Outcome
 from llm_locust.wire.names import CONTROL
 from llm_locust.wire.reply import Reply
+from llm_locust.wire.results import AskedResults, mismatch
 from llm_locust.wire.secrecy import blanked, blanked_name
 
 _TEXT_LIMIT = 300
@@ -33,9 +34,19 @@ Verdict = tuple[Outcome, str | None]
 
 
 def judge(
-    exchange: Exchange, error: ClientError | None, reply: Reply, decoder: BodyDecoder, *, cancelled: bool
+    exchange: Exchange,
+    error: ClientError | None,
+    reply: Reply,
+    decoder: BodyDecoder,
+    *,
+    cancelled: bool,
+    asked: AskedResults | None = None,
 ) -> Verdict:
-    """Return the outcome of a call and its reason in words (None for ``ok``)."""
+    """Return the outcome of a call and its reason in words (None for ``ok``).
+
+    Args:
+        asked: what the answer must have, of an API that gives a result for each input.
+    """
     broken = isinstance(error, ConnectionBrokenError)
     if isinstance(error, RequestTimeoutError):
         return Outcome.TIMEOUT, str(error)
@@ -57,7 +68,10 @@ def judge(
         return Outcome.TRUNCATED, f"{error}, in the middle of the headers"
     if decoder.endpoint is None:
         return (Outcome.OK, None) if whole else (Outcome.TRUNCATED, str(error))
-    return _judge_body(exchange, error, reply, decoder)
+    outcome, why = _judge_body(exchange, error, reply, decoder)
+    if outcome is Outcome.OK and asked is not None and reply.results is not None:
+        why = mismatch(asked, reply.results)
+    return (outcome, why) if why is None or outcome is not Outcome.OK else (Outcome.INVALID, why)
 
 
 def _judge_status(exchange: Exchange, status: int, reply: Reply, decoder: BodyDecoder) -> Verdict:
@@ -87,7 +101,7 @@ def _judge_body(exchange: Exchange, error: ClientError | None, reply: Reply, dec
     if not reply.done:
         why = "the stream ended without a finish reason or [DONE]"
         return Outcome.TRUNCATED, why if error is None else str(error)
-    if not reply.token_ends:
+    if not reply.token_ends and reply.results is None:
         return Outcome.EMPTY, "the answer is complete, without a token"
     return Outcome.OK, None
 

@@ -16,6 +16,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Draft
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.reply import Reply
+from llm_locust.wire.results import AskedResults
 from llm_locust.wire.secrecy import blanked_name
 
 #: Response headers that name the replica, in order of priority after the user's own.
@@ -58,6 +59,7 @@ class Call:
     blocked_ns: int | None = None
     prompt_id: str | None = None
     counted_input_tokens: int | None = None  # by a tokenizer; used if the server does not report it
+    asked: AskedResults | None = None  # of an API that gives a result for each input; None: not checked
     # Off the timing path: returns the final record, which replaces the original one.
     check: Callable[["Answer"], RequestRecord] | None = None
 
@@ -101,7 +103,6 @@ def record_of(
     """
     arrivals, first, usage = times.arrivals_ns, reply.first_answer, reply.usage
     output_tokens, source = _output_tokens(reply, counted)
-    input_tokens = None if usage is None else usage.input_tokens or None  # no prompt has 0 tokens
     first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(reply, exchange, times)
     return RequestRecord(
         request_id=call.request_id,
@@ -126,9 +127,9 @@ def record_of(
         status=exchange.status,
         error=verdict[1],
         finish_reason=reply.finish_reason,
-        input_tokens=call.counted_input_tokens if input_tokens is None else input_tokens,
+        input_tokens=_input_tokens(reply, call),
         cached_tokens=None if usage is None else usage.cached_tokens,
-        output_tokens=output_tokens,
+        output_tokens=None if call.endpoint and not call.endpoint.generates else output_tokens,
         reasoning_tokens=None if usage is None else usage.reasoning_tokens,
         hidden_tokens=_hidden_tokens(reply, output_tokens, source),
         token_source=source,
@@ -153,6 +154,7 @@ def record_of(
         blocked_ns=call.blocked_ns,
         prompt_id=call.prompt_id,
         arm=link.arm,
+        inputs=None if call.asked is None else call.asked.inputs,
     )
 
 
@@ -163,8 +165,13 @@ def first_try_of(call: Call, exchange: Exchange, moments: Moments, error: str | 
     return Answer(record_of(call, exchange, reply, (Outcome.RESENT, error), times, link), reply)
 
 
+def _input_tokens(reply: Reply, call: Call) -> int | None:
+    """By the server, else by the tokenizer. No prompt has 0 tokens."""
+    return (reply.usage and reply.usage.input_tokens) or call.counted_input_tokens
+
+
 def _came_ns(reply: Reply, exchange: Exchange, times: Timeline) -> Iterator[int | None]:
-    """Times after ``sent`` of the first, the finishing and the last event without a token; None for none."""
+    """Times after ``sent`` of the first chunk, the finish and the last chunk; None for no such event."""
     ends = (reply.opening_end, reply.finish_end, reply.closing_end)
     if not any(ends):
         return iter([None] * len(ends))

@@ -402,9 +402,9 @@ class LiveCall:
                 self._route.pool.release(connection)
         reply = hushed(self._decoder.finish(), client.secrets)
         exchange.release()
-        outcome, error = judge(
-            exchange, None if left else self._error, reply, self._decoder, cancelled=cancelled or left
-        )
+        failed, asked = None if left else self._error, self._call.asked
+        over = cancelled or left
+        outcome, error = judge(exchange, failed, reply, self._decoder, cancelled=over, asked=asked)
         moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
         named = replica_of(exchange.headers, client.replica_headers, client.secrets)
         link = self._route.link(named, connection, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns)

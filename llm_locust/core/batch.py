@@ -85,6 +85,7 @@ SCHEMA = pa.schema(
         pa.field("stage", pa.int32()),
         pa.field("arm", _TEXT),
         pa.field("local_port", pa.int32()),
+        pa.field("inputs", pa.int64()),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )
@@ -172,8 +173,7 @@ class RecordBatch:
         A column that a file of an earlier version does not have is undefined there.
 
         Raises:
-            BatchError: another column is missing, or has another type, or a request has more than
-                :data:`~llm_locust.core.record.MAX_ARRIVALS` token arrivals.
+            BatchError: another column is missing or of another type, or a request has too many arrivals.
         """
         absent = [name for name in columns if name not in table.column_names]
         missing = [name for name in absent if name not in _ADDED]

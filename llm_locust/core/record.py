@@ -112,6 +112,7 @@ class RequestRecord:
     stage: int | None = None  # number of its stage, from 0: set when the run's requests are stored
     arm: str | None = None  # target of an interleaved comparison that it was assigned to
     local_port: int | None = None  # the client's port of its connection
+    inputs: int | None = None  # texts or documents of a request that asks for a result of each
 
 
 #: Points in time of a record; all other times are relative to one of them.

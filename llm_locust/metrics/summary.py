@@ -36,6 +36,7 @@ from llm_locust.metrics.peers.compat import compat
 from llm_locust.metrics.question import PLAIN, Question
 from llm_locust.metrics.requests.agents import agents
 from llm_locust.metrics.requests.goodput import Missing
+from llm_locust.metrics.requests.inputs import inputs
 from llm_locust.metrics.requests.tokens import delivery, tokens
 from llm_locust.metrics.sections.completeness import (
     completeness,
@@ -181,8 +182,10 @@ def _servers(
 
 
 def _sessions(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
-    """``sessions``, and ``agents`` of a run over trajectories."""
-    found = {"sessions": sessions(requests, m.c, m.window)}
+    """``sessions``, ``inputs`` of requests that have some, and ``agents`` of a run over trajectories."""
+    found: dict[str, Any] = {"sessions": sessions(requests, m.c, m.window)}
+    given = inputs(m.c, m.population(np.arange(len(m.c))).ok, m.window)
+    found |= {} if given is None else {"inputs": given}
     if manifest.trajectories is None:
         return found
     gpus = question.prices_of(manifest).gpus

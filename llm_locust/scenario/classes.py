@@ -25,6 +25,12 @@ _HEADERS = (
 #: Keys that the top level gives to every class, unless the class says otherwise; no options of the run.
 SHARED: Mapping[str, Key] = {
     "endpoint": Key(readers.endpoint, "a name", one_of(DIALECTS, "chat")),
+    "inputs": Key(
+        readers.lengths,
+        "[lengths](#lengths)",
+        "texts of an embeddings request (default 1), documents of a rerank request (default 10); each has "
+        "`input_tokens`",
+    ),
     "stream": Key(forms.truth, "true or false", "ask for a stream (default)"),
     "shared_prefix": Key(
         readers.shared_prefix, "[mapping](#shared_prefix)", "prefixes shared by many prompts"

@@ -100,12 +100,20 @@ def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[Reques
     kinds = []
     for found in classes:
         try:
+            _check_answers(found)
             spec = _spec(found, run, datasets)
             spec.body_template("")
         except ValueError as e:
             raise ValueError(f"class {found.name!r}: {e}" if found.name else str(e)) from e
         kinds.append(_kind(found, spec))
     return tuple(kinds)
+
+
+def _check_answers(found: TrafficClass) -> None:
+    """Refuse what needs the text of an answer, for an endpoint that has none."""
+    needs = [name for name in ("conversation", "validators", "expected") if getattr(found, name)]
+    if needs and not DIALECTS[found.endpoint].generates:
+        raise ValueError(f"{needs[0]} needs answers with text, and the {found.endpoint} endpoint has none")
 
 
 def _kind(found: TrafficClass, spec: WorkloadSpec) -> RequestKind:
@@ -142,6 +150,7 @@ def _spec(
     return replace(
         run,
         endpoint=DIALECTS[found.endpoint],
+        inputs=found.inputs,
         stream=found.stream,
         dataset=dataset,
         order=order,

@@ -3,20 +3,20 @@
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 
+from llm_locust.wire.choice_drafts import ChoiceDraft, Kind, ToolDraft
 from llm_locust.wire.names import clean_name
 from llm_locust.wire.payload import (
     MAX_PARTS,
     PayloadError,
     explained,
-    json_text,
     name_of,
     parse_object,
     well_formed,
 )
 from llm_locust.wire.pieces import Pieces
+from llm_locust.wire.results import Results
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.usage import NO_USAGE, Usage, UsageFields, usage_of
 
@@ -57,6 +57,7 @@ class Reply:
     finish_end: int | None = None  # of the event with the finish reason, where it came after the last token
     closing_end: int | None = None  # of the last event with choices, where it came after the last token
     hidden_reasoning: bool = False  # reasoning tokens that usage counts came in no event
+    results: Results | None = None  # of an API that gives one for each input, and generates nothing
 
 
 #: Finish reasons that say that the server gave the answer up.
@@ -67,64 +68,6 @@ MAX_TEXT_CHARS = 4 << 20
 
 #: Events of one answer that are given a second try though the first ones of this number had failed.
 MAX_SECOND_TRIES = 1000
-
-
-class Kind(IntEnum):
-    """What a delta carried. The greater counts for its event."""
-
-    NOTHING = 0
-    REASONING = 1
-    ANSWER = 2
-
-
-@dataclass(slots=True)
-class ChoiceDraft:
-    """One choice's texts, in pieces."""
-
-    text: Pieces = field(default_factory=Pieces)
-    reasoning: Pieces = field(default_factory=Pieces)
-    refusal: Pieces = field(default_factory=Pieces)
-    finish_reason: str | None = None
-    named: bool = False  # by an event that was more than the next piece of text
-
-    @property
-    def seen(self) -> bool:
-        return self.named or bool(self.text or self.reasoning)
-
-    def add(self, *, text: str = "", reasoning: str = "", refusal: str = "") -> Kind:
-        self.named = True
-        if text:
-            self.text.append(text)
-        if reasoning:
-            self.reasoning.append(reasoning)
-        if refusal:
-            self.refusal.append(refusal)
-        return Kind.ANSWER if text or refusal else Kind.REASONING if reasoning else Kind.NOTHING
-
-    def finish(self, reason: Any) -> None:
-        """Any true value is a reason: some servers send numbers."""
-        self.named = True
-        if reason:
-            self.finish_reason = json_text(reason)[:80]
-
-
-@dataclass(slots=True)
-class ToolDraft:
-    """One tool call, its arguments in pieces."""
-
-    id: str | None = None
-    name: str | None = None
-    arguments: Pieces = field(default_factory=Pieces)
-
-    def add(self, arguments: str, id_: Any = None, name: Any = None) -> Kind:
-        """A call without arguments is an answer too: its name is one."""
-        self.id = self.id or name_of(id_)
-        named = self.name is None and (name := name_of(name)) is not None
-        if named:
-            self.name = name
-        if arguments:
-            self.arguments.append(arguments)
-        return Kind.ANSWER if arguments or named else Kind.NOTHING
 
 
 @dataclass(slots=True)
@@ -146,6 +89,7 @@ class Draft:
     closing_end: int | None = None
     refused: int = 0  # events that could not be read
     summarised: bool = False  # all reasoning that came is a summary, whose tokens usage does not count
+    results: Results | None = None
 
     def choice(self, index: int) -> ChoiceDraft:
         found = self.choices.get(index)
@@ -244,6 +188,7 @@ class Draft:
             hidden_reasoning=bool(
                 usage and usage.reasoning_tokens and (self.summarised or not reasoning) and self.token_ends
             ),
+            results=self.results,
         )
 
     def fold(self) -> None:

@@ -13,15 +13,18 @@ from typing import Any, Never
 import msgspec
 
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message
+from llm_locust.wire.results import AskedResults
 from llm_locust.workload.text.prompts import Prompt, as_text
 
-_CONTENT_FIELDS = ("messages", "prompt", "input")
+_CONTENT_FIELDS = ("messages", "prompt", "input", "query", "documents")
 
 #: Fields that a dataset line cannot set, in whichever API.
 _RUN_FIELDS = ("model", "stream", "stream_options")
 
 _EXAMPLE = """expected a JSON object such as {"temperature": 0}"""
-_encode = msgspec.json.Encoder().encode
+
+#: The bytes of a body's fields.
+encoded = msgspec.json.Encoder().encode
 
 
 class BodyError(ValueError):
@@ -36,7 +39,7 @@ def parse_body(text: str) -> dict[str, Any]:
     """
     try:
         fields = json.loads(text, parse_constant=_no_constant)
-        _encode(fields)
+        encoded(fields)
     except json.JSONDecodeError as e:
         near = f"before {text[e.pos : e.pos + 20]!r}" if text[e.pos :] else "at its end"
         raise BodyError(f"body {_short(text)}: {e.msg} at character {e.pos + 1}, {near}; {_EXAMPLE}") from e
@@ -108,7 +111,11 @@ class BodyTemplate:
     own: frozenset[str]  # names that a dataset line cannot set
 
     def encode(self, prompt: Prompt) -> bytes:
-        """The body that asks for ``prompt``.
+        """The body that asks for ``prompt``; raises as :meth:`fields`."""
+        return encoded(self.fields(prompt))
+
+    def fields(self, prompt: Prompt) -> dict[str, Any]:
+        """The fields of the body that asks for ``prompt``.
 
         Raises:
             PromptError: the endpoint takes text, and a message has a part that is not.
@@ -127,7 +134,11 @@ class BodyTemplate:
         body.update(self.sent)
         for name, value in merged.items():
             body[name] = {**value, **self.sent[name]}
-        return _encode(body)
+        return body
+
+    def asked(self, body: Mapping[str, Any]) -> AskedResults | None:
+        """The results that a body asks for; None of an API that generates tokens."""
+        return None if self.dialect.asked is None else self.dialect.asked(body)
 
 
 def _messages(prompt: Prompt, *, text_only: bool) -> tuple[Message, ...]:
@@ -162,7 +173,7 @@ def body_template(
     content = dialect.body(_messages(Prompt(text=""), text_only=True), {}).keys()
     _check_extra(dialect, extra, content)
     run = dialect.run_fields(model, stream)
-    fixed = {**run, **({"ignore_eos": True} if ignore_eos else {}), **extra}
+    fixed = {**run, **({"ignore_eos": True} if ignore_eos and dialect.generates else {}), **extra}
     for name, value in run.items():
         if isinstance(value, dict) and isinstance(extra.get(name), dict):
             fixed[name] = {**value, **extra[name]}
@@ -177,8 +188,8 @@ def body_template(
     own = {*fixed, *_RUN_FIELDS, *content, *_CONTENT_FIELDS, *(limits if bounded else ())}
     return BodyTemplate(
         dialect=dialect,
-        streamed=bool(sent.get("stream", False)) if "stream" in run else stream,
-        limit_field=None if bounded else limit_field or dialect.limit_field,
+        streamed=bool(sent.get("stream", False)) if "stream" in run else stream and dialect.generates,
+        limit_field=None if bounded or not dialect.generates else limit_field or dialect.limit_field,
         limit_fields=limits,
         sent=sent,
         replaced=frozenset(extra),

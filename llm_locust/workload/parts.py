@@ -73,6 +73,7 @@ class TrafficClass:
     rate: str | None = None
     preset: str | None = None
     endpoint: str = "chat"
+    inputs: Lengths | None = None
     stream: bool = True
     input_tokens: Lengths | None = None
     output_tokens: Lengths | None = None

@@ -15,11 +15,13 @@ from functools import partial
 
 import numpy as np
 
+from llm_locust.workload import inputs
 from llm_locust.workload.body import output_limit
 from llm_locust.workload.datasets.load import Dataset
-from llm_locust.workload.draws import LINE, OWN_OUTPUTS, REPLAY, TEXT, generator, swarm_generator
+from llm_locust.workload.draws import INPUTS, LINE, OWN_OUTPUTS, REPLAY, TEXT, generator, swarm_generator
+from llm_locust.workload.inputs import WorkloadError
 from llm_locust.workload.lengths.tokens import parse_lengths
-from llm_locust.workload.spec import WorkloadError, WorkloadSpec
+from llm_locust.workload.spec import WorkloadSpec
 from llm_locust.workload.text.ahead import Ahead, Order
 from llm_locust.workload.text.calibration import Calibration
 from llm_locust.workload.text.prompts import Corpus, Prompt, head_tag, head_words, with_head
@@ -70,9 +72,10 @@ class Workload:
         self.spec = spec
         self._key = (seed, worker_index)
         self._salt = salt
-        self._executor = executor if spec.tokenizer is not None else None
+        self._executor = executor if spec.is_slow_to_make else None
         # --body overrides the drawn limit of the answer's length: the record must have what is sent.
-        self._bounded = any(name in spec.extra_body for name in spec.endpoint.limit_fields)
+        bounded = any(name in spec.extra_body for name in spec.endpoint.limit_fields)
+        self._bounded = bounded or not spec.endpoint.generates
         self._bound = output_limit(spec.extra_body, spec.endpoint.limit_fields)
         self.calibration = Calibration(spec.endpoint.template_tokens, enabled=spec.calibrate)
         self._writer = self._make_writer(Corpus.of(seed))
@@ -127,8 +130,13 @@ class Workload:
         return Ahead(orders, self._executor, depth)
 
     def _synthetic(self, user: int) -> Iterator[Order]:
-        for k, (asked, output) in enumerate(self._lengths(self._generator(user))):
-            yield partial(self._synthetic_prompt, user, k, asked, output)
+        lengths = self._lengths(self._generator(user))
+        if self.spec.endpoint.generates:
+            for k, (asked, output) in enumerate(lengths):
+                yield partial(self._synthetic_prompt, user, k, asked, output)
+            return
+        for k, number in enumerate(self._sizes(user)):
+            yield partial(self._inputs, user, k, [next(lengths)[0] for _ in range(number)])
 
     def _synthetic_prompt(self, user: int, k: int, asked: int, output: int | None) -> Prompt:
         rng = self._generator(user, TEXT, k)
@@ -136,6 +144,23 @@ class Workload:
         asked += 0 if self.spec.shared_prefix is None else self.spec.shared_prefix.tokens
         head = head_words(self._salt, *self._key, user, k) if self.spec.unique_head else ""
         return self._written(asked, output, rng, " ".join(filter(None, (prefix, head))))
+
+    def _sizes(self, user: int) -> Iterator[int]:
+        return inputs.sizes(self.spec.inputs, self.spec.endpoint, self._generator(user, INPUTS))
+
+    def _inputs(self, user: int, k: int, lengths: list[int]) -> Prompt:
+        """A request of several texts, each with a head and a prefix of its own."""
+        rng, shared, query = self._generator(user, TEXT, k), self.spec.shared_prefix, False
+        if shared is not None:
+            lengths = [length + shared.tokens for length in lengths]
+        if inputs.has_query(self.spec.endpoint):
+            lengths, query = [inputs.QUERY_TOKENS, *lengths], True
+        leads = []
+        for number in range(len(lengths)):
+            head = head_words(self._salt, *self._key, user, k, number) if self.spec.unique_head else ""
+            prefix = "" if query and not number else self._prefix(rng)
+            leads.append(" ".join(filter(None, (prefix, head))))
+        return inputs.synthetic(self._writer, lengths, leads, rng, query=query)
 
     def _written(self, asked: int, output: int | None, rng: np.random.Generator, lead: str) -> Prompt:
         text, counted = self._writer.prompt(asked, rng, lead)
@@ -153,13 +178,17 @@ class Workload:
     def _lines_of(self, dataset: Dataset, worker_count: int) -> Iterator[Order]:
         seed, worker = self._key
         outputs = self._outputs(self._generator())
-        for k, line in enumerate(dataset.stream(worker, worker_count, self.spec.order, seed)):
+        lines = dataset.stream(worker, worker_count, self.spec.order, seed)
+        if not self.spec.endpoint.generates:
+            lines = inputs.grouped(lines, self._sizes(0), self.spec.endpoint)
+        for k, line in enumerate(lines):
             yield partial(self._line_prompt, line, k, next(outputs))
 
     def _line_prompt(self, line: Prompt, k: int, output: int | None) -> Prompt:
         prompt = self._bound_to(line, output)
         if self.spec.unique_head:
-            prompt = with_head(prompt, head_tag(self._salt, *self._key, k))
+            tag = head_tag(self._salt, *self._key, k)
+            prompt = with_head(prompt, tag) if self.spec.endpoint.generates else inputs.headed(prompt, tag)
         shared = self.spec.shared_prefix
         if shared is None:
             return prompt

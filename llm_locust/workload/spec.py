@@ -8,6 +8,7 @@ from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.workload.body import BodyTemplate, body_template
 from llm_locust.workload.datasets.load import Dataset, DatasetError
+from llm_locust.workload.inputs import WorkloadError, check_inputs, has_query
 from llm_locust.workload.lengths.tokens import Lengths
 from llm_locust.workload.ordering import ORDERS, Order
 from llm_locust.workload.text.exact import prompt_count
@@ -15,9 +16,8 @@ from llm_locust.workload.text.prompts import PromptError, as_text
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 from llm_locust.workload.text.tokenizer import PromptTokenizer, TokenizerError
 
-
-class WorkloadError(ValueError):
-    """Settings of a workload that contradict each other, or an invalid worker index."""
+#: Inputs of a request that take longer to make than an event loop should wait.
+_MANY_INPUTS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class WorkloadSpec:
         order: of a dataset's lines, see :mod:`llm_locust.workload.ordering`.
         unique_head: put a run-unique start before every prompt: six words that count before
             synthetic text, a tag like ``[1f0c9a3be2d4]`` before a dataset's first message.
+        inputs: texts of an embeddings request, or documents of a rerank request; default: one, or ten.
         shared_prefix: what groups of prompts begin with; its tokens are asked for beside the input length.
 
     Raises:
@@ -53,10 +54,13 @@ class WorkloadSpec:
     tokenizer: PromptTokenizer | None = None
     calibrate: bool = True
     limit_field: str | None = None
+    inputs: Lengths | None = None
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise WorkloadError(f"no order {self.order!r} of a dataset; there are {', '.join(ORDERS)}")
+        if self.inputs is not None:
+            check_inputs(self.inputs, self.endpoint)
         if self.dataset is not None:
             self._check_dataset(self.dataset)
         elif self.order != "sequential":
@@ -72,8 +76,10 @@ class WorkloadSpec:
             )
         if self.order == "weighted":
             dataset.checked_weights()
-        if self.endpoint.text_only:
+        if self.endpoint.text_only or not self.endpoint.generates:
             _check_text(dataset, self.endpoint.name)
+        if has_query(self.endpoint):
+            _check_documents(dataset)
 
     def _check_lengths(self, tokenizer: PromptTokenizer) -> None:
         try:
@@ -86,6 +92,11 @@ class WorkloadSpec:
                 f"{tokenizer.path!r}, with the text added around it; ask for more"
             )
 
+    @property
+    def is_slow_to_make(self) -> bool:
+        """Whether a prompt may take too long for an event loop: it is counted, or has many texts."""
+        return self.tokenizer is not None or (self.inputs is not None and self.inputs.most > _MANY_INPUTS)
+
     def body_template(self, model: str) -> BodyTemplate:
         """Template into which :meth:`BodyTemplate.encode` puts this workload's prompts."""
         return body_template(
@@ -96,6 +107,12 @@ class WorkloadSpec:
             extra_body=self.extra_body,
             limit_field=self.limit_field,
         )
+
+
+def _check_documents(dataset: Dataset) -> None:
+    for prompt, line in zip(dataset.prompts, dataset.lines, strict=True):
+        if prompt.messages is not None and len(prompt.messages) < 2:
+            raise DatasetError(f"{dataset.path}:{line}: one message is the query, and there is no document")
 
 
 def _check_text(dataset: Dataset, endpoint: str) -> None:

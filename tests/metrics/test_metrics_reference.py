@@ -147,6 +147,7 @@ def summaries() -> tuple[dict[str, Any], ...]:
             batch(*(request(i / 10, replica="b" if i > 120 and i % 2 else "a") for i in range(240))),
             manifest(24.0, stages=[stage(0, 0.5, 8.0), stage(1, 8.5, 24.0, asked=2.0)]),
         ),
+        summarise(batch(*(request(i / 10, name="ab"[i % 2], inputs=3) for i in range(9))), manifest()),
     )
     return tuple(json.loads(msgspec.json.encode(summary)) for summary in made)
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llm_locust import Dialect
+from llm_locust.wire.choice_drafts import Kind
 from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
 from llm_locust.wire.dialects.dialect import Message
-from llm_locust.wire.draft import Draft, Kind, read_leniently
+from llm_locust.wire.draft import Draft, read_leniently
 from llm_locust.wire.payload import (
     PayloadError,
     count_of,

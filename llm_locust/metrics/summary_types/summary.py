@@ -31,7 +31,7 @@ from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy,
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
 from llm_locust.metrics.summary_types.search import CurveFacts, SearchFacts
 from llm_locust.metrics.summary_types.stages import Arm, OutsideStages, Repeats, Stage
-from llm_locust.metrics.summary_types.tokens import Agents, Sessions, Tokens
+from llm_locust.metrics.summary_types.tokens import Agents, Inputs, Sessions, Tokens
 
 #: 2: cut, unsent and stuck requests are in goodput and in the latencies, and rates of the good are of answers
 #: that ended in the window. Keys of 1 that kept their names have other values in such runs.
@@ -57,6 +57,7 @@ ASKED = (
     "arms",
     "agents",
     "autoscaling",
+    "inputs",
 )
 
 
@@ -124,6 +125,7 @@ class Summary(SummaryPart, frozen=True):
 
     agents: Agents | None = None
     autoscaling: Autoscaling | None = None
+    inputs: Inputs | None = None
 
     @property
     def is_sweep(self) -> bool:

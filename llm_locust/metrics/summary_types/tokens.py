@@ -1,4 +1,4 @@
-"""Tokens of requests, sessions, and agents."""
+"""Tokens and inputs of requests, sessions, and agents."""
 
 from typing import Annotated
 
@@ -213,3 +213,39 @@ class Agents(SummaryPart, frozen=True):
     jobs_per_h: Annotated[float | None, key("jobs / length of the window", _JOBS)]
     jobs_per_h_per_gpu: Annotated[float | None, key("the same / `--gpus`", _JOBS)]
     cache: AgentCache
+
+
+_ALL_INPUTS = "all requests with inputs, whenever scheduled"
+_OK_INPUTS = "ok, scheduled in the window, with inputs"
+
+
+class InputCounts(SummaryPart, frozen=True):
+    """Inputs of a request: its batch size."""
+
+    n: Annotated[int, key("number of requests", _OK_INPUTS)]
+    mean: Annotated[float | None, key("inputs a request", _OK_INPUTS)]
+    p50: Annotated[float | None, key("inputs a request", _OK_INPUTS)]
+    p99: Annotated[float | None, key("inputs a request", _OK_INPUTS)]
+    max: Annotated[float | None, key("inputs a request", _OK_INPUTS)]
+
+
+class InputFigures(SummaryPart, frozen=True):
+    """Texts that were embedded, or documents that were ranked."""
+
+    inputs_per_s: Annotated[
+        float | None, key("inputs of requests that were answered in the window / seconds", _ALL_INPUTS)
+    ]
+    input_tokens_per_s: Annotated[
+        float | None,
+        key("their tokens, by the server / seconds; a rerank: query and document", _ALL_INPUTS),
+    ]
+    per_request: InputCounts
+    tokens_per_input: Annotated[float | None, key("Σ input tokens / Σ inputs", f"{_OK_INPUTS}, tokens known")]
+
+
+class Inputs(InputFigures, frozen=True):
+    """The same of all requests, and of those of each name."""
+
+    by_name: Annotated[
+        dict[str, InputFigures], key("of the requests of each name, where several names have inputs")
+    ]

@@ -17,6 +17,7 @@ from llm_locust.report.sections.interventions import interventions
 from llm_locust.report.sections.nodes import nodes
 from llm_locust.report.sections.parts.arms import arms
 from llm_locust.report.sections.parts.autoscaling import autoscaling
+from llm_locust.report.sections.parts.inputs import inputs
 from llm_locust.report.sections.quality import quality
 from llm_locust.report.sections.roofline import bottleneck, roofline
 from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
@@ -141,6 +142,7 @@ CONTENTS = (
     Entry("intervals", "latency", measures.intervals, of_one_load=True),
     Entry("bottleneck", "latency", bottleneck, of_one_load=True),
     Entry("throughput", "load", measures.throughput, of_one_load=True),
+    Entry("inputs", "load", inputs, of_one_load=True),
     Entry("tokens", "load", measures.tokens),
     Entry("cost", "cost", cost, of_one_load=True),
     Entry("roofline", "cost", roofline, of_one_load=True),

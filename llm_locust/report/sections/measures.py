@@ -123,6 +123,8 @@ def _latency_keys(summary: Summary) -> Iterator[tuple[str, str]]:
     for metric in shown_in(View.REPORT):
         if metric.is_from_scheduled and not summary.is_open_loop:
             continue
+        if _without_output(summary) and not part[metric.key].known.n:
+            continue  # not defined: no token was asked for
         if metric.key != "ttfo" or part["ttfo"] != part["ttft"]:
             yield metric.key, metric.label
 
@@ -180,6 +182,10 @@ def throughput(summary: Summary) -> Section:
     """Rates over the window, and how many requests were under way at a time."""
     part, counted = summary.throughput, summary.tokens
     inputs, total = number(part.input_tokens_per_s), number(part.total_tokens_per_s)
+    concurrency = f"concurrency {number(part.concurrency_mean)} mean · {count(part.concurrency_peak)} peak"
+    if _without_output(summary):
+        text = f"{number(part.requests_per_s)} requests/s · {inputs} input tokens/s"
+        return Section("Throughput", (Line(text), Line(concurrency)))
     lines = [
         Line(
             f"{number(part.requests_per_s)} requests/s · {number(part.output_tokens_per_s)} output tokens/s"
@@ -188,11 +194,16 @@ def throughput(summary: Summary) -> Section:
         *_characters(summary),
         Line(_seen(counted.user_tps, "tokens")),
         *([Line(_seen(counted.chars_per_s, "chars"))] if counted.chars_per_s.n else []),
-        Line(f"concurrency {number(part.concurrency_mean)} mean · {count(part.concurrency_peak)} peak"),
+        Line(concurrency),
     ]
     paces = (counted.user_tps, counted.chars_per_s)
     few = meaning(*(mark(pace, key) for pace in paces for key in ("p50", "p1")))
     return Section("Throughput", tuple(lines), notes=tuple(few))
+
+
+def _without_output(summary: Summary) -> bool:
+    """Whether every answer was a list of results: no token was generated."""
+    return summary.inputs is not None and not summary.tokens.output.n
 
 
 def _seen(pace: Pace, unit: str) -> str:
@@ -214,6 +225,7 @@ def tokens(summary: Summary) -> Section:
     rows = tuple(
         Row((label, *(number(stats.figure(key)) for key in keys), count(stats.n)))
         for label, stats in (("input", part.input), ("output", part.output))
+        if label == "input" or not _without_output(summary)
     )
     columns = (Column("Tokens per request", left=True), *map(Column, keys), Column("n"))
     counted = [
@@ -221,8 +233,9 @@ def tokens(summary: Summary) -> Section:
         for source, share in asdict(part.source).items()
         if share
     ]
+    by = Line(f"output tokens counted by: {sentence(counted) or UNDEFINED}", Tone.FAINT)
     notes = [
-        Line(f"output tokens counted by: {sentence(counted) or UNDEFINED}", Tone.FAINT),
+        *([] if _without_output(summary) else [by]),
         *_hidden_remark(part.hidden),
         *_length_remark(part.input.error),
         *_delivery_remark(part),

@@ -5,15 +5,19 @@ import random
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from llm_locust.sim.answers.results import DIMENSIONS, MAX_DIMENSIONS, ResultsAsked, embedded
 from llm_locust.sim.answers.text import TokenText, block_hashes, split_tokens
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.results import MAX_INPUTS
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _OneChoice = Annotated[int, msgspec.Meta(ge=1, le=1)]
@@ -72,6 +76,18 @@ class _ResponsesBody(_Body, kw_only=True):
     max_output_tokens: _Positive | None = None
 
 
+class _EmbeddingsBody(_Body, kw_only=True):
+    input: str | Annotated[list[str | int | list[int]], msgspec.Meta(min_length=1, max_length=MAX_INPUTS)]
+    dimensions: Annotated[int, msgspec.Meta(ge=1, le=MAX_DIMENSIONS)] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+class _RerankBody(_Body, kw_only=True):
+    query: str
+    documents: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_INPUTS)]
+    top_n: _Positive | None = None
+
+
 class _MessagesBody(_Body, kw_only=True):
     messages: Annotated[list[_PromptMessage], msgspec.Meta(min_length=1)]
     max_tokens: _Positive
@@ -113,6 +129,7 @@ class Job:
     text: TokenText
     block_hashes: tuple[int, ...] = ()
     eos: bool = False
+    results: ResultsAsked | None = None
 
     @property
     def text_tokens(self) -> int:
@@ -129,6 +146,9 @@ def resolve(
     block_tokens: int = _KV_BLOCK_TOKENS,
 ) -> Job:
     """Resolve the request in a body to a job.
+
+    One that asks for results is a prompt of all its texts together: its answer takes as long as the first
+    token of such a prompt.
 
     Args:
         source: this request's own random generator.
@@ -151,10 +171,11 @@ def resolve(
             f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested "
             f"{max_tokens or 1} output tokens and your prompt contains {prompt_tokens} tokens.",
         )
-    bound = max_tokens or room
+    results = _results_of(asked)
+    bound = 1 if results else max_tokens or room
     natural = bound
-    ends = limits.eos and not asked.ignore_eos
-    if not asked.ignore_eos:
+    ends = limits.eos and not asked.ignore_eos and results is None
+    if not asked.ignore_eos and results is None:
         natural = max(asked.min_tokens or 0, _geometric(limits.mean_output_tokens, source)) + ends
     eos = ends and natural <= bound
     options = asked.stream_options or _StreamOptions()
@@ -163,7 +184,7 @@ def resolve(
         request_id=request_id,
         model=asked.model or limits.models[0],
         created_s=int(time.time()),
-        stream=bool(asked.stream),
+        stream=bool(asked.stream) and results is None,
         include_usage=bool(options.include_usage or options.continuous_usage_stats),
         continuous_usage=bool(options.continuous_usage_stats),
         prompt_tokens=prompt_tokens,
@@ -172,6 +193,7 @@ def resolve(
         text=TokenText.drawn(source),
         block_hashes=block_hashes(tokens, block_tokens),
         eos=eos,
+        results=results,
     )
 
 
@@ -228,11 +250,37 @@ def _read_messages(body: bytes) -> _Read:
     return asked, _tokens(texts), asked.max_tokens
 
 
+def _read_embeddings(body: bytes) -> _Read:
+    asked = _decode(body, _EmbeddingsBody)
+    return asked, _tokens(embedded(asked.input)), 1
+
+
+def _read_rerank(body: bytes) -> _Read:
+    """Each document is read together with the query."""
+    asked = _decode(body, _RerankBody)
+    query = split_tokens(asked.query)
+    return asked, [token for text in asked.documents for token in (*query, *split_tokens(text))], 1
+
+
+def _results_of(asked: _Body) -> ResultsAsked | None:
+    if isinstance(asked, _RerankBody):
+        return ResultsAsked(texts=asked.documents, query=asked.query, top_n=asked.top_n)
+    if not isinstance(asked, _EmbeddingsBody):
+        return None
+    return ResultsAsked(
+        texts=embedded(asked.input),
+        dimensions=asked.dimensions or DIMENSIONS,
+        in_base64=asked.encoding_format == "base64",
+    )
+
+
 READERS = {
     CHAT: _read_chat,
     COMPLETIONS: _read_completion,
     RESPONSES: _read_responses,
     MESSAGES: _read_messages,
+    EMBEDDINGS: _read_embeddings,
+    RERANK: _read_rerank,
 }
 
 

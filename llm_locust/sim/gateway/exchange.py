@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from llm_locust.sim.answers import chunks, messages, responses
+from llm_locust.sim.answers import chunks, messages, responses, results
 from llm_locust.sim.answers.jobs import Job, RequestError
 from llm_locust.sim.answers.stream import TokenStream, reset_connection
 from llm_locust.sim.answers.template import FAULT_MESSAGE, GARBAGE, error_object
@@ -21,15 +21,19 @@ from llm_locust.sim.settings.deployment import FaultSettings
 from llm_locust.sim.truth import TruthEntry
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.wire.dialects.responses import RESPONSES
 
 #: What writes the answers of each API that is simulated.
-FORMATS = {
+FORMATS: Mapping[Dialect, Any] = {
     CHAT: chunks,
     COMPLETIONS: chunks,
     RESPONSES: responses,
     MESSAGES: messages,
+    EMBEDDINGS: results,
+    RERANK: results,
 }
 
 
@@ -63,7 +67,8 @@ class GatewayExchange:
         if status is not None:
             return await self.send_error(status, "SimulatedFault", FAULT_MESSAGE)
         if fault == "empty":
-            job = replace(job, output_tokens=0, finish_reason="stop", eos=False)
+            none = job.results and replace(job.results, texts=())
+            job = replace(job, output_tokens=0, finish_reason="stop", eos=False, results=none)
         if job.stream:
             return await self._stream(job, replica)
         return await self._whole(job, replica)
@@ -126,7 +131,7 @@ class GatewayExchange:
             case "error_object":
                 return await self._send(self._error(500, "InternalServerError", FAULT_MESSAGE))
         response = await self._send(body)
-        self.entry.output_tokens = job.output_tokens
+        self.entry.output_tokens = 0 if job.results else job.output_tokens
         self.entry.complete = True
         return response
 

@@ -34,6 +34,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import blanked
+from llm_locust.workload.body import encoded
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.text.prompts import Prompt
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Bodies' fields that the options for them change, not --body.
-_OWN_FIELDS = frozenset({"model", "messages", "prompt", "input", "stream"})
+_OWN_FIELDS = frozenset({"model", "messages", "prompt", "input", "stream", "query", "documents"})
 
 
 class CanaryError(UsageError):
@@ -138,7 +139,8 @@ def _send(
     kind: RequestKind, settings: Settings, target: Target, form: RequestForm, within_s: float | None
 ) -> CanaryFacts:
     prompt = off_the_hub(_prompt, kind, settings)
-    path, body = form.path, form.template.encode(prompt)
+    fields = form.template.fields(prompt)
+    path, body = form.path, encoded(fields)
     client = _client(kind, settings, target, within_s)
     call = Call(
         request_id=client.new_request_id(),
@@ -149,6 +151,7 @@ def _send(
         model=form.model,
         streamed=form.template.streamed,
         user=0,
+        asked=form.template.asked(fields),
     )
     began_s = time.monotonic()
     try:
@@ -157,8 +160,10 @@ def _send(
         client.routes.close()
     took_s = time.monotonic() - began_s
     whose = kind.slo_class or kind.name or kind.endpoint.name
-    if len(record.arrivals_ns) and record.outcome in (Outcome.OK, Outcome.CANCELLED):
-        logger.info("canary: %s has a token from %s after %.2f s", whose, target.url, took_s)
+    came = record.outcome is Outcome.OK if call.asked else len(record.arrivals_ns)
+    if came and record.outcome in (Outcome.OK, Outcome.CANCELLED):
+        what = "an answer" if call.asked else "a token"
+        logger.info("canary: %s has %s from %s after %.2f s", whose, what, target.url, took_s)
         return CanaryFacts(
             target=target.url,
             endpoint=kind.endpoint.name,

@@ -9,6 +9,8 @@ from llm_locust.core.record import RequestRecord
 from llm_locust.scenario.request_kind import RequestForm, RequestKind
 from llm_locust.swarm.users.judging import prompt_key
 from llm_locust.swarm.users.session import LoadSession
+from llm_locust.wire.results import AskedResults
+from llm_locust.workload.body import encoded
 from llm_locust.workload.plan import Workload
 from llm_locust.workload.text.prompts import Prompt, head_words, with_words
 
@@ -21,6 +23,7 @@ class Prepared:
     target: int | None
     prompt: Prompt
     body: bytes
+    asked: AskedResults | None
     prompt_id: str | None
     check: Callable[[Answer], RequestRecord] | None
 
@@ -78,10 +81,13 @@ class Requester:
         if form.prefix is not None:
             own = client.new_request_id() if form.prefix == "cold" else ""
             prompt = with_words(prompt, head_words(self._session.run["salt"], form.prefix, own))
-        body, judge = form.template.encode(prompt), traffic.judge
+        fields, judge = form.template.fields(prompt), traffic.judge
+        body, asked = encoded(fields), form.template.asked(fields)
+        if asked is not None:  # there is no text to judge
+            return Prepared(form, target, prompt, body, asked, prompt.id, None)
         prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
         check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
-        return Prepared(form, target, prompt, body, prompt_id, check)
+        return Prepared(form, target, prompt, body, None, prompt_id, check)
 
     def ask(
         self,
@@ -137,6 +143,7 @@ class Requester:
             prompt_id=ready.prompt_id,
             counted_input_tokens=prompt.counted_input_tokens,
             check=ready.check,
+            asked=ready.asked,
         )
         answer = session.client.post(ready.form.path, ready.body, call, traffic.heads, patience_s=patience_s)
         if not turn and prompt.asked_input_tokens and answer.record.input_tokens:

@@ -101,7 +101,7 @@ class TrafficTable:
         key = kind.source, warm_up
         if key not in self._workloads:
             seed = replace(kind, stream=f"warm-up/{kind.stream}") if warm_up else kind
-            if kind.spec.tokenizer is not None and self._writers is None:
+            if kind.spec.is_slow_to_make and self._writers is None:
                 self._writers = ThreadPoolExecutor(1)
             self._workloads[key] = Workload(
                 kind.spec, seed.seed(self._run["seed"]), *self._place, self._run["salt"], self._writers

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from llm_locust.wire.choice_drafts import Kind
 from llm_locust.wire.dialects.choices import (
     Carrier,
     Delta,
@@ -23,7 +24,7 @@ from llm_locust.wire.dialects.choices import (
     typed_delta,
 )
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message, model_and_stream
-from llm_locust.wire.draft import Draft, Kind, read_leniently
+from llm_locust.wire.draft import Draft, read_leniently
 from llm_locust.wire.lists import Few, Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,

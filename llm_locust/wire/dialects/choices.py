@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from llm_locust.wire.draft import Draft, Kind
+from llm_locust.wire.choice_drafts import Kind
+from llm_locust.wire.draft import Draft
 from llm_locust.wire.lists import Few
 from llm_locust.wire.payload import (
     MAX_PARTS,

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llm_locust.wire.draft import Draft
+from llm_locust.wire.results import AskedResults
 from llm_locust.wire.sse import SseEvent
 
 #: A message in OpenAI's chat form, as prompts have it.
@@ -53,6 +54,8 @@ class Dialect:
         template_tokens: that a chat template puts around one user message; those of ChatML.
         operation: ``gen_ai.operation.name`` of a span.
         provider: ``gen_ai.provider.name`` of a span: whose API it is. The server behind it is not known.
+        asked: what a body of an API asks for that gives a result for each input and generates nothing; its
+            answers are never streamed, and nothing bounds their length. None: the API generates tokens.
         vllm_backend: its name in files of ``vllm bench serve``; None: ``name``.
 
     Raises:
@@ -78,6 +81,7 @@ class Dialect:
     template_tokens: int = 8
     operation: str = "chat"
     provider: str = "openai"
+    asked: Callable[[Mapping[str, Any]], AskedResults] | None = None
     vllm_backend: str | None = None
 
     def __post_init__(self) -> None:
@@ -86,6 +90,11 @@ class Dialect:
         for path in (self.path, self.whole_path):
             if path is not None and not path.startswith("/"):
                 raise ValueError(f"dialect {self.name!r}: a path must start with '/', got {path!r}")
+
+    @property
+    def generates(self) -> bool:
+        """Whether its answers are tokens."""
+        return self.asked is None
 
     @property
     def limit_fields(self) -> tuple[str, ...]:

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from llm_locust.wire.choice_drafts import Kind
 from llm_locust.wire.dialects.chat_form import function_in, object_in, objects_in, text_in
 from llm_locust.wire.dialects.dialect import Dialect, Message
-from llm_locust.wire.draft import Draft, Kind, read_leniently
+from llm_locust.wire.draft import Draft, read_leniently
 from llm_locust.wire.lists import Several
 from llm_locust.wire.payload import (
     DECODE_ERRORS,

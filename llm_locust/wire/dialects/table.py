@@ -5,12 +5,18 @@ from types import MappingProxyType
 
 from llm_locust.wire.dialects.chat import CHAT, COMPLETIONS
 from llm_locust.wire.dialects.dialect import Dialect
+from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 from llm_locust.wire.dialects.messages import MESSAGES
+from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.wire.dialects.responses import RESPONSES
 
 DIALECTS: Mapping[str, Dialect] = MappingProxyType(
-    {dialect.name: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)}
+    {dialect.name: dialect for dialect in (CHAT, COMPLETIONS, RESPONSES, MESSAGES, EMBEDDINGS, RERANK)}
 )
+
+
+#: Those whose answers are tokens.
+GENERATING = tuple(name for name, dialect in DIALECTS.items() if dialect.generates)
 
 
 def dialect_of(endpoint: object) -> Dialect:

@@ -162,7 +162,7 @@ def prompt_count(tokenizer: PromptTokenizer, dialect: Dialect) -> Count:
 
     Without a chat template its tokens are estimated by the dialect's ``template_tokens``.
     """
-    if dialect.text_only:
+    if dialect.text_only or not dialect.generates:
         return lambda text: tokenizer.count(text, special=True)
     if tokenizer.knows_chat:
         return lambda text: tokenizer.count_chat([{"role": "user", "content": text}])

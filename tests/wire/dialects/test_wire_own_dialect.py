@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from payloads import body, read
 from strategies import json_values, spoiled
 
+from llm_locust.wire.choice_drafts import Kind
 from llm_locust.wire.dialects.chat import CHAT
-from llm_locust.wire.draft import Draft, Kind
+from llm_locust.wire.draft import Draft
 from llm_locust.wire.reply import read_body
 from llm_locust.wire.usage import Usage
 from llm_locust.workload.body import BodyError, body_template

@@ -1,0 +1,66 @@
+"""Parts of an answer while its events are read: a choice's texts, a tool call, and what an event carried."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from llm_locust.wire.payload import json_text, name_of
+from llm_locust.wire.pieces import Pieces
+
+
+class Kind(IntEnum):
+    """What a delta carried. The greater counts for its event."""
+
+    NOTHING = 0
+    REASONING = 1
+    ANSWER = 2
+
+
+@dataclass(slots=True)
+class ChoiceDraft:
+    """One choice's texts, in pieces."""
+
+    text: Pieces = field(default_factory=Pieces)
+    reasoning: Pieces = field(default_factory=Pieces)
+    refusal: Pieces = field(default_factory=Pieces)
+    finish_reason: str | None = None
+    named: bool = False  # by an event that was more than the next piece of text
+
+    @property
+    def seen(self) -> bool:
+        return self.named or bool(self.text or self.reasoning)
+
+    def add(self, *, text: str = "", reasoning: str = "", refusal: str = "") -> Kind:
+        self.named = True
+        if text:
+            self.text.append(text)
+        if reasoning:
+            self.reasoning.append(reasoning)
+        if refusal:
+            self.refusal.append(refusal)
+        return Kind.ANSWER if text or refusal else Kind.REASONING if reasoning else Kind.NOTHING
+
+    def finish(self, reason: Any) -> None:
+        """Any true value is a reason: some servers send numbers."""
+        self.named = True
+        if reason:
+            self.finish_reason = json_text(reason)[:80]
+
+
+@dataclass(slots=True)
+class ToolDraft:
+    """One tool call, its arguments in pieces."""
+
+    id: str | None = None
+    name: str | None = None
+    arguments: Pieces = field(default_factory=Pieces)
+
+    def add(self, arguments: str, id_: Any = None, name: Any = None) -> Kind:
+        """A call without arguments is an answer too: its name is one."""
+        self.id = self.id or name_of(id_)
+        named = self.name is None and (name := name_of(name)) is not None
+        if named:
+            self.name = name
+        if arguments:
+            self.arguments.append(arguments)
+        return Kind.ANSWER if arguments or named else Kind.NOTHING
