@@ -19,7 +19,7 @@ LARGE_MODULES: dict[str, int] = {
     "store/frames.py": 339,
 }
 LARGE_FUNCTIONS: dict[str, int] = {
-    "client/recording.py.record_of": 63,
+    "client/recording.py.record_of": 64,
 }
 MANY_PARAMETERS: dict[str, int] = {
     "client/stream.py.LlmClient.__init__": 11,

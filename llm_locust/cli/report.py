@@ -203,6 +203,11 @@ def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
         raise ValueError(
             f"--format {wanted.name} is of one server, and the run has several arms: add --where arm==NAME"
         )
+    if wanted.of_one_load and analysis.summary.inputs is not None:
+        raise ValueError(
+            f"--format {wanted.name} is of generated tokens, and embeddings and rerank have none: add "
+            "--where endpoint==chat for the chat requests alone, or take --format json"
+        )
     if wanted.name == "vllm":  # the only one that has options of its own
         return vllm_json(analysis, args.percentiles, detailed=args.save_detailed)
     return wanted.text(analysis)

@@ -426,3 +426,14 @@ def test_what_is_counted_of_each_run_is_summed_over_several(tmp_path: Path, told
     assert part["messages_dropped"] == 10
     assert part["messages_dropped_by"] == {"w1": {"llm_batch": 3, "llm_done": 3}, "w9": {"llm_ping": 4}}
     assert (part["master"]["hub_lag_ms_max"], part["master"]["cpu_percent_max"]) == (9.0, 80.0)
+
+
+@pytest.mark.parametrize("name", ["vllm", "llmd", "inferencex", "mlperf", "genai-perf"])
+def test_formats_of_generated_tokens_refuse_a_run_of_embeddings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    asked = [request(i, (), ended=i + 0.2, endpoint="embeddings", inputs=4) for i in range(4)]
+    run = write_run(tmp_path / "run", identified([*asked, request(5, ended=5.3)], "r"))
+    assert main(["report", str(run), "--format", name]) == 2
+    assert "add --where endpoint==chat" in capsys.readouterr().err
+    assert main(["report", str(run), "--format", name, "--where", "endpoint==chat"]) == 0
