@@ -296,8 +296,8 @@ def test_master_and_workers_are_left_where_they_are_and_away_from_their_target(r
                 (term,) = template["spec"]["affinity"]["podAntiAffinity"][
                     "preferredDuringSchedulingIgnoredDuringExecution"
                 ]
-                chosen = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
-                assert chosen == {"llm-locust/target": "true"}
+                (chosen,) = term["podAffinityTerm"]["labelSelector"]["matchExpressions"]
+                assert chosen == {"key": "llm-locust/target", "operator": "In", "values": ["true"]}
 
 
 def test_deleting_the_demo_leaves_every_other_run(rendered: Rendered) -> None:

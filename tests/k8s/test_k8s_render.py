@@ -149,6 +149,20 @@ def test_a_soaks_workers_are_replicas(render: Render) -> None:
         assert made.one("ConfigMap", name)["immutable"]
 
 
+@pytest.mark.parametrize(("overlay", "kind"), [("headless", "Job"), ("soak", "Deployment")])
+def test_a_named_run_keeps_away_from_servers_that_have_not_its_name(
+    render: Render, overlay: str, kind: str
+) -> None:
+    made = render(LOAD, *TARGET, "--overlay", overlay, "--name", "pr-7")
+    for role in ("master", "worker"):
+        pod = made.one(kind, f"pr-7-llm-locust-{role}")["spec"]["template"]["spec"]
+        rules = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        (selector,) = (rule["podAffinityTerm"]["labelSelector"] for rule in rules)
+        assert selector == {
+            "matchExpressions": [{"key": "llm-locust/target", "operator": "In", "values": ["true"]}]
+        }
+
+
 def test_the_demo_brings_its_own_target(render: Render) -> None:
     made = render(LOAD, "--overlay", "demo")
     assert made.options["LOCUST_HOST"] == "http://llm-locust-sim:8000"
