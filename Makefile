@@ -67,9 +67,11 @@ audit: .venv-audit/.installed  ## bandit over the code, known vulnerabilities of
 test-e2e: $(VENV)/.test .venv-e2e/.installed .venv-litellm/.installed  ## a real server and real balancers
 	tests/again.sh e2e $(BIN)/pytest -m e2e
 
-test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; the demo's pods on podman where there is one
+# How many demos are started, two at a time; 10 for a race that is lost now and then.
+DEMOS ?= 2
+test-k8s: $(VENV)/.test .venv-k8s/.installed  ## manifests against schemas; pods on podman where there is one
 	tests/again.sh k8s $(BIN)/pytest tests/k8s
-	tests/pods/pods.sh tests/again.sh pods $(BIN)/pytest tests/pods
+	LLM_LOCUST_TEST_DEMOS=$(DEMOS) tests/pods/pods.sh tests/again.sh pods $(BIN)/pytest tests/pods
 
 # atheris is in no lock: it has wheels for few versions of Python. Without it cases are random.
 FUZZ_SECONDS ?= 60

@@ -1,0 +1,123 @@
+"""Runs to render and to play, and what is left of them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from swarm_process import wait_until
+
+from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.store import MANIFEST_FILE, SUMMARY_FILE, StoreError, read_manifest
+from pods.cluster import PREFIX, Cluster, log, volume
+
+IMAGE = os.environ.get("LLM_LOCUST_TEST_IMAGE", "")
+
+MASTER = "llm-locust-master"
+WORKERS = [f"llm-locust-worker-{i}" for i in range(3)]
+SIM = "llm-locust-sim-0"
+
+SCENARIO = """
+users: 12
+spawn_rate: 12
+run_time: {run_time_s}s
+seed: 1
+input_tokens: uniform:10,40
+output_tokens: uniform:20,60
+gate: {gate}
+"""
+
+
+def named(what: str) -> str:
+    """Name of a run of the tests."""
+    return f"{PREFIX}{what}"
+
+
+def rendered(
+    folder: Path,
+    name: str,
+    *words: str,
+    overlay: str = "demo",
+    gate: str = "error_rate<1%",
+    run_time_s: int = 5,
+) -> str:
+    """What ``llm-locust k8s render`` gives for a small load with three workers."""
+    scenario = folder / "scenario.yaml"
+    scenario.write_text(SCENARIO.format(gate=gate, run_time_s=run_time_s))
+    given = ["--scenario", str(scenario), "--overlay", overlay, "--name", name, "--image", IMAGE]
+    if "--workers" not in words:
+        given += ["--workers", "3"]
+    command = str(Path(sys.executable).parent / "llm-locust")
+    done = subprocess.run(
+        [command, "k8s", "render", *given, *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@dataclass(slots=True)
+class Ended:
+    """What is left of a run.
+
+    Attributes:
+        restarts: of all containers together, and failed pods that were replaced.
+    """
+
+    name: str
+    exit_codes: dict[str, int]
+    said: tuple[str, str]
+    run: Path
+    restarts: int
+    replaced: list[str]
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Manifest:
+        return read_manifest(self.run)
+
+    @property
+    def summary(self) -> Any:
+        return json.loads((self.run / SUMMARY_FILE).read_text())
+
+    def worker(self, pod: str) -> WorkerFacts:
+        (worker,) = self.workers(pod)
+        return worker
+
+    def workers(self, pod: str) -> list[WorkerFacts]:
+        """Those that ran in the pods of this name, one after the other."""
+        return [w for w in self.manifest.workers if w.id.startswith(f"{self.name}-{pod}")]
+
+
+def wait_for_load(cluster: Cluster) -> None:
+    """Until the master has records of every worker."""
+    runs = volume(cluster.master, "/runs")
+
+    def under_way() -> bool:
+        try:
+            found = [read_manifest(path.parent) for path in runs.glob(f"**/{MANIFEST_FILE}")]
+        except StoreError:  # it is being written
+            return False
+        received = [worker.received for manifest in found for worker in manifest.workers]
+        return len(received) >= len(cluster.workers()) and all(received)
+
+    wait_until(under_way, "records of every worker", 120)
+
+
+def ended(cluster: Cluster, folder: Path) -> Ended:
+    pods = (MASTER, *WORKERS)
+    codes = {pod: cluster.pod(pod).exit_code() for pod in pods}
+    said = log(cluster.pod(MASTER))
+    runs = list(volume(cluster.pod(MASTER), "/runs").glob(f"*/{SUMMARY_FILE}"))
+    assert len(runs) == 1, "".join(said)
+    return Ended(
+        cluster.name,
+        codes,
+        said,
+        shutil.copytree(runs[0].parent, folder / "run"),
+        sum(sum(pod.restarts.values()) for pod in cluster.pods.values()),
+        [pod.plan.name.removeprefix(f"{cluster.name}-") for pod in cluster.replaced],
+    )
