@@ -20,6 +20,7 @@ from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.curves.bottleneck import bottleneck
 from llm_locust.metrics.curves.curve import curve
 from llm_locust.metrics.curves.searched import search
+from llm_locust.metrics.curves.spike import spike
 from llm_locust.metrics.deployment.availability import reliability
 from llm_locust.metrics.deployment.cost import cost
 from llm_locust.metrics.deployment.energy import energy
@@ -116,7 +117,7 @@ def summarise(
         "drift": drift(c, population, m.judgement, m.window, memory_of(manifest)),
         "reliability": reliability(requests, c, population, m.judgement, m.window),
         **_servers(requests, m, manifest, client, None if selection else missing.known),
-        **_stages(requests, m, manifest, question, None if selection else rows),
+        **_stages(requests, m, manifest, question, None if selection else (rows, missing.known)),
         "quality": quality(answers, c, population.judged, m.window, question.quality_baseline),
         "errors": failures(c, population.failed),
         "compat": compat(m),
@@ -219,11 +220,16 @@ def _scraped(series: ServerSeries | None, m: Measured, found: dict[str, Any]) ->
 
 
 def _stages(
-    requests: Requests, m: Measured, manifest: Manifest, question: Question, rows: int | None
+    requests: Requests, m: Measured, manifest: Manifest, question: Question, counts: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """``stages`` of a run that has some, and what is of them; nothing of a selection: ``rows`` is None."""
-    if rows is None or not manifest.stages:
+    """``stages`` of a run that has some, and what is of them.
+
+    Args:
+        counts: requests that the run has, and those without a record; None of a selection, which has nothing.
+    """
+    if counts is None or not manifest.stages:
         return {}
+    rows, unrecorded = counts
     found: dict[str, Any] = {"stages": stages(requests, manifest, question, rows)}
     kept = [stage for stage in found["stages"] if stage["repeated_as"] is None]
     asked_for = {
@@ -231,6 +237,7 @@ def _stages(
         "outside_stages": outside(m.c, manifest),
         "search": search(requests, manifest, question),
         "curve": curve(kept, manifest.seed) if manifest.is_sweep else None,
+        "spike": spike(m, manifest, kept, unrecorded),
     }
     return found | {key: value for key, value in asked_for.items() if value}
 

@@ -45,6 +45,9 @@ NOT_HERE = (
 #: What a run of the summaries here searches.
 FIND = "max concurrency under p50_ttft<1s"
 
+#: A peak between two stages of one rate.
+SPIKE = [stage(i, 3.0 * i + 0.5, 3.0 * i + 3, kind="rate", asked=(5, 20, 5)[i]) for i in range(3)]
+
 Path_ = tuple[str, ...]
 
 
@@ -132,6 +135,7 @@ def summaries() -> tuple[dict[str, Any], ...]:
         summarise(batch(*some), manifest(), Question(percentiles={"p99_95": 99.95})),
         summarise(batch(), manifest(task_exceptions=[TaskException(error="KeyError: 1", count=2)])),
         summarise(batch(*some), manifest(options={"find": FIND}, stages=[stage(0, 1.0, 9.0)])),
+        summarise(batch(*some), manifest(open_loop=True, stages=SPIKE)),
         summarise(
             batch(*some),
             manifest(options={"until": "p50_ttft±5%"}, stages=[stage(0, 1.0, 4.0), stage(1, 5.0, 9.0)]),

@@ -55,6 +55,7 @@ CHANGES: tuple[tuple[str, str], ...] = (
     (r"/mnt/spools/\*", "runs/demo"),
     (r"(?<=\s)(-t|--run-time|--for) \d+[smh]\b", r"\1 4s"),
     (r'--rate "steps:[^"]*" --for \S+', '--rate "steps:10@2s,20@2s,30@2s" --for 6s --warmup 100ms'),
+    (r'--rate "spike:[^"]*" --for \S+', '--rate "spike:20,40,3s,1s" --for 7s --warmup 100ms'),
     (r'(--find "[^"]*")', r"\1 --warmup 300ms"),
     (r"--sweep (users|rate)=\S+", r"--sweep \1=10,20 --warmup 300ms"),
     (r"--stage-time \d+[smh]\b", "--stage-time 1s"),

@@ -148,3 +148,65 @@ class CurveFacts(SummaryPart, frozen=True):
     usl: UslFigures | None
     overload: Overload | None
     missing: Annotated[dict[str, str], key("why there is no `knee`, `usl` or `overload`", "the sweep")]
+
+
+_SPIKE = "judged requests"
+
+
+class SpikePart(SummaryPart, frozen=True):
+    """One part of a spike, by the requests that were due in it."""
+
+    requests: Annotated[int, key("judged requests", "due in the part")]
+    missed: Annotated[int, key("those of them that were not good", "`requests`")]
+    good: Annotated[float | None, key("share of good ones; null without a request", "`requests`")]
+    ci95: Annotated[Interval, key("its 95 % interval (Wilson)", "`requests`")]
+    p50_ms: Annotated[float | None, key("median of `latency`, ms; null without one", "ok, due in it")]
+    p99_ms: Annotated[float | None, key("its 99th percentile, ms", "ok, due in it")]
+
+
+class SpikeRecovery(SummaryPart, frozen=True):
+    """How long after the peak something was back where it was before."""
+
+    recovered_s: Annotated[
+        float | None,
+        key("end of the peak until it is back, s; 0: it was never away; null: not known", _SPIKE),
+    ]
+    at_least_s: Annotated[
+        float | None,
+        key("a lower bound, s, where it was not back by the end of the load after; else null", _SPIKE),
+    ]
+    why: Annotated[str | None, key("why neither is known; null where one is")]
+
+
+class Spike(SummaryPart, frozen=True):
+    """A rate that rose to a peak and fell back to where it was."""
+
+    at_s: Annotated[float, key("when the peak began, s after the run's start", "the run")]
+    seconds: Annotated[float, key("how long the peak lasted, s", "the run")]
+    base: Annotated[float, key("the rate asked for before and after, requests/s", "the run")]
+    peak: Annotated[float, key("the rate asked for in between", "the run")]
+    stages: Annotated[list[int], key("numbers of the stages before, during and after the peak", "the run")]
+    before: SpikePart
+    during: SpikePart
+    recovering: SpikePart
+    after: SpikePart
+    missed: Annotated[int, key("those not good from the peak's begin until both are back", _SPIKE)]
+    good: SpikeRecovery
+    latency: SpikeRecovery
+    latency_limit_ms: Annotated[
+        float | None, key("95th percentile of `latency` before: what it has to come back to, ms", "ok")
+    ]
+
+
+class SpikeFacts(SummaryPart, frozen=True):
+    """Spikes of the load, and how long it took to recover from each."""
+
+    spikes: list[Spike]
+    judged_by: Annotated[str, key("`slo`, or `outcome` without one: good is what did not fail", "the run")]
+    latency: Annotated[
+        str,
+        key("`ttft` from scheduled; `e2el` from scheduled where not every answer was streamed", "the run"),
+    ]
+    unrecorded: Annotated[
+        int, key("lost and unsent requests; with some, `missed` is a lower bound", "the run")
+    ]

@@ -29,7 +29,7 @@ from llm_locust.metrics.summary_types.requests import (
 )
 from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
-from llm_locust.metrics.summary_types.search import CurveFacts, SearchFacts
+from llm_locust.metrics.summary_types.search import CurveFacts, SearchFacts, SpikeFacts
 from llm_locust.metrics.summary_types.stages import Arm, OutsideStages, Repeats, Stage
 from llm_locust.metrics.summary_types.tokens import Agents, Inputs, Sessions, Tokens
 
@@ -52,6 +52,7 @@ ASKED = (
     "outside_stages",
     "search",
     "curve",
+    "spike",
     "parts",
     "since_start",
     "arms",
@@ -114,6 +115,7 @@ class Summary(SummaryPart, frozen=True):
     outside_stages: OutsideStages | None = None
     search: SearchFacts | None = None
     curve: CurveFacts | None = None
+    spike: SpikeFacts | None = None
     parts: Parts | None = None
     since_start: SinceStart | None = None
     arms: list[Arm] | None = None

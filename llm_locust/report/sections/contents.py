@@ -12,6 +12,7 @@ from llm_locust.report.sections.cost import cost
 from llm_locust.report.sections.curves.curve import curve
 from llm_locust.report.sections.curves.repeats import repeats
 from llm_locust.report.sections.curves.search import search
+from llm_locust.report.sections.curves.spike import spikes
 from llm_locust.report.sections.fairness import fairness
 from llm_locust.report.sections.interventions import interventions
 from llm_locust.report.sections.nodes import nodes
@@ -134,6 +135,7 @@ CONTENTS = (
     Entry("repeats", "stages", repeats),
     Entry("arms", "arms", arms),
     Entry("curve", "stages", curve),
+    Entry("spike", "stages", spikes),
     Entry("warmup", "verdict", course.warmup, of_one_load=True),
     Entry("reliability", "verdict", course.reliability, of_one_load=True),
     Entry("gates", "verdict", verdicts.gates),

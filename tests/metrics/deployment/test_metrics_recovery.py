@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llm_locust.metrics.deployment.recovery import ROLLING, recovered_s
+from llm_locust.metrics.deployment.recovery import ROLLING, recovered_s, recovery
 from llm_locust.metrics.stats.proportions import Proportion
 
 ALL_GOOD = Proportion(400, 400)
@@ -42,8 +42,10 @@ def test_without_a_fall_it_took_no_time_and_too_few_requests_tell_nothing() -> N
 
 def test_a_share_so_low_before_that_nothing_is_a_fall_does_not_recover_at_once() -> None:
     none = np.zeros(1000, np.bool_)
+    few = slice(0, 190)  # of 200 in a row the widest rolling share would show a fall
+    assert recovered_s(AT_S[few], none[few], Proportion(120, 1000), 0.0) is None
+    assert recovered_s(AT_S[few], ~none[few], Proportion(120, 1000), 0.0) is None
     assert recovered_s(AT_S, none, Proportion(120, 1000), 0.0) is None
-    assert recovered_s(AT_S, ~none, Proportion(120, 1000), 0.0) is None
     assert recovered_s(AT_S, AT_S > 50, Proportion(500, 1000), 0.0) == pytest.approx(50, abs=ROLLING / 10)
 
 
@@ -64,3 +66,38 @@ def test_a_partial_fall_is_found_to_within_half_a_rolling_share() -> None:
         found = recovered_s(AT_S, good, Proportion(980, 1000), 0.0)
         assert found is not None
         assert found == pytest.approx(60, abs=ROLLING / 10)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.95, 0.8), (0.95, 0.88), (0.99, 0.95)])
+def test_a_shallow_fall_to_the_end_is_neither_no_fall_nor_a_recovery(before: float, after: float) -> None:
+    """With rolling shares of 50 alone, 95 % that became 88 % for good were 0 s, or any time."""
+    at_s, unseen = np.arange(2000) / 10, 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        share = Proportion(int(rng.binomial(1000, before)), 1000)
+        unseen += recovery(at_s, rng.random(2000) < after, share, 0.0).at_least_s is None
+    assert unseen <= 6
+
+
+def test_a_shallow_fall_ends_where_it_ends_to_within_a_wide_rolling_share() -> None:
+    at_s, found = np.arange(10_000) / 10, []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        good = rng.random(10_000) < np.where(at_s < 500, 0.88, 0.95)
+        found.append(recovered_s(at_s, good, Proportion(950, 1000), 0.0) or 0.0)
+    assert np.median(found) == pytest.approx(500, abs=80)
+
+
+def test_what_is_not_known_says_why_and_what_was_not_back_has_a_lower_bound() -> None:
+    good = np.ones(1000, np.bool_)
+    late = recovery(AT_S, AT_S < 60, ALL_GOOD, 0.0)
+    assert late.at_least_s == pytest.approx(95)
+    assert late.seconds is None
+    assert late.why is None
+    for before, since_s, why in (
+        (Proportion(0, 400), 0.0, "no request before it was good"),
+        (Proportion(49, 49), 0.0, "49 requests before it are too few: 50 are needed"),
+        (ALL_GOOD, 95.15, "48 requests after it are too few: 50 are needed"),
+    ):
+        found = recovery(AT_S, good, before, since_s)
+        assert (found.seconds, found.at_least_s, found.why) == (None, None, why)
