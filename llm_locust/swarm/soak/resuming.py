@@ -15,6 +15,7 @@ from llm_locust.options.settings import Settings, UsageError, parse_settings, wi
 from llm_locust.store import holds_a_run, read_manifest
 from llm_locust.store.parts import adopt, parts_of
 from llm_locust.swarm.channel.messages import RunInfo
+from llm_locust.swarm.command_line import versions
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,12 @@ MAY_DIFFER = frozenset(
         *("out", "resume", "spool", "upload", "allow_incomplete", "print_summary", "api_key_env"),
         *("num_users", "run_time", "stop_timeout", "processes", "expect_workers", "flush_timeout"),
     }
+)
+
+#: What to do instead where ``--sim`` started the server.
+_NEW_PORT = (
+    ". With --sim each run has a simulator of its own at a new port: start `llm-locust sim` by itself, and "
+    "give its address instead of --sim"
 )
 
 
@@ -80,6 +87,9 @@ def differences(manifest: Manifest, settings: Settings) -> list[str]:
     document = {} if settings.scenario is None else settings.scenario.public_document
     if _plain(manifest.scenario_document) != _plain(document):
         found.append("the scenario's content is another one")
+    was, is_now = manifest.versions.get("llm-locust"), versions()["llm-locust"]
+    if was not in (None, is_now):
+        found.append(f"llm-locust was {was}, now {is_now}: install {was} again, or name another --out")
     return found
 
 
@@ -89,7 +99,14 @@ def check_server(parts: Sequence[Path], info: RunInfo) -> None:
         then = read_manifest(path)
         for what, was, is_now in (("host", then.host, info["host"]), ("model", then.model, info["model"])):
             if was != is_now:
-                raise UsageError(f"--resume: the {what} was {was!r}, now {is_now!r}; name another --out")
+                hint = _NEW_PORT if what == "host" and _is_local(was) and _is_local(is_now) else ""
+                raise UsageError(
+                    f"--resume: the {what} was {was!r}, now {is_now!r}; name another --out{hint}"
+                )
+
+
+def _is_local(host: object) -> bool:
+    return str(host).startswith("http://127.0.0.1:")
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
