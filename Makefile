@@ -101,7 +101,7 @@ bench-master: $(VENV)/.test  ## does one master keep up with 500 workers and 50,
 	$(BIN)/python bench/master.py
 
 SOAK_S ?= 1800
-soak: $(VENV)/.test  ## memory of master and workers over 30 minutes at 200 streams
+soak: $(VENV)/.test  ## memory and disk of master and workers over 30 minutes at 200 streams
 	$(BIN)/python bench/soak.py --seconds $(SOAK_S)
 
 soak-short: $(VENV)/.test  ## the same in 3 minutes, with ten times the reports

@@ -4,17 +4,24 @@ A master and two workers against ``llm-locust sim``. The resident memory of each
 slope after a warm-up computed by least squares. With ``--report-interval`` below Locust's 3 s a short run has
 the reports and batches of a longer one; slopes are then per hour of that faster clock: per 1,200 reports,
 which take an hour at 3 s.
+
+The sizes of the run directory, and of the directory for temporary files, are looked at all the time, against
+what :func:`~llm_locust.store.growth.growth_of`, by which a run announces its growth, says of as many
+requests, tokens and batches.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Event, Thread
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -26,12 +33,23 @@ from rich.console import Console
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome
 from llm_locust.store import iter_requests, read_manifest
+from llm_locust.store.growth import growth_of, size_text
 
 BUILD = HERE / "build"
 WORKERS = 2
 SAMPLE_S = 5.0
+SIZES_S = 0.25
 USUAL_INTERVAL_S = 3.0
 IGNORE_EOS = '{"ignore_eos": true}'
+
+#: What a run has beside its records: manifest, summaries, reports, so-far.
+BESIDE_RECORDS = 4 << 20
+
+#: Longest span that a rolling summary a minute has in its temporary file.
+SPAN_S = 120.0
+
+#: Of temporary files that do not lie beside the run.
+MOST_TEMPORARY = 1 << 20
 
 LOCUSTFILE = """
 import locust.runners
@@ -59,14 +77,54 @@ def commands(port: int, url: str, options: argparse.Namespace, folder: Path) -> 
     load = (
         f"--headless -u {options.streams} -r 50 -t {options.seconds}s --stop-timeout 30 --canary off -H {url}"
     )
-    asked = f"--input-tokens 64 --output-tokens uniform:50,150 --slo e2el=30s --out {folder / 'run'}"
+    asked = (
+        "--input-tokens 64 --output-tokens uniform:50,150 --slo e2el=30s --rolling-summary 1m "
+        f"--out {folder / 'run'}"
+    )
     worker = f"--worker --master-host 127.0.0.1 --master-port {port}"
     return {"master": [*locust, *master.split(), *load.split(), *asked.split(), "--body", IGNORE_EOS]} | {
         f"worker {i}": [*locust, *worker.split()] for i in range(WORKERS)
     }
 
 
-def soak(options: argparse.Namespace, folder: Path, console: Console) -> dict[str, list[Sample]]:
+class Sizes:
+    """Largest sizes in bytes of a run directory and of that for temporary files, while it is open.
+
+    ``loaded`` is the run directory's until the load's end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.run = self.loaded = self.temporary = 0
+        self._folder = folder
+        self._over = Event()
+        self._watch = Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Self:
+        (self._folder / "tmp").mkdir()
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watch.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(SIZES_S):
+            self.run = max(self.run, _bytes_in(self._folder / "run"))
+            self.temporary = max(self.temporary, _bytes_in(self._folder / "tmp"))
+
+
+def _bytes_in(folder: Path) -> int:
+    size = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):  # removed meanwhile
+            size += file.stat().st_size
+    return size
+
+
+def soak(
+    options: argparse.Namespace, folder: Path, console: Console, sizes: Sizes
+) -> dict[str, list[Sample]]:
     """Do the run; return the samples of each process.
 
     Raises:
@@ -77,11 +135,14 @@ def soak(options: argparse.Namespace, folder: Path, console: Console) -> dict[st
     with ExitStack() as stack:
         server = stack.enter_context(running(sim, folder / "sim.log", stdout=subprocess.PIPE))
         started = {
-            name: stack.enter_context(running(command, folder / f"{name}.log"))
+            name: stack.enter_context(
+                running(command, folder / f"{name}.log", env=os.environ | {"TMPDIR": str(folder / "tmp")})
+            )
             for name, command in commands(free_port(), _listens_at(server), options, folder).items()
         }
         _wait_for_load(truth, started, folder)
         samples = _sample(started, options.seconds - SAMPLE_S, console)
+        sizes.loaded = sizes.run
         for name, process in started.items():
             if code := process.wait(timeout=300):
                 raise BenchError(f"{name} ended with {code}: {last_words(folder / f'{name}.log')}")
@@ -179,8 +240,28 @@ def check_records(console: Console, folder: Path, options: argparse.Namespace) -
     return manifest.complete and not missing and not unseen and batches >= meant * 0.8
 
 
+def check_sizes(console: Console, folder: Path, sizes: Sizes, seconds: float) -> bool:
+    """Print what was announced and what it took; return whether it stayed within that."""
+    workers = read_manifest(folder / "run").workers
+    rows = arrivals = 0
+    for batch in iter_requests(folder / "run"):
+        rows += len(batch)
+        arrivals += len(batch.arrivals().values)
+    announced = growth_of(rows, arrivals / max(1, rows), sum(w.batches for w in workers))
+    loaded = announced.frames + announced.kept * min(1.0, SPAN_S / seconds)
+    console.print(
+        f"{rows:,} records with {arrivals / max(1, rows):.0f} token arrivals each; the run directory had "
+        f"{size_text(sizes.loaded)} at most under load ({size_text(loaded)} announced) and "
+        f"{size_text(sizes.run)} at its end ({size_text(announced.peak)}); "
+        f"{size_text(sizes.temporary)} of temporary files elsewhere",
+        highlight=False,
+    )
+    fits = sizes.loaded <= loaded + BESIDE_RECORDS and sizes.run <= announced.peak + BESIDE_RECORDS
+    return fits and sizes.temporary <= MOST_TEMPORARY
+
+
 def main() -> int:
-    """Return 0 if flat and complete, 1 if not, or not measured."""
+    """Return 0 if flat, complete and within the sizes, 1 if not, or not measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=1800, help="of load (%(default)s)")
     parser.add_argument("--streams", type=int, default=200, help="(%(default)s)")
@@ -198,17 +279,20 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="llm-locust-soak-") as name:
         folder = Path(name)
         try:
-            samples = soak(options, folder, console)
+            with Sizes(folder) as sizes:
+                samples = soak(options, folder, console, sizes)
             write_samples(BUILD / "soak.csv", samples)
             flat = print_memory(console, samples, clock)
             whole = check_records(console, folder, options)
+            fits = check_sizes(console, folder, sizes, options.seconds)
         except (BenchError, OSError, ValueError, subprocess.TimeoutExpired) as e:
             console.print(f"[red]not measured:[/] {e}", highlight=False, soft_wrap=True)
             return 1
     console.print(f"mark: at most {MOST_MB_PER_H:g} MB/h in every process: {'met' if flat else 'NOT MET'}")
     console.print(f"mark: records are what the server saw: {'met' if whole else 'NOT MET'}")
+    console.print(f"mark: sizes stay within what was announced: {'met' if fits else 'NOT MET'}")
     console.print(f"Samples: {BUILD / 'soak.csv'}", highlight=False, soft_wrap=True)
-    return 0 if flat and whole else 1
+    return 0 if flat and whole and fits else 1
 
 
 if __name__ == "__main__":
