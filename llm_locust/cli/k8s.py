@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 from llm_locust.k8s.arguments import add_load, add_place, add_pods, plan_of
+from llm_locust.k8s.chart.build import write_chart
 from llm_locust.k8s.following.run import add_arguments as add_run_arguments
 from llm_locust.k8s.following.run import run_in_cluster
 from llm_locust.k8s.kubectl import render
@@ -50,11 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write the overlay to this folder, and render nothing",
     )
+    charted = commands.add_parser(
+        "chart",
+        help="write a Helm chart",
+        description="Write a Helm chart made from the kustomize overlays headless and soak, by the "
+        "kubectl or kustomize of this machine. Its values.yaml explains its values.",
+    )
+    charted.set_defaults(k8s=_chart)
+    charted.add_argument("folder", type=Path, metavar="DIR", help="an empty folder, or a new one")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command. Return its exit code: that of a run, or 2 if it cannot be done."""
-    command = "run" if args.k8s is _run else "render"
+    command = args.k8s.__name__.removeprefix("_")
     try:
         code: int = args.k8s(args)
     except (ValueError, OSError) as e:
@@ -65,6 +74,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     return run_in_cluster(plan_of(args), args)
+
+
+def _chart(args: argparse.Namespace) -> int:
+    write_chart(args.folder)
+    return 0
 
 
 def _render(args: argparse.Namespace) -> int:

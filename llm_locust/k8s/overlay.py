@@ -25,7 +25,7 @@ _LAST: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 _IMAGE = "llm-locust"
 
-_CONFIG_MAPS = {"kind": "ConfigMap", "name": "llm-locust-(load|options)"}
+CONFIG_MAPS = {"kind": "ConfigMap", "name": "llm-locust-(load|options)"}
 
 Document = dict[str, Any]
 
@@ -137,7 +137,7 @@ def kustomization(plan: OverlayPlan, files: list[str], patches: list[str], base:
     ]
     content["patches"] = [_patch(plan, name) for name in patches] + _removals(plan)
     if plan.overlay == "soak":  # each merge of a ConfigMap has undone what the overlay says
-        content["patches"].append({"path": f"{base}/overlays/soak/fixed.yaml", "target": _CONFIG_MAPS})
+        content["patches"].append({"path": f"{base}/overlays/soak/fixed.yaml", "target": CONFIG_MAPS})
     return content
 
 

@@ -1,0 +1,1 @@
+"""Helm chart of a run, made from the kustomize overlays."""

@@ -1,0 +1,205 @@
+"""The Helm chart is what kustomize renders, and Helm finds nothing wrong with it."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from k8s_tools import Rendered, kubectl_on_path, output, tool, with_standard_kinds
+
+from llm_locust.k8s.chart.build import MODES, write_chart
+
+#: Runs in the environment of the tools, which has Helm's SDK.
+HELM = """
+import json, sys, helm_python
+folder, action, values, options = json.load(sys.stdin)
+try:
+    if action == "lint":
+        print(json.dumps(helm_python.lint(folder, values, strict=True)))
+    else:
+        with helm_python.Chart.load(folder) as chart:
+            print(json.dumps(chart.render(values, **options)))
+except helm_python.HelmError as e:
+    print(json.dumps({"error": str(e)}))
+"""
+OWN = ("app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart", "llm-locust/run")
+WITH_INGRESS = {"mode": "soak", "ingress": {"enabled": True}}
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("chart") / "llm-locust"
+    with kubectl_on_path():
+        write_chart(folder)
+        yield folder
+
+
+def helm(chart: Path, action: str, values: Mapping[str, Any] = {}, **options: Any) -> Any:
+    given = json.dumps([str(chart), action, values, options])
+    return json.loads(output(tool("python"), "-c", HELM, given=given))
+
+
+def template(
+    chart: Path, values: Mapping[str, Any] = {}, release: str = "llm-locust", revision: int = 1
+) -> Any:
+    made = helm(chart, "render", values, name=release, namespace="llm-locust", revision=revision)
+    assert "error" not in made, made["error"]
+    return made
+
+
+def objects(made: Mapping[str, str]) -> list[Any]:
+    texts = [text for path, text in made.items() if path.endswith(".yaml")]
+    return [found for text in texts for found in yaml.safe_load_all(text) if found]
+
+
+def one(made: Mapping[str, str], kind: str, end: str) -> Any:
+    (found,) = (d for d in objects(made) if d["kind"] == kind and d["metadata"]["name"].endswith(end))
+    return found
+
+
+def plain(found: Any) -> Any:
+    """Without what a release adds: its labels, its revision; and without hashes of ConfigMaps."""
+    if isinstance(found, dict):
+        return {key: plain(value) for key, value in found.items() if key not in OWN}
+    if isinstance(found, list):
+        return [plain(item) for item in found]
+    if isinstance(found, str):
+        found = re.sub(r"^(llm-locust-(?:options|load))-[a-z0-9]{10}$", r"\1", found)
+        return re.sub(r"^llm-locust-1(-|$)", r"llm-locust\1", found)
+    return found
+
+
+def by_name(found: list[Any]) -> dict[tuple[str, str], Any]:
+    made = {}
+    for document in map(plain, found):
+        metadata = document["metadata"]
+        metadata.get("annotations", {}).pop("helm.sh/resource-policy", None)
+        document["metadata"] = {key: value for key, value in metadata.items() if value}
+        if document["kind"] != "Namespace":
+            made[document["kind"], metadata["name"]] = document
+    return made
+
+
+@pytest.mark.parametrize(
+    ("overlay", "values"),
+    [("headless", {}), ("monitoring", {"monitoring": {"enabled": True}}), ("soak", WITH_INGRESS)],
+)
+def test_a_release_is_what_kustomize_renders(
+    chart: Path, tmp_path: Path, overlay: str, values: dict[str, Any]
+) -> None:
+    expected = by_name(list(yaml.safe_load_all(Rendered(tmp_path)(overlay))))
+    assert by_name(objects(template(chart, values))) == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_helm_finds_nothing_to_complain_of_but_the_icon(chart: Path, mode: str) -> None:
+    report = helm(chart, "lint", {"mode": mode})
+    assert report["errors"] == []
+    assert [m["error"] for m in report["messages"]] == ["icon is recommended"]
+
+
+EVERY: dict[str, Any] = {
+    "image": {"repository": "r.example.com/load", "digest": f"sha256:{'a' * 64}"},
+    "imagePullSecrets": [{"name": "pull"}],
+    "target": "http://vllm.models.svc:8000",
+    "options": {"LLM_LOCUST_SEED": 12345678, "LOCUST_STOP_TIMEOUT": "40"},
+    "files": {"data/q.jsonl": "{}\n"},
+    "workers": 20,
+    "worker": {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}}},
+    "apiKey": {"existingSecret": "key", "key": "token"},
+    "swarmSecret": {"existingSecret": "swarm"},
+    "upload": {"to": "s3://runs/x", "existingSecret": "s3"},
+    "persistence": {"existingClaim": "results"},
+    "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn"}},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"kueue.x-k8s.io/queue-name": "q"},
+    "nodeSelector": {"pool": "load"},
+    "tolerations": [{"key": "load", "operator": "Exists"}],
+    "extraEnv": [{"name": "A", "value": "b"}],
+    "extraEnvFrom": [{"secretRef": {"name": "more"}}],
+    "extraVolumes": [{"name": "data", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "data", "mountPath": "/data"}],
+    "networkPolicies": {"target": [{"ports": [{"port": 8000}]}], "master": [{"ports": [{"port": 443}]}]},
+    "monitoring": {"enabled": True, "labels": {"release": "kps"}},
+    "ingress": {"enabled": True, "host": "load.example.org", "annotations": {"x": "y"}},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_value_is_where_it_belongs(chart: Path, mode: str) -> None:
+    made = template(chart, EVERY | {"mode": mode}, release="gate", revision=3)
+    kind = "Job" if mode == "headless" else "Deployment"
+    for role in ("master", "worker"):
+        pod = one(made, kind, f"-{role}")["spec"]["template"]
+        (container,) = pod["spec"]["containers"]
+        assert container["image"] == f"r.example.com/load@sha256:{'a' * 64}"
+        assert pod["spec"]["nodeSelector"] == {"pool": "load"}
+        assert pod["spec"]["tolerations"] == EVERY["tolerations"]
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+        assert pod["metadata"]["annotations"]["a"] == "b"
+        assert pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q"
+        env = {entry["name"]: entry for entry in container["env"]}
+        assert env["A"]["value"] == "b"
+        key = {"name": "key", "key": "token", "optional": False}
+        assert env["API_KEY"]["valueFrom"]["secretKeyRef"] == key
+        sources = [s["secretRef"]["name"] for s in container["envFrom"] if "secretRef" in s]
+        assert sources == ["swarm", *(["s3"] if role == "master" else []), "more"]
+        volumes = {v["name"]: v for v in pod["spec"]["volumes"]}
+        assert {"key": "data__q.jsonl", "path": "data/q.jsonl"} in volumes["load"]["configMap"]["items"]
+        assert "data" in volumes
+    master = one(made, kind, "-master")["spec"]["template"]["spec"]
+    claim = {"name": "runs", "persistentVolumeClaim": {"claimName": "results"}}
+    assert claim in master["volumes"]
+    options = one(made, "ConfigMap", "-options")["data"]
+    assert options["LLM_LOCUST_SEED"] == "12345678"
+    assert options["LOCUST_EXPECT_WORKERS"] == "20"
+    assert options["LOCUST_HOST"] == EVERY["target"]
+    assert options["LLM_LOCUST_UPLOAD"] == "s3://runs/x"
+    assert options["LLM_LOCUST_METRICS_PORT"] == "9646"
+    assert one(made, "PodMonitor", "")["metadata"]["labels"]["release"] == "kps"
+    assert one(made, "NetworkPolicy", "-target")["spec"]["egress"] == [{"ports": [{"port": 8000}]}]
+
+
+def test_each_revision_is_a_run_of_its_own_that_workers_of_another_do_not_reach(chart: Path) -> None:
+    names, hosts = [], []
+    for revision in (1, 2):
+        made = template(chart, release="gate", revision=revision)
+        service = one(made, "Service", "-master")
+        worker = one(made, "Job", "-worker")["spec"]["template"]
+        (host,) = (e["value"] for e in worker["spec"]["containers"][0]["env"] if "NODE_HOST" in e["name"])
+        assert host == service["metadata"]["name"]
+        master = one(made, "Job", "-master")
+        labels = master["spec"]["template"]["metadata"]["labels"]
+        assert service["spec"]["selector"].items() <= labels.items()
+        names.append(master["metadata"]["name"])
+        hosts.append(labels["llm-locust/run"])
+    assert names == ["gate-llm-locust-1-master", "gate-llm-locust-2-master"]
+    assert hosts == ["gate-llm-locust-1", "gate-llm-locust-2"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"worker": 3}, "worker"),
+        ({"wokers": 3}, "wokers"),
+        ({"mode": "sok"}, "mode"),
+        ({"workers": 0}, "workers"),
+        ({"apiKey": {"value": "sk-1"}}, "value"),
+        ({"options": {"PATH": "x"}}, "PATH"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(chart: Path, values: dict[str, Any], named: str) -> None:
+    assert named in helm(chart, "render", values)["error"]
+
+
+@pytest.mark.parametrize("kubernetes", ["1.29", "1.35"])
+def test_what_helm_renders_fits_the_schemas(chart: Path, tmp_path: Path, kubernetes: str) -> None:
+    for mode in MODES:
+        for name, values in (("default", {}), ("every", EVERY)):
+            made = yaml.safe_dump_all(objects(template(chart, {**values, "mode": mode})))
+            (tmp_path / f"{mode}-{name}.yaml").write_text(with_standard_kinds(made))
+    files = [str(path) for path in sorted(tmp_path.glob("*.yaml"))]
+    output(tool("kubernetes-validate"), "-k", kubernetes, "--strict", *files)
