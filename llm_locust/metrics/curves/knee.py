@@ -53,7 +53,8 @@ def find_knee(loads: Floats, latencies: Floats, errors: Floats, seed: int = 0) -
         NoKneeError: there are too few loads, the latency does not grow, or it grows too evenly.
     """
     if len(loads) < FEWEST_LOADS:
-        raise NoKneeError(f"{len(loads)} loads have a result; a knee needs {FEWEST_LOADS}")
+        have = "load has" if len(loads) == 1 else "loads have"
+        raise NoKneeError(f"{len(loads)} {have} a result; a knee needs {FEWEST_LOADS}")
     if latencies[-1] <= latencies[0]:
         raise NoKneeError("the latency does not grow with the load")
     at, depth = _deepest(loads, latencies)

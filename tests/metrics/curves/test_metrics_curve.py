@@ -58,6 +58,8 @@ def test_a_line_a_flat_and_a_concave_curve_have_no_knee(latency: Floats, why: st
 def test_few_loads_and_uncertain_latencies_have_no_knee() -> None:
     with pytest.raises(NoKneeError, match="3 loads have a result; a knee needs 4"):
         find_knee(LOADS[:3], LOADS[:3], np.zeros(3))
+    with pytest.raises(NoKneeError, match="1 load has a result; a knee needs 4"):
+        find_knee(LOADS[:1], LOADS[:1], np.zeros(1))
     with pytest.raises(NoKneeError, match="too uncertain"):
         find_knee(LOADS, 1 / (55 - LOADS), np.full(10, 2.0))
 
