@@ -1,5 +1,6 @@
 """Which requests a report is of: those of one run, of several pooled, or of what is left of a run."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -97,13 +98,14 @@ def open_source(
     Args:
         question: without limits in it several runs need the same.
         skip_bad: leave out what of a finished run's requests cannot be read; its records are then missing.
-        beside: directory that has room for the temporary one; None for the system's.
+        beside: directory that has room for the temporary one; None for that of the first source, or the
+            system's where it cannot be written.
 
     Raises:
         StoreError: a source cannot be read, or the runs do not make one population.
         BatchError, OSError: as :func:`~llm_locust.store.merge` raises them.
     """
-    with TemporaryDirectory(prefix=".llm-locust-", dir=beside) as made:
+    with TemporaryDirectory(prefix=".llm-locust-", dir=beside or _room(paths)) as made:
         if skip_bad:
             paths = [_salvaged(path, Path(made) / f"salvaged-{n}") for n, path in enumerate(paths)]
         directories, unreadable = _directories(paths, Path(made))
@@ -111,6 +113,12 @@ def open_source(
         runs.sort(key=lambda run: (run.manifest.started_ns, run.manifest.id))
         merged = any(Path(made) in directory.parents for directory, _ in directories)
         yield _source(runs, question, merged, unreadable)
+
+
+def _room(paths: Sequence[Path]) -> Path | None:
+    """The directory that the first source is in, whose volume has room for such data; None if read-only."""
+    place = paths[0].resolve().parent if paths else None
+    return place if place is not None and os.access(place, os.W_OK) else None
 
 
 def _salvaged(path: Path, made: Path) -> Path:

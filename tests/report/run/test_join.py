@@ -1,6 +1,7 @@
 """One report of the parts of a restartable run."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,14 @@ def test_only_what_the_interrupted_stage_had_under_way_is_no_loss(
         (run,) = source.runs
         assert not run.manifest.complete
         assert _settled(run).manifest.complete is is_complete
+
+
+def test_what_is_merged_for_a_report_lies_beside_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = part(tmp_path, 1, 0, 50)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # a small /tmp of a pod
+    with open_source([path]) as source:
+        assert len(source.requests) == 50
+        assert list(tmp_path.glob(".llm-locust-*"))
+    assert list(tmp_path.iterdir()) == [path]
