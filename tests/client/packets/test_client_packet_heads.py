@@ -1,5 +1,6 @@
 """Captured heads: what they say of a packet, and that bytes of any kind do no harm."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +118,14 @@ def test_a_head_that_was_cut_is_left_out(size: int) -> None:
     cut = slot(Packet(tcp_options=0).data[:size])
     assert by_columns(cut) == []
     assert parse_one(cut) is None
+
+
+@given(st.integers(0, 39))
+def test_a_head_of_which_too_little_was_captured_is_left_out(captured: int) -> None:
+    whole = bytearray(slot(Packet(size=100, tcp_options=0).data))
+    whole[8:12] = captured.to_bytes(4, sys.byteorder)
+    assert by_columns(bytes(whole)) == []
+    assert parse_one(bytes(whole)) is None
 
 
 def test_a_length_beyond_the_packet_is_not_believed(head: ParseFrame) -> None:
