@@ -127,6 +127,8 @@ class BodyTemplate:
             fields = {name: value for name, value in fields.items() if name not in self.limit_fields}
             if self.limit_field and asked:
                 fields[self.limit_field] = asked
+        if not dialect.generates:
+            as_text(prompt)  # each message is one input, of text alone
         body = dialect.body(_messages(prompt, text_only=dialect.text_only), fields)
         merged = {name: body[name] for name in dialect.merged_fields if name in body and name in self.sent}
         for name in self.replaced.intersection(body):

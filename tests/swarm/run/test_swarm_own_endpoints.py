@@ -30,7 +30,7 @@ def test_an_endpoint_is_a_dialect_or_the_name_of_one() -> None:
 def test_what_is_neither_is_refused_with_the_class_and_the_names(endpoint: object) -> None:
     with pytest.raises(UsageError) as caught:
         own_endpoints([user(endpoint)])
-    names = "chat, completions, responses, messages"
+    names = "chat, completions, responses, messages, embeddings, rerank"
     assert str(caught.value) == f"Asker.endpoint: no endpoint {endpoint!r}; there are {names}"
 
 
