@@ -162,9 +162,9 @@ def playing(
         over.set()
         if looking.is_alive():
             looking.join()
-        remove_all(f"{name}-")
         for secret in secrets or {}:
             podman("secret", "rm", secret)
+        remove_all(f"{name}-")
     if failed:
         raise failed[0]
 

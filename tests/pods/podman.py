@@ -16,13 +16,21 @@ def podman(*words: str, check: bool = True, given: str | None = None) -> str:
 
 
 def remove_all(prefix: str) -> None:
-    """Remove the pods, volumes, Secrets and networks whose names begin so, those of config maps' too."""
+    """Remove the pods, volumes, Secrets and networks whose names begin so, those of config maps' too.
+
+    Podman refuses to remove a pod one of whose containers is just ending: it is tried again.
+    """
     for kind, options in (
         ("pod", ("--force", "--time", "0")),
         ("volume", ("--force",)),
         ("secret", ()),
         ("network", ("--force",)),
     ):
-        names = podman(kind, "ls", "--format", "{{.Name}}").split()
-        if found := [name for name in names if name.startswith(prefix)]:
-            podman(kind, "rm", *options, *found)
+        tries = 2
+        while found := [name for name in _names(kind) if name.startswith(prefix)]:
+            podman(kind, "rm", *options, *found, check=tries == 0)
+            tries -= 1
+
+
+def _names(kind: str) -> list[str]:
+    return podman(kind, "ls", "--format", "{{.Name}}").split()
