@@ -83,9 +83,9 @@ class Sdk(OpenAIUser):
         for _ in self.ask(400, stream=True):
             break
         gc.collect(1)  # the SDK has a reference cycle: without this the stream may be open until the run ends
-        self.request_name = "embeddings"
+        self.request_name = "moderations"
         try:
-            self.client.embeddings.create(model=self.model, input="hello")
+            self.client.moderations.create(model=self.model, input="hello")
         except Exception as e:
             note("raised.jsonl", type(e).__name__)
 """
@@ -210,7 +210,7 @@ def test_a_request_is_named_by_the_call_else_by_the_user_else_by_the_endpoint(ki
     assert named == {
         *(("chat", name) for name in ("chat", "text", "streamed", "whole", "left", "dropped")),
         *(("completions", name) for name in ("complete", "story")),
-        ("other", "embeddings"),
+        ("other", "moderations"),
     }
 
 
@@ -262,7 +262,7 @@ def test_a_stream_that_its_user_leaves_is_cancelled_and_keeps_its_tokens(name: s
 
 
 def test_a_path_that_is_no_generation_is_judged_by_its_status(kinds: Ended) -> None:
-    finished = [row for row in kinds.named("embeddings") if row["outcome"] != "cancelled"]
+    finished = [row for row in kinds.named("moderations") if row["outcome"] != "cancelled"]
     assert {(row["outcome"], row["status"]) for row in finished} == {("http_error", 404)}
     assert set(kinds.noted("raised.jsonl")) == {"NotFoundError"}
 
