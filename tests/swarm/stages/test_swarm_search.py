@@ -32,6 +32,7 @@ def medians_ms(result: Result) -> dict[float, float]:
     """Median time per output token at each load, by pandas: a busy machine slows the server too."""
     frame = pd.read_parquet(result.path / "requests.parquet")
     frame = frame[(frame["outcome"] == "ok") & (frame["stage"] >= 0)]
+    frame = frame[frame["arrivals_ns"].map(len) > 1]  # a busy server writes all tokens of an answer at once
     tpot_ms = frame["arrivals_ns"].map(lambda at: (at[-1] - at[0]) / (len(at) - 1) / 1e6)
     asked = {stage.number: stage.asked for stage in result.manifest.stages}
     return dict(tpot_ms.groupby(frame["stage"].map(asked)).median().items())  # type: ignore[arg-type]
