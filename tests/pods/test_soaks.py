@@ -190,4 +190,4 @@ def test_its_report_is_made_afterwards_from_all_records(no_report: NoReport) -> 
     manifest = read_manifest(no_report.folder)
     summary = read_summary((no_report.folder / SUMMARY_FILE).read_bytes())
     assert summary.requests.ok
-    assert summary.completeness.records_received == sum(worker.announced for worker in manifest.workers)
+    assert summary.completeness.records_received == sum(worker.announced or 0 for worker in manifest.workers)
