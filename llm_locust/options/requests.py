@@ -4,6 +4,7 @@ import json
 
 from llm_locust.options.option import Option
 from llm_locust.scenario import forms
+from llm_locust.scenario.slo_headers import parse_prefix
 from llm_locust.wire.secrecy import key_texts, without_keys
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.tokens import parse_lengths
@@ -110,5 +111,12 @@ REQUESTS = (
         "JSON",
         form=forms.BODY,
         record=recorded_body,
+    ),
+    Option(
+        "--slo-headers",
+        "send the limits of each request's class for TTFT and TPOT in headers whose names begin with this: "
+        "x-slo is x-slo-ttft-ms and x-slo-tpot-ms, in milliseconds, for gateways that route by them",
+        parse_prefix,
+        "PREFIX",
     ),
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.options.access import access_secrets, parse_api_key, parse_headers
 from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.deployment import DeploymentSettings, parse_deployment
@@ -25,6 +26,7 @@ from llm_locust.scenario.request_kind import (
     kinds_of,
     request_form,
 )
+from llm_locust.scenario.slo_headers import check_slo_headers, slo_headers
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts
 from llm_locust.workload.datasets.load import load_dataset
@@ -53,6 +55,7 @@ class Settings:
     load: LoadSettings
     deployment: DeploymentSettings
     slo: str
+    slo_headers_prefix: str | None
     gates: str
     warmup_s: float
     out: Path | None
@@ -97,6 +100,11 @@ class Settings:
         """Class -> metric -> limit in seconds, of the classes that have limits of their own."""
         return {kind.slo_class: kind.slo.limits for kind in self.kinds if kind.slo is not None}
 
+    def slo_headers(self, slo_class: str) -> dict[str, str]:
+        """Headers with the limits of a class, as ``--slo-headers`` asks for them."""
+        limits = self.class_slos.get(slo_class)
+        return slo_headers(self.slo_headers_prefix, parse_slo(self.slo).limits if limits is None else limits)
+
 
 def parse_settings(options: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Settings:
     """The options' values.
@@ -137,13 +145,14 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     workload = _workload(given, None if scenario is None else scenario.dataset)
     kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
     load = parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None})
-    return Settings(
+    found = Settings(
         model=given["model"],
         workload=workload,
         pool=_pool(given),
         load=load,
         deployment=_deployment(options, environ, scenario, kinds, load),
         slo=given.text("slo"),
+        slo_headers_prefix=given["slo_headers"],
         gates=given.text("gate"),
         warmup_s=given["warmup"],
         out=_path(given["out"]),
@@ -167,6 +176,16 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         scenario=scenario,
         kinds=kinds,
     )
+    _check_headers(found)
+    return found
+
+
+def _check_headers(found: Settings) -> None:
+    """Check the headers that are made of other options (raises ValueError)."""
+    if found.slo_headers_prefix is not None:
+        given = (*found.headers, *(name for arm in found.deployment.arms for name in arm.headers))
+        limits = {**found.class_slos, "": parse_slo(found.slo).limits}
+        check_slo_headers(found.slo_headers_prefix, found.kinds, limits, given)
 
 
 def _deployment(

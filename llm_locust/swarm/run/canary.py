@@ -190,7 +190,11 @@ def _client(kind: RequestKind, settings: Settings, target: Target, within_s: flo
     return LlmClient(
         make_pool(target, settings),
         sink=lambda _: None,  # no request of the run
-        headers={**request_headers(settings, kind.endpoint), **kind.headers},
+        headers={
+            **request_headers(settings, kind.endpoint),
+            **settings.slo_headers(kind.slo_class),
+            **kind.headers,
+        },
         timeouts=Timeouts(first_s=most_s, gap_s=most_s, total_s=most_s + 1.0),
         max_answer_bytes=settings.max_answer_bytes,
         secrets=(*settings.secrets, *secret_texts(dict(kind.headers))),

@@ -69,7 +69,8 @@ class OpenAIUser(LlmUser):
                 base_url=target.url,
                 default_query=dict(parse_qsl(target.query.removeprefix("?"))),
                 api_key=session.settings.api_key or _NO_KEY,
-                default_headers={h.name: h.texts[0] for h in own if h.fixed},
+                default_headers={h.name: h.texts[0] for h in own if h.fixed}
+                | session.settings.slo_headers(self.slo_class),
                 max_retries=0,
                 http_client=httpx2.Client(
                     transport=transport,

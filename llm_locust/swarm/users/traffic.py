@@ -118,7 +118,8 @@ class TrafficTable:
         own = dict(kind.headers)
         self._client.secrets += secret_texts(own)
         hush(self._environment, self._client.secrets)
-        ours = {**request_headers(self._settings, kind.endpoint, target=self._client.pool.target), **own}
+        shared = request_headers(self._settings, kind.endpoint, target=self._client.pool.target)
+        ours = {**shared, **self._settings.slo_headers(kind.slo_class), **own}
         make_heads, arms = self._client.make_heads, self._settings.deployment.arms
         if not arms:
             return make_heads(ours)

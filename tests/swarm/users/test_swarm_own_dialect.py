@@ -78,6 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, list[ServedRe
             *("--headless", "-u", "1", "-t", "60s", "--num-requests", "3", "--out", "run"),
             *("-H", f"{server.url}/v1beta", "--model", MODEL, "--api-key-env", "KEY"),
             *("--output-tokens", "9", "--body", '{"generationConfig": {"temperature": 0}}'),
+            *("--slo", "ttft=9s tpot=12.5s", "--slo-headers", "x-slo"),
             locustfile=folder / "users.py",
             environ={"KEY": KEY, "PYTHONPATH": path},
         ) as process,
@@ -92,6 +93,8 @@ def test_the_server_is_asked_in_its_own_form(run: tuple[Result, list[ServedReque
     assert {request.path for request in run[1] if request.method == "GET"} == {"/v1beta/models"}
     assert len(asked) == 3
     assert {str(request.header("x-goog-api-key")) for request in run[1]} == {KEY}
+    limits = {(str(r.header("x-slo-ttft-ms")), str(r.header("x-slo-tpot-ms"))) for r in asked}
+    assert limits == {("9000", "12500")}
     for request in asked:
         assert request.path == f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse"
         assert json.loads(request.body) == {
