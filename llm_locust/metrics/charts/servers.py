@@ -115,12 +115,12 @@ def _increases(series: ServerSeries, name: str, target: str | None = None) -> Fl
     """Of a counter in each part, added up; NaN where it was not watched all of the part."""
     total = np.zeros(len(series.edges_s) - 1)
     watched = np.zeros(len(total), np.bool_)
-    slack_s = _EDGE * series.seconds / len(total)
+    slack_s = _EDGE * float(series.edges_s[-1]) / len(total)
     for each in series.named(name, target).values():
         total += each.amounts
-        if each.first_s is not None and each.last_s is not None:
-            begun = each.first_s <= series.edges_s[:-1] + slack_s
-            watched |= begun & (each.last_s >= series.edges_s[1:] - slack_s)
+        for first_s, last_s in each.watched_s:
+            begun = first_s <= series.edges_s[:-1] + slack_s
+            watched |= begun & (last_s >= series.edges_s[1:] - slack_s)
     return np.where(watched, total, np.nan)
 
 

@@ -4,8 +4,8 @@ A counter is taken for a line between its samples, so that what falls into a par
 cut, is known without a sample at the edge; one that falls has begun anew at 0.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -50,24 +50,20 @@ class Series:
     """One series in the window. Of a counter ``amounts`` are its increases in each part, of a state the sums
     of its samples there; ``counts`` is how many samples a part has. ``uncertain`` is a counter's increase
     between the samples on both sides of an edge of the window: how far ``total`` may be off. ``covered_s`` is
-    the time in the window between its first and its last sample."""
+    the time in the window between its first and its last sample. ``watched_s`` has the times of the first and
+    the last sample after the window's start, of each time that it was watched without a break."""
 
     amounts: Floats
     counts: Floats
     most: float = -np.inf
     uncertain: float = 0.0
     covered_s: float = 0.0
-    first_s: float | None = None  # the time of the first sample, after the window's start
+    watched_s: list[tuple[float, float]] = field(default_factory=list)
     _last: tuple[float, float] | None = None  # time and value of the last sample, after the window's start
 
     @classmethod
     def empty(cls, parts: int) -> "Series":
         return cls(np.zeros(parts), np.zeros(parts))
-
-    @property
-    def last_s(self) -> float | None:
-        """The time of the last sample, after the window's start."""
-        return None if self._last is None else self._last[0]
 
     @property
     def total(self) -> float:
@@ -123,22 +119,29 @@ class Series:
             self.amounts += np.diff(np.interp(edges_s, times, grown))
         else:
             self.amounts += np.bincount(place, weights=values[inside], minlength=parts)
-        self.first_s = float(at_s[0]) if self.first_s is None else self.first_s
+        begun_s = self.watched_s.pop()[0] if self.watched_s else float(at_s[0])
         self._last = (float(at_s[-1]), float(values[-1]))
+        self.watched_s.append((begun_s, self._last[0]))
+
+    def join(self, other: "Series") -> None:
+        """Add the same series at another time; what it grew by between the two is in neither."""
+        self.amounts += other.amounts
+        self.counts += other.counts
+        self.most = max(self.most, other.most)
+        self.uncertain += other.uncertain
+        self.covered_s += other.covered_s
+        self.watched_s += other.watched_s
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSeries:
-    """All series of a run in a window. ``edges_s`` are those of the parts, after the window's start;
-    ``failure`` is why the series are not those of the whole run, empty where they are."""
+    """All series of a run in a window of ``seconds``. ``edges_s`` are those of the parts, after the window's
+    start; ``failure`` is why the series are not those of the whole run, empty where they are."""
 
     edges_s: Floats
     by_key: Mapping[Key, Series]
+    seconds: float
     failure: str = ""
-
-    @property
-    def seconds(self) -> float:
-        return float(self.edges_s[-1])
 
     @property
     def targets(self) -> list[str]:
@@ -154,16 +157,49 @@ def read_server_series(
     tables: Iterable[pa.Table], window: Window, parts: int = PARTS, failure: str = ""
 ) -> ServerSeries:
     """Every series of ``tables``, which have the columns at_ns, target, name, labels and value, and come in
-    the order of their writing. Of a window with gaps the whole span counts; it is cut into ``parts``."""
-    seconds = max(0.0, (window.end_ns - window.start_ns) * 1e-9)
-    edges_s = np.linspace(0.0, seconds, parts + 1)
-    found: dict[Key, Series] = {}
-    if seconds > 0:
+    the order of their writing. The window is cut into ``parts``; what lies in its gaps is in none of them."""
+    edges_s = np.linspace(0.0, max(0.0, (window.end_ns - window.start_ns) * 1e-9), parts + 1)
+    spans = [
+        np.clip(edges_s, (span.start_ns - window.start_ns) * 1e-9, (span.end_ns - window.start_ns) * 1e-9)
+        for span in window.spans
+    ]
+    found: dict[Key, list[Series]] = {}
+    if window.seconds > 0:
         for table in tables:
             for key, at_s, values in _series_of(table, window.start_ns):
-                series = found.setdefault(key, Series.empty(parts))
-                series.add(at_s, values, edges_s, counts_up=is_counter(key.name))
-    return ServerSeries(edges_s, found, failure)
+                of_spans = found.setdefault(key, [Series.empty(parts) for _ in spans])
+                for series, edges in zip(of_spans, spans, strict=True):
+                    near = _near(at_s, edges)
+                    series.add(at_s[near], values[near], edges, counts_up=is_counter(key.name))
+    by_key = {key: _together(of_spans) for key, of_spans in found.items()}
+    return ServerSeries(edges_s, by_key, max(0.0, window.seconds), failure)
+
+
+def joined(parts: Sequence[ServerSeries]) -> ServerSeries:
+    """The series of several runs of one deployment, one after the other, in the same window: at least one.
+
+    What a counter grew by between the last sample of one run and the first of the next is in no figure.
+    """
+    found: dict[Key, list[Series]] = {}
+    for part in parts:
+        for key, series in part.by_key.items():
+            found.setdefault(key, []).append(series)
+    failure = "; ".join(dict.fromkeys(part.failure for part in parts if part.failure))
+    by_key = {key: _together(some) for key, some in found.items()}
+    return ServerSeries(parts[0].edges_s, by_key, parts[0].seconds, failure)
+
+
+def _together(some: Sequence[Series]) -> Series:
+    first, *others = some
+    for other in others:
+        first.join(other)
+    return first
+
+
+def _near(at_s: Floats, edges_s: Floats) -> slice:
+    """The samples in a span, and the nearest one on each side of it."""
+    first, end = np.searchsorted(at_s, (edges_s[0], edges_s[-1]))
+    return slice(max(0, int(first) - 1), int(end) + 1)
 
 
 def is_counter(name: str) -> bool:

@@ -7,7 +7,7 @@ from shutil import copyfile
 
 from llm_locust.core.manifest import Manifest
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SamplesError, holds_samples, read_samples
-from llm_locust.metrics.deployment.server_series import PARTS, ServerSeries, read_server_series
+from llm_locust.metrics.deployment.server_series import PARTS, ServerSeries, joined, read_server_series
 from llm_locust.metrics.window import Window
 from llm_locust.report.inputs.live_figures import LIVE_FILE
 from llm_locust.report.text import seconds
@@ -19,27 +19,42 @@ _SAMPLES = "server_metrics*"
 
 @dataclass(frozen=True, slots=True)
 class Scraped:
-    """The samples beside ``path``, read anew each time: they are never all in memory. ``failure`` is why they
-    are not those of the whole run; empty where they are."""
+    """The samples of one run, or of its parts in order, read anew each time: they are never all in memory.
 
-    path: Path
-    failure: str = ""
+    ``paths`` are the files, each with why its samples are not those of the whole part, empty where they are.
+    """
+
+    paths: tuple[tuple[Path, str], ...]
 
     @classmethod
-    def of(cls, run: Path, manifest: Manifest) -> "Scraped | None":
-        """What a run directory holds; None where no server was scraped."""
-        path, facts = run / SERVER_METRICS_FILE, manifest.server_metrics
-        if facts is None and not holds_samples(path):
+    def of(cls, runs: Iterable[tuple[Path, Manifest]]) -> "Scraped | None":
+        """What run directories hold; None where no server was scraped."""
+        held = [
+            (path, manifest, manifest.server_metrics is not None or holds_samples(path / SERVER_METRICS_FILE))
+            for path, manifest in runs
+        ]
+        if not any(scraped for *_, scraped in held):
             return None
-        return cls(path, _failure(manifest))
+        failures = [_failure(manifest) if scraped else "nothing was scraped" for _, manifest, scraped in held]
+        if len(held) > 1:
+            failures = [
+                failure and f"{path.name}: {failure}"
+                for (path, *_), failure in zip(held, failures, strict=True)
+            ]
+        files = (path / SERVER_METRICS_FILE for path, *_ in held)
+        return cls(tuple(zip(files, failures, strict=True)))
 
     def series(self, window: Window, parts: int = PARTS) -> ServerSeries:
         """In so many equal parts of the window. A file that cannot be read is a failure, not an error:
         the report can do without."""
-        try:
-            return read_server_series(read_samples(self.path), window, parts, self.failure)
-        except SamplesError as e:
-            return read_server_series([], window, parts, str(e))
+        return joined([_series(path, window, parts, failure) for path, failure in self.paths])
+
+
+def _series(path: Path, window: Window, parts: int, failure: str) -> ServerSeries:
+    try:
+        return read_server_series(read_samples(path), window, parts, failure)
+    except SamplesError as e:
+        return read_server_series([], window, parts, str(e))
 
 
 def carry_over(sources: Iterable[Path], out: Path, run: str) -> None:

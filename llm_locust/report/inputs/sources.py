@@ -61,6 +61,7 @@ class Source:
         manifest, requests: of all of them together; of one run its own.
         merged: whether batches had to be put together first; nothing was written into their directories.
         unreadable: a line for each file that could not be used then, and why.
+        parts: of one run, ascending in time: what was scraped of its servers is that of all of them.
     """
 
     runs: tuple[Run, ...]
@@ -68,6 +69,13 @@ class Source:
     requests: Requests
     merged: bool
     unreadable: tuple[str, ...]
+    parts: tuple[Run, ...] = ()
+
+    @property
+    def scraped(self) -> list[tuple[Path, Manifest]]:
+        """Directories with samples of the servers of one run; none of several, which may have had others."""
+        of_one = self.parts or (self.runs if len(self.runs) == 1 else ())
+        return [(run.path, run.manifest) for run in of_one if run.path is not None]
 
     @classmethod
     def of(cls, path: Path) -> "Source":

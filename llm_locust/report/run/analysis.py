@@ -40,7 +40,7 @@ def analyse(source: Source, question: Question) -> Analysis:
     The window is the whole run's, whatever ``where`` leaves of its requests, so that rates are of the time
     that was measured. Of several runs it is the union of each one's own window, on the wall clock: rates
     are per second of that union, and where runs were under way together their loads add up. What
-    servers said of themselves, and the live view, is of one run only.
+    servers said of themselves is of one run, or of all its parts; the live view is of one run only.
 
     The summary of more than the run's own report has ``analysis``: what was asked, of how many requests;
     and ``by``, where that was asked for.
@@ -60,7 +60,7 @@ def analyse(source: Source, question: Question) -> Analysis:
     requests = asked(chosen)
     measured = measure(requests, manifest, in_window)
     path = source.runs[0].path if len(source.runs) == 1 else None
-    scraped = None if path is None or where is not None else Scraped.of(path, manifest)
+    scraped = None if where is not None else Scraped.of(source.scraped)
     summary = summarise(
         requests,
         manifest,

@@ -67,6 +67,9 @@ def join_parts(folder: Path, *, allow_incomplete: bool = False) -> Report:
             whole = _one_sweep(folder, source, runs, manifests)
         else:
             whole = replace(source, runs=tuple(runs), manifest=_whole(source, runs))
+        if len(parts) == len(runs):
+            runs = [replace(run, path=path) for run, path in zip(runs, parts, strict=True)]
+        whole = replace(whole, parts=tuple(runs))
         found = analyse(whole, PLAIN)
         named = structs.replace(found.summary.run, name=folder.name)
         summary = structs.replace(found.summary, run=named, parts=facts)

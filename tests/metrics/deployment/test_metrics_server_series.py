@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from metrics_cases import ns
 from server_cases import WINDOW, rows, series, tables
 
-from llm_locust.metrics.deployment.server_series import PARTS, Key, is_counter, read_server_series
+from llm_locust.metrics.deployment.server_series import PARTS, Key, is_counter, joined, read_server_series
 from llm_locust.metrics.window import Window
 
 
@@ -47,6 +47,34 @@ def test_a_counter_that_was_scraped_through_a_gap_keeps_its_increase() -> None:
     before, after = rows("t", "finished", [0, 10]), rows("t", "finished", [90, 100], first_s=8.0)
     (one,) = series([*before, *after]).by_key.values()
     assert one.total == pytest.approx(100)
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_gap_of_the_window_is_in_no_figure(size: int) -> None:
+    window = Window(ns(0.0), ns(10.0), "", gaps=((ns(4.0), ns(7.0)),))
+    samples = [
+        *rows("t", "finished", [10 * i for i in range(13)], first_s=-1.5),
+        *rows("t", "running", [1, 1, 1, 1, 50, 50, 50, 2, 2, 2], first_s=0.5),
+    ]
+    found = series(samples, window, size)
+    (count,), (state,) = (found.named(name).values() for name in ("finished", "running"))
+    assert count.total == pytest.approx(70)  # 10 a second, in 4 s and 3 s
+    assert count.covered_s == pytest.approx(7)
+    assert found.seconds == pytest.approx(7)
+    assert state.mean == pytest.approx(10 / 7)
+    assert state.most == 2
+
+
+def test_what_grew_between_two_parts_of_a_run_is_in_no_figure() -> None:
+    window = Window(ns(0.0), ns(10.0), "", gaps=((ns(4.0), ns(7.0)),))
+    first = rows("t", "finished", [100, 110, 120, 130, 140])
+    second = rows("t", "finished", [1000, 1010, 1020, 1030], first_s=7.0)
+    whole = joined([read_server_series(tables(part), window) for part in (first, second)])
+    (one,) = whole.by_key.values()
+    assert one.total == pytest.approx(40 + 30)
+    assert one.covered_s == pytest.approx(7)
+    assert {(0.0, 4.0), (7.0, 10.0)} <= set(one.watched_s)
+    assert not any(first_s < 7 and last_s > 4 for first_s, last_s in one.watched_s)
 
 
 @given(

@@ -10,6 +10,7 @@ from metrics_cases import manifest, ns, request, stage
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import StageFacts, WorkerFacts
 from llm_locust.core.record import RequestRecord
+from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.metrics.summary_types.summary import read_summary
 from llm_locust.report.inputs.sources import open_source
 from llm_locust.report.run.join import _settled, join_parts, main
@@ -60,6 +61,41 @@ def test_gaps_between_parts_are_named_and_in_no_rate(tmp_path: Path) -> None:
     made = {path.name for path in day.iterdir()} - set(before)
     assert made == {"summary.json", "report.md", "report.html", "timeseries.csv"}
     assert read_summary((day / "summary.json").read_bytes()) == report.summary
+
+
+def scraped(path: Path, begin_s: int, end_s: int, finished: int) -> None:
+    """Samples of a server that finishes 10 requests a second."""
+    samples = [
+        ServerSample(ns(float(at_s)), "gpu-0", name, "{}", value)
+        for i, at_s in enumerate(range(begin_s, end_s + 1))
+        for name, value in (("up", 1.0), ("finished", finished + 10.0 * i), ("running", 4.0))
+    ]
+    with SampleWriter(path / SERVER_METRICS_FILE) as writer:
+        writer.write(samples)
+
+
+def test_what_servers_reported_is_joined_over_the_parts_without_the_gaps(tmp_path: Path) -> None:
+    day = tmp_path / "day"
+    scraped(part(day, 1, 0, 100), 0, 101, finished=0)
+    scraped(part(day, 2, 130, 200, ended_ns=ns(200.5), stopped_ns=ns(200.0)), 129, 201, finished=5_000)
+    summary = join_parts(day).summary
+    assert summary.server is not None
+    (server,) = summary.server.targets
+    assert server.finished == pytest.approx(10 * (99 + 70), abs=0.1)  # the gap's 4,000 are in none
+    assert server.covered == pytest.approx(1.0, abs=1e-3)
+    assert server.running_mean == 4.0
+    assert summary.server.failure is None
+    assert "gpu-0" in (day / "report.md").read_text()
+
+
+def test_a_part_without_samples_of_the_servers_is_named(tmp_path: Path) -> None:
+    scraped(part(tmp_path, 1, 0, 100), 0, 101, finished=0)
+    part(tmp_path, 2, 130, 200)
+    summary = join_parts(tmp_path).summary
+    assert summary.server is not None
+    assert summary.server.failure == "part-2: nothing was scraped"
+    (server,) = summary.server.targets
+    assert server.covered == pytest.approx(99 / 168, abs=0.01)
 
 
 def test_a_last_part_whose_master_died_cuts_the_run_short(tmp_path: Path) -> None:
