@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Thread
 from typing import Self
@@ -33,7 +33,7 @@ from rich.console import Console
 from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import Outcome
 from llm_locust.store import iter_requests, read_manifest
-from llm_locust.store.growth import growth_of, size_text
+from llm_locust.store.growth import growth_of, size_of, size_text
 
 BUILD = HERE / "build"
 WORKERS = 2
@@ -110,16 +110,8 @@ class Sizes:
 
     def _look(self) -> None:
         while not self._over.wait(SIZES_S):
-            self.run = max(self.run, _bytes_in(self._folder / "run"))
-            self.temporary = max(self.temporary, _bytes_in(self._folder / "tmp"))
-
-
-def _bytes_in(folder: Path) -> int:
-    size = 0
-    for file in folder.rglob("*"):
-        with suppress(OSError):  # removed meanwhile
-            size += file.stat().st_size
-    return size
+            self.run = max(self.run, size_of(self._folder / "run"))
+            self.temporary = max(self.temporary, size_of(self._folder / "tmp"))
 
 
 def soak(

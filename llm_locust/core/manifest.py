@@ -149,9 +149,9 @@ class StageFacts:
     ``asked`` is a number of users, or a rate in requests/s of all workers together. The load begins at
     ``begun_ns``; ``measured_ns`` is the end of ramp and warm-up, ``ended_ns`` the end of the load,
     ``drained_ns`` when every worker had confirmed that no request of it was in flight or waiting. ``unsent``
-    requests were due and not started, ``cut`` ones in flight when the drain ended; ``records`` had been made
-    of the run then. ``fault`` says why it is not a result, or is empty. ``is_early``: ``--until`` ended it.
-    ``repeated_as``: the stage that a resumed run has instead, because this one was under way at its end.
+    requests were due and not started, ``cut`` ones in flight when the drain ended; ``made`` has the records
+    that each worker had made by then, if known. ``fault`` says why it is not a result, or is empty.
+    ``is_early``: ``--until`` ended it. ``repeated_as``: the stage that a resumed run has instead.
     """
 
     number: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -166,7 +166,7 @@ class StageFacts:
     cut: Count = 0
     fault: str = ""
     is_early: bool = False
-    records: Count | None = None
+    made: dict[str, Count] = field(default_factory=dict)
     repeated_as: Count | None = None
 
 

@@ -1,6 +1,7 @@
 """Which stage of a run a request belongs to."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from llm_locust.core.arrow_columns import from_numpy, values_of
-from llm_locust.core.batch import SCHEMA, RecordBatch
+from llm_locust.core.batch import SCHEMA, RecordBatch, Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 
 _TYPE = SCHEMA.field("stage").type
@@ -62,6 +63,22 @@ def resumed(parts: Sequence[Sequence[StageFacts]]) -> list[StageFacts]:
 def finished(stages: Iterable[StageFacts]) -> list[StageFacts]:
     """Those that no other stage repeats."""
     return [stage for stage in stages if stage.repeated_as is None]
+
+
+def records_missing(requests: Requests, made: Mapping[str, int], until_ns: int) -> int:
+    """Records that workers had made of the requests due before a time, and that are not here.
+
+    Worker by worker: a record too many of one makes up for none of another.
+
+    Args:
+        made: by worker.
+    """
+    here: Counter[str] = Counter()
+    for part in requests.parts(["scheduled_ns", "worker"]):
+        labels, due = part.labels("worker"), part.ints("scheduled_ns") < until_ns
+        counts = np.bincount(labels.codes[due], minlength=len(labels.names))
+        here.update(dict(zip(labels.names, counts.tolist(), strict=True)))
+    return sum(max(0, n - here[worker]) for worker, n in made.items())
 
 
 def _sent_ns(batch: RecordBatch) -> NDArray[np.int64]:

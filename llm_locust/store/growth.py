@@ -1,6 +1,8 @@
 """Disk that the records of a load take: in frames while it goes on, in the Parquet file at its end."""
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 #: Bytes of a frame beside its rows: Arrow's schema and its dictionaries.
 _FRAME_BYTES = 12_400
@@ -38,6 +40,15 @@ def growth_of(requests: float, tokens: float, batches: float) -> Growth:
     row = _PACKED_ROW + _PACKED_ARRIVAL * tokens if is_packed else plain
     kept = requests * (_KEPT_ROW + _KEPT_ARRIVAL * tokens)
     return Growth(batches * _FRAME_BYTES + requests * row, kept)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files in a folder and below; those that go meanwhile have none."""
+    size = 0
+    for file in folder.rglob("*"):
+        with suppress(OSError):
+            size += file.stat().st_size if file.is_file() else 0
+    return size
 
 
 def size_text(size_bytes: float) -> str:

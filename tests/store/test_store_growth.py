@@ -8,7 +8,7 @@ from metrics_cases import request
 
 from llm_locust.core.batch import RecordBatch
 from llm_locust.store import write_requests
-from llm_locust.store.growth import growth_of, size_text
+from llm_locust.store.growth import growth_of, size_of, size_text
 
 
 def batch_of(rows: int, tokens: int, *, merged: bool) -> RecordBatch:
@@ -52,3 +52,11 @@ def test_growth_adds_up_and_many_small_batches_take_more() -> None:
 def test_sizes_are_texts_for_a_person() -> None:
     sizes = [size_text(each) for each in (0, 2048, 5 << 20, 1.25 * (1 << 30), 3 << 40)]
     assert sizes == ["0 KiB", "2 KiB", "5.0 MiB", "1.2 GiB", "3.0 TiB"]
+
+
+def test_the_size_of_a_folder_is_that_of_all_its_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a").write_bytes(b"1234")
+    (tmp_path / "b").write_bytes(b"56")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    assert size_of(tmp_path) == 6

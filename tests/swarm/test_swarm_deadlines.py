@@ -28,9 +28,3 @@ def test_an_upload_that_hangs_is_killed_and_said(run: Path, tmp_path: Path) -> N
 def test_a_rolling_summary_that_hangs_is_killed_and_said(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not rolling.summarise_elsewhere(run)
     assert "no rolling summary this time: its process was killed because it had not ended" in caplog.text
-
-
-def test_a_larger_run_has_more_time_for_its_upload(run: Path) -> None:
-    before = upkeep._size_bytes(run)
-    (run / "more").write_bytes(b"x" * 1000)
-    assert upkeep._size_bytes(run) - before == 1000

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import structs
 
 from llm_locust.core.manifest import Manifest
-from llm_locust.core.stages import finished, resumed
+from llm_locust.core.stages import finished, records_missing, resumed
 from llm_locust.metrics.question import PLAIN
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.summary_types.course import PartFacts, PartGap, Parts
@@ -120,17 +120,14 @@ def _settled(run: Run) -> Run:
     """
     manifest = run.manifest
     done = [stage for stage in manifest.stages if stage.drained_ns is not None]
-    if manifest.complete or any(stage.records is None for stage in done):
+    if manifest.complete or any(stage.made.keys() != done[-1].made.keys() for stage in done):
         return run
-    last = done[-1].number if done else -1
-    counts = [stage.records or 0 for stage in done]
-    if any(stage.fault for stage in manifest.stages if stage.number <= last) or counts != sorted(counts):
-        return run
-    here = 0
-    for part in run.requests.parts(["stage"]):
-        here += int((~(part.floats("stage") > last)).sum())  # NaN is before the first stage
-    if here < max(counts, default=0):
-        return run
+    if done:
+        last = done[-1]
+        assert last.drained_ns is not None
+        is_faulty = any(stage.fault for stage in manifest.stages if stage.number <= last.number)
+        if is_faulty or not last.made or records_missing(run.requests, last.made, last.drained_ns):
+            return run
     workers = [replace(w, announced=w.received, in_flight=0, lost=False) for w in manifest.workers]
     return replace(run, manifest=replace(manifest, workers=workers, torn=[]))
 

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.core.stages import records_missing
 from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.metrics.curves.probe import Probe
 from llm_locust.metrics.curves.readings import stage_probe
@@ -98,12 +99,7 @@ def _missing(requests: StoredRequests, stage: StageFacts) -> int:
 
     What a master that was killed had not yet received is in the spools, and in no other count.
     """
-    if stage.records is None or stage.drained_ns is None:
-        return 0
-    due = sum(
-        int((p.ints("scheduled_ns") < stage.drained_ns).sum()) for p in requests.parts(["scheduled_ns"])
-    )
-    return max(0, stage.records - due)
+    return 0 if stage.drained_ns is None else records_missing(requests, stage.made, stage.drained_ns)
 
 
 def _look(requests: StoredRequests, manifest: Manifest, text: str) -> tuple[Look, bool]:

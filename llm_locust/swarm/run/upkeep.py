@@ -1,9 +1,9 @@
 """Uploads of a run directory, each in a process of its own: at the run's end, and repeatedly before it."""
 
 import logging
-from contextlib import suppress
 from pathlib import Path
 
+from llm_locust.store.growth import size_of
 from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, run_elsewhere
 from llm_locust.swarm.process.offload import off_the_hub
 
@@ -37,7 +37,7 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
         Whether the copy is complete, and a line that describes the result or the failure.
     """
     words = [] if attempts is None else ["--attempts", str(attempts)]
-    size = off_the_hub(_size_bytes, run)
+    size = off_the_hub(size_of, run)
     try:
         code, said = run_elsewhere(
             "llm_locust.cli.upload",
@@ -52,14 +52,6 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
         return False, f"the process that uploads cannot be started: {e.strerror or e}"
     told = " ".join(said.decode(errors="replace").split())[-500:]
     return code == 0, told or f"the process that uploads ended with {code}"
-
-
-def _size_bytes(run: Path) -> int:
-    size = 0
-    for file in run.rglob("*"):
-        with suppress(OSError):  # deleted meanwhile
-            size += file.stat().st_size
-    return size
 
 
 def upload_so_far(run: Path, to: str) -> bool:

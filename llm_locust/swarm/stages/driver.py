@@ -188,7 +188,7 @@ class SweepDriver:
                 drained_ns=swarm.now_ns() if done.keys() >= workers else None,
                 cut=sum(staged.cut for staged in done.values()),
                 unsent=sum(staged.unsent for staged in done.values()),
-                records=sum(s.finished for s in done.values()) if done.keys() >= workers else None,
+                made={worker: s.finished for worker, s in done.items()} if done.keys() >= workers else {},
                 fault=self._fault(stage, workers),
             )
         )

@@ -128,10 +128,14 @@ def test_a_directory_without_parts_is_said_in_one_line(
 @pytest.mark.parametrize(
     ("before", "is_complete"),
     [
-        ([stage(0, 1, 20, records=20), stage(1, 21, 40, records=40)], True),
-        ([stage(0, 1, 20, records=60), stage(1, 21, 40, records=40)], False),  # a worker with 30 has gone
-        ([stage(0, 1, 20, records=20), stage(1, 21, 40, records=42)], False),
-        ([stage(0, 1, 20, drained_ns=None, fault="lost"), stage(1, 21, 40, records=40)], False),
+        ([stage(0, 1, 20, made={"w1": 20}), stage(1, 21, 40, made={"w1": 40})], True),
+        ([stage(0, 1, 20, made={"w1": 20, "w2": 30}), stage(1, 21, 40, made={"w1": 40})], False),  # w2 left
+        ([stage(0, 1, 20, made={"w1": 20}), stage(1, 21, 40, made={"w1": 42})], False),
+        # w1 has records that it made after its count: they do not hide that one of w2 is lost.
+        ([stage(1, 21, 40, made={"w1": 38, "w2": 1})], False),
+        ([stage(0, 1, 20, drained_ns=None, fault="lost"), stage(1, 21, 40, made={"w1": 40})], False),
+        ([stage(0, 1, 20)], False),  # of another version: not known
+        ([], True),
     ],
 )
 def test_only_what_the_interrupted_stage_had_under_way_is_no_loss(

@@ -53,9 +53,17 @@ def test_a_worker_that_has_no_user_in_the_stage_is_not_waited_for(tmp_path: Path
         looked_at(tmp_path / "two", ("a",), "users", 2.0)
 
 
-@pytest.mark.parametrize(("records", "no_result"), [(3_000, ""), (3_001, "1 records of it"), (None, "")])
+@pytest.mark.parametrize(
+    ("made", "no_result"),
+    [
+        ({"a": 3_000}, ""),
+        ({"a": 3_001}, "1 records of it"),
+        ({"a": 2_990, "b": 2}, "2 records of it"),  # what "a" has beyond its count is not what "b" lacks
+        ({}, ""),
+    ],
+)
 def test_a_search_reads_no_stage_whose_records_are_not_all_here(
-    tmp_path: Path, records: int | None, no_result: str
+    tmp_path: Path, made: dict[str, int], no_result: str
 ) -> None:
     """As of an earlier part, whose master was killed before the last batch came."""
     with going_on(tmp_path / "run", [("a", served("a"))], options={"sweep": "rate=100"}):
@@ -69,7 +77,7 @@ def test_a_search_reads_no_stage_whose_records_are_not_all_here(
         measured_ns=ns(1.0),
         ended_ns=ns(31.0),
         drained_ns=ns(31.5),
-        records=records,
+        made=made,
     )
     probe = answer_of(tmp_path / "run", StageQuestion([stage], find="max rate under p50_ttft<500ms")).probe
     assert probe is not None

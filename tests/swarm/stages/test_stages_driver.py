@@ -200,8 +200,8 @@ def test_a_sweep_whose_master_died_twice_in_one_stage_goes_on_with_it() -> None:
     ]
 
 
-def test_a_drained_stage_says_how_many_records_there_are() -> None:
+def test_a_drained_stage_says_how_many_records_each_worker_had() -> None:
     _, (stage,) = driven(FakeSwarm(), "users=1")
-    assert stage.records == 2 * 7
+    assert stage.made == {"a": 7, "b": 7}
     _, (stage,) = driven(FakeSwarm(mute={"b": 10**6}), "users=1")
-    assert stage.records is None
+    assert stage.made == {}
