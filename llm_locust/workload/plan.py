@@ -49,6 +49,7 @@ class Workload:
         salt: a text unique to the run; only the prompts' heads and shared prefixes depend on it.
         executor: makes prompts ahead in other threads if a tokenizer makes that slow; see
             :mod:`llm_locust.workload.text.ahead`. Prompts are the same without it.
+        calibration: of another workload for the same endpoint, which then learns for both.
 
     Raises:
         WorkloadError: a negative seed, or an index that is not below the count.
@@ -62,6 +63,7 @@ class Workload:
         worker_count: int,
         salt: str,
         executor: Executor | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         if seed < 0:
             raise WorkloadError(f"seed {seed} is negative; give a whole number from 0")
@@ -77,7 +79,8 @@ class Workload:
         bounded = any(name in spec.extra_body for name in spec.endpoint.limit_fields)
         self._bounded = bounded or not spec.endpoint.generates
         self._bound = output_limit(spec.extra_body, spec.endpoint.limit_fields)
-        self.calibration = Calibration(spec.endpoint.template_tokens, enabled=spec.calibrate)
+        known = Calibration(spec.endpoint.template_tokens, enabled=spec.calibrate)
+        self.calibration = calibration or known
         self._writer = self._make_writer(Corpus.of(seed))
         prefix = spec.shared_prefix
         self._prefixes = SharedTexts(self._writer, seed, salt if prefix and prefix.run_unique else "")
@@ -97,10 +100,13 @@ class Workload:
     def learn(self, prompt: Prompt, input_tokens: int) -> None:
         """Learn that the server counted ``input_tokens`` for a prompt of this workload.
 
-        Only the first synthetic prompts without a tokenizer are used.
+        Only synthetic prompts without a tokenizer are used, and only the first ones of about a length.
         """
-        synthetic = self.spec.dataset is None and self.spec.tokenizer is None
-        if synthetic and self.calibration.learning and prompt.text is not None:
+        asked, synthetic = (
+            prompt.asked_input_tokens,
+            self.spec.dataset is None and self.spec.tokenizer is None,
+        )
+        if synthetic and asked is not None and prompt.text is not None and self.calibration.wants(asked):
             self.calibration.learn(len(prompt.text.split()), input_tokens)
 
     def replayed(

@@ -389,6 +389,15 @@ def test_what_the_server_counted_changes_the_texts_and_never_the_asked_lengths()
     )
 
 
+def test_what_one_workload_learns_another_one_with_its_calibration_knows() -> None:
+    spec = WorkloadSpec(input_tokens=parse_lengths("400"))
+    known = learned(spec, 1.25)
+    other = Workload(spec, 2, 0, 2, "a", calibration=known.calibration)
+    words = len((next(other.prompts(0)).text or "").split(" "))
+    assert 1.25 * words + 8 == pytest.approx(400, abs=3)
+    assert len((next(Workload(spec, 2, 0, 2, "a").prompts(0)).text or "").split(" ")) == 392
+
+
 def test_a_traces_rows_are_the_same_on_every_worker_and_share_what_their_ids_say() -> None:
     def row(k: int, ids: tuple[int, ...], worker: int = 0, tokens: int = 1200) -> list[str]:
         prompt = Workload(WorkloadSpec(), 1, worker, 2, "a").replayed(k, tokens, 7, ids)

@@ -103,8 +103,14 @@ class TrafficTable:
             seed = replace(kind, stream=f"warm-up/{kind.stream}") if warm_up else kind
             if kind.spec.is_slow_to_make and self._writers is None:
                 self._writers = ThreadPoolExecutor(1)
+            measured = self._workloads.get((kind.source, False))  # which learns from the warm-up's counts too
             self._workloads[key] = Workload(
-                kind.spec, seed.seed(self._run["seed"]), *self._place, self._run["salt"], self._writers
+                kind.spec,
+                seed.seed(self._run["seed"]),
+                *self._place,
+                self._run["salt"],
+                self._writers,
+                None if measured is None else measured.calibration,
             )
         return self._workloads[key]
 

@@ -2,9 +2,11 @@
 
 Without the model's tokenizer a prompt's length is a guess: a word counts as a token, and the chat template as
 the dialect's ``template_tokens``. The server's usage of the first prompts corrects both: counted =
-tokens_per_word · words + overhead.
+tokens_per_word · words + overhead. Prompts of one length cannot tell the two apart, so that a line learned at
+128 tokens may be 10 % off at 8,192: counts of lengths that are new teach again.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,15 @@ from numpy.typing import NDArray
 #: Numbers of counts after which a line is fitted. The first fit brings prompts near the asked lengths, where
 #: later counts are more useful; the last one stays for the rest of the run.
 STAGES = (8, 32, 128)
+
+#: The same of lengths beyond those that the line was fitted to: with both the first count tells the slope.
+STAGES_OF_NEW = (1, 2, 4, *STAGES)
+
+#: Lengths are new beyond this many times the longest counted, or below that part of the shortest.
+NEW_FACTOR = 2.0
+
+#: Counts of earlier lengths that a line is fitted to, beside those of the new ones.
+_KEPT = 64
 
 #: Most tokens attributed to a chat template, if a count can be explained by longer words too.
 _MOST_OVERHEAD = 64
@@ -36,6 +47,9 @@ class Fit:
 class Calibration:
     """A :class:`Fit` that is replaced by the counts of the first prompts, at each of :data:`STAGES`.
 
+    Prompts of new lengths begin another round, with :data:`STAGES_OF_NEW`. Each round doubles the range of
+    lengths or more, so there are few.
+
     The asked lengths of a run depend only on its seed. The texts of a calibrated run are longer or shorter,
     from a prompt on that depends on when answers arrived. So two runs with one seed ask for the same lengths,
     and send the same texts only if ``enabled`` is false, or with a tokenizer.
@@ -47,23 +61,35 @@ class Calibration:
 
     def __init__(self, overhead: float, *, enabled: bool = True) -> None:
         self.fit = Fit(1.0, overhead)
-        self._first = self.fit
+        self._before = self.fit  # the line where counts cannot be those of prompts
         self._enabled = enabled
-        self._counts: list[tuple[int, int]] = []
+        self._stages: tuple[int, ...] = STAGES
+        self._kept: list[tuple[int, int]] = []  # of earlier rounds
+        self._counts: list[tuple[int, int]] = []  # of this one
+        self._shortest, self._longest = math.inf, 0.0
 
-    @property
-    def learning(self) -> bool:
-        """Whether more counts are needed."""
-        return self._enabled and len(self._counts) < STAGES[-1]
+    def wants(self, asked: int) -> bool:
+        """Whether the count of a prompt of about ``asked`` tokens would teach something."""
+        return self._enabled and (len(self._counts) < STAGES[-1] or self._is_new(self.fit.words(asked)))
 
     def learn(self, words: int, counted: int) -> None:
         """Learn that the server counted ``counted`` tokens for a prompt of this many words."""
-        if not self.learning:
+        is_new = self._is_new(words)
+        if not self._enabled or (len(self._counts) >= STAGES[-1] and not is_new):
             return
+        if is_new:
+            self._kept = [*self._kept, *self._counts][-_KEPT:]
+            self._counts, self._stages, self._before = [], STAGES_OF_NEW, self.fit
         self._counts.append((words, counted))
-        if len(self._counts) in STAGES:
-            samples, counts = np.array(self._counts, dtype=np.float64).T
-            self.fit = fitted(samples, counts, self._first)
+        self._shortest, self._longest = min(self._shortest, words), max(self._longest, words)
+        if len(self._counts) in self._stages:
+            samples, counts = np.array([*self._kept, *self._counts], dtype=np.float64).T
+            self.fit = fitted(samples, counts, self._before)
+
+    def _is_new(self, words: int) -> bool:
+        """Whether the line was fitted, and only to lengths that are far from this one."""
+        is_fitted = len(self._counts) >= self._stages[0]
+        return is_fitted and not self._shortest / NEW_FACTOR <= words <= self._longest * NEW_FACTOR
 
 
 def fitted(words: NDArray[np.float64], counted: NDArray[np.float64], first: Fit) -> Fit:

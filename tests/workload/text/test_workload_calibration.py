@@ -70,13 +70,13 @@ def test_it_learns_in_stages_and_then_holds_still() -> None:
     calibration = Calibration(8)
     fits: list[Fit] = []
     for i, n in enumerate(VARIED, 1):
-        assert calibration.learning
+        assert calibration.wants(n)
         calibration.learn(n, 2 * n)
         if i not in STAGES:
             assert calibration.fit == (fits[-1] if fits else Fit(1.0, 8))
         else:
             fits.append(calibration.fit)
-    assert not calibration.learning
+    assert not any(map(calibration.wants, VARIED))
     assert calibration.fit.tokens_per_word == pytest.approx(2, rel=0.01)
     for n in VARIED:
         calibration.learn(n, 7 * n)
@@ -101,3 +101,46 @@ def test_one_that_is_not_enabled_never_learns() -> None:
     for n in VARIED:
         calibration.learn(n, 2 * n)
     assert calibration.fit == Fit(1.0, 8)
+
+
+@given(st.floats(0.8, 2), st.integers(0, 60), st.integers(32, 400), st.integers(3, 7))
+def test_a_line_learned_at_one_length_is_mended_by_the_first_count_of_a_much_longer_one(
+    per_word: float, overhead: int, short: int, doublings: int
+) -> None:
+    calibration, errors = Calibration(8), []
+    for asked in [short] * STAGES[-1] + [short << doublings] * 3 + [short] * 3:
+        words = calibration.fit.words(asked)
+        counted = round(per_word * words + overhead)
+        errors.append(abs(counted - max(asked, overhead + per_word)))
+        if calibration.wants(asked):
+            calibration.learn(words, counted)
+    longer, shorter = errors[-5:-3], errors[-3:]
+    assert max(longer) <= per_word + 2 + 0.005 * (short << doublings)
+    assert max(shorter) <= per_word + 2 + 0.01 * short
+
+
+def test_one_wrong_count_of_a_new_length_is_put_right_by_those_after_it() -> None:
+    calibration = Calibration(8)
+    for i, asked in enumerate([128] * STAGES[-1] + [8192] * 8):
+        words = calibration.fit.words(asked)
+        calibration.learn(words, 700 if i == STAGES[-1] else round(1.1 * words + 3))
+    assert 1.1 * calibration.fit.words(8192) + 3 == pytest.approx(8192, rel=0.001)
+
+
+def test_counts_of_a_new_length_that_are_of_something_else_leave_the_line_that_was_learned() -> None:
+    calibration = Calibration(8)
+    for n in VARIED:
+        calibration.learn(n, 2 * n)
+    learned = calibration.fit
+    for _ in range(STAGES[-1]):
+        calibration.learn(100_000, 7)
+    assert calibration.fit == learned
+    assert not calibration.wants(100_000 // 2)
+
+
+def test_lengths_in_between_teach_nothing_more() -> None:
+    calibration = Calibration(8)
+    for words in [128] * STAGES[-1] + [8192] * STAGES[-1]:
+        calibration.learn(words, words)
+    assert not any(calibration.wants(n) for n in (70, 128, 1024, 8192, 16_000))
+    assert calibration.wants(20_000)
