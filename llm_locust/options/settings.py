@@ -33,7 +33,7 @@ from llm_locust.workload.datasets.load import load_dataset
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
 from llm_locust.workload.text.tokenizer import load_tokenizer
-from llm_locust.workload.trajectories.pool import Pool, load_pool
+from llm_locust.workload.trajectories.pool import History, Pool, load_pool
 
 T = TypeVar("T")
 
@@ -242,7 +242,13 @@ def _pool(given: Values) -> Pool | None:
     trajectories = _read(load_pool, given["trajectories"], "--trajectories")
     if trajectories is None:
         return None
-    return Pool(trajectories, given["agent_history"] or "recorded", given["cache_bust"] != "off")
+    history: History = given["agent_history"] or "recorded"
+    if history == "own" and any(turn.hashed for found in trajectories for turn in found.turns):
+        raise UsageError(
+            f"--agent-history own: {given['trajectories']!r} has hashes instead of messages, into which no "
+            "answer fits; write recorded"
+        )
+    return Pool(trajectories, history, given["cache_bust"] != "off")
 
 
 def _read(read: Callable[[str], T], path: str | None, flag: str) -> T | None:

@@ -53,7 +53,9 @@ class Walk:
 
     def _walk(self) -> None:
         turns = self._trajectory.turns
-        messages, due_ns = turns[0].messages, 0
+        messages, due_ns = turns[0].content(), 0
+        if self._trajectory.delay_s:
+            due_ns = time.time_ns() + round(self._trajectory.delay_s * 1e9)
         for number, turn in enumerate(turns):
             # What can be done before its time is done in the pause.
             prompt = self._requester.bounded(self._prompt(turn, messages))
@@ -74,11 +76,12 @@ class Walk:
             if self._pool.history == "own":
                 messages = answered(messages, turn, following, answer.reply.text)
             else:
-                messages = following.messages
+                messages = following.content()
 
     def _prompt(self, turn: Turn, messages: tuple[Message, ...]) -> Prompt:
         return Prompt(
             messages=marked(messages, self._mark) if self._mark else messages,
+            asked_input_tokens=None if turn.hashed is None else turn.hashed.tokens,
             asked_output_tokens=turn.asked_output_tokens,
             extra=turn.extra,
         )

@@ -6,17 +6,24 @@ from typing import Any
 
 from llm_locust.workload.trajectories.trajectory import Trajectory, Turn, system_messages
 
-Node = dict[str, Any]
+#: A text, or what stands for one of equal length: a block of which only the hash is known.
+Part = str | int
+Node = dict[Part, Any]
+
+#: Characters that a block counts as; any number does, as all blocks of a trajectory are equally long.
+_BLOCK = 64
 
 
-def parts(turn: Turn) -> list[str]:
+def parts(turn: Turn) -> list[Part]:
     """A request as texts in the order in which a chat template has them: tools first, then the messages."""
+    if turn.hashed is not None:
+        return [*turn.hashed.hashes()]
     tools = turn.extra.get("tools")
     rendered = [json.dumps(tools, ensure_ascii=False)] if tools else []
-    return rendered + [json.dumps(message, ensure_ascii=False) for message in turn.messages]
+    return [*rendered, *(json.dumps(message, ensure_ascii=False) for message in turn.messages)]
 
 
-def shared_characters(requests: Iterable[Sequence[str]], known: Iterable[Sequence[str]] = ()) -> list[int]:
+def shared_characters(requests: Iterable[Sequence[Part]], known: Iterable[Sequence[Part]] = ()) -> list[int]:
     """Length of the longest beginning that each request has in common with ``known`` or an earlier request.
 
     Requests are sequences of texts; a text that is not equal as a whole counts up to its first difference,
@@ -25,31 +32,55 @@ def shared_characters(requests: Iterable[Sequence[str]], known: Iterable[Sequenc
     root: Node = {}
     for request in known:
         _add(root, request)
-    found = []
+    found: list[int] = []
+    before: Sequence[Part] = ()
+    length, end = 0, root
     for request in requests:
-        found.append(_shared(root, request))
-        _add(root, request)
+        # Most requests begin with all of the one before, whose place is known.
+        at, begun, node = len(before), length, end
+        if request[:at] != before:
+            at, begun, node = 0, 0, root
+        rest = request[at:]
+        found.append(begun + _shared(node, rest))
+        before, length, end = request, begun + _length(rest), _add(node, rest)
     return found
 
 
-def possible_shares(trajectory: Trajectory, *, marked: bool) -> list[float]:
-    """Share of each turn's prompt, in characters, that a prefix cache can have at best.
+def possible_shares(root: Trajectory, *, marked: bool) -> dict[int, list[float]]:
+    """Share of each turn's prompt that a prefix cache can have at best, by the index of its trajectory.
 
-    It can have what an earlier turn of the same walk began with, and, with a mark after the system prompt,
-    tools and system prompt, which every walk has in common. Without a mark it can have all: another walk may
-    have sent the very same. Characters stand for tokens.
+    ``root`` and its sub-agents are one walk, in the order of the recording. A turn can have what an earlier
+    turn of the walk began with, and, with a mark after the system prompt, tools and system prompt, which all
+    walks have in common. Without a mark it can have all: another walk may have sent the very same. Characters
+    stand for tokens, or blocks where only their hashes are known.
     """
-    requests = [parts(turn) for turn in trajectory.turns]
+    walk = list(_in_order(root))
     if not marked:
-        return [1.0] * len(requests)
-    heads = [
-        request[: len(request) - len(turn.messages) + system_messages(turn.messages)]
-        for request, turn in zip(requests, trajectory.turns, strict=True)
-    ]
-    shared = shared_characters(requests, heads)
-    return [
-        round(length / sum(map(len, request)), 5) for length, request in zip(shared, requests, strict=True)
-    ]
+        return {trajectory.index: [1.0] * len(trajectory.turns) for trajectory in every((root,))}
+    requests = [parts(turn) for _, turn in walk]
+    heads = [_head(turn, request) for (_, turn), request in zip(walk, requests, strict=True)]
+    found: dict[int, list[float]] = {}
+    for (index, turn), request, shared in zip(
+        walk, requests, shared_characters(requests, heads), strict=True
+    ):
+        whole = _length(request) if turn.hashed is None else turn.hashed.tokens * _BLOCK / turn.hashed.block
+        found.setdefault(index, []).append(round(min(1.0, shared / whole), 5))
+    return found
+
+
+def _head(turn: Turn, request: Sequence[Part]) -> Sequence[Part]:
+    """The part of a request before its mark."""
+    if turn.hashed is not None:
+        return request[: turn.hashed.system]
+    return request[: len(request) - len(turn.messages) + system_messages(turn.messages)]
+
+
+def _in_order(trajectory: Trajectory) -> Iterator[tuple[int, Turn]]:
+    """Its turns, each followed by those of its sub-agents, with the index of their trajectory."""
+    for turn in trajectory.turns:
+        yield trajectory.index, turn
+        for fork in turn.forks:
+            yield from _in_order(fork)
 
 
 def every(trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
@@ -60,19 +91,25 @@ def every(trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
             yield from every(turn.forks)
 
 
-def _shared(node: Node, request: Sequence[str]) -> int:
+def _length(request: Iterable[Part]) -> int:
+    return sum(len(part) if isinstance(part, str) else _BLOCK for part in request)
+
+
+def _shared(node: Node, request: Sequence[Part]) -> int:
     length = 0
     for part in request:
         following = node.get(part)
         if following is None:
-            return length + max((_common(part, other) for other in node), default=0)
-        length, node = length + len(part), following
+            others = () if isinstance(part, int) else (other for other in node if isinstance(other, str))
+            return length + max((_common(str(part), other) for other in others), default=0)
+        length, node = length + (len(part) if isinstance(part, str) else _BLOCK), following
     return length
 
 
-def _add(node: Node, request: Sequence[str]) -> None:
+def _add(node: Node, request: Sequence[Part]) -> Node:
     for part in request:
         node = node.setdefault(part, {})
+    return node
 
 
 def _common(a: str, b: str) -> int:

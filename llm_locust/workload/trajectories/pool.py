@@ -3,9 +3,12 @@
 ============= =====================================================================================
 ``chat``      :mod:`~llm_locust.workload.trajectories.chat`: OpenAI's messages, agentperf-local's files
 ``mlperf``    :mod:`~llm_locust.workload.trajectories.mlperf`: MLPerf's agentic data sets
+``weka``      :mod:`~llm_locust.workload.trajectories.weka`: hashes of blocks, with sub-agents
+``mooncake``  :mod:`~llm_locust.workload.trajectories.mooncake`: hashes of blocks, by session
 ============= =====================================================================================
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -17,7 +20,7 @@ import msgspec
 
 from llm_locust.core.trajectory_facts import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryFacts
 from llm_locust.workload.draws import generator
-from llm_locust.workload.trajectories import chat, mlperf
+from llm_locust.workload.trajectories import chat, mlperf, mooncake, weka
 from llm_locust.workload.trajectories.hits import every, possible_shares
 from llm_locust.workload.trajectories.reading import Line, files, lines
 from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError, numbered
@@ -27,6 +30,14 @@ HISTORIES: tuple[History, ...] = ("recorded", "own")
 
 #: Third number of the keys of an agent's orders; see :mod:`llm_locust.workload.draws`.
 _WALKS = 101
+
+
+#: Keys by which a format is known, and its reader.
+_READERS = (
+    ({"conversation_id", "turn", "role"}, mlperf.read),
+    ({"requests", "block_size"}, weka.read),
+    ({"hash_ids", "input_length"}, mooncake.read),
+)
 
 
 @dataclass(frozen=True)
@@ -47,10 +58,13 @@ class Pool:
     def facts(self) -> TrajectoryFacts:
         """What reports need of the pool."""
         found = sorted(every(self.trajectories), key=lambda trajectory: trajectory.index)
+        possible: dict[int, list[float]] = {}
+        for root in self.trajectories:
+            possible |= possible_shares(root, marked=self.bust)
         return TrajectoryFacts(
             ids=[trajectory.id[:100] for trajectory in found],
             roots=len(self.trajectories),
-            possible=[possible_shares(trajectory, marked=self.bust) for trajectory in found],
+            possible=[possible[trajectory.index] for trajectory in found],
             pauses_s=[[round(turn.pause_s, 6) for turn in trajectory.turns] for trajectory in found],
         )
 
@@ -71,8 +85,7 @@ def load_pool(path: str | Path) -> tuple[Trajectory, ...]:
     first = next(found, None)
     if first is None:
         raise TrajectoryError(f"trajectories {str(path)!r}: nothing in it")
-    read = mlperf.read if _is_mlperf(first) else chat.read
-    pool = numbered(tuple(read(chain((first,), found))))
+    pool = numbered(tuple(_reader(first)(chain((first,), found))))
     turns = [len(trajectory.turns) for trajectory in every(pool)]
     if len(turns) > MOST_TRAJECTORIES or sum(turns) > MOST_TURNS:
         raise TrajectoryError(
@@ -87,9 +100,13 @@ def mark_of(*key: object) -> str:
     return f"[{blake2b('/'.join(map(str, key)).encode(), digest_size=8).hexdigest()}]"
 
 
-def _is_mlperf(line: Line) -> bool:
+def _reader(line: Line) -> Callable[[Iterable[Line]], list[Trajectory]]:
+    """The reader of files that begin with this line; of an unreadable one, whose error is the clearest."""
     try:
-        keys = msgspec.json.decode(line.raw, type=dict[str, msgspec.Raw])
+        keys = msgspec.json.decode(line.raw, type=dict[str, msgspec.Raw]).keys()
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return False
-    return "messages" not in keys and {"conversation_id", "turn", "role"} <= keys.keys()
+        return chat.read
+    for marks, read in _READERS:
+        if marks <= keys and "messages" not in keys:
+            return read
+    return chat.read

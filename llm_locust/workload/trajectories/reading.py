@@ -18,6 +18,9 @@ MOST_LINE, MOST_BYTES = 64 << 20, 4 << 30
 #: Longest pause between two turns: a day.
 MOST_PAUSE_S = 86_400.0
 
+#: Files that may be one JSON document in several lines.
+_WHOLE = (".json", ".json.gz")
+
 T = TypeVar("T")
 
 
@@ -35,23 +38,29 @@ class Line:
 
 
 def files(path: Path) -> list[Path]:
-    """The file, or the files of JSON lines in the folder and below it, by name."""
+    """The file, or the files of JSON lines in the folder and below it, by name; else those of JSON."""
     if not path.is_dir():
         return [path]
-    found = sorted(p for p in path.rglob("*") if p.name.endswith((".jsonl", ".jsonl.gz")) and p.is_file())
-    if not found:
-        raise TrajectoryError(f"trajectories {str(path)!r}: no file in it ends in .jsonl or .jsonl.gz")
-    return found
+    for suffixes in ((".jsonl", ".jsonl.gz"), _WHOLE):
+        found = sorted(p for p in path.rglob("*") if p.name.endswith(suffixes) and p.is_file())
+        if found:
+            return found
+    raise TrajectoryError(f"trajectories {str(path)!r}: no file in it ends in .jsonl, .jsonl.gz or .json")
 
 
 def lines(paths: Sequence[Path]) -> Iterator[Line]:
-    """Their lines that are not blank; gzip-compressed files are decompressed (raises TrajectoryError)."""
+    """Their lines that are not blank; gzip-compressed files are decompressed (raises TrajectoryError).
+
+    A JSON file whose first line is no document is one line as a whole.
+    """
     total = 0
     for path in paths:
         number = 0
         try:
             with gzip.open(path, "rb") if path.name.endswith(".gz") else path.open("rb") as file:
                 while raw := file.readline(MOST_LINE + 1):
+                    if not number and path.name.endswith(_WHOLE) and not _is_document(raw):
+                        raw += file.read(MOST_LINE + 1 - len(raw))
                     number, total = number + 1, total + len(raw)
                     if len(raw) > MOST_LINE or total > MOST_BYTES:
                         raise TrajectoryError(
@@ -64,6 +73,14 @@ def lines(paths: Sequence[Path]) -> Iterator[Line]:
             if isinstance(e, TrajectoryError):
                 raise
             raise TrajectoryError(f"trajectories {str(path)!r}: cannot be read: {e}") from e
+
+
+def _is_document(raw: bytes) -> bool:
+    try:
+        msgspec.json.decode(raw, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def decoded(decoder: "msgspec.json.Decoder[T]", line: Line, expected: str) -> T:

@@ -7,6 +7,7 @@ from typing import Any
 from llm_locust.wire.dialects.dialect import Message
 from llm_locust.wire.names import one_line
 from llm_locust.workload.text.prompts import Prompt, with_head
+from llm_locust.workload.trajectories.hashed import HashedPrompt
 
 #: Roles of the messages that a prefix cache may share between trajectories; the mark comes after them.
 _SYSTEM = ("system", "developer")
@@ -24,26 +25,36 @@ class Turn:
     """One request of an agent.
 
     Attributes:
-        messages: all of them, in OpenAI's chat form, with the recorded history.
+        messages: all of them, in OpenAI's chat form, with the recorded history; or
+        hashed: what a text is made of where only hashes are recorded.
         extra: further fields of the body, such as ``tools``.
         pause_s: between the end of its answer and the next turn: the recorded tools.
         forks: sub-agents that start when its answer has ended; the next turn waits for all of them.
     """
 
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...] = ()
+    hashed: HashedPrompt | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     asked_output_tokens: int | None = None
     pause_s: float = 0.0
     forks: tuple["Trajectory", ...] = ()
 
+    def content(self) -> tuple[Message, ...]:
+        """What is sent: the recorded messages, or those made from the hashes."""
+        return self.messages if self.hashed is None else self.hashed.messages()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Turns in their order, at least one. ``index`` is its place in its pool, sub-agents included."""
+    """Turns in their order, at least one. ``index`` is its place in its pool, sub-agents included.
+
+    ``delay_s``: a sub-agent's first turn comes this long after the answer that begins it.
+    """
 
     id: str
     turns: tuple[Turn, ...]
     index: int = 0
+    delay_s: float = 0.0
 
 
 def system_messages(messages: tuple[Message, ...]) -> int:

@@ -214,8 +214,29 @@ def test_possible_hits_are_the_system_prompt_and_the_own_turns_before() -> None:
         Turn(messages=(SYSTEM, user("1"))),
         Turn(messages=(SYSTEM, user("1"), assistant("2"), user("3"))),
     ]
-    found = possible_shares(Trajectory(id="a", turns=tuple(turns)), marked=True)
+    found = possible_shares(Trajectory(id="a", turns=tuple(turns)), marked=True)[0]
     sizes = [[len(json.dumps(m)) for m in turn.messages] for turn in turns]
     # The second turn's assistant begins as nothing that was sent before.
     assert found == pytest.approx([sizes[0][0] / sum(sizes[0]), sum(sizes[1][:2]) / sum(sizes[1])], abs=1e-5)
-    assert possible_shares(Trajectory(id="a", turns=tuple(turns)), marked=False) == [1.0, 1.0]
+    assert possible_shares(Trajectory(id="a", turns=tuple(turns)), marked=False) == {0: [1.0, 1.0]}
+
+
+def test_a_sub_agent_can_have_what_its_parent_began_with_and_the_next_turn_what_it_sent(
+    tmp_path: Path,
+) -> None:
+    path = file(
+        tmp_path,
+        line("main", user("1")),
+        line("main", user("2")),
+        {
+            "conversation_id": "sub",
+            "messages": [SYSTEM, user("1"), user("2")],
+            "parent": "main",
+            "after_turn": 0,
+        },
+    )
+    (main,) = load_pool(path)
+    found = possible_shares(main, marked=True)
+    (sub,) = main.turns[0].forks
+    sizes = [len(json.dumps(m)) for m in sub.turns[0].messages]
+    assert found[sub.index] == pytest.approx([sum(sizes[:2]) / sum(sizes)], abs=1e-3)

@@ -1,0 +1,223 @@
+"""Trajectories of hashes: texts in common are those of equal hashes, and sub-agents are where they were."""
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llm_locust.workload.trajectories.hashed import Chain, HashedPrompt
+from llm_locust.workload.trajectories.hits import possible_shares
+from llm_locust.workload.trajectories.pool import Pool, load_pool
+from llm_locust.workload.trajectories.trajectory import Trajectory, TrajectoryError
+
+BLOCK = 16
+
+
+def words(prompt: HashedPrompt) -> list[str]:
+    return " ".join(str(message["content"]) for message in prompt.messages()).split()
+
+
+def common(a: Sequence[object], b: Sequence[object]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+HASHES = st.lists(st.integers(0, 3), max_size=8)
+
+
+@given(st.lists(st.tuples(HASHES, st.integers(1, 9 * BLOCK)), min_size=2, max_size=6), st.integers(0, 3))
+def test_two_prompts_have_in_common_what_their_hashes_have(
+    given: list[tuple[list[int], int]], system: int
+) -> None:
+    chain = Chain("trace", BLOCK)
+    prompts = [chain.following(hashes, tokens, system) for hashes, tokens in given]
+    for prompt, (hashes, tokens) in zip(prompts, given, strict=True):
+        kept = hashes[: -(-tokens // BLOCK)]
+        assert prompt.hashes() == kept
+        assert len(words(prompt)) == tokens
+        assert prompt.messages()[-1]["role"] == "user"
+    for a in prompts:
+        for b in prompts:
+            alike = common(a.hashes(), b.hashes()) * BLOCK
+            shared = common(words(a), words(b))
+            if len(a.hashes()) * BLOCK <= a.tokens and len(b.hashes()) * BLOCK <= b.tokens:
+                assert shared >= alike
+            if alike < min(len(a.hashes()), len(b.hashes())) * BLOCK:
+                assert shared < alike + BLOCK
+
+
+def test_equal_hashes_of_two_traces_are_different_texts() -> None:
+    one, other = (Chain(scope, 64).following([1, 2], 128) for scope in "ab")
+    assert common(words(one), words(other)) < 2
+    assert words(one) == words(Chain("a", 64).following([1, 2], 128))
+
+
+def entry(t: float, hashes: list[int], **more: Any) -> dict[str, Any]:
+    tokens = more.pop("tokens", len(hashes) * BLOCK)
+    return {
+        "t": t,
+        "type": "n",
+        "model": "m",
+        "in": tokens,
+        "out": 5,
+        "hash_ids": hashes,
+        "api_time": 1.0,
+        **more,
+    }
+
+
+def agent(t: float, *requests: Mapping[str, Any], name: str = "sub") -> dict[str, Any]:
+    return {"t": t, "type": "subagent", "agent_id": name, "requests": list(requests)}
+
+
+def trace(*requests: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "id": "trace_1",
+        "models": ["m"],
+        "block_size": BLOCK,
+        "hash_id_scope": "local",
+        "requests": requests,
+        **more,
+    }
+
+
+def load(folder: Path, *rows: Mapping[str, Any], indent: int | None = None, name: str = "t.jsonl") -> Any:
+    path = folder / name
+    data = "\n".join(json.dumps(row, indent=indent) for row in rows).encode()
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return load_pool(path)
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.json", "t.json.gz"])
+def test_a_trace_of_weka_is_a_trajectory_with_its_pauses_and_lengths(tmp_path: Path, name: str) -> None:
+    rows = trace(
+        entry(0, [1, 2], think_time=9),
+        entry(4, [1, 2, 3], think_time=2.5),
+        entry(9, [1, 2, 3, 4], out=0, type="s"),
+    )
+    (found,) = load(tmp_path, rows, indent=None if name == "t.jsonl" else 2, name=name)
+    assert [turn.pause_s for turn in found.turns] == [2.5, 4.0, 0.0]  # recorded, and 9 − (4 + 1)
+    assert [turn.asked_output_tokens for turn in found.turns] == [5, 5, 1]
+    assert [turn.hashed.tokens for turn in found.turns] == [32, 48, 64]
+    texts = [" ".join(words(turn.hashed)) for turn in found.turns]
+    assert texts[2].startswith(texts[1])
+    assert texts[1].startswith(texts[0])
+
+
+def test_a_folder_of_traces_is_one_pool(tmp_path: Path) -> None:
+    for k in range(3):
+        load(tmp_path, trace(entry(0, [1])) | {"id": f"trace_{k}"}, indent=2, name=f"trace_{k}.json")
+    pool = load_pool(tmp_path)
+    assert [found.id for found in pool] == ["trace_0", "trace_1", "trace_2"]
+    first = [words(found.turns[0].hashed) for found in pool if found.turns[0].hashed]
+    assert first[0] != first[1]  # hashes are those of one trace
+
+
+def test_sub_agents_of_weka_begin_after_the_request_before_them_and_share_its_texts(tmp_path: Path) -> None:
+    (main,) = load(
+        tmp_path,
+        trace(
+            agent(0, entry(0, [7]), name="early"),
+            entry(0, [1, 2]),
+            agent(
+                3,
+                entry(3, [1, 2, 5]),
+                agent(4, entry(5, [6]), name="inner"),
+                entry(8, [1, 2, 5, 6]),
+                name="left",
+            ),
+            agent(4, entry(0, [9]), entry(2, [9, 9]), name="right"),  # its times are relative
+            agent(4, name="nothing"),
+            entry(12, [1, 2, 3], think_time=11),
+            agent(14, entry(14, [1, 2, 3, 8]), name="last"),
+        ),
+    )
+    first, second = main.turns
+    assert [fork.id for fork in first.forks] == ["early", "left", "right"]
+    assert [fork.delay_s for fork in first.forks] == [0.0, 2.0, 3.0]
+    assert [len(fork.turns) for fork in first.forks] == [1, 2, 2]
+    assert [fork.id for fork in first.forks[1].turns[0].forks] == ["inner"]
+    assert first.pause_s == 3.0  # left ended at 9: the recorded think time waited for it
+    assert [fork.id for fork in second.forks] == ["last"]
+    left = first.forks[1].turns[0].hashed
+    assert left is not None
+    assert words(left)[: 2 * BLOCK] == words(first.hashed)
+    shares = possible_shares(main, marked=True)
+    assert shares[first.forks[1].index] == pytest.approx([2 / 3, 3 / 4], abs=1e-4)
+    assert shares[main.index] == pytest.approx([0, 2 / 3], abs=1e-4)
+
+
+def test_the_system_prompt_that_a_trace_declares_is_before_the_mark(tmp_path: Path) -> None:
+    (main,) = load(
+        tmp_path,
+        trace(
+            entry(0, [1, 2, 3]),
+            agent(2, entry(0, [1, 2, 9])),
+            agent(2, entry(0, [8, 9])),
+            tool_tokens=BLOCK,
+            system_tokens=BLOCK + 3,
+        ),
+    )
+    roles = [[m["role"] for m in turn.content()] for turn in (main.turns[0], main.turns[0].forks[0].turns[0])]
+    assert roles == [["system", "user"]] * 2
+    assert [m["role"] for m in main.turns[0].forks[1].turns[0].content()] == ["user"]
+    assert possible_shares(main, marked=True)[0] == pytest.approx([2 / 3], abs=1e-4)
+    assert possible_shares(main, marked=False)[0] == [1.0]
+
+
+def test_a_trace_of_sub_agents_alone_has_the_first_of_them_as_its_agent(tmp_path: Path) -> None:
+    (main,) = load(
+        tmp_path, trace(agent(0, entry(0, [1]), entry(2, [1, 2])), agent(1, entry(1, [3]), name="b"))
+    )
+    assert (len(main.turns), [fork.id for fork in main.turns[1].forks]) == (2, ["b"])
+
+
+def test_lines_of_mooncake_with_sessions_are_turns(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": "a", "input_length": 600, "output_length": 7, "hash_ids": [1, 2]},
+        {"session_id": 5, "input_length": 512, "hash_ids": [1], "timestamp": 10},
+        {"session_id": "a", "input_length": 1200, "output_length": 9, "hash_ids": [1, 2, 3], "delay": 1500},
+    ]
+    a, b = load(tmp_path, *rows)
+    assert ([a.id, b.id], [len(t.turns) for t in (a, b)]) == (["a", "5"], [2, 1])
+    assert [turn.pause_s for turn in a.turns] == [1.5, 0.0]
+    assert [turn.asked_output_tokens for turn in (*a.turns, *b.turns)] == [7, 9, None]
+    assert words(a.turns[0].hashed)[:512] == words(b.turns[0].hashed)  # hashes are those of all sessions
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (trace(), "'trace_1' has no request"),
+        (trace({"t": 0, "hash_ids": [1]}), "has no 'in'"),
+        (trace(entry(0, [1], tokens=0)), "t.jsonl:1: "),
+        (trace(entry(0, [1])) | {"block_size": 10**9}, "t.jsonl:1: "),
+        ({"input_length": 5, "hash_ids": [1]}, "no session_id"),
+        ({"session_id": "a", "input_length": 5, "hash_ids": ["x"]}, "t.jsonl:1: "),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_its_place(row: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(TrajectoryError) as error:
+        load(tmp_path, row)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_sub_agents_without_end_are_refused(tmp_path: Path) -> None:
+    row = entry(0, [1])
+    for _ in range(40):
+        row = agent(0, row)
+    with pytest.raises(TrajectoryError, match="more than 32 levels"):
+        load(tmp_path, trace(row))
+
+
+def test_many_hashes_of_a_short_prompt_cost_nothing(tmp_path: Path) -> None:
+    (found,) = load(tmp_path, trace(entry(0, list(range(200_000)), tokens=20)))
+    assert found.turns[0].hashed.hashes() == [0, 1]
+    facts = Pool((found,)).facts
+    assert (facts.ids, facts.possible) == (["trace_1"], [[0.0]])
+    assert isinstance(found, Trajectory)
