@@ -14,7 +14,7 @@ import msgspec
 
 from llm_locust.wire.dialects.dialect import LIMIT_FIELDS, Dialect, Message
 from llm_locust.wire.results import AskedResults
-from llm_locust.workload.text.prompts import Prompt, as_text
+from llm_locust.workload.text.prompts import Prompt, as_text, texts_of
 
 _CONTENT_FIELDS = ("messages", "prompt", "input", "query", "documents")
 
@@ -127,9 +127,7 @@ class BodyTemplate:
             fields = {name: value for name, value in fields.items() if name not in self.limit_fields}
             if self.limit_field and asked:
                 fields[self.limit_field] = asked
-        if not dialect.generates:
-            as_text(prompt)  # each message is one input, of text alone
-        body = dialect.body(_messages(prompt, text_only=dialect.text_only), fields)
+        body = dialect.body(_messages(prompt, dialect), fields)
         merged = {name: body[name] for name in dialect.merged_fields if name in body and name in self.sent}
         for name in self.replaced.intersection(body):
             del body[name]
@@ -143,8 +141,10 @@ class BodyTemplate:
         return None if self.dialect.asked is None else self.dialect.asked(body)
 
 
-def _messages(prompt: Prompt, *, text_only: bool) -> tuple[Message, ...]:
-    if prompt.messages is not None and not text_only:
+def _messages(prompt: Prompt, dialect: Dialect) -> tuple[Message, ...]:
+    if not dialect.generates:  # each message is one input
+        return tuple({"role": "user", "content": text} for text in texts_of(prompt))
+    if prompt.messages is not None and not dialect.text_only:
         return prompt.messages
     return ({"role": "user", "content": as_text(prompt)},)
 
@@ -172,7 +172,7 @@ def body_template(
         BodyError: ``extra_body`` fills a field of the workload's, or leaves out one that the API needs.
     """
     extra = dict(extra_body or {})
-    content = dialect.body(_messages(Prompt(text=""), text_only=True), {}).keys()
+    content = dialect.body(_messages(Prompt(text=""), dialect), {}).keys()
     _check_extra(dialect, extra, content)
     run = dialect.run_fields(model, stream)
     fixed = {**run, **({"ignore_eos": True} if ignore_eos and dialect.generates else {}), **extra}

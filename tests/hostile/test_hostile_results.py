@@ -2,12 +2,13 @@
 
 import base64
 import json
+import math
 import struct
 from typing import Any
 
 import pytest
 from holding import bound_s, cpu_s
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llm_locust.wire.dialects.dialect import Dialect
@@ -49,6 +50,30 @@ def test_vectors_in_base64_have_the_dimensions_of_their_floats() -> None:
     assert read(EMBEDDINGS, vectors(packed(0.5, 1.0), packed(1.5, -1.0))).results == Results(2, 1, 2)
     escaped = json.dumps(vectors(packed(*range(300)))).replace("/", "\\/").encode()
     assert read_body(EMBEDDINGS, escaped).results == Results(1, 0, 300)
+
+
+@given(st.lists(st.lists(st.binary(min_size=4, max_size=4), min_size=7, max_size=7), min_size=1, max_size=4))
+@example([[b"\0\0\x80\x7f"] * 7])
+@example([[b"\xff\xff\x7f\xff"] * 7])
+def test_what_is_finite_in_base64_is_what_its_numbers_are(found: list[list[bytes]]) -> None:
+    raws = [b"".join(numbers) for numbers in found]
+    finite = all(map(math.isfinite, struct.unpack(f"<{7 * len(raws)}f", b"".join(raws))))
+    reply = read(EMBEDDINGS, vectors(*(base64.b64encode(raw).decode() for raw in raws)))
+    assert (reply.invalid is None) == finite
+    assert reply.results == (Results(len(raws), len(raws) - 1, 7) if finite else None)
+
+
+def test_a_number_that_is_not_finite_is_found_wherever_it_is() -> None:
+    numbers = [0.25] * 3072
+    many = [packed(*numbers)] * 200 + [packed(*numbers[:-1], math.nan)]  # behind 3 MiB
+    reply = read(EMBEDDINGS, vectors(*many))
+    assert reply.invalid is not None
+    assert "an embedding has numbers that are not finite" in reply.invalid
+
+
+@pytest.mark.parametrize("text", ["AAA=AAA=", "AAAAA===", "AAAA-AA=", "AAAAA\u00e9A=", "=", "AAAAAAA"])
+def test_what_is_no_base64_is_invalid(text: str) -> None:
+    assert "an embedding is not base64" in (read(EMBEDDINGS, vectors(text)).invalid or "")
 
 
 def test_results_need_not_be_in_order() -> None:
@@ -161,6 +186,14 @@ LONG = {
     "usage": (RERANK, b'{"results":[],"usage":"' + b"x" * _SIZE + b'"}'),
     "one vector": (EMBEDDINGS, b'{"data":[{"index":0,"embedding":[' + b"1," * (_SIZE // 5) + b"1]}]}"),
     "base64": (EMBEDDINGS, b'{"data":[{"index":0,"embedding":"' + b"AAAA" * (_SIZE // 16 * 4) + b'"}]}'),
+    "many vectors in base64": (
+        EMBEDDINGS,
+        b'{"data":['
+        + b",".join(
+            b'{"index":%d,"embedding":"%b"}' % (n, b"AAAA" * (_SIZE // 2100 // 16 * 4)) for n in range(2048)
+        )
+        + b"]}",
+    ),
     "objects": (EMBEDDINGS, b'{"data":[' + b"{}," * (_SIZE // 3) + b"{}]}"),
     "too much": (EMBEDDINGS, b'{"data":[' + b" " * (7 << 20) + b"]}"),
     "depth": (EMBEDDINGS, b'{"data":' + b"[" * _SIZE),

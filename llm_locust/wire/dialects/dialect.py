@@ -55,7 +55,8 @@ class Dialect:
         operation: ``gen_ai.operation.name`` of a span.
         provider: ``gen_ai.provider.name`` of a span: whose API it is. The server behind it is not known.
         asked: what a body of an API asks for that gives a result for each input and generates nothing; its
-            answers are never streamed, and nothing bounds their length. None: the API generates tokens.
+            answers are never streamed, nothing bounds their length, and its ``body`` gets a message for each
+            input, whose content is a text. None: the API generates tokens.
         vllm_backend: its name in files of ``vllm bench serve``; None: ``name``.
 
     Raises:

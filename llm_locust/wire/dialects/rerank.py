@@ -1,23 +1,18 @@
 """Rerank in the form of Cohere and Jina, as vLLM serves it: the relevance of documents to a query."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from llm_locust.wire.dialects.dialect import Dialect, Message
 from llm_locust.wire.dialects.result_lists import (
     UNSET,
     ResultList,
     finite,
     indexes,
-    no_events,
-    no_stream,
     positive,
-    read_result_list,
-    texts_of,
+    results_dialect,
 )
-from llm_locust.wire.draft import Draft
 from llm_locust.wire.results import AskedResults, Results
 from llm_locust.wire.whole import Sent
 
@@ -31,14 +26,6 @@ class _Ranking(ResultList, gc=False):
     results: list[_Scored] | msgspec.UnsetType = UNSET
 
 
-_decode = msgspec.json.Decoder(_Ranking).decode
-
-
-def read_rerank(draft: Draft, body: bytes) -> None:
-    """An answer with a finite score for each document, or for the ``top_n`` best."""
-    read_result_list(draft, body, _decode, _scores)
-
-
 def _scores(sent: _Ranking) -> Results | None:
     if isinstance(sent.results, msgspec.UnsetType):
         return None
@@ -47,9 +34,9 @@ def _scores(sent: _Ranking) -> Results | None:
     return Results(len(sent.results), indexes([result.index for result in sent.results], "result"))
 
 
-def _body(messages: Sequence[Message], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The first message is the query, the others are the documents."""
-    query, *documents = texts_of(messages)
+def _body(texts: list[str], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The first text is the query, the others are the documents."""
+    query, *documents = texts
     return {"query": query, "documents": documents, **fields}
 
 
@@ -60,15 +47,14 @@ def _asked(body: Mapping[str, Any]) -> AskedResults:
     return AskedResults(inputs, inputs if top_n is None else min(top_n, inputs))
 
 
-RERANK = Dialect(
+RERANK = results_dialect(
+    _Ranking,
+    _scores,
+    _body,
+    _asked,
     name="rerank",
     path="/rerank",
-    body=_body,
-    run_fields=no_stream,
-    read_events=no_events,
-    read_body=read_rerank,
     template_tokens=4,  # marks before the query, between it and a document, and at the end
     operation="rerank",
-    asked=_asked,
     vllm_backend="vllm-rerank",
 )

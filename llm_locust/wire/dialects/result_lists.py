@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from llm_locust.wire.dialects.dialect import Message
+from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Draft
 from llm_locust.wire.payload import (
     DECODE_ERRORS,
@@ -21,7 +21,7 @@ from llm_locust.wire.payload import (
     explained,
     parse,
 )
-from llm_locust.wire.results import Results
+from llm_locust.wire.results import AskedResults, Results
 from llm_locust.wire.sse import SseEvent
 from llm_locust.wire.whole import Sent
 
@@ -50,18 +50,40 @@ class ResultList(msgspec.Struct, gc=False):
     detail: Sent = UNSET
 
 
-def read_result_list(
+def results_dialect(
+    form: type[ResultList],
+    results: Callable[[Any], Results | None],
+    body: Callable[[list[str], Mapping[str, Any]], dict[str, Any]],
+    asked: Callable[[Mapping[str, Any]], AskedResults],
+    **row: Any,
+) -> Dialect:
+    """The row of an API whose answers are a list of results.
+
+    Args:
+        form: the skeleton of an answer.
+        results: of a skeleton; None where it has no list of them. Raises PayloadError for a wrong one.
+        body: a request's fields of its texts and of further fields.
+        asked: what a request's fields ask for.
+        row: the other attributes of the :class:`~llm_locust.wire.dialects.dialect.Dialect`.
+    """
+    decode = msgspec.json.Decoder(form).decode
+    return Dialect(
+        body=lambda messages, fields: body([message["content"] for message in messages], fields),
+        run_fields=lambda model, stream: {"model": model},
+        read_events=_no_events,
+        read_body=lambda draft, answer: _read_result_list(draft, answer, decode, results),
+        asked=asked,
+        **row,
+    )
+
+
+def _read_result_list(
     draft: Draft,
     body: bytes,
     decode: Callable[[bytes], ResultList],
     results: Callable[[Any], Results | None],
 ) -> None:
-    """Write a whole answer into the draft.
-
-    Args:
-        decode: gives the skeleton of the answer.
-        results: of the skeleton; None where it has no list of them. Raises PayloadError for a wrong one.
-    """
+    """Write a whole answer into the draft."""
     try:
         if len(body) > MAX_BYTES:
             raise PayloadError(
@@ -81,19 +103,19 @@ def read_result_list(
 
 def _read(draft: Draft, sent: ResultList, body: bytes, results: Callable[[Any], Results | None]) -> None:
     found = None
-    if error := leaf(sent.error):
+    if error := _leaf(sent.error):
         draft.fail(error_text(error))
     elif (found := results(sent)) is None:
-        if leaf(sent.object) == "error" or sent.message or sent.detail:
-            said = {"message": leaf(sent.message), "detail": leaf(sent.detail)}
+        if _leaf(sent.object) == "error" or sent.message or sent.detail:
+            said = {"message": _leaf(sent.message), "detail": _leaf(sent.detail)}
             draft.fail(error_text(said))
         else:
             draft.refuse(SseEvent(body[:400], len(body)), f"no list of results in {excerpt(body[:400])}")
     draft.results = found
-    draft.note(leaf(sent.model), _usage(leaf(sent.usage), leaf(sent.meta)))
+    draft.note(_leaf(sent.model), _usage(_leaf(sent.usage), _leaf(sent.meta)))
 
 
-def leaf(sent: Sent) -> Any:
+def _leaf(sent: Sent) -> Any:
     """The value of a short piece of JSON; None for a long or a wrong one."""
     if isinstance(sent, msgspec.UnsetType) or len(memoryview(sent)) > _MAX_LEAF_BYTES:
         return None
@@ -146,22 +168,7 @@ def indexes(sent: Sequence[Sent], what: str) -> int:
     return max(seen, default=-1)
 
 
-def texts_of(messages: Sequence[Message]) -> list[str]:
-    """The text of each message, of its parts together."""
-    found = []
-    for message in messages:
-        content = message.get("content")
-        parts = [{"text": content}] if isinstance(content, str) else content or []
-        found.append("\n\n".join(str(part["text"]) for part in parts))
-    return found
-
-
-def no_stream(model: str, stream: bool) -> dict[str, Any]:
-    """The run's fields of a body: the model's name."""
-    return {"model": model}
-
-
-def no_events(draft: Draft, events: Sequence[SseEvent]) -> None:
+def _no_events(draft: Draft, events: Sequence[SseEvent]) -> None:
     """These APIs send no stream."""
     draft.reject("an event stream, where one JSON object was expected")
 

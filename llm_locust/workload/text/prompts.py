@@ -74,6 +74,13 @@ def as_text(prompt: Prompt) -> str:
     return "\n\n".join(text for message in prompt.messages or () for text in _texts(message.get("content")))
 
 
+def texts_of(prompt: Prompt) -> list[str]:
+    """The text of each message, its parts separated by a blank line (raises PromptError as as_text)."""
+    if prompt.text is not None:
+        return [prompt.text]
+    return ["\n\n".join(_texts(message.get("content"))) for message in prompt.messages or ()]
+
+
 def _texts(content: Any) -> list[str]:
     if isinstance(content, str):
         return [content]
