@@ -9,7 +9,7 @@ from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.wire.results import MAX_INPUTS
 from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
-from llm_locust.workload.text.prompts import Prompt, with_head
+from llm_locust.workload.text.prompts import Prompt, texts_of, with_head
 from llm_locust.workload.text.synthetic import Writer
 
 #: Length of a synthetic query.
@@ -87,19 +87,26 @@ def headed(prompt: Prompt, head: str) -> Prompt:
     return replace(prompt, messages=tuple(message for part in parts for message in part))
 
 
-def synthetic(
-    writer: Writer, lengths: Sequence[int], leads: Sequence[str], rng: np.random.Generator, *, query: bool
-) -> Prompt:
-    """A request of synthetic texts of these lengths, each after its lead (of words).
+def counted_alone(prompt: Prompt, endpoint: Dialect) -> int:
+    """How many texts of a request a server counts, each by itself: of a rerank each document with the query."""
+    return 1 if prompt.messages is None else len(prompt.messages) - has_query(endpoint)
 
-    With a ``query`` the first text is one, and the length asked for is that of what a model reads: each
-    document with the query.
-    """
+
+def words_alone(prompt: Prompt, endpoint: Dialect) -> float:
+    """The mean number of words of what is counted by itself."""
+    words = [text.count(" ") + 1 for text in texts_of(prompt)]
+    query = words.pop(0) if has_query(endpoint) else 0
+    return query + sum(words) / len(words)
+
+
+def synthetic(
+    writer: Writer, lengths: Sequence[int], leads: Sequence[str], rng: np.random.Generator
+) -> Prompt:
+    """A request of synthetic texts of these lengths, each after its lead (of words)."""
     made = [writer.prompt(asked, rng, lead) for asked, lead in zip(lengths, leads, strict=True)]
     counts = [counted for _, counted in made if counted is not None]
-    asked = sum(lengths) + (len(lengths) - 2) * lengths[0] if query else sum(lengths)
     return replace(
         of_texts([text for text, _ in made]),
-        asked_input_tokens=asked,
-        counted_input_tokens=sum(counts) if len(counts) == len(made) and not query else None,
+        asked_input_tokens=sum(lengths),
+        counted_input_tokens=sum(counts) if len(counts) == len(made) else None,
     )

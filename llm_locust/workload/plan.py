@@ -102,12 +102,13 @@ class Workload:
 
         Only synthetic prompts without a tokenizer are used, and only the first ones of about a length.
         """
-        asked, synthetic = (
-            prompt.asked_input_tokens,
-            self.spec.dataset is None and self.spec.tokenizer is None,
-        )
-        if synthetic and asked is not None and prompt.text is not None and self.calibration.wants(asked):
-            self.calibration.learn(len(prompt.text.split()), input_tokens)
+        asked, endpoint = prompt.asked_input_tokens, self.spec.endpoint
+        synthetic = self.spec.dataset is None and self.spec.tokenizer is None
+        if not synthetic or asked is None or (prompt.text is None and endpoint.generates):
+            return
+        number = inputs.counted_alone(prompt, endpoint)
+        if self.calibration.wants(asked / number):
+            self.calibration.learn(inputs.words_alone(prompt, endpoint), input_tokens / number)
 
     def replayed(
         self, k: int, input_tokens: int, output_tokens: int | None, hash_ids: Sequence[int] = ()
@@ -155,18 +156,27 @@ class Workload:
         return inputs.sizes(self.spec.inputs, self.spec.endpoint, self._generator(user, INPUTS))
 
     def _inputs(self, user: int, k: int, lengths: list[int]) -> Prompt:
-        """A request of several texts, each with a head and a prefix of its own."""
-        rng, shared, query = self._generator(user, TEXT, k), self.spec.shared_prefix, False
+        """A request of several texts, each with a head and a prefix of its own.
+
+        The query of a rerank is read with each document, and so is asked for with each.
+        """
+        rng, shared = self._generator(user, TEXT, k), self.spec.shared_prefix
         if shared is not None:
             lengths = [length + shared.tokens for length in lengths]
-        if inputs.has_query(self.spec.endpoint):
-            lengths, query = [inputs.QUERY_TOKENS, *lengths], True
+        asked = sum(lengths)
+        if has_query := inputs.has_query(self.spec.endpoint):
+            asked += len(lengths) * inputs.QUERY_TOKENS
+            # What a server puts around the two is in the document's length already.
+            lengths = [inputs.QUERY_TOKENS + round(self.calibration.fit.overhead), *lengths]
         leads = []
         for number in range(len(lengths)):
             head = head_words(self._salt, *self._key, user, k, number) if self.spec.unique_head else ""
-            prefix = "" if query and not number else self._prefix(rng)
+            prefix = "" if has_query and not number else self._prefix(rng)
             leads.append(" ".join(filter(None, (prefix, head))))
-        return inputs.synthetic(self._writer, lengths, leads, rng, query=query)
+        made = inputs.synthetic(self._writer, lengths, leads, rng)
+        if not has_query:
+            return made
+        return replace(made, asked_input_tokens=asked, counted_input_tokens=None)
 
     def _written(self, asked: int, output: int | None, rng: np.random.Generator, lead: str) -> Prompt:
         text, counted = self._writer.prompt(asked, rng, lead)

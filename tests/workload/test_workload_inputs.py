@@ -13,7 +13,7 @@ from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.workload.datasets.load import DatasetError, load_dataset
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import Workload, WorkloadError, WorkloadSpec
-from llm_locust.workload.text.prompts import Prompt
+from llm_locust.workload.text.prompts import Prompt, texts_of
 
 
 def spec(endpoint: Dialect, inputs: str | None = None, **more: Any) -> WorkloadSpec:
@@ -62,8 +62,29 @@ def test_a_rerank_has_one_query_and_counts_it_with_each_document() -> None:
     of = spec(RERANK, "4", input_tokens=parse_lengths("50"), extra_body={"top_n": 2})
     (prompt,), (body,) = prompts(of, 1), bodies(of, 1)
     assert body.keys() == {"model", "query", "documents", "top_n"}
-    assert (len(body["documents"]), len(body["query"].split())) == (4, 28)
+    pairs = [len(body["query"].split()) + len(text.split()) for text in body["documents"]]
+    assert pairs == [32 + 50 - RERANK.template_tokens] * 4
     assert prompt.asked_input_tokens == 4 * (32 + 50)
+
+
+@pytest.mark.parametrize(("endpoint", "around"), [(EMBEDDINGS, 2), (EMBEDDINGS, 9), (RERANK, 0), (RERANK, 4)])
+@pytest.mark.parametrize("lengths", ["120", "uniform:40,400"])
+def test_lengths_are_learned_from_counts_of_several_texts(
+    endpoint: Dialect, around: int, lengths: str
+) -> None:
+    of = spec(endpoint, "uniform:2,9", input_tokens=parse_lengths(lengths))
+    workload = Workload(of, 7, 0, 1, "run")
+    made, off = workload.prompts(0), []
+    for _ in range(200):
+        prompt = next(made)
+        query, *documents = [len(text.split()) for text in texts_of(prompt)]
+        alone = [query, *documents] if endpoint is EMBEDDINGS else [query + words for words in documents]
+        counted = sum(round(1.4 * words) + around for words in alone)
+        workload.learn(prompt, counted)
+        assert prompt.asked_input_tokens is not None
+        off.append(counted / prompt.asked_input_tokens - 1)
+    assert abs(sum(off[:8]) / 8) > 0.2
+    assert abs(sum(off[128:]) / 72) < 0.01
 
 
 def test_a_rerank_without_a_number_has_ten_documents() -> None:

@@ -39,7 +39,7 @@ class Fit:
     tokens_per_word: float
     overhead: float
 
-    def words(self, asked: int) -> int:
+    def words(self, asked: float) -> int:
         """Number of words of a prompt of ``asked`` tokens, >= 1."""
         return max(1, round((asked - self.overhead) / self.tokens_per_word))
 
@@ -64,16 +64,19 @@ class Calibration:
         self._before = self.fit  # the line where counts cannot be those of prompts
         self._enabled = enabled
         self._stages: tuple[int, ...] = STAGES
-        self._kept: list[tuple[int, int]] = []  # of earlier rounds
-        self._counts: list[tuple[int, int]] = []  # of this one
+        self._kept: list[tuple[float, float]] = []  # of earlier rounds
+        self._counts: list[tuple[float, float]] = []  # of this one
         self._shortest, self._longest = math.inf, 0.0
 
-    def wants(self, asked: int) -> bool:
+    def wants(self, asked: float) -> bool:
         """Whether the count of a prompt of about ``asked`` tokens would teach something."""
         return self._enabled and (len(self._counts) < STAGES[-1] or self._is_new(self.fit.words(asked)))
 
-    def learn(self, words: int, counted: int) -> None:
-        """Learn that the server counted ``counted`` tokens for a prompt of this many words."""
+    def learn(self, words: float, counted: float) -> None:
+        """Learn that the server counted ``counted`` tokens for a prompt of this many words.
+
+        Of a request of several texts that are counted one by one, both are the means.
+        """
         is_new = self._is_new(words)
         if not self._enabled or (len(self._counts) >= STAGES[-1] and not is_new):
             return
@@ -86,7 +89,7 @@ class Calibration:
             samples, counts = np.array([*self._kept, *self._counts], dtype=np.float64).T
             self.fit = fitted(samples, counts, self._before)
 
-    def _is_new(self, words: int) -> bool:
+    def _is_new(self, words: float) -> bool:
         """Whether the line was fitted, and only to lengths that are far from this one."""
         is_fitted = len(self._counts) >= self._stages[0]
         return is_fitted and not self._shortest / NEW_FACTOR <= words <= self._longest * NEW_FACTOR
