@@ -6,6 +6,9 @@ The SDK's HTTP layer (httpx2) uses :class:`MeasuredTransport`. Each request is o
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import gevent
 import httpx2
@@ -18,6 +21,7 @@ from llm_locust.client.stream import Call, LiveCall, LlmClient
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.dialects.table import DIALECTS
 from llm_locust.wire.payload import DECODE_ERRORS
+from llm_locust.wire.results import AskedResults
 
 #: A consumer stops at ``[DONE]``; the chunk that ends the body arrives at the same time. Waiting this long
 #: for it saves the connection.
@@ -26,7 +30,7 @@ _END_PATIENCE_S = 0.25
 #: Bytes that the SDK decodes at a time. Other greenlets run in between once it has taken its share of a turn.
 _PIECE_BYTES = 8 << 10
 
-_PATHS = {dialect.path: dialect for dialect in DIALECTS.values() if dialect.generates}
+_PATHS = {dialect.path: dialect for dialect in DIALECTS.values()}
 
 #: Set here, whatever the SDK sets: the body's framing and the refusal of compression.
 _OWN_HEADERS = frozenset(
@@ -53,8 +57,8 @@ class MeasuredTransport(httpx2.BaseTransport):
     Requests are written for the client's first target; each goes to the next target in turn.
 
     Args:
-        new_call: creates the call's description from request id, endpoint (None for paths that are not a
-            generation, such as ``/embeddings``) and body fields.
+        new_call: creates the call's description from request id, endpoint (None for paths that no dialect
+            has, such as ``/models``) and body fields.
         heads: their templates are filled for each request; a header set in the request itself is kept.
     """
 
@@ -71,7 +75,9 @@ class MeasuredTransport(httpx2.BaseTransport):
             )
         body = request.read()
         own_id = request.headers.get("x-request-id")
-        call = self._new_call(own_id or self._client.new_request_id(), self._endpoint(request), _fields(body))
+        endpoint = self._endpoint(request)
+        call = self._new_call(own_id or self._client.new_request_id(), endpoint, _fields(body))
+        call = replace(call, asked=_asked(endpoint, body))
         routes = self._client.routes
         route = routes.choose(call)
         if self._heads is not None:
@@ -151,6 +157,15 @@ def _fields(body: bytes) -> RequestFields:
         return msgspec.json.decode(body, type=RequestFields) if body else RequestFields()
     except DECODE_ERRORS:
         return RequestFields()
+
+
+def _asked(endpoint: Dialect | None, body: bytes) -> AskedResults | None:
+    """The results that a body asks for; None of an API that generates, and where it cannot be told."""
+    if endpoint is None or endpoint.asked is None:
+        return None
+    with suppress(*DECODE_ERRORS):
+        return endpoint.asked(msgspec.json.decode(body, type=dict[str, Any]))
+    return None
 
 
 def _head(request: httpx2.Request, path: bytes, request_id: str, length: int, authority: str) -> bytes:

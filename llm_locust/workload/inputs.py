@@ -88,7 +88,7 @@ def headed(prompt: Prompt, head: str) -> Prompt:
 
 
 def counted_alone(prompt: Prompt, endpoint: Dialect) -> int:
-    """How many texts of a request a server counts, each by itself: of a rerank each document with the query."""
+    """How many texts a server counts, each by itself: of a rerank each document with the query."""
     return 1 if prompt.messages is None else len(prompt.messages) - has_query(endpoint)
 
 

@@ -1,7 +1,9 @@
 """A genuine openai.OpenAI over our transport."""
 
+import base64
 import gc
 import gzip
+import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -430,8 +432,29 @@ def test_nor_is_it_of_an_api_that_is_not_read_here(server: ScriptedServer) -> No
     script = [write(0, response_head(content_type="application/json") + chunk(MANY) + last_chunk())]
     sdk = Sdk(server.url + "/v1")
     with pytest.raises(openai.APIConnectionError):
-        sdk.client.embeddings.create(model="m", input="x", extra_headers=script_header(script))
+        sdk.client.images.generate(model="m", prompt="x", extra_headers=script_header(script))
     assert (sdk.record().outcome, sdk.record().error) == (Outcome.INVALID, TOO_MUCH)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "outcome"), [(2, Outcome.OK), (1, Outcome.INVALID)], ids=["whole", "one is missing"]
+)
+def test_embeddings_are_recorded_as_such_and_held_against_what_was_asked_for(
+    server: ScriptedServer, sdk: Sdk, vectors: int, outcome: Outcome
+) -> None:
+    packed = base64.b64encode(struct.pack("<2f", 0.5, -1)).decode()
+    answer = {
+        "object": "list",
+        "model": "m",
+        "data": [{"object": "embedding", "index": i, "embedding": packed} for i in range(vectors)],
+        "usage": {"prompt_tokens": 5, "total_tokens": 5},
+    }
+    sdk.client.embeddings.create(
+        model="m", input=["one", "two"], extra_headers=script_header([write(0, json_response(answer))])
+    )
+    record = sdk.record()
+    assert (record.endpoint, record.outcome, record.inputs) == ("embeddings", outcome, 2)
+    assert (record.input_tokens, record.output_tokens, record.streamed) == (5, None, False)
 
 
 def test_other_greenlets_run_while_the_sdk_reads_many_events_at_once(server: ScriptedServer) -> None:

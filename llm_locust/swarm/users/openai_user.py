@@ -103,6 +103,6 @@ class OpenAIUser(LlmUser):
             model=fields.model,
             streamed=bool(fields.stream),
             user=self.number,
-            check=None if endpoint is None else self.judge.check(None),
+            check=self.judge.check(None) if endpoint is not None and endpoint.generates else None,
             asked_output_tokens=fields.max_completion_tokens or fields.max_tokens or fields.max_output_tokens,
         )
