@@ -1,15 +1,17 @@
 """Replicas that came and went while the load changed, and what their coming late cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
 from llm_locust.metrics.columns import Columns, Floats, Mask, groups
-from llm_locust.metrics.deployment.recovery import recovered_s
+from llm_locust.metrics.deployment.recovery import recovery
 from llm_locust.metrics.measured import Measured
+from llm_locust.metrics.sections.steady import Load, asked_load
 from llm_locust.metrics.stats.proportions import Proportion
 from llm_locust.metrics.summary_types.deployment import Autoscaling, ReplicasUp, ScaleUp
 
@@ -21,15 +23,18 @@ EXPECTED_ANSWERS = 12.0
 #: A load that begins later after the drain of the one before is no step of it.
 MOST_PAUSE_S = 60.0
 
+_NEVER_NS = 2**63
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """When a replica answered first and last, in seconds on the axis of the columns.
+    """When the replica of this name answered first and last, in seconds on the axis of the columns.
 
     ``came`` and ``left``: it was not there before, or after. ``unsure``: it answered late, and too rarely to
     tell whether it was there before.
     """
 
+    name: str
     first_s: float
     last_s: float
     came: bool
@@ -37,14 +42,14 @@ class Life:
     unsure: bool
 
 
-def autoscaling(m: Measured, manifest: Manifest, unrecorded: int) -> Autoscaling | None:
+def autoscaling(requests: Requests, m: Measured, manifest: Manifest, unrecorded: int) -> Autoscaling | None:
     """The ``autoscaling`` of a summary; None if the number of replicas did not change, or there are several
     runs.
 
     It is of all requests of the run, warm-up included.
 
     Args:
-        m: the requests have their replicas' labels.
+        requests: those of ``m``, which has their replicas' labels.
         unrecorded: requests of the run without a record.
     """
     found = lives(m.c)
@@ -52,7 +57,8 @@ def autoscaling(m: Measured, manifest: Manifest, unrecorded: int) -> Autoscaling
         return None
     judged = ~m.c.cancelled if m.judgement is None else m.judgement.judged
     good = m.c.ok if m.judgement is None else m.judgement.good
-    asked = _Asked(m.c.scheduled_s[judged], good[judged])
+    users = None if manifest.open_loop else asked_load(requests, manifest, m.c.origin_ns)
+    asked = _Asked(m.c.scheduled_s[judged], good[judged], users)
     return Autoscaling(
         replicas=list(_over_time(found, m.c.after_origin_s(manifest.started_ns))),
         steps=[_step(step, found, asked, m.c, manifest) for step in _steps(manifest)],
@@ -78,8 +84,8 @@ def lives(c: Columns) -> list[Life]:
     known = np.isfinite(begins) & (c.replica.codes >= 0)
     every = np.sort(begins[known])
     return [
-        _life(begins[mine], ends[mine], every)
-        for _, rows in groups(c.replica)
+        _life(name, begins[mine], ends[mine], every)
+        for name, rows in groups(c.replica)
         if len(mine := rows[known[rows]])
     ]
 
@@ -93,7 +99,7 @@ def _answers(c: Columns) -> tuple[Floats, Floats]:
     return np.where(c.stepped, np.nan, begins), np.where(c.stepped, np.nan, ends)
 
 
-def _life(begins: Floats, ends: Floats, every: Floats) -> Life:
+def _life(name: str, begins: Floats, ends: Floats, every: Floats) -> Life:
     first_s, last_s = float(begins.min()), float(begins.max())
     before = int(np.searchsorted(every, first_s, side="left"))
     after = len(every) - int(np.searchsorted(every, last_s, side="right"))
@@ -102,7 +108,7 @@ def _life(begins: Floats, ends: Floats, every: Floats) -> Life:
     is_late = first_s - every[0] > LEAST_S
     came = bool(is_late and before * share >= EXPECTED_ANSWERS)
     left = bool(every[-1] - last_s > LEAST_S and after * share >= EXPECTED_ANSWERS)
-    return Life(first_s, float(ends.max()), came, left, bool(is_late and not came))
+    return Life(name, first_s, float(ends.max()), came, left, bool(is_late and not came))
 
 
 def _over_time(found: list[Life], start_s: float) -> Iterator[ReplicasUp]:
@@ -119,11 +125,12 @@ def _over_time(found: list[Life], start_s: float) -> Iterator[ReplicasUp]:
 @dataclass(frozen=True, slots=True)
 class _Step:
     """The load of ``to`` follows the smaller one of ``before``; ``until_ns`` is the next such step, the next
-    load after a pause, or the end of the load, None where it is unknown."""
+    load after a pause, or the end of the load, None where it is unknown. ``loads`` are those up to then."""
 
     before: StageFacts
     to: StageFacts
     until_ns: int | None
+    loads: Sequence[StageFacts]
 
 
 def _steps(manifest: Manifest) -> Iterator[_Step]:
@@ -137,7 +144,8 @@ def _steps(manifest: Manifest) -> Iterator[_Step]:
     untils = [b.begun_ns for _, b in edges[1:]] + [ended_ns]
     for (before, to), until_ns in zip(edges, untils, strict=False):
         if _follows(before, to):
-            yield _Step(before, to, until_ns)
+            first, ends = to.begun_ns, _NEVER_NS if until_ns is None else until_ns
+            yield _Step(before, to, until_ns, [each for each in stages if first <= each.begun_ns < ends])
 
 
 def _follows(before: StageFacts, to: StageFacts) -> bool:
@@ -149,10 +157,11 @@ def _follows(before: StageFacts, to: StageFacts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """When judged requests were due, and which were good."""
+    """When judged requests were due, and which were good; of a closed loop its users, if known."""
 
     due_s: Floats
     good: Mask
+    users: Load | None
 
     def share(self, from_s: float, to_s: float) -> Proportion:
         """Share of good ones among those due in [``from_s``, ``to_s``)."""
@@ -161,7 +170,13 @@ class _Asked:
 
     def until(self, to_s: float) -> "_Asked":
         inside = self.due_s < to_s
-        return _Asked(self.due_s[inside], self.good[inside])
+        return _Asked(self.due_s[inside], self.good[inside], self.users)
+
+    def user_s(self, spans: Iterable[tuple[float, float]]) -> float:
+        """Time that users spent in spans, together."""
+        assert self.users is not None
+        apart = [(start, end) for start, end in spans if end > start]
+        return sum(float(self.users.levels(np.array(span))[0]) * (span[1] - span[0]) for span in apart)
 
 
 def _step(step: _Step, found: list[Life], asked: _Asked, c: Columns, manifest: Manifest) -> ScaleUp:
@@ -173,11 +188,12 @@ def _step(step: _Step, found: list[Life], asked: _Asked, c: Columns, manifest: M
         (not life.came or life.first_s <= at_s) and not (life.left and life.last_s < at_s) for life in found
     )
     quiet_ns = step.before.begun_ns if step.before.measured_ns is None else step.before.measured_ns
-    before = asked.share(c.after_origin_s(quiet_ns), at_s)
-    meanwhile = asked.share(at_s, new[-1] if new else until_s)
-    missed = meanwhile.n - meanwhile.hits
-    usual = None if before.ratio is None else 1 - before.ratio
+    quiet_s = c.after_origin_s(quiet_ns)
+    before = asked.share(quiet_s, at_s)
+    over_s = new[-1] if new else until_s
+    meanwhile = asked.share(at_s, over_s)
     theirs = asked.until(until_s)
+    recovered = recovery(theirs.due_s, theirs.good, before, at_s)
     return ScaleUp(
         at_s=(step.to.begun_ns - manifest.started_ns) * 1e-9,
         kind=step.to.kind,
@@ -188,8 +204,42 @@ def _step(step: _Step, found: list[Life], asked: _Asked, c: Columns, manifest: M
         first_new_s=new[0] - at_s if new else None,
         last_new_s=new[-1] - at_s if new else None,
         requests=meanwhile.n,
-        missed=missed,
-        missed_share_before=usual,
-        good_lost=None if usual is None else max(0.0, missed - usual * meanwhile.n),
-        recovered_s=recovered_s(theirs.due_s, theirs.good, before, at_s),
+        missed=meanwhile.n - meanwhile.hits,
+        missed_share_before=None if before.ratio is None else 1 - before.ratio,
+        good_lost=(
+            _lost_of_rate(before, meanwhile)
+            if step.to.kind == "rate"
+            else _lost_of_users(step, asked, (quiet_s, at_s, over_s), c)
+        ),
+        recovered_s=recovered.seconds,
+        recovered_at_least_s=recovered.at_least_s,
     )
+
+
+def _lost_of_rate(before: Proportion, meanwhile: Proportion) -> float | None:
+    """Good requests lost of those that were due, whatever the server did."""
+    return None if before.ratio is None else max(0.0, before.ratio * meanwhile.n - meanwhile.hits)
+
+
+def _lost_of_users(
+    step: _Step, asked: _Asked, edges_s: tuple[float, float, float], c: Columns
+) -> float | None:
+    """Good requests that users did not get, who would have had as many each as before the step.
+
+    Users who wait for a slow server ask for less, so that of the requests that they sent too few are lost.
+
+    Args:
+        edges_s: the measured part before the step, the step, and the last new replica.
+    """
+    quiet_s, at_s, over_s = edges_s
+    end_s = at_s if step.before.ended_ns is None else min(at_s, c.after_origin_s(step.before.ended_ns))
+    hits = asked.share(quiet_s, end_s).hits
+    if asked.users is None or not hits:
+        return None
+    ends = [
+        over_s if each.ended_ns is None else min(over_s, c.after_origin_s(each.ended_ns))
+        for each in step.loads
+    ]
+    spans = [(c.after_origin_s(each.begun_ns), end) for each, end in zip(step.loads, ends, strict=True)]
+    expected = hits / asked.user_s([(quiet_s, end_s)]) * asked.user_s(spans)
+    return max(0.0, expected - sum(asked.share(*span).hits for span in spans))

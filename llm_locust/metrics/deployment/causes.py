@@ -24,7 +24,8 @@ BEYOND_CHANCE = 0.01
 class Evidence:
     """``entries`` are those of a summary's ``replicas``, ``together`` the share and median latencies of each
     while all served, ``requests`` the test against chance, ``cv`` the coefficients of variation by amount.
-    ``direct``: no balancer, the run itself shared the requests out."""
+    ``direct``: no balancer, the run itself shared the requests out. ``came`` are the replicas that were added
+    while the run went on."""
 
     entries: Sequence[ReplicaFigures]
     together: Sequence[ReplicaFigures]
@@ -33,6 +34,7 @@ class Evidence:
     cv: Mapping[str, float | None]
     affinities: Mapping[str, Affinity]
     direct: bool = False
+    came: frozenset[str] = frozenset()
 
     @property
     def uneven_requests(self) -> bool:
@@ -65,7 +67,13 @@ def causes(e: Evidence) -> list[LikelyCause]:
 def _out(e: Evidence) -> Iterator[LikelyCause]:
     for entry in e.entries:
         for outage in entry.outages:
-            yield _cause("out", f"{entry.name} {_outage(outage)}", entry.name)
+            if outage.from_s is None and outage.to_s is not None and entry.name in e.came:
+                text = (
+                    f"{entry.name} was added at {outage.to_s:.1f} s of the window: the others served before"
+                )
+                yield _cause("added", text, entry.name)
+            else:
+                yield _cause("out", f"{entry.name} {_outage(outage)}", entry.name)
 
 
 def _outage(outage: OutageSpan) -> str:

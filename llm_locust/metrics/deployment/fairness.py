@@ -12,7 +12,7 @@ from msgspec import structs
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.columns import Columns, Floats, Rows
-from llm_locust.metrics.deployment.autoscaling import autoscaling
+from llm_locust.metrics.deployment.autoscaling import autoscaling, lives
 from llm_locust.metrics.deployment.causes import Evidence, causes
 from llm_locust.metrics.deployment.replicas import course, replicas
 from llm_locust.metrics.deployment.routing import (
@@ -71,7 +71,7 @@ def deployment(requests: Requests, m: Measured, manifest: Manifest, unrecorded: 
     told = course(m.c, m.window)
     found = replicas(m.c, m.credits, m.judgement, m.stuck)
     entries = [structs.replace(entry, **told[entry.name]) for entry in found]
-    scaled = None if unrecorded is None else autoscaling(m, manifest, unrecorded)
+    scaled = None if unrecorded is None else autoscaling(requests, m, manifest, unrecorded)
     evenness = fairness(entries, m, carriers, named_by, direct=direct)
     return {"replicas": entries, "fairness": evenness} | ({"autoscaling": scaled} if scaled else {})
 
@@ -101,7 +101,9 @@ def fairness(
         _medians(values, c, while_all_serve(c, named, outages, start_s), entries) if outages else medians
     )
     compared = [structs.replace(e, ci95=of.ci95) for e, of in zip(entries, medians, strict=True)]
-    evidence = Evidence(compared, together, requests, spread, cv, affinities, direct)
+    late = any(since is None for since, _ in outages)
+    came = frozenset(life.name for life in lives(c) if life.came) if late else frozenset()
+    evidence = Evidence(compared, together, requests, spread, cv, affinities, direct, came)
     return Fairness(
         **{name: jain(of) for name, of in amounts.items()},
         gini=Evenness(**{name: gini(of) for name, of in amounts.items()}),

@@ -29,11 +29,6 @@ class Recovery:
     why: str | None = None
 
 
-def recovered_s(at_s: Floats, good: Mask, before: Proportion, since_s: float) -> float | None:
-    """The ``seconds`` of :func:`recovery`."""
-    return recovery(at_s, good, before, since_s).seconds
-
-
 def recovery(at_s: Floats, good: Mask, before: Proportion, since_s: float) -> Recovery:
     """Time from ``since_s`` until the rolling share of good requests is back at the share ``before``.
 

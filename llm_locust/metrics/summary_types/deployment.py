@@ -86,12 +86,20 @@ class ScaleUp(SummaryPart, frozen=True):
         float | None, key("share of those not good in the stage before, without its warm-up", "judged")
     ]
     good_lost: Annotated[
-        float | None, key("max(0, `missed` − `missed_share_before` × `requests`)", "`requests`")
+        float | None,
+        key(
+            "rate: max(0, `missed` − `missed_share_before` × `requests`); users: against as many good "
+            "requests per user and second as before",
+            "`requests`",
+        ),
     ]
     recovered_s: Annotated[
         float | None,
         key("time to recover, s; null where the share of good ones was not back, or too few tell it", _STEP),
     ]
+    recovered_at_least_s: Annotated[
+        float | None, key("a lower bound of it, where the share was not back by the step's end, s", _STEP)
+    ] = None
 
 
 class Autoscaling(SummaryPart, frozen=True):
@@ -153,7 +161,10 @@ class LikelyCause(SummaryPart, frozen=True):
 
     kind: Annotated[
         str,
-        key("a likely cause: `out`, `slow`, `sticky`, `least_busy`, `affine`, `round_robin` or `unknown`"),
+        key(
+            "a likely cause: `out`, `added`, `slow`, `sticky`, `least_busy`, `affine`, `round_robin` or "
+            "`unknown`"
+        ),
     ]
     text: Annotated[str, key("the cause in words")]
     replica: Annotated[str | None, key("the replica that it is of")]

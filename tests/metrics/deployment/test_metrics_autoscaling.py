@@ -80,6 +80,7 @@ def test_each_figure_of_a_step_is_that_of_its_closed_form(bad: Any, slo: str, by
         "missed_share_before": pytest.approx(usual),
         "good_lost": pytest.approx(100 - usual * 301),
         "recovered_s": pytest.approx(29.2),
+        "recovered_at_least_s": None,
     }
 
 
@@ -93,11 +94,48 @@ def test_a_step_without_a_new_replica_says_so() -> None:
     assert (first["new"], second["new"], second["replicas_before"]) == (1, 0, 2)
     assert second["first_new_s"] is second["last_new_s"] is second["recovered_s"] is None
     assert (second["requests"], second["missed"]) == (600, 400)
+    assert second["recovered_at_least_s"] == pytest.approx(55.0)  # the last 50 begin there
     made = section(typed(summary))
     assert made is not None
     assert made.table is not None
     assert [row.cells[3] for row in made.table.rows] == ["30.0 s", "–"]
     assert "no new replica answered after 1 step" in [note.text for note in made.notes]
+
+
+def in_turn(user: int, begin_s: float, end_s: float, took_s: float, replica: str) -> list[RequestRecord]:
+    """Requests of one user, each as soon as the one before has its answer, spread over replicas."""
+    times = np.arange(begin_s, end_s - 1e-9, took_s)
+    return [
+        request(at_s, (took_s / 2, took_s), user=user, replica=replica[(user + i) % len(replica)])
+        for i, at_s in enumerate(times.tolist())
+    ]
+
+
+@pytest.mark.parametrize("drain_s", [0.0, 8.0])
+def test_a_closed_loop_loses_what_its_users_did_not_ask_for(drain_s: float) -> None:
+    """4 users with a request a second each, then 16, of whom each has one in 4 s until b answers.
+
+    g = 1 good request per user and second, U = 16 × 32 user seconds, G = 16 × 8 requests: 384 are lost, and
+    not one request failed.
+    """
+    step_s = STEP_S + drain_s
+    before = [r for user in range(4) for r in in_turn(user, 0.0, STEP_S, 1.0, "a")]
+    waiting = [r for user in range(16) for r in in_turn(user, step_s, step_s + 32, 4.0, "a")]
+    after = [r for user in range(16) for r in in_turn(user, step_s + 32, step_s + 120, 1.0, "ab")]
+    stages = [
+        stage(0, 0.5, STEP_S, asked=4.0, drained_ns=batch_ns(step_s)),
+        stage(1, step_s + 0.5, step_s + 120, asked=16.0),
+    ]
+    more: dict[str, Any] = {"open_loop": False, "stages": stages, "stopped_ns": batch_ns(step_s + 120)}
+    summary = summary_of([*before, *waiting, *after], **more)
+    (step,) = summary["autoscaling"]["steps"]
+    assert (step["kind"], step["new"], step["missed"]) == ("users", 1, 0)
+    assert step["good_lost"] == pytest.approx(384, rel=0.05)  # the last new answer is half a second later
+    made = section(typed(summary))
+    assert made is not None
+    assert any("per user and second as before" in note.text for note in made.notes)
+    unnamed = [replace(r, user=None) for r in [*before, *waiting, *after]]
+    assert summary_of(unnamed, **more)["autoscaling"]["steps"][0]["good_lost"] is None
 
 
 def batch_ns(seconds: float) -> int:
@@ -198,7 +236,8 @@ def test_a_replica_that_answered_before_the_step_is_never_new(times: list[list[i
     records = [good(float(t), names[i]) for i, of_one in enumerate(times) for t in of_one]
     stages = [rate(0, 0.0, at_s, 1.0), rate(1, at_s, 121.0, 2.0)]
     run = manifest(121.0, open_loop=True, stages=stages)
-    found = autoscaling(measure(batch(*records), run, Question(slo="")), run, 0)
+    sent = batch(*records)
+    found = autoscaling(sent, measure(sent, run, Question(slo="")), run, 0)
     if found is None:
         return
     could = sum(min(of_one) + 0.05 > at_s for of_one in times)

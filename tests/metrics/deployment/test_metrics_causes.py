@@ -80,6 +80,19 @@ def test_an_outage_is_told_as_what_it_was(from_s: float | None, to_s: float | No
     assert cause.text == f"{text}, while others started or ended 99 answers"
 
 
+def test_a_replica_that_was_added_is_no_fault() -> None:
+    late = [OutageSpan(from_s=None, to_s=30.0, seconds=30.0, others=99)]
+    died = [OutageSpan(from_s=40.0, to_s=None, seconds=15.0, others=99)]
+    entries = [entry("new", outages=[*late, *died]), entry("old"), entry("late", outages=late)]
+    said = causes(replace(evidence(entries), came=frozenset({"new"})))
+    assert [(cause.kind, cause.replica) for cause in said] == [
+        ("added", "new"),
+        ("out", "new"),
+        ("out", "late"),
+    ]
+    assert said[0].text == "new was added at 30.0 s of the window: the others served before"
+
+
 def test_slow_is_by_its_pace_first_and_by_its_first_token_where_only_that_is_slow() -> None:
     (pace,) = found(entry("a", tpot_p50_ms=60.0, ttft_p50_ms=900.0))
     assert "3.0 times slower than the others: TPOT p50 60 ms against 20 ms" in pace.text

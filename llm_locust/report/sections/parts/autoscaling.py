@@ -50,7 +50,7 @@ def _row(step: ScaleUp) -> Row:
     came = f"{count(step.replicas_before)} + {count(step.new)}"
     cells = (
         *(load, seconds(step.at_s), came, seconds(step.first_new_s), seconds(step.last_new_s)),
-        *(count(step.requests), _missed(step), _lost(step), seconds(step.recovered_s)),
+        *(count(step.requests), _missed(step), _lost(step), _recovered(step)),
     )
     return Row(cells, Tone.PLAIN if step.new else Tone.WARN)
 
@@ -61,6 +61,11 @@ def _missed(step: ScaleUp) -> str:
 
 def _lost(step: ScaleUp) -> str:
     return UNDEFINED if step.good_lost is None else count(step.good_lost)
+
+
+def _recovered(step: ScaleUp) -> str:
+    bound = step.recovered_at_least_s
+    return seconds(step.recovered_s) if bound is None else f"≥ {seconds(bound)}"
 
 
 def _notes(part: Autoscaling, named_by: str | None) -> Iterator[Line]:
@@ -75,6 +80,9 @@ def _notes(part: Autoscaling, named_by: str | None) -> Iterator[Line]:
     if part.unrecorded:
         missing = plural(part.unrecorded, "request")
         yield Line(f"{missing} have no record: good lost is a lower bound", Tone.WARN)
+    if any(step.kind == "users" and step.good_lost is not None for step in part.steps):
+        what = "good lost: against as many good requests per user and second as before the step"
+        yield Line(what, Tone.FAINT)
     if part.unsure:
         late = plural(part.unsure, "replica")
         yield Line(f"{late} answered late and too rarely to tell whether it was there before", Tone.WARN)
