@@ -56,7 +56,9 @@ def summary_of(records: list[RequestRecord], slo: str = "", **more: Any) -> dict
 
 @pytest.mark.parametrize(("bad", "slo", "by"), [(failed, "", "outcome"), (slow, "ttft=500ms", "slo")])
 def test_each_figure_of_a_step_is_that_of_its_closed_form(bad: Any, slo: str, by: str) -> None:
-    found = summary_of(scaled(bad), slo)["autoscaling"]
+    summary = summary_of(scaled(bad), slo)
+    assert [each["kind"] for each in summary["fairness"]["causes"]] == ["added", "round_robin"]
+    found = summary["autoscaling"]
     assert found["replicas"] == [
         {"at_s": 0.0, "replicas": 1},
         {"at_s": pytest.approx(CAME_S + 0.05), "replicas": 2},
