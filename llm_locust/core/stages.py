@@ -15,6 +15,9 @@ from llm_locust.core.manifest import Manifest, StageFacts
 
 _TYPE = SCHEMA.field("stage").type
 
+#: Far above any error of a clock, and below the notice with which a stage begins.
+_MOST_EARLY_NS = 250_000_000
+
 
 def staged(batches: Iterable[RecordBatch], manifest: Manifest | None) -> Iterator[RecordBatch]:
     """The batches with the column ``stage`` of a run's stages; unchanged in a run without stages."""
@@ -27,17 +30,27 @@ def staged(batches: Iterable[RecordBatch], manifest: Manifest | None) -> Iterato
 def with_stages(batch: RecordBatch, stages: Sequence[StageFacts], open_loop: bool) -> RecordBatch:
     """The same requests with their stage: the last one that had begun when the request was sent.
 
+    Between two stages of a sweep nothing is sent, and the clock of a worker, which begins a stage by it, may
+    be corrected later. So a request from half of the pause before a stage, at most 250 ms, is of this one.
     In an open loop the time at which it was due counts, also if it was sent later. A request that was never
     sent counts from when a worker started it. One from before the first stage has none (null).
     """
     at_ns = batch.ints("scheduled_ns") if open_loop else _sent_ns(batch)
     ordered = sorted(stages, key=lambda stage: stage.begun_ns)
-    begun_ns = np.array([stage.begun_ns for stage in ordered], dtype=np.int64)
+    befores = [None, *ordered[:-1]]
+    begun_ns = np.array([_from_ns(*each) for each in zip(befores, ordered, strict=True)], dtype=np.int64)
     numbers = np.array([-1, *(stage.number for stage in ordered)], dtype=np.int32)
     found = numbers[np.searchsorted(begun_ns, at_ns, side="right")]
     column = pc.if_else(from_numpy(found >= 0), from_numpy(found).cast(_TYPE), pa.scalar(None, _TYPE))
     place = batch.table.schema.get_field_index("stage")
     return RecordBatch(batch.table.set_column(place, SCHEMA.field("stage"), column))
+
+
+def _from_ns(before: StageFacts | None, stage: StageFacts) -> int:
+    """From when on requests are of a stage, and not of the one before it."""
+    ends_ns = () if before is None else (before.drained_ns, before.ended_ns, before.begun_ns)
+    end_ns = next((ns for ns in ends_ns if ns is not None), stage.begun_ns - 2 * _MOST_EARLY_NS)
+    return stage.begun_ns - min(_MOST_EARLY_NS, max(0, stage.begun_ns - end_ns) // 2)
 
 
 def resumed(parts: Sequence[Sequence[StageFacts]]) -> list[StageFacts]:

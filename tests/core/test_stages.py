@@ -19,7 +19,20 @@ def stages_of(*at: float, late: float = 0.0, open_loop: bool = False) -> list[in
 
 
 def test_a_request_is_of_the_last_stage_that_had_begun() -> None:
-    assert stages_of(0.5, 1.0, 10.9, 11.0, 25.0, 99.0) == [None, 0, 0, 1, 2, 2]
+    assert stages_of(0.5, 1.0, 10.5, 11.0, 25.0, 99.0) == [None, 0, 0, 1, 2, 2]
+
+
+def test_a_clock_that_was_corrected_later_moves_no_request_to_the_stage_before() -> None:
+    """The first stage drained at 10.25 s. A request of the second one may not have been sent before 11 s."""
+    assert stages_of(0.8, 10.8, 20.8) == [0, 1, 2]
+    assert stages_of(0.8, 10.8, 20.8, open_loop=True) == [0, 1, 2]
+    assert stages_of(10.7) == [0], "half of the pause, at most 250 ms"
+
+
+def test_steps_without_a_pause_are_split_where_they_meet() -> None:
+    steps = [stage(0, 0.5, 10.0, drained_ns=None), stage(1, 10.5, 20.0, drained_ns=None)]
+    made = batch(*(request(at=each) for each in (9.999, 10.0)))
+    assert with_stages(made, steps, open_loop=True).table.column("stage").to_pylist() == [0, 1]
 
 
 def test_a_request_that_waited_is_of_the_stage_it_was_sent_in_but_of_the_one_it_was_due_in_if_scheduled() -> (
@@ -32,6 +45,12 @@ def test_a_request_that_waited_is_of_the_stage_it_was_sent_in_but_of_the_one_it_
 def test_a_request_that_was_never_sent_counts_from_its_start() -> None:
     unsent = replace(failed(at=12.0), sent_ns=None, started_ns=ns(12.0))
     assert with_stages(batch(unsent), STAGES, open_loop=False).table.column("stage").to_pylist() == [1]
+
+
+def test_a_stage_that_was_never_ended_reaches_to_the_next() -> None:
+    died = stage(0, 1.5, 9.0, measured_ns=None, ended_ns=None, drained_ns=None)
+    made = batch(*(request(at=each) for each in (10.7, 10.8)))
+    assert with_stages(made, [died, STAGES[1]], False).table.column("stage").to_pylist() == [0, 1]
 
 
 def test_the_order_in_which_a_manifest_lists_stages_changes_nothing() -> None:

@@ -85,6 +85,13 @@ def said(objective: Objective, load: float) -> str:
     return f"{load:g} {UNITS[objective.axis]}"
 
 
+def _limited(probes: Sequence[Probe]) -> Probe | None:
+    """A stage at the lowest load of which the client was the limit each time; None without one."""
+    shown = {probe.load for probe in probes if probe.counts}
+    limited = [probe for probe in probes if probe.client and probe.load not in shown]
+    return min(limited, key=lambda probe: probe.load, default=None)
+
+
 def next_of(
     objective: Objective,
     bounds: Bounds,
@@ -106,9 +113,12 @@ def next_of(
         return NextStage(probes[-1].load, f"again: {probes[-1].no_result}")
     if silent:
         return ended(f"{silent} stages in succession gave no result: {probes[-1].no_result}")
+    limited = _limited(probes)
     step = wanted()
     ends = isinstance(step, Found) or not left
-    limited = min((probe for probe in probes if probe.client), key=lambda probe: probe.load, default=None)
+    last = [probe for probe in probes if probe.load == probes[-1].load and not probe.no_result]
+    if last[0].client and len(last) == 1 and left:  # a busy second of the client is none of its limits
+        return NextStage(last[0].load, f"again: the client was the limit: {last[0].client}")
     counted = any(probe.counts for probe in probes)
     beyond = limited is not None and isinstance(step, NextStage) and step.load >= limited.load
     if limited is not None and (beyond or (ends and not counted)):

@@ -92,7 +92,7 @@ def test_goodput_that_grows_as_far_as_was_tried_is_a_lower_bound() -> None:
     shown = last_answer(BEST, Bounds(4.0), [probe(4.0, few)])
     assert (shown.good_per_s, shown.good_high) == (4, 4), "no more are good than were asked for"
     late = sure(8.0, 0.1, client="CPU at 100 %")
-    ended = next_step(BEST, Bounds(4.0), [sure(4.0, 1.0), late])
+    ended = next_step(BEST, Bounds(4.0), [sure(4.0, 1.0), late, late])
     assert isinstance(ended, Found)
     assert (ended.at_least, ended.load) == (4, None)
     assert "the client is the limit from 8 requests/s on" in ended.why

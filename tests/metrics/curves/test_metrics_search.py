@@ -188,10 +188,24 @@ def test_a_server_that_holds_everything_has_a_lower_bound_and_one_that_holds_not
 def test_the_client_as_the_limit_ends_the_search_with_a_lower_bound() -> None:
     held = Probe(8.0, (Reading(2_000, 2_000, 2_000.0),))
     late = Probe(16.0, (Reading(0, 2_000, 2_000.0),), client="CPU at 100 %")
-    found = next_step(RATE, Bounds(8.0), [held, late])
+    again = next_step(RATE, Bounds(8.0), [held, late])
+    assert again == NextStage(16.0, "again: the client was the limit: CPU at 100 %")
+    found = next_step(RATE, Bounds(8.0), [held, late, late])
     assert isinstance(found, Found)
     assert found.at_least == 8
     assert "the client is the limit from 16 requests/s on: CPU at 100 %" in found.why
+
+
+def test_a_busy_second_of_the_client_is_none_of_its_limits() -> None:
+    late = Probe(8.0, (Reading(1_900, 2_000, 2_000.0),), client="it read late")
+    held = [Probe(load, (Reading(2_000, 2_000, 2_000.0),)) for load in (8.0, 16.0)]
+    onwards = next_step(RATE, Bounds(8.0), [late, held[0]])
+    assert isinstance(onwards, NextStage)
+    assert onwards.load == 16
+    worse = Probe(32.0, (Reading(0, 2_000, 2_000.0),))
+    near = next_step(RATE, Bounds(8.0), [late, *held, worse])
+    assert isinstance(near, NextStage), "8 requests/s are no limit of a client that once sent them in time"
+    assert 16 < near.load < 32
 
 
 @pytest.mark.parametrize(
@@ -200,11 +214,12 @@ def test_the_client_as_the_limit_ends_the_search_with_a_lower_bound() -> None:
 def test_a_client_that_is_the_limit_at_every_load_is_named(
     objective: Objective, loads: tuple[float, ...]
 ) -> None:
-    late = [Probe(load, (Reading(0, 2_000, 2_000.0),), client="it read late") for load in loads]
-    lower = next_step(objective, Bounds(loads[0]), late[:1])
+    twice = [loads[0], loads[0], loads[1]]
+    late = [Probe(load, (Reading(0, 2_000, 2_000.0),), client="it read late") for load in twice]
+    lower = next_step(objective, Bounds(loads[0]), late[:2])
     assert isinstance(lower, NextStage)
     assert lower.why.startswith("the client was the limit at")
-    found = next_step(objective, Bounds(loads[0], most_stages=2), late)
+    found = next_step(objective, Bounds(loads[0], most_stages=3), late)
     assert isinstance(found, Found)
     assert (found.load, found.at_least, found.at_most) == (None, None, None)
     assert found.why.startswith(f"the client is the limit from {loads[-1]:g} ")
