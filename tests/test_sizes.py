@@ -12,14 +12,13 @@ MODULE_LINES, FUNCTION_LINES, PARAMETERS, FOLDER_MODULES = 300, 50, 7, 15
 #: What is larger, with its size. A size that falls is written down here; at the limit the entry goes.
 LARGE_MODULES: dict[str, int] = {
     "client/http/connection.py": 430,
-    "client/http/exchange.py": 303,
-    "client/stream.py": 458,
-    "core/batch.py": 324,
+    "client/stream.py": 456,
+    "core/batch.py": 323,
     "metrics/stats/censoring.py": 326,
     "store/frames.py": 339,
 }
 LARGE_FUNCTIONS: dict[str, int] = {
-    "client/recording.py.record_of": 64,
+    "client/recording.py.record_of": 58,
 }
 MANY_PARAMETERS: dict[str, int] = {
     "client/stream.py.LlmClient.__init__": 11,

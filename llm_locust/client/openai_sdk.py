@@ -99,7 +99,12 @@ class MeasuredTransport(httpx2.BaseTransport):
             raise
         stream = MeasuredStream(live, request)
         # Without content-encoding the SDK does not unpack an error's body, which no limit would bound.
-        headers = [(name, value) for name, value in live.headers.items() if name != b"content-encoding"]
+        headers = [
+            (name, line)
+            for name, value in live.headers.items()
+            if name != b"content-encoding"
+            for line in value.split(b"\n")
+        ]
         return httpx2.Response(live.status, headers=headers, stream=stream, request=request)
 
     def _endpoint(self, request: httpx2.Request) -> Dialect | None:

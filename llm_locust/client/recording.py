@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from llm_locust.client.counting import server_counted
 from llm_locust.client.http.exchange import Exchange
 from llm_locust.client.outcome import Verdict
 from llm_locust.client.timing import Moments, Timeline, timeline
-from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Echo, Outcome, RequestRecord, TokenSource
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.draft import Draft
@@ -85,6 +85,10 @@ class Link:
     rtt_ns: int | None = None
     replica: str | None = None
     arm: str | None = None
+    session_header: Echo | None = None
+
+
+_LINK = tuple(each.name for each in fields(Link))
 
 
 def record_of(
@@ -136,16 +140,10 @@ def record_of(
         asked_input_tokens=call.asked_input_tokens,
         asked_output_tokens=call.asked_output_tokens,
         output_chars=reply.output_chars if len(arrivals) else None,
-        replica=link.replica,
-        peer=link.peer,
-        local_port=link.local_port,
-        reused=link.reused,
-        retries=link.retries,
         kernel_stamps=times.reads.kernel,
         client_lag_ns=times.reads.client_lag_ns,
         clock_step_ns=times.reads.clock_step_ns,
         early_ns=times.early_ns,
-        rtt_ns=link.rtt_ns,
         reads=exchange.read_count,
         coalesced_reads=times.coalesced,
         bytes_received=exchange.bytes_received,
@@ -153,8 +151,8 @@ def record_of(
         turn=call.turn,
         blocked_ns=call.blocked_ns,
         prompt_id=call.prompt_id,
-        arm=link.arm,
         inputs=None if call.asked is None else call.asked.inputs,
+        **{name: getattr(link, name) for name in _LINK},
     )
 
 

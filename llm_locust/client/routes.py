@@ -1,12 +1,14 @@
 """Routes of requests to their servers: one through a balancer, or one to each of several replicas."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from llm_locust.client.head import Head
 from llm_locust.client.http.connection import Connection
 from llm_locust.client.http.pool import Pool
 from llm_locust.client.recording import Call, Link
+from llm_locust.core.record import Echo
+from llm_locust.wire.session_header import SessionHeader, SessionTokens
 
 #: Header lines of requests for each route, by its index.
 Heads = tuple[Head, ...]
@@ -32,16 +34,26 @@ class Route:
         direct: the target is a replica itself: everything that no response header attributes to another one
             is attributed to the target, including refused connections.
         arm: name of the target in an interleaved comparison.
+        session_header: what the target gives to a session, and to no other target.
     """
 
-    __slots__ = ("_direct", "_names", "arm", "base", "place", "pool", "query")
+    __slots__ = ("_direct", "_names", "arm", "base", "place", "pool", "query", "tokens")
 
-    def __init__(self, pool: Pool, place: int = 0, *, direct: bool = False, arm: str | None = None) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        place: int = 0,
+        *,
+        direct: bool = False,
+        arm: str | None = None,
+        session_header: SessionHeader | None = None,
+    ) -> None:
         self.pool = pool
         self.place = place
         self.arm = arm
         self.base = pool.target.base.encode()
         self.query = pool.target.query
+        self.tokens = None if session_header is None else SessionTokens(session_header)
         self._direct = direct
         self._names: set[str] = set()  # named by its answers: two are enough to show that it is not a replica
 
@@ -67,6 +79,7 @@ class Route:
         reused: bool,
         retries: int = 0,
         rtt_ns: int | None = None,
+        echo: Echo | None = None,
     ) -> Link:
         """What is recorded of a request's connection, if any; its answer, if any, ``named`` a replica."""
         return Link(
@@ -77,7 +90,39 @@ class Route:
             rtt_ns=rtt_ns,
             replica=self.replica(named),
             arm=self.arm,
+            session_header=echo,
         )
+
+    def post(self, path: str, body: bytes, lines: bytes, call: Call) -> bytes:
+        """Bytes of a POST with these header lines to a path below the base of the target's API."""
+        if self.tokens is not None:
+            lines += self.tokens.line(call.session)
+        where = self.pool.target.path(path).encode() if self.query else self.base + path.encode()
+        return b"POST %b HTTP/1.1\r\n%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+            where,
+            lines,
+            call.request_id.encode(),
+            len(body),
+            body,
+        )
+
+    def echo(self, call: Call, request: bytes) -> Echo | None:
+        """What a request of this route had of its session's header."""
+        fate = None if self.tokens is None else self.tokens.fate(call.session, call.turn, request)
+        return None if fate is None else Echo(fate)
+
+    def take(
+        self, call: Call, request: bytes, headers: Mapping[bytes, bytes]
+    ) -> tuple[Echo | None, tuple[str, ...]]:
+        """Keep what the answer gives to its session.
+
+        Returns:
+            What its request had, and the texts that its record must not have.
+        """
+        if self.tokens is None:
+            return None, ()
+        echo = self.echo(call, request)
+        return echo, self.tokens.take(call.session, headers)
 
     def moved(self, path: bytes, first: "Route") -> bytes:
         """Translate a path below the API of the ``first`` route's target to one below this target's API."""
@@ -96,6 +141,7 @@ class Routes:
             balancer in front of replicas.
         session_of: key of a request, for choosers that keep requests of one key together.
         arms: names of the targets in an interleaved comparison, in which each may be a balancer.
+        session_header: as in :class:`Route`, of every target.
     """
 
     def __init__(
@@ -104,10 +150,12 @@ class Routes:
         chooser: Chooser | None = None,
         session_of: Callable[[Call], str | None] = lambda call: call.session,
         arms: Sequence[str] = (),
+        session_header: SessionHeader | None = None,
     ) -> None:
         direct = chooser is not None and not arms
         self._routes = tuple(
-            Route(pool, i, direct=direct, arm=arms[i] if arms else None) for i, pool in enumerate(pools)
+            Route(pool, i, direct=direct, arm=arms[i] if arms else None, session_header=session_header)
+            for i, pool in enumerate(pools)
         )
         self._chooser = chooser
         self._session_of = session_of

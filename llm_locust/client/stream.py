@@ -165,14 +165,7 @@ class LlmClient:
         lines = head.fixed
         if head.templates:
             lines += header_lines(self.filled(head, call).items())
-        where = route.pool.target.path(path).encode() if route.query else route.base + path.encode()
-        return b"POST %b HTTP/1.1\r\n%bX-Request-Id: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-            where,
-            lines,
-            call.request_id.encode(),
-            len(body),
-            body,
-        )
+        return route.post(path, body, lines, call)
 
     def filled(self, head: Head, call: Call) -> dict[str, str]:
         """Fill the header templates of one request; increments the counter behind ``{seq}``."""
@@ -354,7 +347,9 @@ class LiveCall:
         moments = Moments(
             started=self._started, connected=self._connected, sent=connection.sent, ended=read_clocks()
         )
-        link = self._route.link(None, connection, reused=True)
+        link = self._route.link(
+            None, connection, reused=True, echo=self._route.echo(self._call, self._request)
+        )
         why = error_text(str(error), client.secrets)
         answer = first_try_of(self._call, self._exchange, moments, why, link)
         client.sink(replace(answer, record=client.names.bounded(answer.record)))
@@ -392,27 +387,30 @@ class LiveCall:
         client, exchange, connection = self._client, self._exchange, self._connection
         client.live.discard(self)
         client.routes.ended(self._route)
-        sent, rtt_ns = None, None
-        left = self._left
+        sent, rtt_ns, left = None, None, self._left
         if self._patience is not None:
             self._patience.stop()
         if connection is not None:
             sent, rtt_ns = connection.sent, connection.rtt_ns()
             if connection.finish():
                 self._route.pool.release(connection)
-        reply = hushed(self._decoder.finish(), client.secrets)
+        echo, given = self._route.take(self._call, self._request, exchange.headers)
+        secrets = (*client.secrets, *given)
+        reply = hushed(self._decoder.finish(), secrets)
         exchange.release()
         failed, asked = None if left else self._error, self._call.asked
         over = cancelled or left
         outcome, error = judge(exchange, failed, reply, self._decoder, cancelled=over, asked=asked)
         moments = Moments(started=self._started, connected=self._connected, sent=sent, ended=self._end())
         named = replica_of(exchange.headers, client.replica_headers, client.secrets)
-        link = self._route.link(named, connection, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns)
+        link = self._route.link(
+            named, connection, reused=self._reused, retries=self._retries, rtt_ns=rtt_ns, echo=echo
+        )
         record = record_of(
             self._call,
             exchange,
             reply,
-            (outcome, error_text(error, client.secrets)),
+            (outcome, error_text(error, secrets)),
             timeline(exchange, reply.token_ends, moments),
             link,
             count_here(reply, client.count_tokens) if self._counted is None else self._counted,
@@ -425,7 +423,7 @@ class LiveCall:
             if self._call.check is not None:
                 checked = self._call.check(self._answer)
                 if checked.error is not record.error:  # a user's own check may quote the answer
-                    checked = replace(checked, error=error_text(checked.error, client.secrets))
+                    checked = replace(checked, error=error_text(checked.error, secrets))
                 self._answer = replace(self._answer, record=checked)
         finally:  # the call has a record even if the check fails
             client.sink(self._answer)

@@ -43,6 +43,14 @@ class TokenSource(StrEnum):
     EVENTS = "events"
 
 
+class Echo(StrEnum):
+    """What a follow-up turn of a session had of the header that the server gave to it."""
+
+    ECHOED = "echoed"
+    MISSING = "missing"  # the session's earlier answers had none
+    REFUSED = "refused"  # what they had cannot be sent
+
+
 def _no_arrivals() -> NDArray[np.int64]:
     return np.empty(0, dtype=np.int64)
 
@@ -112,6 +120,7 @@ class RequestRecord:
     stage: int | None = None  # number of its stage, from 0: set when the run's requests are stored
     arm: str | None = None  # target of an interleaved comparison that it was assigned to
     local_port: int | None = None  # the client's port of its connection
+    session_header: Echo | None = None  # of a follow-up turn, where such a header is asked for
     inputs: int | None = None  # texts or documents of a request that asks for a result of each
 
 

@@ -184,7 +184,9 @@ def _servers(
 
 def _sessions(requests: Requests, m: Measured, manifest: Manifest, question: Question) -> dict[str, Any]:
     """``sessions``, ``inputs`` of requests that have some, and ``agents`` of a run over trajectories."""
-    found: dict[str, Any] = {"sessions": sessions(requests, m.c, m.window)}
+    header = manifest.options.get("session_header")
+    header = header if isinstance(header, str) else None
+    found: dict[str, Any] = {"sessions": sessions(requests, m.c, m.window, header)}
     given = inputs(m.c, m.population(np.arange(len(m.c))).ok, m.window)
     found |= {} if given is None else {"inputs": given}
     if manifest.trajectories is None:

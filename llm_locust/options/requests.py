@@ -6,6 +6,7 @@ from llm_locust.options.option import Option
 from llm_locust.scenario import forms
 from llm_locust.scenario.slo_headers import parse_prefix
 from llm_locust.wire.secrecy import key_texts, without_keys
+from llm_locust.wire.session_header import SessionHeader
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.ordering import ORDERS
@@ -111,6 +112,13 @@ REQUESTS = (
         "JSON",
         form=forms.BODY,
         record=recorded_body,
+    ),
+    Option(
+        "--session-header",
+        "response header that the next request of the same conversation, agent or session of a trace gives "
+        "back, for gateways that keep a session at a replica: x-session-token, or cookie:NAME",
+        SessionHeader.parse,
+        "NAME",
     ),
     Option(
         "--slo-headers",

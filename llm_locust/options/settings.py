@@ -29,6 +29,7 @@ from llm_locust.scenario.request_kind import (
 from llm_locust.scenario.slo_headers import check_slo_headers, slo_headers
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts
+from llm_locust.wire.session_header import SessionHeader
 from llm_locust.workload.datasets.load import load_dataset
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.plan import WorkloadSpec
@@ -56,6 +57,7 @@ class Settings:
     deployment: DeploymentSettings
     slo: str
     slo_headers_prefix: str | None
+    session_header: SessionHeader | None
     gates: str
     warmup_s: float
     out: Path | None
@@ -153,6 +155,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         deployment=_deployment(options, environ, scenario, kinds, load),
         slo=given.text("slo"),
         slo_headers_prefix=given["slo_headers"],
+        session_header=given["session_header"],
         gates=given.text("gate"),
         warmup_s=given["warmup"],
         out=_path(given["out"]),
@@ -182,8 +185,14 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
 
 def _check_headers(found: Settings) -> None:
     """Check the headers that are made of other options (raises ValueError)."""
+    given = (*found.headers, *(name for arm in found.deployment.arms for name in arm.headers))
+    if found.session_header is not None:
+        sent = found.session_header.sends.decode()
+        if sent in {
+            name.lower() for name in (*given, *(name for kind in found.kinds for name in kind.headers))
+        }:
+            raise ValueError(f"--session-header: the header {sent!r} is given too; leave out one of them")
     if found.slo_headers_prefix is not None:
-        given = (*found.headers, *(name for arm in found.deployment.arms for name in arm.headers))
         limits = {**found.class_slos, "": parse_slo(found.slo).limits}
         check_slo_headers(found.slo_headers_prefix, found.kinds, limits, given)
 

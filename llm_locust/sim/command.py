@@ -63,6 +63,7 @@ def settings_from(args: argparse.Namespace) -> SimSettings:
         replicas=args.replicas,
         replica_ports=args.replica_ports,
         routing=args.routing,
+        session_header=args.session_header,
         prefix_imbalance=args.prefix_imbalance,
         speeds=_speeds(args.replica_speed or ()),
         plan=parse_plan(args.plan) if args.plan.strip() else (),

@@ -21,7 +21,8 @@ class TruthEntry:
     first step with a part of its prompt, by the engine's clock; the time between ``received_ns`` and that is
     the wait in the queue and the engine's base time. ``cached_tokens`` of its prompt were in the prefix cache
     then; None without such a cache. ``preemptions`` is how often it lost its KV cache and was prefilled
-    again. A request that no engine started has neither of the first two.
+    again. A request that no engine started has neither of the first two. ``session_replica`` is the replica
+    that its session's header names, None without one.
     """
 
     request_id: str
@@ -41,6 +42,7 @@ class TruthEntry:
     scheduled_ns: int | None = None
     cached_tokens: int | None = None
     preemptions: int = 0
+    session_replica: str | None = None
 
 
 class TruthError(OSError):

@@ -9,13 +9,16 @@ import gevent
 import httpx2
 import msgspec
 import pytest
-from calls import GOOD, Caller
+from calls import GOOD, Caller, stop, token
 from openai import OpenAI
 from scripted import (
     ScriptedServer,
     Step,
+    chunk,
     json_response,
+    last_chunk,
     refusing_port,
+    response_head,
     script_header,
     scripted_server,
     silent_port,
@@ -29,8 +32,12 @@ from llm_locust.client.routes import Chooser, Route, Routes
 from llm_locust.client.stream import Answer, Call, LlmClient
 from llm_locust.core.record import Outcome
 from llm_locust.deployment.targets import make_chooser
+from llm_locust.wire.session_header import SessionHeader
 
 pytestmark = pytest.mark.alone
+
+#: What follows the head of a whole streamed answer.
+GOOD_BODY = chunk(token() + stop()) + last_chunk()
 
 
 @dataclass(slots=True)
@@ -311,3 +318,91 @@ def test_requests_of_the_sdk_go_to_the_target_whose_turn_it_is(
         ("/gateway/chat/completions", f"127.0.0.1:{second.port}", "3"),
     ]
     assert [(a.record.outcome, a.record.endpoint) for a in ask.answers] == [(Outcome.OK, "chat")] * 4
+
+
+# What a server gives to a session
+
+
+HOSTILE = {
+    "long": "v" * 5000,
+    "latin": "caf\xe9-0123456789",
+    "tab": "a\tb",
+}
+
+
+def giving(value: str, *, name: str = "X-Session-Token", error: str | None = None) -> Step:
+    """An answer that gives the value to its session; an error's text has it too."""
+    if error is not None:
+        body = msgspec.json.encode({"error": {"message": error}})
+        return write(0, response_head(503, {name: value}, content_length=len(body)) + body)
+    return write(0, response_head(headers={name: value}) + GOOD_BODY)
+
+
+@contextmanager
+def sticky(urls: Sequence[str], header: str = "x-session-token") -> Iterator[Caller]:
+    pools = [Pool(Target.at(url)) for url in urls]
+    chooser = make_chooser("round_robin", len(urls)) if len(urls) > 1 else None
+    routes = Routes(pools, chooser, session_header=SessionHeader.parse(header))
+    answers: list[Answer] = []
+    try:
+        yield Caller(LlmClient(routes, sink=answers.append), answers)
+    finally:
+        routes.close()
+
+
+def test_a_sessions_next_request_has_the_header_and_its_record_says_so(server: ScriptedServer) -> None:
+    with sticky([server.url]) as ask:
+        asked = [
+            ("a", 0, "one-for-a"),
+            ("b", 0, "one-for-b"),
+            ("a", 1, "two-for-a"),
+            ("a", 2, ""),
+            ("b", 1, ""),
+        ]
+        records = [
+            ask.ask([giving(value) if value else GOOD], session=session, turn=turn).record
+            for session, turn, value in asked
+        ]
+        records.append(ask.ask([GOOD]).record)
+        served = server.wait_ended(6)
+    sent = [request.header("x-session-token") for request in served]
+    assert sent == [None, None, "one-for-a", "two-for-a", "one-for-b", None]
+    assert [r.session_header for r in records] == [None, None, "echoed", "echoed", "echoed", None]
+
+
+def test_a_target_gets_only_what_it_gave_itself(server: ScriptedServer, second: ScriptedServer) -> None:
+    with sticky([server.url, second.url]) as ask:
+        records = [ask.ask([giving("mine")], session="a", turn=turn).record for turn in range(4)]
+        sent = [[r.header("x-session-token") for r in each.wait_ended(2)] for each in (server, second)]
+    assert sent == [[None, "mine"], [None, "mine"]]
+    assert [r.session_header for r in records] == [None, "missing", "echoed", "echoed"]
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+def test_a_value_that_no_request_may_have_is_not_given_back(server: ScriptedServer, value: str) -> None:
+    with sticky([server.url]) as ask:
+        records = [
+            ask.ask([Step(at_ms=0, send_b64=given)], session="a", turn=turn).record
+            for turn, given in enumerate([(giving(value).data or b""), GOOD.data or b""])
+        ]
+        assert [r.header("x-session-token") for r in server.wait_ended(2)] == [None, None]
+    assert [(r.outcome, r.session_header) for r in records] == [(Outcome.OK, None), (Outcome.OK, "refused")]
+
+
+def test_one_cookie_of_several_goes_back(server: ScriptedServer) -> None:
+    head = response_head(headers={"Set-Cookie": "llm-d-session=abc; Path=/\r\nSet-Cookie: other=1"})
+    with sticky([server.url], "cookie:llm-d-session") as ask:
+        for turn in range(2):
+            ask.ask([write(0, head + GOOD_BODY)], session="a", turn=turn)
+        assert [r.header("cookie") for r in server.wait_ended(2)] == [None, "llm-d-session=abc"]
+
+
+def test_an_error_text_has_no_value_that_was_given_or_given_back(server: ScriptedServer) -> None:
+    with sticky([server.url]) as ask:
+        ask.ask([giving("token-0123456789")], session="a", turn=0)
+        refusal = giving("newer-9876543210", error="no session token-0123456789; take newer-9876543210")
+        record = ask.ask([refusal], session="a", turn=1).record
+    assert (record.outcome, record.session_header) == (Outcome.HTTP_ERROR, "echoed")
+    assert "***" in str(record.error)
+    assert "0123456789" not in repr(record)
+    assert "9876543210" not in repr(record)

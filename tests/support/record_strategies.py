@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from llm_locust.core.record import Outcome, RequestRecord, TokenSource
+from llm_locust.core.record import Echo, Outcome, RequestRecord, TokenSource
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 _NS = st.integers(0, 2**62)
@@ -45,6 +45,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "bytes_received": _COUNTS,
     "clock_step_ns": st.none() | st.integers(-(2**62), 2**62),
     **dict.fromkeys(("session", "rejected_by", "prompt_id", "arm"), st.none() | _LABELS),
+    "session_header": st.none() | st.sampled_from(Echo),
     **dict.fromkeys(("turn", "stage", "local_port"), st.none() | st.integers(0, 2**31 - 1)),
     "blocked_ns": st.none() | _NS,
     "abandoned": st.booleans(),

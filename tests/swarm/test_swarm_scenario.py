@@ -40,6 +40,7 @@ run_time: 60s
 num_requests: 30
 seed: 5
 output_tokens: 3
+session_header: x-session-token
 classes:
   talk: {rate: 10, input_tokens: 30, conversation: {turns: 2, think_time: 50ms}}
   single: {rate: 20, input_tokens: 30}
@@ -81,7 +82,7 @@ def run(folder: Path, scenario: str, *options: str, locustfile: Path = LOCUSTFIL
     (folder / "questions.jsonl").write_text(QUESTIONS)
     asked = ("--headless", "--scenario", "mix.yaml", "--out", "run", *options)
     with (
-        simulation(folder / "sim") as sim,
+        simulation(folder / "sim", "--session-header", "x-session-token") as sim,
         locust(folder, "-H", sim.url, *asked, locustfile=locustfile) as process,
     ):
         return Run(process.exit_code(), process.stderr, sim.entries(), folder / "run")
@@ -184,6 +185,24 @@ def test_classes_with_rates_arrive_by_their_own_schedules_and_the_number_is_exac
     gaps_ms = [(after - before) * 1e-6 for before, after in pairwise(firsts)]
     # Of the rates' own: that of talks would be 100 ms. A clock that is read late moves a time by some ms.
     assert max(gaps_ms) == pytest.approx(50.0, abs=10.0)
+
+
+def test_the_turns_of_a_session_go_to_one_replica_by_the_header_that_they_give_back(
+    runs: dict[str, Run],
+) -> None:
+    found = runs["open"]
+    truth = {entry["request_id"]: entry for entry in found.entries}
+    talks = [row for row in found.rows if row["class"] == "talk"]
+    replicas: dict[str, set[str]] = {}
+    for row in talks:
+        entry = truth[row["request_id"]]
+        replicas.setdefault(row["session"], set()).add(entry["replica"])
+        assert row["session_header"] == ("echoed" if row["turn"] else None)
+        assert (entry["session_replica"] == entry["replica"]) == bool(row["turn"])
+    assert {len(names) for names in replicas.values()} == {1}  # of four, which take turns otherwise
+    header = found.json("summary.json")["sessions"]["header"]
+    assert header["echoed"] == header["placed"] == len(replicas)
+    assert (header["missing"], header["refused"], header["same_replica"]) == (0, 0, 1.0)
 
 
 def test_an_arrival_of_conversations_begins_one_and_its_turns_follow_by_their_think_time(

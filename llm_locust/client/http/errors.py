@@ -39,3 +39,11 @@ class ResponseError(ClientError):
 
 class OversizeError(ResponseError):
     """The response exceeds a size limit; the text names the limit."""
+
+
+def size_text(size: int) -> str:
+    """Number of bytes for display: ``64 MiB``, ``1.5 GiB``, ``100 bytes``."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size} bytes"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.client.http.clock import NO_STAMP, decode_stamps
-from llm_locust.client.http.errors import OversizeError, ResponseError
+from llm_locust.client.http.errors import OversizeError, ResponseError, size_text
 
 #: Bytes of a response after which they are folded and decoded, so that a long response holds neither memory
 #: nor the event loop. The limits below are checked at the same time.
@@ -221,7 +221,11 @@ class Exchange:
         if self._fields > MAX_FIELDS:
             self._refuse(OversizeError(f"the response has more than {MAX_FIELDS:,} header fields"))
         if self.status is None:  # otherwise a trailer
-            self.headers[name.lower()] = value
+            key = name.lower()
+            before = (
+                self.headers.get(key) if key == b"set-cookie" else None
+            )  # each stands in a line of its own
+            self.headers[key] = value if before is None else b"%b\n%b" % (before, value)
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -293,11 +297,3 @@ class Exchange:
     def empty_ns(self) -> NDArray[np.int64]:
         """For each read, when its socket was last known to be empty, with the read's marks."""
         return np.array(self._folded_empty, dtype=np.int64)
-
-
-def size_text(size: int) -> str:
-    """Number of bytes for display: ``64 MiB``, ``1.5 GiB``, ``100 bytes``."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size} bytes"

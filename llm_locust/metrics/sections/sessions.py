@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Labels, RecordBatch, Requests
+from llm_locust.core.record import Echo
 from llm_locust.metrics.catalogue import e2el, tpot, ttft
 from llm_locust.metrics.columns import Columns, Floats, Mask, Rows
 from llm_locust.metrics.stats.intervals import in_order
@@ -22,7 +23,8 @@ from llm_locust.metrics.window import Population, Window
 #: Turns with a row of their own; later ones share one.
 TURNS_APART = 10
 
-_COLUMNS = ("session", "turn", "cached_tokens")
+_COLUMNS = ("session", "turn", "cached_tokens", "session_header")
+_ECHOES = tuple(Echo)
 _PLANNED = compile_pattern(r"-of([0-9]{1,9})$")
 _FIGURES = {"p50": 50.0, "p95": 95.0, "p99": 99.0}
 
@@ -43,7 +45,8 @@ class Turns:
     """Requests that are turns, shape (turns,), each some 33 bytes: no text is kept.
 
     ``row`` is a request's index in the run, ``session`` a number shared by all turns of one session,
-    ``number`` the turn's own from 0, -1 without one, ``planned`` -1 if unknown.
+    ``number`` the turn's own from 0, -1 without one, ``planned`` -1 if unknown. ``echo`` is an index into the
+    members of :class:`Echo`, -1 for a turn that is no follow-up.
     """
 
     row: Rows
@@ -51,6 +54,7 @@ class Turns:
     number: NDArray[np.int32]
     planned: NDArray[np.int32]
     cached_tokens: Floats
+    echo: NDArray[np.int8]
 
     @classmethod
     def of(cls, requests: Requests) -> "Turns":
@@ -65,6 +69,7 @@ class Turns:
             number=np.concatenate([part.number for part in parts]),
             planned=np.concatenate([part.planned for part in parts]),
             cached_tokens=np.concatenate([part.cached_tokens for part in parts]),
+            echo=np.concatenate([part.echo for part in parts]),
         )
 
     def __len__(self) -> int:
@@ -81,8 +86,18 @@ def _turns(batch: RecordBatch, at: int) -> Turns:
     known = np.array([-1 if turns is None else turns for turns in planned], dtype=np.int32)
     numbers = np.nan_to_num(batch.floats("turn")[rows], nan=-1)
     return Turns(
-        rows + at, hashes[codes], numbers.astype(np.int32), known[codes], batch.floats("cached_tokens")[rows]
+        row=rows + at,
+        session=hashes[codes],
+        number=numbers.astype(np.int32),
+        planned=known[codes],
+        cached_tokens=batch.floats("cached_tokens")[rows],
+        echo=_echoes(batch.labels("session_header"))[rows],
     )
+
+
+def _echoes(labels: Labels) -> NDArray[np.int8]:
+    places = [_ECHOES.index(name) if name in _ECHOES else -1 for name in labels.names]
+    return np.array([*places, -1], dtype=np.int8)[labels.codes]
 
 
 def _session_labels(batch: RecordBatch) -> Labels:
@@ -92,11 +107,14 @@ def _session_labels(batch: RecordBatch) -> Labels:
     return RecordBatch(table.set_column(place, "session", encoded)).labels("session")
 
 
-def sessions(requests: Requests, c: Columns, window: Window) -> dict[str, Any]:
+def sessions(requests: Requests, c: Columns, window: Window, header: str | None = None) -> dict[str, Any]:
     """Figures of the sessions that started in the window, and by turn of the requests scheduled in it.
 
     ``completed`` + ``abandoned`` + ``failed`` + ``cut`` = ``n``. ``turns`` and ``output_tokens`` are of the
     sessions that ended by themselves (all but ``cut``), ``duration_s`` is of completed ones.
+
+    Args:
+        header: that the session's next request gives back, as the run's options name it.
 
     Returns:
         An empty result if no request is a turn.
@@ -117,7 +135,25 @@ def sessions(requests: Requests, c: Columns, window: Window) -> dict[str, Any]:
         "output_tokens": _amounts(found.output_tokens[ended]),
         "duration_s": _times(found.duration_s[completed], found.begun_s[completed], 1.0),
         "by_turn": _by_turn(c, turns, window),
+        "header": None if header is None else {"name": header, **_header(c, turns, window)},
     }
+
+
+def _header(c: Columns, turns: Turns, window: Window) -> dict[str, Any]:
+    """What follow-up turns had of the header, and how many that had it stayed at the session's replica.
+
+    Of turns that were sent. ``same_replica`` is the share of the ``placed`` ones: those that gave it back,
+    and whose replica is known, as is that of the turn before.
+    """
+    inside = window.scheduled(c)[turns.row] & ~np.isnan(c.sent_s[turns.row])
+    counts = {echo.value: int((inside & (turns.echo == place)).sum()) for place, echo in enumerate(_ECHOES)}
+    order = np.lexsort((c.sent_s[turns.row], turns.session))
+    replica, session = c.replica.codes[turns.row[order]], turns.session[order]
+    placed = (session[1:] == session[:-1]) & (replica[1:] >= 0) & (replica[:-1] >= 0)
+    placed &= (inside & (turns.echo == _ECHOES.index(Echo.ECHOED)))[order[1:]]
+    same = placed & (replica[1:] == replica[:-1])
+    n = int(placed.sum())
+    return {**counts, "placed": n, "same_replica": int(same.sum()) / n if n else None}
 
 
 @dataclass(frozen=True, slots=True)

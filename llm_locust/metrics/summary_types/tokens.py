@@ -153,6 +153,21 @@ class TurnPart(SummaryPart, frozen=True):
 _BEGAN = "first turn scheduled in the window"
 
 
+_FOLLOWING = "turns after a session's first, scheduled in the window and sent"
+_PLACED = "turns that gave the header back, with a known replica, as the turn before"
+
+
+class SessionHeaderPart(SummaryPart, frozen=True):
+    """The header that a session's next request gives back."""
+
+    name: Annotated[str, key("`--session-header`", "the run")]
+    echoed: Annotated[int, key("number of turns that gave it back", _FOLLOWING)]
+    missing: Annotated[int, key("number of turns that had none: no answer before had one", _FOLLOWING)]
+    refused: Annotated[int, key("number of turns whose value could not be sent", _FOLLOWING)]
+    placed: Annotated[int, key("number of turns", _PLACED)]
+    same_replica: Annotated[float | None, key("share at the replica of the turn before", _PLACED)]
+
+
 class Sessions(SummaryPart, frozen=True):
     """Sessions that began in the window."""
 
@@ -165,6 +180,7 @@ class Sessions(SummaryPart, frozen=True):
     output_tokens: Annotated[Amounts, key("output tokens a session", "sessions that were not cut")]
     duration_s: Annotated[SessionTimes, key("duration, s", "completed sessions")]
     by_turn: list[TurnPart]
+    header: SessionHeaderPart | None = None
 
 
 _TURNS = "turns of walks, scheduled in the window"

@@ -6,7 +6,7 @@ from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.metrics.summary_types.tokens import Agents, Sessions, TurnPart
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS
-from llm_locust.report.text import count, number, percent, plural, seconds, sentence
+from llm_locust.report.text import clean, count, number, percent, plural, seconds, sentence
 from llm_locust.report.uncertainty import estimate, mark, meaning, meaning_in
 
 _DURATIONS = ("p50", "p95", "p99")
@@ -27,8 +27,27 @@ def sessions(summary: Summary) -> Section | None:
     tone = Tone.WARN if part.failed or part.abandoned else Tone.PLAIN
     few = meaning(*(mark(part.duration_s, key) for key in _DURATIONS))
     return Section(
-        "Sessions", (Line(sentence(ends), tone), *_lengths(part), *_left(summary)), notes=tuple(few)
+        "Sessions",
+        (Line(sentence(ends), tone), *_lengths(part), *_header(part), *_left(summary)),
+        notes=tuple(few),
     )
+
+
+def _header(part: Sessions) -> Iterator[Line]:
+    """Follow-up turns with and without the header that they should give back."""
+    header = part.header
+    if header is None:
+        return
+    following = header.echoed + header.missing + header.refused
+    facts = [
+        f"{clean(header.name)}: {count(header.echoed)} of {plural(following, 'follow-up turn')} gave it back",
+        f"{count(header.missing)} had none" if header.missing else "",
+        f"{count(header.refused)} had one that cannot be sent" if header.refused else "",
+    ]
+    if header.placed:
+        facts.append(f"{percent(header.same_replica)} of them stayed at their replica")
+    tone = Tone.PLAIN if header.echoed == following else Tone.WARN
+    yield Line(sentence(facts), tone, verbatim=True)
 
 
 def _lengths(part: Sessions) -> Iterator[Line]:

@@ -16,6 +16,7 @@ from llm_locust.sim.answers.stream import TokenStream, reset_connection
 from llm_locust.sim.answers.template import FAULT_MESSAGE, GARBAGE, error_object
 from llm_locust.sim.engine.engine import Sequence
 from llm_locust.sim.faults.faults import http_status
+from llm_locust.sim.gateway.front import session_fields
 from llm_locust.sim.gateway.replica import Replica, TokenSink
 from llm_locust.sim.settings.deployment import FaultSettings
 from llm_locust.sim.truth import TruthEntry
@@ -25,6 +26,7 @@ from llm_locust.wire.dialects.embeddings import EMBEDDINGS
 from llm_locust.wire.dialects.messages import MESSAGES
 from llm_locust.wire.dialects.rerank import RERANK
 from llm_locust.wire.dialects.responses import RESPONSES
+from llm_locust.wire.session_header import SessionHeader
 
 #: What writes the answers of each API that is simulated.
 FORMATS: Mapping[Dialect, Any] = {
@@ -47,6 +49,7 @@ class GatewayExchange:
     source: random.Random
     faults: FaultSettings
     early_role: bool
+    session_header: SessionHeader | None
     hung_up: bool = False  # a fault has closed the connection: the client has not
 
     @property
@@ -190,7 +193,15 @@ class GatewayExchange:
 
     def _headers(self, content_type: str) -> dict[str, str]:
         served_by = {"X-Served-By": self.entry.replica} if self.entry.replica else {}
-        return {"Content-Type": content_type, "X-Request-Id": self.entry.request_id, **served_by}
+        of_session = {}
+        if self.session_header is not None and self.entry.replica:
+            of_session = session_fields(self.session_header, self.entry.replica)
+        return {
+            "Content-Type": content_type,
+            "X-Request-Id": self.entry.request_id,
+            **served_by,
+            **of_session,
+        }
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -55,7 +55,7 @@ class Gateway:
     def application(self, upstreams: Sequence[Upstream]) -> web.Application:
         """Application of the gateway's port, in front of these replicas."""
         policy = make_policy(self._settings.routing, self._settings.prefix_imbalance)
-        app = self._api(Front(upstreams, policy))
+        app = self._api(Front(upstreams, policy, self._settings.session_header))
         add_gateway_pages(app, upstreams, self._settings.limits.models[0], self._settings.gpu)
         return app
 
@@ -97,6 +97,7 @@ class Gateway:
             source=random.Random(f"{self._settings.seed}/{request_id}"),
             faults=self._settings.faults,
             early_role=self._settings.early_role,
+            session_header=self._settings.session_header if front.policy else None,
         )
         task = asyncio.current_task()
         assert task is not None
@@ -129,6 +130,7 @@ class Gateway:
             settings = self._settings
             block_tokens = settings.engine.kv_block_tokens
             job = resolve(exchange.endpoint, body, entry.request_id, settings.limits, source, block_tokens)
+            entry.session_replica = front.session_replica(exchange.request)
             upstream = front.route(exchange.request, job, source)
             entry.replica, entry.fault, entry.input_tokens = upstream.name, fault, job.prompt_tokens
             if upstream.state is ReplicaState.DOWN:

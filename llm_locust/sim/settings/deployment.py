@@ -10,6 +10,7 @@ from llm_locust.sim.engine.gpu_page import GpuKind
 from llm_locust.sim.faults.faults import FaultPlan
 from llm_locust.sim.faults.plan import PlanStep, check_plan
 from llm_locust.sim.routing import PREFIX_IMBALANCE
+from llm_locust.wire.session_header import SessionHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +27,10 @@ class FaultSettings:
 class SimSettings:
     """One gateway and its replicas.
 
-    ``replica_ports`` is the first of their own ports, None for none. ``speeds`` maps a replica's index to a
-    factor on the duration of its steps. ``health_interval_ns`` is the interval of the gateway's health
-    checks. ``profile`` says what the engine's figures were computed from, None if they were given.
+    ``session_header`` names a session's replica in answers and in requests. ``replica_ports`` is the first
+    of their own ports, None for none. ``speeds`` maps a replica's index to a factor on the duration of its
+    steps. ``health_interval_ns`` is the interval of the gateway's health checks. ``profile`` says what the
+    engine's figures were computed from, None if they were given.
     """
 
     host: str = "127.0.0.1"
@@ -36,6 +38,7 @@ class SimSettings:
     replicas: int = 4
     replica_ports: int | None = None
     routing: str = "round_robin"
+    session_header: SessionHeader | None = None
     prefix_imbalance: int = PREFIX_IMBALANCE
     speeds: Mapping[int, float] = field(default_factory=dict)
     plan: tuple[PlanStep, ...] = ()  # in order of time

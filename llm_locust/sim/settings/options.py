@@ -9,6 +9,7 @@ from llm_locust.core.durations import parse_time_ns
 from llm_locust.sim.engine.engine import EngineProfile
 from llm_locust.sim.faults.plan import parse_factor
 from llm_locust.sim.routing import POLICIES, PREFIX_IMBALANCE
+from llm_locust.wire.session_header import SessionHeader
 
 _T = TypeVar("_T")
 
@@ -66,6 +67,13 @@ def _add_routing_arguments(routing: argparse._ArgumentGroup) -> None:
         help=f"the gateway's policy: {', '.join(POLICIES)}; least_request is the less loaded of two "
         "drawn at random, sticky goes by X-Session-Id or else by "
         "connection, prefix by the longest common prefix (%(default)s)",
+    )
+    routing.add_argument(
+        "--session-header",
+        type=_session_header,
+        metavar="NAME",
+        help="name the replica in this response header, and send a request that gives it back to that "
+        "replica, whatever the policy; x-session-token, or cookie:NAME",
     )
     routing.add_argument(
         "--prefix-imbalance",
@@ -165,6 +173,10 @@ def _argument(read: Callable[[str], _T], text: str) -> _T:
         return read(text)
     except ValueError as e:
         raise argparse.ArgumentTypeError(str(e)) from e
+
+
+def _session_header(text: str) -> SessionHeader:
+    return _argument(SessionHeader.parse, text)
 
 
 def _duration(text: str) -> int:

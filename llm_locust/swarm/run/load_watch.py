@@ -30,6 +30,7 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     _check_gates(settings)
     classes = list(user_classes)
     _check_arms(settings, classes)
+    _check_session_header(settings, classes)
     found = [cls.__name__ for cls in classes if open_loop_class([cls], settings) is not None]
     flag = settings.load.open_loop_option
     if flag is not None and not found:
@@ -51,6 +52,18 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
     if found and len(classes) > 1:
         names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
+
+
+def _check_session_header(settings: Settings, classes: Iterable[type]) -> None:
+    """Check that there may be sessions, whose next requests give the header back."""
+    has_sessions = settings.pool or settings.load.trace or any(kind.plan for kind in settings.kinds)
+    # What users of other classes ask is known to their own code only.
+    fixed = all(getattr(cls, "sends_scenario", False) for cls in classes)
+    if settings.session_header is not None and fixed and not has_sessions:
+        raise UsageError(
+            "--session-header: no request is of a session; give a class of the scenario a conversation, or "
+            "use --trajectories or a trace with sessions"
+        )
 
 
 def _check_arms(settings: Settings, classes: Iterable[type]) -> None:

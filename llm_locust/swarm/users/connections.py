@@ -54,10 +54,11 @@ def make_routes(
     targets = [Target.at(url) for url in run.get("targets") or ()]
     if not targets:
         host = Target.parse(run["host"]).with_base(run["base"])
-        return Routes(make_pools([host], settings, stamping))
+        return Routes(make_pools([host], settings, stamping), session_header=settings.session_header)
     policy = settings.deployment.target_policy
     chooser = make_chooser(policy, len(targets), worker=worker, seed=run["seed"])
-    return Routes(make_pools(targets, settings, stamping), chooser, together)
+    pools = make_pools(targets, settings, stamping)
+    return Routes(pools, chooser, together, session_header=settings.session_header)
 
 
 def _arm_routes(
@@ -65,7 +66,8 @@ def _arm_routes(
 ) -> Routes:
     """A route to each arm of an interleaved comparison, of which every request or session draws one."""
     pools = make_pools([Target.at(url) for url in bases], settings, stamping)
-    return Routes(pools, random_arm, arms=[arm.name for arm in settings.deployment.arms])
+    names = [arm.name for arm in settings.deployment.arms]
+    return Routes(pools, random_arm, arms=names, session_header=settings.session_header)
 
 
 def _shares(settings: Settings) -> list[float]:

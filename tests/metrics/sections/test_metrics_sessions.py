@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from metrics_cases import ORIGIN_NS, batch, columns, failed, manifest, ns, request
 
 from llm_locust.core.batch import PART_ROWS, SCHEMA, RecordBatch
-from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.record import Echo, Outcome, RequestRecord
 from llm_locust.metrics.columns import Part
 from llm_locust.metrics.sections.sessions import TURNS_APART, planned_turns, session_name, sessions
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import Summary, typed
 from llm_locust.metrics.window import Window
+from llm_locust.report.section import Tone
 from llm_locust.report.sections.sessions import by_turn
 from llm_locust.report.sections.sessions import sessions as section
 
@@ -172,6 +173,46 @@ def test_neither_the_order_nor_the_parts_of_the_records_matter(
 @given(st.text(), st.integers(0, 999_999_999))
 def test_a_sessions_name_says_how_many_turns_it_is_to_have(unique: str, turns: int) -> None:
     assert planned_turns(session_name(unique, turns)) == turns
+
+
+HEADED = (
+    turn("a", 0, 1.0, replica="r1"),
+    turn("a", 1, 2.0, replica="r1", session_header=Echo.ECHOED),
+    turn("a", 2, 3.0, replica="r2", session_header=Echo.ECHOED),
+    turn("b", 0, 1.0, replica="r1"),
+    turn("b", 1, 2.0, session_header=Echo.ECHOED),
+    turn("c", 1, 2.0, replica="r2", session_header=Echo.MISSING),
+    turn("c", 2, 3.0, replica="r2", session_header=Echo.REFUSED),
+    turn("d", 1, 20.0, replica="r2", session_header=Echo.ECHOED),
+    turn("e", 1, 4.0, (), sent=False, outcome=Outcome.CONNECT_ERROR, session_header=Echo.ECHOED),
+)
+
+
+def test_follow_up_turns_are_counted_by_what_they_had_of_the_header_and_whether_they_stayed() -> None:
+    """Of those in the window that were sent; a turn whose replica nobody knows has not left it."""
+    found = sessions(batch(*HEADED), columns(*HEADED), WINDOW, "x-session-token")["header"]
+    assert found == {
+        "name": "x-session-token",
+        "echoed": 3,
+        "missing": 1,
+        "refused": 1,
+        "placed": 2,
+        "same_replica": 0.5,
+    }
+    assert figures(*HEADED)["header"] is None
+
+
+def test_the_report_says_which_turns_gave_the_header_back() -> None:
+    summary = typed(
+        summarise(batch(*HEADED), manifest(options={"session_header": "x-session-token\x1b[31m"}))
+    )
+    found = section(summary)
+    assert found is not None
+    (line,) = (line for line in found.lines if "gave it back" in line.text)
+    assert "\x1b" not in line.text
+    assert ": 3 of 5 follow-up turns gave it back · 1 had none · 1 had one that cannot be sent" in line.text
+    assert line.text.endswith("50.0 % of them stayed at their replica")
+    assert line.tone is Tone.WARN
 
 
 @pytest.mark.parametrize("name", ["", "a", "of5", "a-of", "a-of5x", "a-ofx", "a-of1234567890"])

@@ -13,6 +13,7 @@ import pytest
 from sim_deployment import CHAT, FAST, Deployment, Seen, deployment
 
 from llm_locust.sim.answers.jobs import ModelLimits
+from llm_locust.wire.session_header import SessionHeader
 
 USER = [{"role": "user", "content": "one two three"}]
 
@@ -537,6 +538,32 @@ def test_a_session_header_sticks_over_connections_and_without_it_a_connection_st
             by_connection = await served(sim, 12)
             assert by_connection[::2] == by_connection[1::2]
             assert len(set(by_connection)) > 1
+
+    run(test())
+
+
+@pytest.mark.parametrize("name", ["x-session-token", "cookie:llm-d-session"])
+def test_a_session_header_names_the_replica_and_is_followed_while_that_is_in_rotation(
+    tmp_path: Path, name: str
+) -> None:
+    async def test() -> None:
+        header = SessionHeader.parse(name)
+        async with deployment(tmp_path, replicas=4, session_header=header) as sim:
+            first = await sim.chat("first", tokens=1)
+            given = first.headers["Set-Cookie" if header.cookie else name].split(";")[0]
+            body, sends = {"messages": USER, "max_tokens": 1}, header.sends.decode()
+            for i in range(5):
+                await sim.post(CHAT, body, x_request_id=f"again-{i}", **{sends: given})
+            for i, other in enumerate(("nobody!", "bm9uZQ==", "/w==")):
+                await sim.post(CHAT, body, x_request_id=f"other-{i}", **{sends: other})
+            entries = await sim.entries(9)
+        again = [entries[f"again-{i}"] for i in range(5)]
+        assert {entry["replica"] for entry in again} == {entries["first"]["replica"]}
+        assert {entry["session_replica"] for entry in again} == {entries["first"]["replica"]}
+        assert entries["first"]["session_replica"] is None
+        others = [entries[f"other-{i}"] for i in range(3)]
+        assert [entry["status"] for entry in others] == [200] * 3
+        assert len({entry["replica"] for entry in others}) == 3  # in turn
 
     run(test())
 

@@ -37,6 +37,7 @@ POOL = [
     line("other", 0, pause_ms_after=70),
     line("other", 1),
 ]
+CACHE = ("--prefix-cache", "on", "--session-header", "cookie:llm-d-session")
 PLACES = {0: "main", 1: "other", 2: "left", 3: "right"}
 
 
@@ -53,9 +54,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     folder = tmp_path_factory.mktemp("agents")
     (folder / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in POOL))
     load = ["--headless", "-u", "1", "-r", "1", "-t", "120s", "--num-requests", str(len(POOL))]
+    load += ["--session-header", "cookie:llm-d-session"]
     load += ["--trajectories", "pool.jsonl", "--out", "run", "--body", '{"ignore_eos": true}', "--gpus", "2"]
     with (
-        simulation(folder, "--replicas", "1", "--prefix-cache", "on") as simulated,
+        simulation(folder, "--replicas", "1", *CACHE) as simulated,
         locust(folder, *load, "-H", simulated.url, locustfile=AGENTS) as run,
     ):
         assert run.exit_code() in (0, 3), run.stderr
@@ -90,6 +92,13 @@ def test_sub_agents_begin_after_their_turn_and_the_next_one_waits_for_both(ran: 
     assert following["scheduled_ns"] >= max(ran.turns["left", 1]["ended_ns"], right["ended_ns"])
     # Both ran at once: the second began before the first had ended all of its turns.
     assert right["started_ns"] < ran.turns["left", 1]["ended_ns"]
+
+
+def test_agents_and_sub_agents_give_the_cookie_of_their_own_session_back(ran: Ran) -> None:
+    assert {at: row["session_header"] for at, row in ran.turns.items()} == {
+        (of, turn): "echoed" if turn else None for of, turn in ran.turns
+    }
+    assert ran.summary["sessions"]["header"]["echoed"] == 4
 
 
 def test_hits_stand_beside_the_possible_ones(ran: Ran) -> None:
