@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from llm_locust.core.durations import parse_time
+from llm_locust.core.replacing import replacing
 from llm_locust.metrics.breakdown import DIMENSIONS, parse_dimensions
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import WINDOWS, Question, parse_window
 from llm_locust.metrics.stats.percentiles import parse_percentiles
 from llm_locust.metrics.verdict import verdict
-from llm_locust.report.formats.table import FORMAT
+from llm_locust.options.types import parse_count
+from llm_locust.report.formats.dynamo import dynamo
+from llm_locust.report.formats.table import FORMAT, Format
 from llm_locust.report.formats.vllm import vllm_json
 from llm_locust.report.inputs.sources import Source, answers_of, open_source
 from llm_locust.report.output import one_line, printing
@@ -22,7 +25,7 @@ from llm_locust.report.render.console import print_report
 from llm_locust.report.run.analysis import Analysis, analyse
 from llm_locust.report.run.build import write_reports
 from llm_locust.report.run.so_far import open_so_far
-from llm_locust.store import StoreError, create_run_dir, holds_a_run, write_text
+from llm_locust.store import StoreError, create_run_dir, holds_a_run
 
 DESCRIPTION = (
     "Compute a report from a run's records again, with other limits, another window or for some of "
@@ -68,6 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     told.add_argument(
         "--save-detailed", action="store_true", help="with --format vllm: the lists of every request too"
+    )
+    told.add_argument(
+        "--max-kv-tokens",
+        type=_parsed(parse_count),
+        metavar="N",
+        help="with --format dynamo: tokens that the KV cache of the engine holds",
     )
     told.add_argument("--out", type=Path, metavar="DIR", help="write the reports into this directory")
     told.add_argument(
@@ -178,6 +187,8 @@ def _refuse_senseless(args: argparse.Namespace) -> None:
         raise ValueError("--so-far takes one run: the one that still goes on")
     if args.save_detailed and args.format != "vllm":
         raise ValueError("--save-detailed adds lists to --format vllm only: leave it out")
+    if args.max_kv_tokens is not None and args.format != "dynamo":
+        raise ValueError("--max-kv-tokens is of --format dynamo only: leave it out")
     if args.out is not None and holds_a_run(args.out):
         raise ValueError(f"--out {str(args.out)!r} holds a run, whose own report stays: name a new directory")
 
@@ -195,22 +206,30 @@ def _text(args: argparse.Namespace, analysis: Analysis) -> str | None:
     if args.format == "console":
         return None
     wanted = FORMAT[args.format]
-    if wanted.of_one_load and analysis.summary.is_sweep:
+    _refuse_other_scope(wanted, analysis)
+    if wanted.name == "vllm":
+        return vllm_json(analysis, args.percentiles, detailed=args.save_detailed)
+    if wanted.name == "dynamo":
+        return dynamo(analysis, args.max_kv_tokens)
+    return wanted.text(analysis)
+
+
+def _refuse_other_scope(wanted: Format, analysis: Analysis) -> None:
+    """Refuse a format for a run that it has no figures of (raises ValueError)."""
+    if wanted.scope == "any run":
+        return
+    name = f"--format {wanted.name}"
+    if wanted.scope == "one load" and analysis.summary.is_sweep:
+        raise ValueError(f"{name} is of one load, and a sweep has several: add --where stage==0")
+    if wanted.scope == "a sweep" and not analysis.summary.is_sweep:
+        raise ValueError(f"{name} is of a sweep, and this is one load: make a run with --sweep")
+    if analysis.summary.arms:
+        raise ValueError(f"{name} is of one server, and the run has several arms: add --where arm==NAME")
+    if analysis.summary.inputs is not None:
         raise ValueError(
-            f"--format {wanted.name} is of one load, and a sweep has several: add --where stage==0"
-        )
-    if wanted.of_one_load and analysis.summary.is_of_parts:
-        raise ValueError(
-            f"--format {wanted.name} is of one server, and the run has several arms: add --where arm==NAME"
-        )
-    if wanted.of_one_load and analysis.summary.inputs is not None:
-        raise ValueError(
-            f"--format {wanted.name} is of generated tokens, and embeddings and rerank have none: add "
+            f"{name} is of generated tokens, and embeddings and rerank have none: add "
             "--where endpoint==chat for the chat requests alone, or take --format json"
         )
-    if wanted.name == "vllm":  # the only one that has options of its own
-        return vllm_json(analysis, args.percentiles, detailed=args.save_detailed)
-    return wanted.text(analysis)
 
 
 def _write(args: argparse.Namespace, directory: Path | None, analysis: Analysis, text: str | None) -> None:
@@ -219,12 +238,15 @@ def _write(args: argparse.Namespace, directory: Path | None, analysis: Analysis,
     if args.out is not None:
         create_run_dir(directory)
     write_reports(directory, analysis)
-    file = FORMAT[args.format].file if args.format in FORMAT else None
-    if args.out is not None and file is not None and text is not None:
-        try:
-            write_text(directory / file, text)
-        except OSError as e:
-            raise StoreError(f"the report in {str(directory)!r} cannot be written: {e.strerror or e}") from e
+    if args.out is None or text is None:
+        return
+    try:
+        for path, content in FORMAT[args.format].written(text).items():
+            (directory / path).parent.mkdir(exist_ok=True)
+            with replacing(directory / path) as file:
+                file.write(content)
+    except OSError as e:
+        raise StoreError(f"the report in {str(directory)!r} cannot be written: {e.strerror or e}") from e
 
 
 def _print(

@@ -9,16 +9,18 @@ import jsonschema_rs
 import numpy as np
 import pytest
 import yaml
-from metrics_cases import failed, request
+from metrics_cases import batch, failed, manifest, request, stage
 from report_cases import lost_records, summary, write_run
 
 from llm_locust.core.record import Outcome, RequestRecord
+from llm_locust.core.stages import with_stages
+from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.formats.junit import junit as junit_of
 from llm_locust.report.formats.table import FORMAT
 from llm_locust.report.formats.vllm import vllm_json
-from llm_locust.report.inputs.sources import open_source
+from llm_locust.report.inputs.sources import Run, Source, open_source
 from llm_locust.report.run.analysis import Analysis, analyse
 
 
@@ -193,6 +195,24 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path, MADE, options={"num_users": 3, "gpus": 2, "input_tokens": "10"})
 
 
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("name", ["vllm", "llmd", "inferencex", "mlperf", "genai-perf"])
+def test_a_file_is_the_golden_one(run: Path, name: str) -> None:
+    found = yaml.safe_load(FORMAT[name].text(analysis(run)))
+    assert same(found, yaml.safe_load((GOLDEN / str(FORMAT[name].file)).read_text()))
+
+
+def same(found: Any, golden: Any) -> bool:
+    """Equal, in the order of keys too, but for the last digits of numbers."""
+    if isinstance(golden, dict):
+        return list(found) == list(golden) and all(same(found[key], golden[key]) for key in golden)
+    if isinstance(golden, list):
+        return len(found) == len(golden) and all(map(same, found, golden))
+    return bool(found == (pytest.approx(golden) if isinstance(golden, float) else golden))
+
+
 def test_the_report_of_llmd_is_valid_by_its_schema_and_counts_every_request(run: Path) -> None:
     report = exported("llmd", run)
     if (FIELD / "br_v0_2_1_json_schema.json").is_file():  # another project's file: not kept here
@@ -251,7 +271,31 @@ def test_genai_perf_has_units_and_figures_of_completed_requests(run: Path) -> No
     assert found["input_sequence_length"]["max"] == 40.0
 
 
-@pytest.mark.parametrize("name", [name for name in FORMAT if FORMAT[name].of_one_load])
+def of_stage(kind: str, *asked: float) -> Analysis:
+    """The second of two stages; its sweep began with the load of the first."""
+    stages = [stage(at, 1 + 4 * at, 4 + 4 * at, kind=kind, asked=each) for at, each in enumerate(asked)]
+    options = {"num_users": "1"} if kind == "users" else {"request_rate": "2"}
+    facts = manifest(9.0, stages=stages, options=options, open_loop=kind == "rate")
+    rows = with_stages(batch(*(request(at) for at in range(1, 8))), stages, facts.open_loop)
+    source = Source((Run(facts, rows),), facts, rows, merged=False, unreadable=())
+    return analyse(source, Question(where="stage==1", prices=Prices(gpus=8)))
+
+
+def test_the_file_of_a_stage_has_its_own_load_and_the_gpus_that_the_report_was_told() -> None:
+    found = of_stage("users", 1, 16)
+    aggregate = json.loads(FORMAT["inferencex"].text(found))
+    assert (aggregate["conc"], aggregate["num_gpus"]) == (16, 8)
+    assert aggregate["output_tput_per_gpu"] is not None
+    load = yaml.safe_load(FORMAT["llmd"].text(found))["scenario"]["load"]["standardized"]
+    assert (load["stage"], load["concurrency"]) == (1, 16)
+    assert json.loads(vllm_json(found))["max_concurrency"] == 16
+    assert json.loads(FORMAT["mlperf"].text(found))["run_config"]["num_users"] == "16"
+    of_rate = of_stage("rate", 2, 7.5)
+    assert json.loads(vllm_json(of_rate))["request_rate"] == 7.5
+    assert yaml.safe_load(FORMAT["llmd"].text(of_rate))["scenario"]["load"]["standardized"]["rate_qps"] == 7.5
+
+
+@pytest.mark.parametrize("name", [name for name in FORMAT if FORMAT[name].scope == "one load"])
 def test_a_run_without_answers_gives_a_file_without_figures(tmp_path: Path, name: str) -> None:
     run = write_run(tmp_path, [failed(0.0), failed(1.0)])
     if name == "vllm":

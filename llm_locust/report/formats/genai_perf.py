@@ -10,6 +10,7 @@ import numpy as np
 
 from llm_locust.metrics.requests.latency import user_tps
 from llm_locust.metrics.stats.percentiles import ordered
+from llm_locust.report.formats.asked import asked_options
 from llm_locust.report.formats.completed import Completed, figures
 from llm_locust.report.output import shown_json
 from llm_locust.report.run.analysis import Analysis
@@ -22,7 +23,7 @@ _LENGTHS = {"input_sequence_length": "input", "output_sequence_length": "output"
 def genai_perf(analysis: Analysis) -> str:
     """The text of the file, one JSON object."""
     completed, counts = Completed(analysis.measured), analysis.summary.requests
-    rates, options = completed.rates, analysis.manifest.options
+    rates, options = completed.rates, asked_options(analysis)
     paces = ordered(user_tps(analysis.measured.c)[completed.ok])
     result = {
         "request_throughput": _mean(rates["requests"], "requests/sec"),

@@ -8,7 +8,7 @@ is null.
 from typing import Any
 
 from llm_locust.metrics.peers.vllm_bench import vllm_bench
-from llm_locust.report.formats.vllm import asked_number
+from llm_locust.report.formats.asked import asked_number, asked_options
 from llm_locust.report.output import shown_json
 from llm_locust.report.run.analysis import Analysis
 
@@ -33,7 +33,7 @@ _SHARES = {
 
 def inferencex(analysis: Analysis) -> str:
     """The text of the file, one JSON object."""
-    options = analysis.manifest.options
+    options = asked_options(analysis)
     found = vllm_bench(analysis.measured, analysis.requests, _PLACES)
     gpus = asked_number(options.get("gpus"))
     result = {

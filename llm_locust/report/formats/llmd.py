@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from llm_locust.core.manifest import Manifest
+from llm_locust.report.formats.asked import asked_number, asked_options, asked_stage
 from llm_locust.report.formats.completed import Completed, figures
-from llm_locust.report.formats.vllm import asked_number
 from llm_locust.report.run.analysis import Analysis
 
 VERSION = "0.2.1"
@@ -45,7 +44,7 @@ def llmd(analysis: Analysis) -> str:
     report = {
         "version": VERSION,
         "run": _run(analysis),
-        "scenario": {"load": _load(analysis.manifest, completed)},
+        "scenario": {"load": _load(analysis, completed)},
         "results": {"request_performance": {"aggregate": _aggregate(analysis, completed)}},
     }
     text: str = yaml.safe_dump(_known(report), sort_keys=False, allow_unicode=True)
@@ -78,12 +77,12 @@ def _iso(ns: int) -> str:
     return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _load(manifest: Manifest, completed: Completed) -> dict[str, Any] | None:
+def _load(analysis: Analysis, completed: Completed) -> dict[str, Any] | None:
     """What was asked; None if no input length is known, which the schema demands."""
     inputs = _lengths(completed, "input")
     if inputs is None:
         return None
-    options = manifest.options
+    manifest, options, stage = analysis.manifest, asked_options(analysis), asked_stage(analysis)
     return {
         "metadata": {"cfg_id": manifest.scenario},
         "standardized": {
@@ -91,7 +90,7 @@ def _load(manifest: Manifest, completed: Completed) -> dict[str, Any] | None:
             "tool_version": manifest.versions.get("llm-locust", "unknown"),
             "parallelism": max(1, len(manifest.workers)),
             "source": "sampled" if options.get("dataset") else "random",
-            "stage": 0,
+            "stage": 0 if stage is None else stage.number,
             "input_seq_len": inputs,
             "output_seq_len": _lengths(completed, "output"),
             "rate_qps": _positive(options.get("request_rate")),

@@ -11,6 +11,7 @@ import numpy as np
 
 from llm_locust.metrics.stats.censoring import Durations
 from llm_locust.metrics.stats.certified import certified
+from llm_locust.report.formats.asked import asked_options
 from llm_locust.report.formats.completed import Completed, figures
 from llm_locust.report.output import shown_json
 from llm_locust.report.run.analysis import Analysis
@@ -27,6 +28,7 @@ def mlperf(analysis: Analysis) -> str:
     """The text of the file, one JSON object."""
     completed, counts = Completed(analysis.measured), analysis.summary.requests
     manifest, whole = analysis.manifest, analysis.summary.completeness
+    options = asked_options(analysis)
     result = {
         "version": manifest.versions.get("llm-locust"),
         "git_sha": None,
@@ -41,7 +43,7 @@ def mlperf(analysis: Analysis) -> str:
         **{key: _metric(completed.tokens(side), 1.0) for key, side in _LENGTHS.items()},
         "qps": completed.rates["requests"],
         "tps": completed.rates["output"],
-        "run_config": {key: str(value) for key, value in manifest.options.items() if value is not None},
+        "run_config": {key: str(value) for key, value in options.items() if value is not None},
     }
     return shown_json(result, indent=2) + "\n"
 

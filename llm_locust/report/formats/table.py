@@ -1,9 +1,11 @@
 """The formats of ``llm-locust report --format``: one row each, and a module for those of other tools."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from llm_locust.metrics.summary_types.summary import as_json
+from llm_locust.report.formats.dynamo import dynamo, dynamo_files
 from llm_locust.report.formats.genai_perf import genai_perf
 from llm_locust.report.formats.inferencex import inferencex
 from llm_locust.report.formats.junit import junit
@@ -14,19 +16,29 @@ from llm_locust.report.output import shown_json
 from llm_locust.report.render.markdown import markdown
 from llm_locust.report.run.analysis import Analysis
 
+#: What a format has the figures of: one load, all loads of a sweep, or whatever the run is.
+Scope = Literal["one load", "a sweep", "any run"]
+
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: its name, what it is, its text, and its file with ``--out``, unless every report has that.
+    """A format: its name, what it is, its text, and its files with ``--out``, unless every report has those.
 
-    ``of_one_load``: its figures are of one load, so that a sweep as a whole has none.
+    ``file`` has the text; ``files`` makes several of it, by their paths below the directory.
     """
 
     name: str
     meaning: str
     text: Callable[[Analysis], str]
     file: str | None = None
-    of_one_load: bool = True
+    scope: Scope = "one load"
+    files: Callable[[str], Mapping[str, bytes]] | None = None
+
+    def written(self, text: str) -> Mapping[str, bytes]:
+        """The files of a text, by their paths."""
+        if self.files is not None:
+            return self.files(text)
+        return {} if self.file is None else {self.file: text.encode()}
 
 
 FORMATS = (
@@ -34,21 +46,22 @@ FORMATS = (
         "json",
         "summary.json",
         lambda analysis: shown_json(as_json(analysis.summary), indent=2) + "\n",
-        of_one_load=False,
+        scope="any run",
     ),
-    Format("md", "the report as Markdown", lambda analysis: markdown(analysis.summary), of_one_load=False),
+    Format("md", "the report as Markdown", lambda analysis: markdown(analysis.summary), scope="any run"),
     Format(
         "junit",
         "gates as test cases",
         lambda analysis: junit(analysis.summary),
         "junit.xml",
-        of_one_load=False,
+        scope="any run",
     ),
     Format("vllm", "result file of vllm bench serve", vllm_json, "vllm.json"),
     Format("llmd", "Benchmark Report 0.2.1 of llm-d", llmd, "benchmark_report.yaml"),
     Format("inferencex", "aggregate JSON of InferenceX", inferencex, "inferencex.json"),
     Format("mlperf", "result_summary.json of MLPerf Endpoints", mlperf, "result_summary.json"),
     Format("genai-perf", "export of GenAI-Perf and AIPerf", genai_perf, "profile_export_genai_perf.json"),
+    Format("dynamo", "engine profile of NVIDIA Dynamo", dynamo, scope="a sweep", files=dynamo_files),
 )
 
 FORMAT = {each.name: each for each in FORMATS}

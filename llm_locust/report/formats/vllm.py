@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from llm_locust.core.batch import Requests
-from llm_locust.core.manifest import Manifest
 from llm_locust.metrics.peers.vllm_bench import vllm_bench, vllm_details
+from llm_locust.report.formats.asked import asked_number, asked_options
 from llm_locust.report.output import shown_json
 from llm_locust.report.run.analysis import Analysis
 from llm_locust.wire.dialects.table import DIALECTS
@@ -32,14 +32,15 @@ def vllm_json(
     """
     measured = analysis.measured
     figures = vllm_bench(measured, analysis.requests, percentiles or DEFAULT_PERCENTILES)
-    result = {**_setup(analysis.manifest, analysis.requests), **figures}
+    result = {**_setup(analysis), **figures}
     if detailed:
         details = asdict(vllm_details(measured, analysis.requests))
         result |= {**details, "generated_texts": [""] * len(details["errors"])}
     return shown_json(result, indent=2) + "\n"
 
 
-def _setup(manifest: Manifest, requests: Requests) -> dict[str, Any]:
+def _setup(analysis: Analysis) -> dict[str, Any]:
+    manifest, requests = analysis.manifest, analysis.requests
     began = datetime.fromtimestamp(manifest.started_ns // 1_000_000_000, UTC)
     backend = _backend(requests)
     return {
@@ -50,7 +51,7 @@ def _setup(manifest: Manifest, requests: Requests) -> dict[str, Any]:
         "model_id": manifest.model,
         "tokenizer_id": manifest.options.get("tokenizer") or manifest.model,
         "num_prompts": None,  # its place in the file; the figures have it
-        **_traffic(manifest),
+        **_traffic(asked_options(analysis), manifest.open_loop),
     }
 
 
@@ -60,11 +61,10 @@ def _backend(requests: Requests) -> str:
     return ",".join(DIALECTS[name].vllm_backend or name if name in DIALECTS else name for name in asked)
 
 
-def _traffic(manifest: Manifest) -> dict[str, Any]:
+def _traffic(options: Mapping[str, Any], open_loop: bool) -> dict[str, Any]:
     """The load in vLLM's words. Its burstiness is the gamma distribution's shape, 1 / CV²; a closed loop
     is an infinite rate with bounded concurrency. Null for what it has no word for: a profile, a trace."""
-    options = manifest.options
-    if not manifest.open_loop:
+    if not open_loop:
         return {"request_rate": "inf", "burstiness": 1.0, "max_concurrency": options.get("num_users")}
     arrival = str(options.get("arrival") or "poisson")
     return {
@@ -78,11 +78,3 @@ def _burstiness(arrival: str) -> float | str | None:
     name, _, parameter = arrival.partition(":")
     cv = {"poisson": 1.0, "constant": 0.0, "gamma": asked_number(parameter)}.get(name)
     return None if cv is None else 1 / cv**2 if cv else "inf"
-
-
-def asked_number(value: object) -> float | None:
-    """The value of an option that is a number; None of a distribution or a profile."""
-    try:
-        return float(str(value))
-    except ValueError:
-        return None
