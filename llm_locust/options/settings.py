@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llm_locust.client.http.timeouts import Timeouts
+from llm_locust.core.terms import nearest
 from llm_locust.metrics.requests.slo import parse_slo
 from llm_locust.options.access import access_secrets, parse_api_key, parse_headers
 from llm_locust.options.arrivals import LoadSettings, parse_load
@@ -142,6 +143,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     for row in PRICES:
         given[row.name]
     scenario = scenario_of(options)
+    _check_needs(scenario, options)
     if given["restartable"] and (given["sweep"] or given["find"]):
         raise ValueError("--restartable beside --sweep or --find: write --resume, which repeats no stage")
     workload = _workload(given, None if scenario is None else scenario.dataset)
@@ -195,6 +197,17 @@ def _check_headers(found: Settings) -> None:
     if found.slo_headers_prefix is not None:
         limits = {**found.class_slos, "": parse_slo(found.slo).limits}
         check_slo_headers(found.slo_headers_prefix, found.kinds, limits, given)
+
+
+def _check_needs(scenario: Scenario | None, options: argparse.Namespace) -> None:
+    """Check that what a scenario cannot say itself is given (raises ValueError)."""
+    for name in () if scenario is None else scenario.needs:
+        row = OPTION.get(name.replace("-", "_"))
+        of = f"--scenario: {Path(scenario.path).stem}" if scenario else ""
+        if row is None:
+            raise ValueError(f"{of}: needs {name!r}: {nearest(name, OPTION)}write the name of an option")
+        if not getattr(options, row.name, None):
+            raise ValueError(f"{of} needs {row.flag} {row.metavar or 'VALUE'}: {row.help}")
 
 
 def _deployment(

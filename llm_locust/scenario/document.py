@@ -57,8 +57,9 @@ class Scenario:
 
     ``options`` are values for argparse by their keys; paths in them start at the working directory.
     ``dataset`` is the run's, with the order and format that the option cannot say. ``classes`` holds at
-    least one; without ``classes`` in the file a nameless one. ``document`` is the file's content as plain
-    values, header values included; ``secret_keys`` as in :class:`Grammar`.
+    least one; without ``classes`` in the file a nameless one. ``needs`` has names of options that the run
+    must be given besides. ``document`` is the file's content as plain values, header values included;
+    ``secret_keys`` as in :class:`Grammar`.
     """
 
     path: str
@@ -69,6 +70,7 @@ class Scenario:
     stop: Stop = field(default_factory=Stop)
     arms: tuple[Arm, ...] = ()
     about: About | None = None
+    needs: tuple[str, ...] = ()
     document: Mapping[str, Any] = field(repr=False, compare=False)
     secret_keys: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
@@ -168,6 +170,7 @@ def _scenario(root: Node, path: str, grammar: Grammar) -> Scenario:
         stop=found.get("stop", Stop()),
         arms=found.get("arms", ()),
         about=found.get("about"),
+        needs=found.get("needs", ()),
         document=plain(root),
         secret_keys=grammar.secret,
     )
@@ -254,6 +257,11 @@ STOP: Mapping[str, Key] = {
 #: Keys of the run as a whole that are no options.
 OF_RUN: Mapping[str, Key] = {
     "preset": Key(preset, A_PRESET, "lengths and limits that no option sets"),
+    "needs": Key(
+        lambda node, name, _: tuple(values.texts(node, name)),
+        "name, or list of names",
+        "options that the run must be given besides, such as `trajectories`: it is refused without them",
+    ),
     "about": Key(read_about, "[mapping](#about)", "where the scenario comes from; no effect on the run"),
     "warm_up": Key(_warm_up, "[mapping](#warm_up)", "the load before the measured phase"),
     "stop": Key(_stop, "[mapping](#stop)", "rules that end the run early; the report shows which one did"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.metrics.gates import parse_gates
 from llm_locust.options.table import GRAMMAR
 from llm_locust.scenario import Scenario, ScenarioError, load_scenario
@@ -34,11 +35,21 @@ MLPERF = {
     "gpt-oss-120b-interactive": (2000, 15, 10_000),
 }
 
+#: The same file: MODEL.Server.target_latency in ms, of those without limits on tokens.
+MLPERF_E2EL = {"gptj": 20_000, "qwen3-vl-235b-a22b": 12_000}
+
+#: artificialanalysis.ai/methodology/agentperf: model -> (p25 of output speed in tokens/s, p95 of TTFT in s).
+AGENTPERF = {
+    "deepseek-v4-pro": [(20, 10), (60, 5), (180, 3)],
+    "gpt-oss-120b": [(100, 5), (250, 3), (500, 2), (2000, 1)],
+}
+
 #: Name -> loads in order. InferenceX at 843c625; artificialanalysis.ai/methodology/system-load-test;
 #: inference-perf's and llm-d's files, `load.stages[].concurrency_level`.
 LADDERS = {
     "aa-slt": [1, 2, 4, 8, 16, 32, *range(64, 513, 64)],
     "inferencex-8k1k": [4, 8, 16, 32, 64],
+    "inference-perf-agentic-trace-replay": [5, 10, 20, 30, 40],
     "inference-perf-interactive-chat": [10, 20, 30, 40, 50],
     "inference-perf-code-generation": [5, 10, 20, 30, 40],
     "inference-perf-deep-research": [1, 2, 3, 4, 5],
@@ -198,6 +209,44 @@ def test_limits_of_mlperf_are_those_of_its_configuration(model: str) -> None:
     assert found.options["arrival"] == "poisson"
     assert found.options["run_time"] == "600s"
     assert found.options["output_tokens"] == str(most)
+
+
+@pytest.mark.parametrize("model", MLPERF_E2EL)
+def test_end_to_end_limits_of_mlperf_are_those_of_its_configuration(model: str) -> None:
+    options = protocol(f"mlperf-{model}").options
+    (gate,) = parse_gates(options["gate"])
+    assert (gate.metric, gate.limit, gate.is_certified) == ("p99_e2el_scheduled", MLPERF_E2EL[model], True)
+    assert (options["arrival"], options["run_time"]) == ("poisson", "600s")
+
+
+@pytest.mark.parametrize(
+    ("model", "speed", "ttft_s"), [(model, *tier) for model, tiers in AGENTPERF.items() for tier in tiers]
+)
+def test_tiers_of_agentperf_are_searched_under_their_speed_as_tpot(
+    model: str, speed: int, ttft_s: int
+) -> None:
+    found = protocol(f"aa-agentperf-{model}-{speed}")
+    objective = parse_objective(found.options["find"])
+    slowest, first = objective.limits
+    assert (objective.axis, found.needs) == ("concurrency", ("trajectories",))
+    assert (slowest.metric, slowest.required, first.metric, first.required) == ("tpot", 0.75, "ttft", 0.95)
+    assert slowest.limit_s is not None
+    assert speed <= 1 / slowest.limit_s < speed * 1.0002
+    assert first.limit_s == ttft_s
+    assert found.options["slo"] == f"ttft={ttft_s}s tpot={slowest.limit_s * 1e3:.10g}ms"
+    assert (found.options["first_load"], found.options["stage_time"]) == ("2", "10m")
+    assert found.options["output_tokens"] == "16000"
+
+
+def test_there_is_a_protocol_for_each_tier_of_agentperf_and_no_other() -> None:
+    tiers = {f"aa-agentperf-{model}-{speed}" for model, of in AGENTPERF.items() for speed, _ in of}
+    assert {name for name in protocol_names() if name.startswith("aa-agentperf")} == tiers
+
+
+def test_agentx_is_an_hour_of_agents_with_recorded_lengths() -> None:
+    found = protocol("inferencex-agentx")
+    assert (found.options["run_time"], found.options["seed"]) == ("3600s", 42)
+    assert (found.needs, found.options["body"]) == (("trajectories",), '{"ignore_eos": true}')
 
 
 @pytest.mark.parametrize("name", LADDERS)
