@@ -19,6 +19,9 @@ generation_tokens      generated since the start
 finished               requests that ended, since the start
 ttft_s, tpot_s, itl_s  histograms in seconds (``_bucket``, ``_sum``, ``_count``); tpot_s is
 queue_s, e2el_s        a request's mean, itl_s a gap between tokens
+kv_transfer_s          histogram: a KV cache's way from a prefill to a decode server
+kv_transfer_bytes      histogram: bytes of such a transfer
+kv_transfers_failed    since the start
 gpu_utilisation        0 to 1
 gpu_memory_used_bytes  of one GPU
 power_w                of one GPU
@@ -101,27 +104,35 @@ VLLM = _rules(
     time_per_output_token_seconds="itl_s",
     request_queue_time_seconds="queue_s",
     e2e_request_latency_seconds="e2el_s",
+    nixl_xfer_time_seconds="kv_transfer_s",
+    nixl_bytes_transferred="kv_transfer_bytes",
+    nixl_num_failed_transfers="kv_transfers_failed",
 )
-SGLANG = _rules(
-    "sglang:",
-    num_running_reqs="running",
-    num_queue_reqs="waiting",
-    token_usage="kv_cache_usage",
-    cache_hit_rate="prefix_cache_hit_rate",
-    cached_tokens="prefix_cache_hits",
-    spec_accept_length="spec_accept_length",
-    spec_accept_rate="spec_accept_rate",
-    num_retracted_reqs="preemptions",
-    num_retracted_requests="preemptions",
-    prompt_tokens="prompt_tokens",
-    generation_tokens="generation_tokens",
-    num_requests="finished",
-    time_to_first_token_seconds="ttft_s",
-    request_time_per_output_token_seconds="tpot_s",
-    time_per_output_token_seconds="tpot_s",
-    inter_token_latency_seconds="itl_s",
-    queue_time_seconds="queue_s",
-    e2e_request_latency_seconds="e2el_s",
+SGLANG = (
+    *_rules(
+        "sglang:",
+        num_running_reqs="running",
+        num_queue_reqs="waiting",
+        token_usage="kv_cache_usage",
+        cache_hit_rate="prefix_cache_hit_rate",
+        cached_tokens="prefix_cache_hits",
+        spec_accept_length="spec_accept_length",
+        spec_accept_rate="spec_accept_rate",
+        num_retracted_reqs="preemptions",
+        num_retracted_requests="preemptions",
+        prompt_tokens="prompt_tokens",
+        generation_tokens="generation_tokens",
+        num_requests="finished",
+        time_to_first_token_seconds="ttft_s",
+        request_time_per_output_token_seconds="tpot_s",
+        time_per_output_token_seconds="tpot_s",
+        inter_token_latency_seconds="itl_s",
+        queue_time_seconds="queue_s",
+        e2e_request_latency_seconds="e2el_s",
+        num_transfer_failed_reqs="kv_transfers_failed",
+    ),
+    Rule("sglang:kv_transfer_latency_ms", "kv_transfer_s", 1e-3),
+    Rule("sglang:kv_transfer_total_mb", "kv_transfer_bytes", _MIB),
 )
 TGI = _rules(
     "tgi_",

@@ -59,6 +59,37 @@ def values(text: str) -> dict[str, float]:
             },
         ),
         (
+            "# TYPE vllm:nixl_xfer_time_seconds histogram\n"
+            'vllm:nixl_xfer_time_seconds_bucket{engine="0",le="0.005"} 2\n'
+            'vllm:nixl_xfer_time_seconds_sum{engine="0"} 0.03\n'
+            'vllm:nixl_xfer_time_seconds_count{engine="0"} 3\n'
+            "# TYPE vllm:nixl_bytes_transferred histogram\n"
+            "vllm:nixl_bytes_transferred_sum 6291456\nvllm:nixl_bytes_transferred_count 3\n"
+            "# TYPE vllm:nixl_num_failed_transfers counter\nvllm:nixl_num_failed_transfers_total 1\n",
+            {
+                "kv_transfer_s_bucket": 2,
+                "kv_transfer_s_sum": 0.03,
+                "kv_transfer_s_count": 3,
+                "kv_transfer_bytes_sum": 6_291_456,
+                "kv_transfer_bytes_count": 3,
+                "kv_transfers_failed": 1,
+            },
+        ),
+        (
+            "# TYPE sglang:kv_transfer_latency_ms histogram\n"
+            "sglang:kv_transfer_latency_ms_sum 30\nsglang:kv_transfer_latency_ms_count 3\n"
+            "# TYPE sglang:kv_transfer_total_mb histogram\n"
+            "sglang:kv_transfer_total_mb_sum 6\nsglang:kv_transfer_total_mb_count 3\n"
+            "sglang:num_transfer_failed_reqs_total 1\n",
+            {
+                "kv_transfer_s_sum": 0.03,
+                "kv_transfer_s_count": 3,
+                "kv_transfer_bytes_sum": 6_291_456,
+                "kv_transfer_bytes_count": 3,
+                "kv_transfers_failed": 1,
+            },
+        ),
+        (
             "tgi_queue_size 2\ntgi_batch_current_size 7\n# TYPE tgi_request_input_length histogram\n"
             "tgi_request_input_length_sum 99\ntgi_request_input_length_count 3\n"
             "# TYPE tgi_request_success counter\ntgi_request_success 3\n",
@@ -84,7 +115,7 @@ def values(text: str) -> dict[str, float]:
             {"energy_j": 2.5, "gpu_utilisation": 0.8, "power_w": 301.5, "gpu_memory_used_bytes": 2 * 1024**2},
         ),
     ],
-    ids=["vllm", "sglang", "tgi", "triton", "llama.cpp", "dcgm"],
+    ids=["vllm", "sglang", "vllm-nixl", "sglang-pd", "tgi", "triton", "llama.cpp", "dcgm"],
 )
 def test_each_server_speaks_in_our_names_and_units(text: str, expected: dict[str, float]) -> None:
     assert values(text) == pytest.approx(expected)

@@ -22,9 +22,9 @@ _STATES = {
 _COUNTS = (
     *("prompt_tokens", "generation_tokens", "preemptions", "finished"),
     *("prefix_cache_queries", "prefix_cache_hits"),
-    *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens"),
+    *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "kv_transfers_failed"),
 )
-_HISTOGRAMS = ("ttft_s", "tpot_s", "itl_s", "queue_s", "e2el_s")
+_HISTOGRAMS = ("ttft_s", "tpot_s", "itl_s", "queue_s", "e2el_s", "kv_transfer_s")
 
 #: How far the number of first tokens that the servers saw may be from the client's for their means to be of
 #: the same requests.
@@ -114,6 +114,7 @@ def _of(series: ServerSeries, target: str | None) -> dict[str, Any]:
         **counts,
         "prefix_cache_hit_ratio": hits / queries if queries and hits is not None else None,
         **_speculation(series, target, counts),
+        "kv_transfer_bytes": _increase(series, "kv_transfer_bytes_sum", target),
         "gpus": len(gpus(series, target)),
         "gpu_memory_used_bytes_max": max((m.most for m in memory if m.counts.any()), default=None),
         **{f"{name.removesuffix('_s')}_ms": _histogram(series, name, target) for name in _HISTOGRAMS},

@@ -25,7 +25,7 @@ COUNTERS = frozenset(
     {
         *("prefix_cache_queries", "prefix_cache_hits", "preemptions", "prompt_tokens"),
         *("generation_tokens", "finished", "energy_j"),
-        *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens"),
+        *("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens", "kv_transfers_failed"),
     }
 )
 _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")

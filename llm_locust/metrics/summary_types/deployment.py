@@ -229,6 +229,7 @@ class ServerFigures(SummaryPart, frozen=True, kw_only=True):
     spec_drafts: Annotated[float | None, key(_COUNT, _WINDOW)]
     spec_draft_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
     spec_accepted_tokens: Annotated[float | None, key(_COUNT, _WINDOW)]
+    kv_transfers_failed: Annotated[float | None, key(_COUNT, _WINDOW)]
     prefix_cache_hit_ratio: Annotated[float | None, key("hits / queries", _WINDOW)]
     acceptance_length: Annotated[
         float | None,
@@ -237,6 +238,9 @@ class ServerFigures(SummaryPart, frozen=True, kw_only=True):
     acceptance_rate: Annotated[
         float | None, key("accepted / drafted tokens, else the reported mean", _WINDOW)
     ]
+    kv_transfer_bytes: Annotated[
+        float | None, key("KV cache moved between prefill and decode servers, bytes", _WINDOW)
+    ]
     gpus: Annotated[int, key("GPUs seen", _WINDOW)]
     gpu_memory_used_bytes_max: Annotated[float | None, key("largest memory use of a GPU, bytes", _WINDOW)]
     ttft_ms: ServerHistogram | None
@@ -244,6 +248,7 @@ class ServerFigures(SummaryPart, frozen=True, kw_only=True):
     itl_ms: ServerHistogram | None
     queue_ms: ServerHistogram | None
     e2el_ms: ServerHistogram | None
+    kv_transfer_ms: ServerHistogram | None
 
 
 _FIRST = "first tokens in the window"

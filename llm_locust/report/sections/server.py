@@ -13,6 +13,7 @@ MOST_ROWS = 20
 LEAST_COVERED = 0.95
 
 _NAME_LENGTH = 64
+_MIB = 1 << 20
 _COLUMNS = (
     Column("Server", left=True, verbatim=True, wraps=True),
     Column("mean", over="running"),
@@ -24,6 +25,9 @@ _COLUMNS = (
     Column("preempted"),
     Column("length", over="accepted"),
     Column("share", over="accepted"),
+    Column("ms", over="KV transfer"),
+    Column("MiB", over="KV transfer", wide=True),
+    Column("failed", over="KV transfer"),
     Column("TTFT ms"),
     Column("GPU"),
     Column("W"),
@@ -91,12 +95,21 @@ def _row(target: ServerFigures, name: str) -> Row:
             count(target.preemptions) if target.preemptions else "",
             _known(target.acceptance_length),
             _share(target.acceptance_rate),
+            *_kv_transfers(target),
             _known(target.ttft_ms.mean if target.ttft_ms else None),
             _share(target.gpu_utilisation_mean),
             _known(target.power_w_mean),
             f"{count(target.failed)} of {count(target.scrapes)}" if target.failed else "",
         )
     )
+
+
+def _kv_transfers(target: ServerFigures) -> tuple[str, str, str]:
+    """Mean time of a transfer, mean MiB of one, and how many failed."""
+    found = target.kv_transfer_ms
+    each = target.kv_transfer_bytes / found.n if found and found.n and target.kv_transfer_bytes else None
+    failed = count(target.kv_transfers_failed) if target.kv_transfers_failed else ""
+    return _known(found.mean if found else None), _known(each / _MIB if each else None), failed
 
 
 def _hits(target: ServerFigures) -> float | None:

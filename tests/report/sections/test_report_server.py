@@ -53,6 +53,27 @@ def test_servers_stand_in_a_table_without_what_none_of_them_tells() -> None:
     ]
 
 
+def test_transfers_of_kv_caches_are_told_by_the_server_that_counts_them() -> None:
+    transfers = [
+        *rows("decode:8000", "kv_transfer_s_sum", [0.04 * i for i in ALL]),
+        *rows("decode:8000", "kv_transfer_s_count", [5 * i for i in ALL]),
+        *rows("decode:8000", "kv_transfer_bytes_sum", [10 * 2**20 * i for i in ALL]),
+        *rows("decode:8000", "kv_transfers_failed", ALL),
+    ]
+    found = servers(told(*replica("prefill:8000"), *replica("decode:8000"), *transfers))
+    assert found is not None
+    assert found.table is not None
+    heads = [f"{c.over} {c.head}".strip() for c in found.table.columns]
+    place = heads.index("KV transfer ms")
+    assert heads[place : place + 3] == ["KV transfer ms", "KV transfer MiB", "KV transfer failed"]
+    cells = {row.cells[0]: row.cells[place : place + 3] for row in found.table.rows}
+    assert cells == {
+        "prefill:8000": ("", "", ""),
+        "decode:8000": ("8.00", "2.00", "10"),
+        "all": ("8.00", "2.00", "10"),
+    }
+
+
 def test_the_gateways_part_of_a_first_token_is_a_line_with_what_it_is_made_of() -> None:
     said = texts(servers(told(*replica("a:8000"), *replica("b:8000"))))
     assert said[0].startswith("gateway and balancer: 37.0 ms of a mean TTFT (client 97.0 − servers 60.0")
