@@ -25,6 +25,9 @@ _DRAWS = 200
 _ENDS = (0.025, 0.975)
 _Z = 1.959963984540054
 
+#: A load is vague whose error is so many times the median of those near the peak.
+_VAGUE = 3.0
+
 #: A saturated load is below the best steady one by this share at least.
 _BELOW = 1e-9
 
@@ -118,9 +121,12 @@ class _Peak:
 def _smoothed(curve: _Curve, low: float, high: float, highest: int) -> int:
     """The load tried with the most by a parabola through those of the interval.
 
-    The highest of several noisy values is often high by chance. With fewer than three it is that one.
+    The highest of several noisy values is often high by chance. With fewer than three it is that one. A load
+    of which far less is known than of the others is left out: their parabola would choose it unseen.
     """
     near = np.flatnonzero((curve.loads >= low) & (curve.loads <= high) & ~curve.saturated)
+    if len(near):
+        near = near[curve.errors[near] <= _VAGUE * np.median(curve.errors[near])]
     if len(near) < 3:
         return highest
     x = np.log(curve.loads[near] / curve.loads[highest])

@@ -138,3 +138,21 @@ def test_users_are_whole_and_a_stage_without_a_result_is_tried_again() -> None:
 def test_another_form_of_it_is_refused(text: str) -> None:
     with pytest.raises(ObjectiveError, match="find: "):
         parse_objective(text)
+
+
+def test_a_load_that_is_hardly_known_is_not_the_answer_because_its_neighbours_rise_to_it() -> None:
+    """As measured live over concurrency: goodput collapses from 30 to 32 users, and 31 had both."""
+    shares = {16: (163, 1.0, 31.3), 23: (233, 1.0, 15.3), 25: (232, 1.0, 8.8), 27: (247, 1.0, 27.1)}
+    shares |= {28: (256, 1.0, 30.5), 29: (264, 1.0, 28.3), 30: (273, 0.985, 22.9)}
+    shares |= {31: (282, 0.468, 1.44), 32: (291, 0.588, 18.7), 64: (388, 0.018, 94.7)}
+    most = parse_objective("max-goodput over concurrency")
+    probes = []
+    for load, (n, share, worth) in shares.items():
+        found = Reading(round(n * share), n, worth)
+        good = GoodRate.of(found, n / 40, is_counted=True)
+        probes.append(Probe(float(load), (found,), good=good))
+    answer = last_answer(most, Bounds(16.0, most_stages=len(probes)), probes)
+    assert answer.load is not None
+    assert 27 <= answer.load <= 30
+    assert answer.good_per_s is not None
+    assert answer.good_per_s > 6
