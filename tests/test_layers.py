@@ -41,7 +41,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "store": ("upload",),
     "workload": ("lengths", "text", "answers", "datasets", "traces", "arrivals", "trajectories"),
     "metrics": (
-        *("summary_types", "stats", "requests", "select", "answers", "sections", "deployment"),
+        *("summary_types", "stats", "requests", "select", "answers", "agents", "sections", "deployment"),
         *("peers", "compare", "arms", "charts", "stages", "curves"),
     ),
     "report": ("inputs", "sections", "render", "html", "tables", "run", "formats", "compare"),

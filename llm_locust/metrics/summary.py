@@ -12,6 +12,7 @@ from msgspec import to_builtins
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
+from llm_locust.metrics.agents.figures import agents
 from llm_locust.metrics.answers.accuracy import Answers
 from llm_locust.metrics.answers.quality import quality
 from llm_locust.metrics.arms.figures import arms
@@ -35,7 +36,6 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import whole_and_parts
 from llm_locust.metrics.peers.compat import compat
 from llm_locust.metrics.question import PLAIN, Question
-from llm_locust.metrics.requests.agents import agents
 from llm_locust.metrics.requests.goodput import Missing
 from llm_locust.metrics.requests.inputs import inputs
 from llm_locust.metrics.requests.tokens import delivery, tokens

@@ -8,6 +8,7 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
+from llm_locust.metrics.agents.figures import agents
 from llm_locust.metrics.columns import Columns
 from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.parts import part_of_all
@@ -82,6 +83,9 @@ def _stage(
         "seconds": window.seconds,
     }
     found["figures"] = part_of_all(m, question.places, missing)
+    if manifest.trajectories is not None:
+        gpus = question.prices_of(manifest).gpus
+        found["figures"]["agents"] = agents(theirs, m.c, window, manifest.trajectories, gpus)
     verdict = stage_verdict(m, manifest, stage)
     until = _until(m, manifest, stage)
     if until is not None:

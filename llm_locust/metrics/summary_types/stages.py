@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from llm_locust.metrics.summary_types.base import Interval, LatencyTable, SummaryPart, key
 from llm_locust.metrics.summary_types.requests import Goodput, RequestCounts, Throughput
+from llm_locust.metrics.summary_types.tokens import Agents
 
 _STAGE = "the stage"
 _ARM = "the arm"
@@ -31,6 +32,7 @@ class StageFigures(SummaryPart, frozen=True):
     latency_ms_adjusted: dict[str, LatencyTable]
     throughput: Throughput
     goodput: Goodput
+    agents: Agents | None = None
 
 
 class StageUntil(SummaryPart, frozen=True):
@@ -111,8 +113,8 @@ class Stage(SummaryPart, frozen=True):
     figures: Annotated[
         StageFigures | None,
         key(
-            "`requests`, `latency_ms`, `latency_ms_adjusted`, `throughput` and `goodput` as in the summary; "
-            "null without a measured part",
+            "`requests`, `latency_ms`, `latency_ms_adjusted`, `throughput`, `goodput` and, of a run over "
+            "trajectories, `agents` as in the summary; null without a measured part",
             _MEASURED,
         ),
     ]

@@ -185,6 +185,8 @@ class Sessions(SummaryPart, frozen=True):
 
 _TURNS = "turns of walks, scheduled in the window"
 _JOBS = "walks through trajectories of the pool whose last answer ended in the window, all turns ok"
+_AFTER_PAUSE = "turns of walks but their first ones, scheduled in the window, that were sent"
+_WORK = "the window; turns of all walks, sub-agents included, and the time of their agents"
 _CACHE = "ok turns whose prompt and cached tokens the server counted"
 
 
@@ -202,6 +204,16 @@ class AgentCache(SummaryPart, frozen=True):
     ]
 
 
+class AgentPauses(SummaryPart, frozen=True):
+    """How exactly recorded pauses were kept."""
+
+    n: Annotated[int, key("number of turns", _AFTER_PAUSE)]
+    late_ms_p50: Annotated[float | None, key("sent − scheduled, ms: median", _AFTER_PAUSE)]
+    late_ms_p99: Annotated[float | None, key("sent − scheduled, ms: p99", _AFTER_PAUSE)]
+    late_ms_max: Annotated[float | None, key("sent − scheduled, ms: the most", _AFTER_PAUSE)]
+    late: Annotated[int, key("turns that were sent more than 5 ms late", _AFTER_PAUSE)]
+
+
 class Agents(SummaryPart, frozen=True):
     """Agents that walk through trajectories."""
 
@@ -210,6 +222,11 @@ class Agents(SummaryPart, frozen=True):
     ok: Annotated[int, key("number of ok turns", _TURNS)]
     output_tokens_per_s_p25: Annotated[float | None, key("1 / TPOT: a quarter is slower", _TURNS)]
     output_tokens_per_s_p50: Annotated[float | None, key("1 / TPOT: median", _TURNS)]
+    pauses: AgentPauses
+    e2e_tokens_per_s_p10: Annotated[
+        float | None,
+        key("output tokens / E2EL: a tenth is slower", _TURNS),
+    ]
     e2e_tokens_per_s_p25: Annotated[float | None, key("output tokens / E2EL: a quarter is slower", _TURNS)]
     e2e_tokens_per_s_p50: Annotated[float | None, key("output tokens / E2EL: median", _TURNS)]
     e2e_tokens_per_s_mean: Annotated[float | None, key("all output tokens / sum of E2EL", _TURNS)]
@@ -225,9 +242,15 @@ class Agents(SummaryPart, frozen=True):
     between_turns_s_mean: Annotated[
         float | None, key("of it between turns, in tools and sub-agents, s", _JOBS)
     ]
-    jobs_per_h_per_user: Annotated[float | None, key("3,600 / mean duration", _JOBS)]
-    jobs_per_h: Annotated[float | None, key("jobs / length of the window", _JOBS)]
-    jobs_per_h_per_gpu: Annotated[float | None, key("the same / `--gpus`", _JOBS)]
+    jobs_worked: Annotated[
+        float | None, key("ok turns of walks that did not fail / mean turns of a job", _WORK)
+    ]
+    turns_seen: Annotated[float | None, key("share of the pool's turns that are among them", _WORK)]
+    agent_s: Annotated[float, key("time of all agents, s", _WORK)]
+    between_turns_share: Annotated[float | None, key("share of it without a turn of the agent itself", _WORK)]
+    jobs_per_h_per_user: Annotated[float | None, key("3,600 × `jobs_worked` / `agent_s`", _WORK)]
+    jobs_per_h: Annotated[float | None, key("3,600 × `jobs_worked` / length of the window", _WORK)]
+    jobs_per_h_per_gpu: Annotated[float | None, key("the same / `--gpus`", _WORK)]
     cache: AgentCache
 
 

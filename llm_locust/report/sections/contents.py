@@ -16,6 +16,7 @@ from llm_locust.report.sections.curves.spike import spikes
 from llm_locust.report.sections.fairness import fairness
 from llm_locust.report.sections.interventions import interventions
 from llm_locust.report.sections.nodes import nodes
+from llm_locust.report.sections.parts.agents import agents, agents_by_load
 from llm_locust.report.sections.parts.arms import arms
 from llm_locust.report.sections.parts.autoscaling import autoscaling
 from llm_locust.report.sections.parts.inputs import inputs
@@ -151,7 +152,8 @@ CONTENTS = (
     Entry("drift", "verdict", course.drift, of_one_load=True),
     Entry("quality", "quality", quality),
     Entry("sessions", "sessions", sessions.sessions),
-    Entry("agents", "sessions", sessions.agents, of_one_load=True),
+    Entry("agents", "sessions", agents, of_one_load=True),
+    Entry("agents_by_load", "sessions", agents_by_load),
     Entry("by_turn", "sessions", sessions.by_turn, of_one_load=True),
     Entry("errors", "", groups.errors),
     Entry("by_name", "groups", groups.by_name, of_one_load=True),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.metrics.summary_types.tokens import Agents, Sessions, TurnPart
+from llm_locust.metrics.summary_types.tokens import Sessions, TurnPart
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.sections.groups import LATENCY_COLUMNS
 from llm_locust.report.text import clean, count, number, percent, plural, seconds, sentence
@@ -120,51 +120,3 @@ def _turn_row(turn: TurnPart) -> Row:
             percent(turn.cached_share),
         )
     )
-
-
-def agents(summary: Summary) -> Section | None:
-    """Speed, jobs and prefix-cache hits of agents; None where none walked through trajectories."""
-    part = summary.agents
-    if part is None:
-        return None
-    speed = (
-        f"output speed {number(part.output_tokens_per_s_p25)} tokens/s p25, "
-        f"{number(part.output_tokens_per_s_p50)} median · end to end "
-        f"{number(part.e2e_tokens_per_s_p25)} p25, {number(part.e2e_tokens_per_s_p50)} median"
-    )
-    lines = [
-        Line(f"{plural(part.agents, 'agent')} · {plural(part.turns, 'turn')} · {count(part.ok)} ok"),
-        Line(speed),
-        *_agents_jobs(part),
-        *_agents_cache(part),
-    ]
-    return Section("Agents", tuple(lines))
-
-
-def _agents_jobs(part: Agents) -> Iterator[Line]:
-    if part.jobs_failed:
-        ended = part.jobs + part.jobs_failed
-        text = f"{count(part.jobs_failed)} of {plural(ended, 'job')} failed, in no figure below"
-        yield Line(text, Tone.WARN)
-    if not part.jobs:
-        yield Line("no trajectory was walked to its end in the window: a longer run has jobs/h", Tone.WARN)
-        return
-    facts = [
-        plural(part.jobs, "job"),
-        f"{seconds(part.job_s_mean)} mean, {seconds(part.between_turns_s_mean)} of it between turns",
-        f"{number(part.jobs_per_h_per_user)} jobs/h per user",
-        f"{number(part.jobs_per_h_per_gpu)} jobs/h per GPU" if part.jobs_per_h_per_gpu is not None else "",
-    ]
-    yield Line(sentence(facts))
-
-
-def _agents_cache(part: Agents) -> Iterator[Line]:
-    cache = part.cache
-    if not cache.turns:
-        yield Line("prefix-cache hits unknown: the server counts no cached tokens", Tone.FAINT)
-        return
-    shown = (
-        f"prefix-cache hits {percent(cache.achieved)} of prompt tokens, {percent(cache.possible)} possible"
-    )
-    few = "" if cache.turns == part.ok else f" ({count(cache.turns)} of {count(part.ok)} turns)"
-    yield Line(shown + few)

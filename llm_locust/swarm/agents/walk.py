@@ -9,7 +9,7 @@ from gevent.pool import Group
 from locust.exception import StopUser
 
 from llm_locust.core.record import Outcome
-from llm_locust.metrics.requests.agents import walk_name
+from llm_locust.metrics.agents.walks import walk_name
 from llm_locust.metrics.sections.sessions import session_name
 from llm_locust.swarm.users.requester import Requester
 from llm_locust.wire.dialects.dialect import Message

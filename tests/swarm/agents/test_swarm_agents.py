@@ -118,6 +118,8 @@ def test_jobs_are_the_walks_of_the_pool_and_their_pauses_are_apart(ran: Ran) -> 
     assert (found["agents"], found["turns"], found["jobs"]) == (1, len(POOL), 2)
     assert found["job_s_mean"] == pytest.approx(sum(lasted) / 2e9, rel=1e-6)
     assert found["between_turns_s_mean"] == pytest.approx((sum(lasted) - sum(served)) / 2e9, rel=1e-6)
-    assert found["jobs_per_h_per_user"] == pytest.approx(3600 / found["job_s_mean"])
+    assert found["jobs_worked"] == pytest.approx(2)
+    assert found["jobs_per_h_per_user"] == pytest.approx(3600 * 2 / found["agent_s"])
+    assert found["pauses"]["n"] == len(POOL) - 4
     assert found["jobs_per_h_per_gpu"] == pytest.approx(found["jobs_per_h"] / 2)
     assert "prefix-cache hits" in ran.report

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
-from metrics_cases import batch, manifest, request
+from metrics_cases import batch, manifest, ns, request
 
 from llm_locust.core.record import Outcome, RequestRecord
 from llm_locust.core.trajectory_facts import TrajectoryFacts
@@ -15,11 +16,13 @@ FACTS = TrajectoryFacts(
 )
 
 
-def turn(walk: str, number: int, at: float, tpot_s: float = 0.02, **fields: Any) -> RequestRecord:
+def turn(
+    walk: str, number: int, at: float, tpot_s: float = 0.02, late: float = 0.0, **fields: Any
+) -> RequestRecord:
     """A turn with its first token after 50 ms and three tokens."""
     arrivals = (0.05, 0.05 + tpot_s, 0.05 + 2 * tpot_s)
     known: dict[str, Any] = {"session": walk, "turn": number, "cached_tokens": 5, "user": 0}
-    return request(at, arrivals, **{**known, **fields})
+    return request(at, arrivals, late=late, **{**known, **fields})
 
 
 def agents(*records: RequestRecord, gpus: str = "4") -> dict[str, Any]:
@@ -41,9 +44,14 @@ def test_a_job_is_a_walk_that_came_to_its_end_in_the_window_and_sub_agents_are_n
     assert (found["agents"], found["turns"], found["ok"], found["jobs"]) == (2, 7, 6, 2)
     assert found["job_s_mean"] == pytest.approx((3.09 + 0.09) / 2)
     assert found["between_turns_s_mean"] == pytest.approx((3.09 - 2 * 0.09) / 2)
-    assert found["jobs_per_h_per_user"] == pytest.approx(3600 / found["job_s_mean"])
-    assert found["jobs_per_h"] == pytest.approx(2 / 9 * 3600)  # the window begins with the first turn
-    assert found["jobs_per_h_per_gpu"] == pytest.approx(2 / 9 * 3600 / 4)
+    # Turns that ended in the window: 5, of the 4 / 2 that a job of the pool has. The window begins with the
+    # first turn; the second agent was there from its own first one on.
+    assert found["jobs_worked"] == pytest.approx(5 / 2)
+    assert found["agent_s"] == pytest.approx(9 + 5)
+    assert found["jobs_per_h_per_user"] == pytest.approx(3600 * 2.5 / 14)
+    assert found["jobs_per_h"] == pytest.approx(3600 * 2.5 / 9)
+    assert found["jobs_per_h_per_gpu"] == pytest.approx(3600 * 2.5 / 9 / 4)
+    assert found["turns_seen"] == 1.0
 
 
 def test_speeds_are_quantiles_of_turns_from_the_slow_end() -> None:
@@ -95,3 +103,56 @@ def test_jobs_that_failed_are_counted_and_in_no_other_figure() -> None:
     )
     assert (found["jobs"], found["jobs_failed"]) == (1, 2)
     assert found["job_s_mean"] == pytest.approx(0.09)
+
+
+def renewals(turn_s: float, seed: int) -> tuple[dict[str, Any], float]:
+    """Four agents over trajectories of 4 and of 100 turns, cut after 60 s; and what jobs/h really are."""
+    rng = np.random.default_rng(seed)
+    lengths = (4, 100)
+    facts = TrajectoryFacts(
+        ids=["short", "long"],
+        roots=2,
+        possible=[[0.0] * n for n in lengths],
+        pauses_s=[[0.0] * n for n in lengths],
+    )
+    rows = []
+    for agent in range(4):
+        at, walk = 1.0, 0
+        while at < 70:
+            place = int(rng.integers(2))
+            for number in range(lengths[place]):
+                took = float(rng.gamma(4, turn_s / 4))
+                if at < 70:
+                    name = f"a{agent}w{walk}-t{place}-of{lengths[place]}"
+                    rows.append(
+                        request(at, (took / 2, took), session=name, turn=number, user=agent, cached_tokens=0)
+                    )
+                at += took
+            walk += 1
+    made = summarise(batch(*rows), manifest(stopped_ns=ns(61.0), trajectories=facts))
+    return made["agents"], 3600 / (turn_s * sum(lengths) / 2)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_jobs_an_hour_are_right_where_the_end_of_the_run_cuts_long_jobs(seed: int) -> None:
+    found, truth = renewals(1.0, seed)
+    assert found["jobs_per_h_per_user"] == pytest.approx(truth, rel=0.12)
+    # What the finished ones alone would tell: the short ones, or nothing.
+    assert found["job_s_mean"] is None or 3600 / found["job_s_mean"] > 3 * truth
+
+
+def test_turns_of_walks_that_failed_are_no_work_and_their_time_counts() -> None:
+    found = agents(
+        turn("r1-t1-of1", 0, 1.0),
+        turn("r2-t0-of2", 0, 3.0),
+        turn("r2-t0-of2", 1, 5.0, outcome=Outcome.HTTP_ERROR),
+    )
+    assert found["jobs_worked"] == pytest.approx(1 / 2)
+    assert found["agent_s"] == pytest.approx(9)
+
+
+def test_lateness_is_of_turns_after_a_pause_and_names_what_was_more_than_5_ms() -> None:
+    late = (0.0, 0.001, 0.004, 0.02)
+    found = agents(*(turn("r1-t0-of9", n, 1.0 + n, late=late_s) for n, late_s in enumerate(late)))["pauses"]
+    assert (found["n"], found["late"]) == (3, 1)
+    assert found["late_ms_max"] == pytest.approx(20, abs=0.1)

@@ -1,0 +1,99 @@
+"""Agents over trajectories: speed of their turns, their work, and prefix-cache hits beside possible ones."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llm_locust.core.batch import Requests
+from llm_locust.core.trajectory_facts import TrajectoryFacts
+from llm_locust.metrics.agents.jobs import jobs
+from llm_locust.metrics.agents.walks import Walks
+from llm_locust.metrics.catalogue import e2el, schedule_delay, tpot
+from llm_locust.metrics.columns import Columns, Floats, Mask
+from llm_locust.metrics.window import Window
+
+#: A pause that was longer than recorded by more than this is late.
+LATE_S = 0.005
+
+
+def agents(
+    requests: Requests, c: Columns, window: Window, facts: TrajectoryFacts, gpus: float | None
+) -> dict[str, Any]:
+    """Figures of the agents' requests that were scheduled in the window, and of the work done in it.
+
+    Args:
+        gpus: serving GPUs; None if that is not known.
+    """
+    walks = Walks.of(requests)
+    of_walk = (walks.session >= 0) & window.scheduled(c)
+    ok = of_walk & c.ok
+    speed = _inverse(tpot(c)[ok])
+    tokens, took_s = c.output_tokens[ok], e2el(c)[ok]
+    known = ~np.isnan(tokens) & (took_s > 0)
+    return {
+        "agents": len(np.unique(walks.agent[of_walk])),
+        "turns": int(of_walk.sum()),
+        "ok": int(ok.sum()),
+        "output_tokens_per_s_p25": _quantile(speed, 0.25),
+        "output_tokens_per_s_p50": _quantile(speed, 0.5),
+        "e2e_tokens_per_s_p10": _quantile(tokens[known] / took_s[known], 0.1),
+        "e2e_tokens_per_s_p25": _quantile(tokens[known] / took_s[known], 0.25),
+        "e2e_tokens_per_s_p50": _quantile(tokens[known] / took_s[known], 0.5),
+        "e2e_tokens_per_s_mean": _ratio(tokens[known].sum(), took_s[known].sum()),
+        "pauses": _pauses(c, of_walk, walks),
+        **jobs(c, walks, window, facts, gpus),
+        "cache": _cache(c, walks, ok, facts),
+    }
+
+
+def _pauses(c: Columns, turns: Mask, walks: Walks) -> dict[str, Any]:
+    """How late turns began that were due at the end of a pause: all but the first of a walk."""
+    late = schedule_delay(c)[turns & (walks.turn > 0)]
+    late = late[~np.isnan(late)]
+    return {
+        "n": len(late),
+        "late_ms_p50": _quantile(late * 1e3, 0.5),
+        "late_ms_p99": _quantile(late * 1e3, 0.99),
+        "late_ms_max": _quantile(late * 1e3, 1.0),
+        "late": int((late > LATE_S).sum()),
+    }
+
+
+def _cache(c: Columns, walks: Walks, ok: Mask, facts: TrajectoryFacts) -> dict[str, Any]:
+    """Over the turns whose prompt's and cached tokens the server counted: the same for both shares."""
+    known = ok & ~np.isnan(walks.cached_tokens) & ~np.isnan(c.input_tokens)
+    rows = np.flatnonzero(known)
+    possible = _possible(facts, walks.trajectory[rows], walks.turn[rows])
+    told = ~np.isnan(possible)
+    rows, possible = rows[told], possible[told]
+    inputs = c.input_tokens[rows]
+    return {
+        "turns": len(rows),
+        "achieved": _ratio(walks.cached_tokens[rows].sum(), inputs.sum()),
+        "possible": _ratio((possible * inputs).sum(), inputs.sum()),
+    }
+
+
+def _possible(facts: TrajectoryFacts, trajectory: NDArray[np.int64], turn: NDArray[np.int64]) -> Floats:
+    """The share of each turn's prompt, NaN where the pool has no such turn."""
+    lengths = np.array([len(shares) for shares in facts.possible], dtype=np.int64)
+    begins = np.concatenate([[0], np.cumsum(lengths)])
+    flat = np.array([share for shares in facts.possible for share in shares] or [np.nan])
+    inside = (trajectory >= 0) & (trajectory < len(lengths)) & (turn >= 0)
+    inside[inside] &= turn[inside] < lengths[trajectory[inside]]
+    at = np.where(inside, begins[np.where(inside, trajectory, 0)] + turn, 0)
+    return np.where(inside, flat[at], np.nan)
+
+
+def _inverse(values: Floats) -> Floats:
+    """1 / value of those above 0."""
+    return 1 / values[values > 0]
+
+
+def _quantile(values: Floats, q: float) -> float | None:
+    return float(np.quantile(values, q)) if len(values) else None
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return float(a) / float(b) if b else None
