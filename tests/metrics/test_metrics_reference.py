@@ -39,6 +39,7 @@ NOT_HERE = (
     *("curve.", "drift.client_rss_mib.", "replicas[].outages[]."),
     *("parts.", "since_start."),  # of a soak: tests/report/run
     *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
+    "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms
 )
 
