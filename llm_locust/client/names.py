@@ -17,7 +17,9 @@ class Names:
     """The different names in one process's records, bounded: each is a row or a label in some table."""
 
     def __init__(self) -> None:
-        self._known: dict[str, set[str]] = {"replica": set(), "model": set(), "finish_reason": set()}
+        self._known: dict[str, set[str]] = {
+            name: set() for name in ("replica", "model", "answered_model", "finish_reason")
+        }
 
     def bounded(self, record: RequestRecord) -> RequestRecord:
         """The record with its names cleaned; those beyond the limit become :data:`OTHER`."""

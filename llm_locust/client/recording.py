@@ -88,6 +88,11 @@ class Link:
     session_header: Echo | None = None
 
 
+#: Fields that a record has as the call and the link have them.
+_CALL = (
+    *("request_id", "name", "scheduled_ns", "slo_class", "streamed", "user", "session", "turn"),
+    *("asked_input_tokens", "asked_output_tokens", "blocked_ns", "prompt_id"),
+)
 _LINK = tuple(each.name for each in fields(Link))
 
 
@@ -109,10 +114,7 @@ def record_of(
     output_tokens, source = _output_tokens(reply, counted)
     first_chunk_ns, finish_ns, last_chunk_ns = _came_ns(reply, exchange, times)
     return RequestRecord(
-        request_id=call.request_id,
-        name=call.name,
         outcome=verdict[0],
-        scheduled_ns=call.scheduled_ns,
         started_ns=times.started_ns,
         ended_ns=times.ended_ns,
         connected_ns=times.connected_ns,
@@ -123,11 +125,9 @@ def record_of(
         first_chunk_ns=first_chunk_ns,
         finish_ns=finish_ns,
         last_chunk_ns=last_chunk_ns,
-        slo_class=call.slo_class,
         endpoint="other" if call.endpoint is None else call.endpoint.name,
         model=call.model or reply.model or "",
-        streamed=call.streamed,
-        user=call.user,
+        answered_model=_answered_model(call, reply),
         status=exchange.status,
         error=verdict[1],
         finish_reason=reply.finish_reason,
@@ -137,8 +137,6 @@ def record_of(
         reasoning_tokens=None if usage is None else usage.reasoning_tokens,
         hidden_tokens=_hidden_tokens(reply, output_tokens, source),
         token_source=source,
-        asked_input_tokens=call.asked_input_tokens,
-        asked_output_tokens=call.asked_output_tokens,
         output_chars=reply.output_chars if len(arrivals) else None,
         kernel_stamps=times.reads.kernel,
         client_lag_ns=times.reads.client_lag_ns,
@@ -147,11 +145,8 @@ def record_of(
         reads=exchange.read_count,
         coalesced_reads=times.coalesced,
         bytes_received=exchange.bytes_received,
-        session=call.session,
-        turn=call.turn,
-        blocked_ns=call.blocked_ns,
-        prompt_id=call.prompt_id,
         inputs=None if call.asked is None else call.asked.inputs,
+        **{name: getattr(call, name) for name in _CALL},
         **{name: getattr(link, name) for name in _LINK},
     )
 
@@ -161,6 +156,12 @@ def first_try_of(call: Call, exchange: Exchange, moments: Moments, error: str | 
     reply = Draft().finish()
     times = timeline(exchange, (), moments)
     return Answer(record_of(call, exchange, reply, (Outcome.RESENT, error), times, link), reply)
+
+
+def _answered_model(call: Call, reply: Reply) -> str | None:
+    """The model that the answer names, if it is another one than was asked for."""
+    found = reply.model
+    return None if not call.model or found in (None, call.model, clean_name(call.model)) else found
 
 
 def _input_tokens(reply: Reply, call: Call) -> int | None:

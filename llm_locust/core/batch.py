@@ -84,7 +84,7 @@ SCHEMA = pa.schema(
         pa.field("arm", _TEXT),
         pa.field("local_port", pa.int32()),
         pa.field("inputs", pa.int64()),
-        pa.field("session_header", _TEXT),
+        *(pa.field(name, _TEXT) for name in ("session_header", "answered_model")),
     ],
     metadata={b"llm_locust.schema": str(SCHEMA_VERSION).encode()},
 )

@@ -83,6 +83,7 @@ class RequestRecord:
     slo_class: str = ""
     endpoint: str = "chat"
     model: str = ""
+    answered_model: str | None = None  # that the answer names, if another one
     streamed: bool = True
     user: int | None = None
     status: int | None = None

@@ -9,6 +9,7 @@ from llm_locust.wire.secrecy import key_texts, without_keys
 from llm_locust.wire.session_header import SessionHeader
 from llm_locust.workload.body import parse_body
 from llm_locust.workload.lengths.tokens import parse_lengths
+from llm_locust.workload.models import parse_models
 from llm_locust.workload.ordering import ORDERS
 from llm_locust.workload.text.shared_prefix import parse_shared_prefix
 from llm_locust.workload.trajectories.pool import HISTORIES
@@ -31,6 +32,15 @@ REQUESTS = (
         is_load=False,
     ),
     Option("--model", "model name; default: the only one that the server lists", ui=True, is_load=False),
+    Option(
+        "--models",
+        "several models or LoRA adapters, instead of --model: base=1,lora-a=2 with weights, "
+        "zipf:1.1 base,lora-a, or round_robin lora-a,lora-b; all requests of a session ask for one",
+        parse_models,
+        "M",
+        scope="classes",
+        ui=True,
+    ),
     Option(
         "--input-tokens",
         "length of synthetic prompts in tokens: 512, uniform:100,1000, normal:512,64, "

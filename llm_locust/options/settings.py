@@ -24,10 +24,11 @@ from llm_locust.scenario.request_kind import (
     DEFAULT_INPUT_TOKENS,
     DEFAULT_OUTPUT_TOKENS,
     RequestKind,
+    check_models,
     kinds_of,
     request_form,
 )
-from llm_locust.scenario.slo_headers import check_slo_headers, slo_headers
+from llm_locust.scenario.slo_headers import check_once, check_slo_headers, slo_headers
 from llm_locust.wire.headers import secret_texts
 from llm_locust.wire.secrecy import key_texts
 from llm_locust.wire.session_header import SessionHeader
@@ -102,6 +103,21 @@ class Settings:
     def class_slos(self) -> dict[str, dict[str, float]]:
         """Class -> metric -> limit in seconds, of the classes that have limits of their own."""
         return {kind.slo_class: kind.slo.limits for kind in self.kinds if kind.slo is not None}
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Models that kinds of requests ask for by themselves."""
+        splits = (kind.spec.models for kind in self.kinds if kind.spec.models is not None)
+        return tuple(dict.fromkeys(name for split in splits for name in split.names))
+
+    @property
+    def asks_for_one(self) -> bool:
+        """Whether some requests ask for the run's own model."""
+        return any(kind.spec.models is None for kind in self.kinds)
+
+    def models_beside(self, model: str) -> tuple[str, ...]:
+        """All models that requests ask for, given the run's."""
+        return tuple(dict.fromkeys((*((model,) if self.asks_for_one else ()), *self.models)))
 
     def slo_headers(self, slo_class: str) -> dict[str, str]:
         """Headers with the limits of a class, as ``--slo-headers`` asks for them."""
@@ -182,6 +198,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         kinds=kinds,
     )
     _check_headers(found)
+    check_models(kinds, found.model, found.deployment.arms)
     return found
 
 
@@ -189,11 +206,7 @@ def _check_headers(found: Settings) -> None:
     """Check the headers that are made of other options (raises ValueError)."""
     given = (*found.headers, *(name for arm in found.deployment.arms for name in arm.headers))
     if found.session_header is not None:
-        sent = found.session_header.sends.decode()
-        if sent in {
-            name.lower() for name in (*given, *(name for kind in found.kinds for name in kind.headers))
-        }:
-            raise ValueError(f"--session-header: the header {sent!r} is given too; leave out one of them")
+        check_once("--session-header", {found.session_header.sends.decode()}, found.kinds, given)
     if found.slo_headers_prefix is not None:
         limits = {**found.class_slos, "": parse_slo(found.slo).limits}
         check_slo_headers(found.slo_headers_prefix, found.kinds, limits, given)
@@ -251,6 +264,7 @@ def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
         order=given["dataset_order"] or ("sequential" if source is None else source.order),
         tokenizer=_read(load_tokenizer, given["tokenizer"], "--tokenizer"),
         shared_prefix=given["shared_prefix"],
+        models=given["models"],
         unique_head=given["unique_head"] != "off",
         calibrate=calibrate == "on" or (calibrate == "auto" and given["seed"] is None),
         input_tokens=input_tokens,

@@ -40,6 +40,13 @@ SHARED: Mapping[str, Key] = {
         "true or false",
         "every prompt starts with unique words (default), so that no prefix cache helps",
     ),
+    "models": Key(
+        readers.models,
+        "text, or list or mapping of names",
+        "models or adapters that requests ask for: `lora-a`, `{base: 1, lora-a: 2}` with weights, "
+        "`zipf:1.1 base,lora-a`, `round_robin lora-a,lora-b`; a conversation keeps its model (default: "
+        "`model`)",
+    ),
     "headers": Key(readers.headers, "mapping", _HEADERS),
     "conversation": Key(readers.conversation, "[mapping](#conversation)", "requests that follow each other"),
     "validators": Key(readers.validators, "[list](#validators)", "conditions that an answer must meet"),

@@ -19,6 +19,7 @@ from llm_locust.workload.body import parse_body
 from llm_locust.workload.conversations import HISTORY_FORMS, parse_history
 from llm_locust.workload.lengths.times import parse_times
 from llm_locust.workload.lengths.tokens import MAX_TOKENS, Lengths, parse_lengths
+from llm_locust.workload.models import ModelSplit, parse_models
 from llm_locust.workload.parts import (
     EXPECTATIONS,
     Conversation,
@@ -85,6 +86,16 @@ def shared_prefix(node: Node, name: str, context: Context) -> SharedPrefix:
         return SharedPrefix(**values.read(node, name, SHARED_PREFIX, context))
     except SharedPrefixError as e:
         raise ScenarioError(node.place, str(e)) from e
+
+
+def models(node: Node, name: str, context: Context) -> ModelSplit:
+    """A text as the option has it, a list of names, or a mapping of names to weights."""
+    if isinstance(node, Fields):
+        read = {model: f"{model}={weight(e.node, name, context)!r}" for model, e in node.entries.items()}
+        found = ",".join(read.values())
+    else:
+        found = ",".join(values.texts(node, name))
+    return checked(parse_models, name, found, node.place)
 
 
 def headers(node: Node, name: str, context: Context) -> dict[str, str]:

@@ -83,10 +83,28 @@ def request_form(kind: RequestKind, model: str, arm: Arm | None = None) -> Reque
     body = {} if arm is None else arm.body
     spec = replace(kind.spec, extra_body={**kind.spec.extra_body, **body}) if body else kind.spec
     template = spec.body_template(model)
+    model = template.sent["model"] if isinstance(template.sent.get("model"), str) else model
     path = kind.endpoint.path_to(model, stream=template.streamed)
     if arm is None:
         return RequestForm(model, template, path)
     return RequestForm(model, template, arm.path or path, arm.prefix)
+
+
+def models_of(kind: RequestKind, model: str) -> tuple[str, ...]:
+    """Models that a kind's requests ask for, given the run's."""
+    return (model,) if kind.spec.models is None else kind.spec.models.names
+
+
+def check_models(kinds: Sequence[RequestKind], model: str | None, arms: Sequence[Arm]) -> None:
+    """Check that models are said in one place; ``model`` is the run's (raises ValueError)."""
+    own = [kind.spec.models is not None for kind in kinds]
+    if model is not None and all(own):
+        raise ValueError(
+            "--model beside --models, which has the models of all requests: leave out one of them"
+        )
+    arm = next((arm.name for arm in arms if arm.model is not None), None)
+    if arm is not None and any(own):
+        raise ValueError(f"--models: arm {arm!r} has a model of its own; leave out one of them")
 
 
 def kinds_of(classes: Sequence[TrafficClass], run: WorkloadSpec) -> tuple[RequestKind, ...]:
@@ -159,6 +177,7 @@ def _spec(
         extra_body={**run.extra_body, **found.body},
         shared_prefix=found.shared_prefix or run.shared_prefix,
         unique_head=found.unique_head and run.unique_head,
+        models=found.models or run.models,
     )
 
 

@@ -5,7 +5,7 @@ milliseconds. Their names begin with ``x-slo`` up to llm-d 0.7, and with ``x-llm
 reads the older ones too (https://llm-d.ai/docs/api-reference/epp-http-headers).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from llm_locust.scenario.request_kind import RequestKind
 from llm_locust.wire.headers import header_template
@@ -58,11 +58,7 @@ def check_slo_headers(
             "or by the slo of a class"
         )
     names = {_name(prefix, metric) for metric in METRICS}
-    for header in (*given, *(header for kind in kinds for header in kind.headers)):
-        if header.lower() in names:
-            raise ValueError(
-                f"--slo-headers {prefix}: the header {header!r} is given too; leave out one of them"
-            )
+    check_once(f"--slo-headers {prefix}", names, kinds, given)
     for kind in kinds:
         dataset = kind.spec.dataset
         for line in () if dataset is None else dataset.prompts:
@@ -71,6 +67,13 @@ def check_slo_headers(
                     f"--slo-headers {prefix}: a line of the dataset is of class {line.slo_class[:40]!r}, "
                     "whose limits differ from those that its request would name"
                 )
+
+
+def check_once(option: str, names: Set[str], kinds: Sequence[RequestKind], given: Iterable[str]) -> None:
+    """Check that no header of ``names``, which an option sends, is given too (raises ValueError)."""
+    for header in (*given, *(header for kind in kinds for header in kind.headers)):
+        if header.lower() in names:
+            raise ValueError(f"{option}: the header {header!r} is given too; leave out one of them")
 
 
 def _name(prefix: str, metric: str) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 
 #: Third number of a key: the purpose of the draws. A user's lengths have a key of two numbers: its worker and
 #: itself. Draws shared by all workers have worker 0 and user 0.
-OWN_OUTPUTS, TEXT, LINE, REPLAY, PREFIX, BLOCK, ORDER, BACKOFF, INPUTS = range(1, 10)
+OWN_OUTPUTS, TEXT, LINE, REPLAY, PREFIX, BLOCK, ORDER, BACKOFF, INPUTS, MODELS = range(1, 11)
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

@@ -6,6 +6,7 @@ from typing import Any
 
 from llm_locust.metrics.requests.slo import Slo
 from llm_locust.workload.lengths.tokens import Lengths
+from llm_locust.workload.models import ModelSplit
 from llm_locust.workload.ordering import Order
 from llm_locust.workload.text.shared_prefix import SharedPrefix
 
@@ -80,6 +81,7 @@ class TrafficClass:
     dataset: DatasetSource | None = None
     shared_prefix: SharedPrefix | None = None
     unique_head: bool = True
+    models: ModelSplit | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     slo: Slo | None = None

@@ -10,6 +10,7 @@ from llm_locust.workload.body import BodyTemplate, body_template
 from llm_locust.workload.datasets.load import Dataset, DatasetError
 from llm_locust.workload.inputs import WorkloadError, check_inputs, has_query
 from llm_locust.workload.lengths.tokens import Lengths
+from llm_locust.workload.models import ModelSplit
 from llm_locust.workload.ordering import ORDERS, Order
 from llm_locust.workload.text.exact import prompt_count
 from llm_locust.workload.text.prompts import PromptError, as_text
@@ -33,6 +34,7 @@ class WorkloadSpec:
         unique_head: put a run-unique start before every prompt: six words that count before
             synthetic text, a tag like ``[1f0c9a3be2d4]`` before a dataset's first message.
         inputs: texts of an embeddings request, or documents of a rerank request; default: one, or ten.
+        models: that requests ask for; None: for the run's.
         shared_prefix: what groups of prompts begin with; its tokens are asked for beside the input length.
 
     Raises:
@@ -55,8 +57,11 @@ class WorkloadSpec:
     calibrate: bool = True
     limit_field: str | None = None
     inputs: Lengths | None = None
+    models: ModelSplit | None = None
 
     def __post_init__(self) -> None:
+        if self.models is not None and "model" in self.extra_body:
+            raise WorkloadError("the body's field 'model' beside models: leave out one of them")
         if self.order not in ORDERS:
             raise WorkloadError(f"no order {self.order!r} of a dataset; there are {', '.join(ORDERS)}")
         if self.inputs is not None:

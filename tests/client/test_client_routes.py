@@ -14,6 +14,7 @@ from openai import OpenAI
 from scripted import (
     ScriptedServer,
     Step,
+    chat_chunk,
     chunk,
     json_response,
     last_chunk,
@@ -22,6 +23,7 @@ from scripted import (
     script_header,
     scripted_server,
     silent_port,
+    sse,
     stream_script,
     write,
 )
@@ -387,6 +389,20 @@ def test_a_value_that_no_request_may_have_is_not_given_back(server: ScriptedServ
         ]
         assert [r.header("x-session-token") for r in server.wait_ended(2)] == [None, None]
     assert [(r.outcome, r.session_header) for r in records] == [(Outcome.OK, None), (Outcome.OK, "refused")]
+
+
+def test_a_record_has_the_model_that_was_asked_for_and_the_one_that_answered(server: ScriptedServer) -> None:
+    named = chunk(sse({**chat_chunk("t"), "model": "other"}) + stop()) + last_chunk()
+    with routed([server.url]) as ask:
+        answers = [
+            ask.ask([write(0, response_head() + named)], model=model).record
+            for model in ("mine", "other", "")
+        ]
+    assert [(r.model, r.answered_model) for r in answers] == [
+        ("mine", "other"),
+        ("other", None),
+        ("other", None),
+    ]
 
 
 def test_one_cookie_of_several_goes_back(server: ScriptedServer) -> None:

@@ -25,6 +25,7 @@ TEXTS = {
     "unique_head": ("off", "none"),
     "calibrate": ("on", "yes"),
     "body": ('{"temperature": 0}', "[1]"),
+    "models": ("zipf:1.1 base,lora-a", "base=x"),
     "session_header": ("cookie:llm-d-session", "content-type"),
     "slo_headers": ("x-slo", "x slo"),
     "sweep": ("users=1,2", "users=0"),

@@ -45,6 +45,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "bytes_received": _COUNTS,
     "clock_step_ns": st.none() | st.integers(-(2**62), 2**62),
     **dict.fromkeys(("session", "rejected_by", "prompt_id", "arm"), st.none() | _LABELS),
+    "answered_model": st.none() | _LABELS,
     "session_header": st.none() | st.sampled_from(Echo),
     **dict.fromkeys(("turn", "stage", "local_port"), st.none() | st.integers(0, 2**31 - 1)),
     "blocked_ns": st.none() | _NS,

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -42,8 +43,8 @@ seed: 5
 output_tokens: 3
 session_header: x-session-token
 classes:
-  talk: {rate: 10, input_tokens: 30, conversation: {turns: 2, think_time: 50ms}}
-  single: {rate: 20, input_tokens: 30}
+  talk: {rate: 10, models: {sim: 1, lora: 3}, input_tokens: 30, conversation: {turns: 2, think_time: 50ms}}
+  single: {rate: 20, models: lora, input_tokens: 30}
 """
 
 WARM_UP = """
@@ -77,12 +78,14 @@ class Run:
         return found
 
 
-def run(folder: Path, scenario: str, *options: str, locustfile: Path = LOCUSTFILE) -> Run:
+def run(
+    folder: Path, scenario: str, *options: str, served: Sequence[str] = (), locustfile: Path = LOCUSTFILE
+) -> Run:
     (folder / "mix.yaml").write_text(scenario)
     (folder / "questions.jsonl").write_text(QUESTIONS)
     asked = ("--headless", "--scenario", "mix.yaml", "--out", "run", *options)
     with (
-        simulation(folder / "sim", "--session-header", "x-session-token") as sim,
+        simulation(folder / "sim", "--session-header", "x-session-token", *served) as sim,
         locust(folder, "-H", sim.url, *asked, locustfile=locustfile) as process,
     ):
         return Run(process.exit_code(), process.stderr, sim.entries(), folder / "run")
@@ -93,7 +96,7 @@ SCENARIOS = {
     "two": lambda folder: run(folder, MIX, *forked(2)),
     "own": lambda folder: run(folder, WARM_UP % "own"),
     "shared": lambda folder: run(folder, WARM_UP % "shared"),
-    "open": lambda folder: run(folder, TALKS, *forked(2)),
+    "open": lambda folder: run(folder, TALKS, *forked(2), served=["--model=sim", "--model=lora"]),
     "given": lambda folder: run(folder, MIX, "-u", "2", "--num-requests", "9", "--output-tokens", "2"),
 }
 
@@ -203,6 +206,23 @@ def test_the_turns_of_a_session_go_to_one_replica_by_the_header_that_they_give_b
     header = found.json("summary.json")["sessions"]["header"]
     assert header["echoed"] == header["placed"] == len(replicas)
     assert (header["missing"], header["refused"], header["same_replica"]) == (0, 0, 1.0)
+
+
+def test_a_conversation_keeps_its_model_and_each_model_was_tried_before_the_load(
+    runs: dict[str, Run],
+) -> None:
+    rows = runs["open"].rows
+    models: dict[str, set[str]] = {}
+    for row in rows:
+        models.setdefault(row["session"] or "single", set()).add(row["model"])
+    assert models.pop("single") == {"lora"}
+    assert {len(names) for names in models.values()} == {1}
+    assert set().union(*models.values()) <= {"sim", "lora"}
+    assert {row["answered_model"] for row in rows} == {None}
+    manifest = runs["open"].json("manifest.json")
+    assert manifest["model"] == "sim, lora"
+    sent = [canary["name"] for canary in manifest["canaries"]]
+    assert sent in ([], ["talk of sim", "talk of lora", "single of lora"])  # none where they are off
 
 
 def test_an_arrival_of_conversations_begins_one_and_its_turns_follow_by_their_think_time(

@@ -26,9 +26,12 @@ class Walk:
 
     Args:
         mark: stands after the system prompt of every turn; empty for none.
+        parent: name of the session whose sub-agent this is.
     """
 
-    def __init__(self, requester: Requester, pool: Pool, trajectory: Trajectory, mark: str) -> None:
+    def __init__(
+        self, requester: Requester, pool: Pool, trajectory: Trajectory, mark: str, parent: str | None = None
+    ) -> None:
         self._requester = requester
         self._pool = pool
         self._trajectory = trajectory
@@ -38,6 +41,8 @@ class Walk:
         unique = walk_name(session.client.new_request_id(), trajectory.index)
         self._id = session_name(unique, len(trajectory.turns))
         self._forks = Group()
+        if parent is not None:
+            requester.follow(self._id, parent)
 
     def hold(self) -> None:
         """Walk to the end, that of the sub-agents included.
@@ -101,7 +106,7 @@ class Walk:
     def _hold_fork(self, trajectory: Trajectory) -> None:
         # The load is over, or this worker's requests are used up: the agent itself finds that too.
         with suppress(StopUser, GreenletExit):
-            Walk(self._requester, self._pool, trajectory, self._mark).hold()
+            Walk(self._requester, self._pool, trajectory, self._mark, self._id).hold()
 
 
 def _sleep_until(due_ns: int) -> None:

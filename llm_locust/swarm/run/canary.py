@@ -26,7 +26,7 @@ from llm_locust.deployment.arms import Arm, arm_facts
 from llm_locust.deployment.readiness import Replicas
 from llm_locust.deployment.refusals import SentRequest, advice, is_permanent
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.scenario.request_kind import RequestForm, RequestKind, request_form
+from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.process.offload import off_the_hub
 from llm_locust.swarm.run.preflight import check_target
 from llm_locust.swarm.users.connections import make_pool, request_headers
@@ -65,7 +65,7 @@ class Canaries:
     def send(
         self, target: Target, model: str, within_s: float | None = None, arm: Arm | None = None
     ) -> list[CanaryFacts]:
-        """Send one request of each kind to a target, one after another.
+        """Send one request of each kind, and for each of its models, to a target, one after another.
 
         Args:
             within_s: time limit of each, below that of ``--timeouts``.
@@ -79,10 +79,11 @@ class Canaries:
                 replace(kind, headers={**kind.headers, **own}),
                 self.settings,
                 target,
-                request_form(kind, model, arm),
+                request_form(kind, name, arm),
                 within_s,
             )
             for kind in self.kinds
+            for name in models_of(kind, model)
         ]
 
 
@@ -120,9 +121,14 @@ def _is_same(one: RequestKind, other: RequestKind) -> bool:
 
 
 def check_arms(settings: Settings, user_classes: "Iterable[type[User]]") -> None:
-    """Check that every user class's requests can differ by arm (raises UsageError)."""
-    differing = [arm.name for arm in settings.deployment.arms if any(arm.differs_in)]
+    """Check that every user class's requests can differ by arm and by model (raises UsageError)."""
     fixed = [cls.__name__ for cls in user_classes if not _kinds(cls, settings)]
+    if fixed and not settings.asks_for_one:
+        raise UsageError(
+            f"--models: {fixed[0]} builds its requests itself, and names their model itself: use a user "
+            "class of ChatUser or ScenarioUser"
+        )
+    differing = [arm.name for arm in settings.deployment.arms if any(arm.differs_in)]
     if differing and fixed:
         raise UsageError(
             f"arms: {fixed[0]} builds its requests itself, so that those of arm {differing[0]!r} would not "
@@ -160,6 +166,7 @@ def _send(
         client.routes.close()
     took_s = time.monotonic() - began_s
     whose = kind.slo_class or kind.name or kind.endpoint.name
+    whose += "" if kind.spec.models is None else f" of {form.model}"
     came = record.outcome is Outcome.OK if call.asked else len(record.arrivals_ns)
     if came and record.outcome in (Outcome.OK, Outcome.CANCELLED):
         what = "an answer" if call.asked else "a token"

@@ -150,7 +150,7 @@ def _check_scenario(settings: Settings, user_classes: "list[type[User]]") -> Non
 
 
 def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> CheckedServer:
-    """Reach the server, list its models, choose one.
+    """Reach the server, list its models, choose the one of requests that name none themselves.
 
     Args:
         own: dialects of the user classes. Listing may need their headers.
@@ -167,7 +167,8 @@ def check_target(host: str, settings: Settings, own: Sequence[Dialect] = ()) -> 
         reason = blanked(str(e), settings.secrets)
         port = "" if _names_port(host) else f"; the URL names no port, so {target.port} was tried: add :PORT"
         raise UsageError(f"host {host!r} cannot be reached: {reason}{port}") from e
-    return CheckedServer(base, _choose(settings.model, models, host))
+    named = [_choose(name, models, host) for name in settings.models]
+    return CheckedServer(base, _choose(settings.model, models, host) if settings.asks_for_one else named[0])
 
 
 def _list_models(target: Target, settings: Settings, own: Sequence[Dialect]) -> tuple[str, list[str] | None]:

@@ -38,6 +38,7 @@ from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.run.task_exceptions import raised_in_tasks
 from llm_locust.swarm.run.upkeep import upload_elsewhere
 from llm_locust.swarm.stages.listed import closed, stages_of, steps_of
+from llm_locust.workload.models import models_text
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class ActiveRun:
             ready_s=self.replicas.waited_s if self.replicas.names else None,
             canaries=list(self.replicas.canaries),
             server_calls=[] if self.calls is None else list(self.calls.made),
-            model=self.info["model"],
+            model=models_text(self.settings.models_beside(self.info["model"])),
             scenario=None if scenario is None else scenario.path,
             scenario_document={} if scenario is None else scenario.public_document,
             seed=self.info["seed"],

@@ -77,7 +77,7 @@ class Requester:
         """
         traffic, client = self.traffic, self._session.client
         target = client.routes.draw(session_id)
-        form = traffic.forms[target or 0]
+        form = traffic.form(target, self.number, session_id)
         if form.prefix is not None:
             own = client.new_request_id() if form.prefix == "cold" else ""
             prompt = with_words(prompt, head_words(self._session.run["salt"], form.prefix, own))
@@ -88,6 +88,11 @@ class Requester:
         prompt_id = prompt.id or (prompt_key(body) if judge.consistency else None)
         check = judge.check(prompt, prompt.expected, hashed=prompt_id is not None)
         return Prepared(form, target, prompt, body, None, prompt_id, check)
+
+    def follow(self, session_id: str, parent_id: str) -> None:
+        """Let a session ask for the model of another one that began it."""
+        if self.traffic.models is not None:
+            self.traffic.models.keep(session_id, self.traffic.models.choose(self.number, parent_id))
 
     def ask(
         self,

@@ -1,6 +1,6 @@
 """Kinds of requests, as one process sends them during one run."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gevent.threadpool import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from locust.env import Environment
 from llm_locust.client.routes import Heads
 from llm_locust.client.stream import LlmClient
 from llm_locust.options.settings import Settings
-from llm_locust.scenario.request_kind import RequestForm, RequestKind, request_form
+from llm_locust.scenario.request_kind import RequestForm, RequestKind, models_of, request_form
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.process.hush import hush
 from llm_locust.swarm.users.connections import request_headers
@@ -17,6 +17,7 @@ from llm_locust.swarm.users.judging import Judge
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.wire.headers import secret_texts
 from llm_locust.workload.answers.validators import OwnFunction, checks_of
+from llm_locust.workload.models import ModelChooser
 from llm_locust.workload.parts import Validator
 from llm_locust.workload.plan import Workload
 
@@ -28,17 +29,26 @@ class Traffic:
     Attributes:
         workload: this worker's part of what is sent.
         warm_up: what is sent before the measured phase; the same object if it has no prompts of its own.
-        forms: of its requests, one for each arm; one alone without arms.
+        forms: of its requests by model, for each arm; for one alone without arms.
+        models: which of several models is next.
         seed: for the draws of this kind.
     """
 
     kind: RequestKind
     workload: Workload
     warm_up: Workload
-    forms: tuple[RequestForm, ...]
+    forms: tuple[Mapping[str, RequestForm], ...]
     heads: Heads
     judge: Judge
     seed: int
+    models: ModelChooser | None = None
+
+    def form(self, target: int | None, user: int, session: str | None) -> RequestForm:
+        """Form of a user's next request, to an arm if there are any."""
+        forms = self.forms[target or 0]
+        if self.models is None:
+            return next(iter(forms.values()))
+        return forms[self.models.choose(user, session)]
 
     @property
     def endpoint(self) -> Dialect:
@@ -93,6 +103,9 @@ class TrafficTable:
                 self._heads(kind),
                 self.judge(kind.key, kind.validators, kind.expected, consistency=kind.consistency),
                 kind.seed(self._run["seed"]),
+                None
+                if kind.spec.models is None
+                else ModelChooser(kind.spec.models, kind.seed(self._run["seed"]), self._place[0]),
             )
         return self._traffic[kind.key]
 
@@ -114,11 +127,12 @@ class TrafficTable:
             )
         return self._workloads[key]
 
-    def _forms(self, kind: RequestKind) -> tuple[RequestForm, ...]:
+    def _forms(self, kind: RequestKind) -> tuple[Mapping[str, RequestForm], ...]:
         arms, models = self._settings.deployment.arms, self._run["arm_models"]
-        if not arms:
-            return (request_form(kind, self._run["model"]),)
-        return tuple(request_form(kind, model, arm) for arm, model in zip(arms, models, strict=True))
+        targets = zip(arms, models, strict=True) if arms else ((None, self._run["model"]),)
+        return tuple(
+            {name: request_form(kind, name, arm) for name in models_of(kind, model)} for arm, model in targets
+        )
 
     def _heads(self, kind: RequestKind) -> Heads:
         own = dict(kind.headers)
