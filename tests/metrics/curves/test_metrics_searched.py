@@ -6,8 +6,10 @@ import pytest
 from metrics_cases import batch, manifest, request, stage
 
 from llm_locust.metrics.summary import summarise
+from llm_locust.metrics.summary_types.search import SearchStage
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.markdown import markdown
+from llm_locust.report.sections.curves.search import readings
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,16 @@ def test_a_search_that_another_version_wrote_leaves_a_report_that_says_so(option
     assert "this version cannot read what was asked for" in markdown(found)
     assert found.stages is not None
     assert found.stages[0].figures is not None
+
+
+def test_why_a_stage_has_no_result_is_below_the_table_once() -> None:
+    stages = [
+        SearchStage(
+            stage=None, load=load, shows=None, no_result="not steady", client=None, limits=[], good_per_s=None
+        )
+        for load in (15.3, 15.3, 16.0)
+    ]
+    made = readings("Readings", "requests/s", stages)
+    assert made.table is not None
+    assert [row.cells[-1] for row in made.table.rows] == ["no result"] * 3
+    assert [note.text for note in made.notes] == ["15.3, 16.0 requests/s: not steady"]

@@ -66,21 +66,31 @@ def readings(title: str, unit: str, stages: Sequence[SearchStage], key: str = ""
         Column("shows", left=True, wraps=True, verbatim=True),
     )
     table = Table(columns, tuple(_row(stage, len(gates)) for stage in stages)).without_empty()
-    return Section(title, table=table, stacked=True, key=key)
+    return Section(title, table=table, notes=tuple(_unused(unit, stages)), stacked=True, key=key)
+
+
+def _unused(unit: str, stages: Sequence[SearchStage]) -> Iterator[Line]:
+    """Why readings were not used, each reason once with its loads."""
+    loads: dict[str, list[str]] = {}
+    for stage in stages:
+        why = stage.no_result or (f"the client was the limit: {stage.client}" if stage.client else "")
+        if why:
+            loads.setdefault(clean(why), []).append(number(stage.load))
+    for why, theirs in loads.items():
+        yield Line(f"{', '.join(dict.fromkeys(theirs))} {unit}: {why}", Tone.WARN)
 
 
 def _row(stage: SearchStage, limits: int) -> Row:
     if not stage.limits:
-        why = f"no result: {clean(stage.no_result or '')}"
-        return Row((number(stage.load), *("",) * (limits + 3), why), Tone.WARN)
+        return Row((number(stage.load), *("",) * (limits + 3), "no result"), Tone.WARN)
     shares = (f"{percent(r.share)} ({percent(r.ci95[0])} to {percent(r.ci95[1])})" for r in stage.limits)
-    unused = stage.no_result or (f"client: {stage.client}" if stage.client else "")
+    unused = "no result" if stage.no_result else "client-limited" if stage.client else ""
     cells = (
         number(stage.load),
         *shares,
         f"{max(r.n for r in stage.limits):,}",
         number(min(r.n_effective for r in stage.limits)),
         "" if stage.good_per_s is None else number(stage.good_per_s),
-        clean(unused or stage.shows or ""),
+        unused or clean(stage.shows or ""),
     )
     return Row(cells, Tone.WARN if unused else Tone.PLAIN)
