@@ -42,7 +42,7 @@ def agents_by_load(summary: Summary) -> Section | None:
         rows.append(
             Row(
                 (
-                    number(stage.asked),
+                    count(stage.asked),
                     count(part.turns),
                     count(part.jobs),
                     number(part.output_tokens_per_s_p25),
