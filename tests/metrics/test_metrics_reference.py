@@ -51,6 +51,8 @@ SPIKE = [stage(i, 3.0 * i + 0.5, 3.0 * i + 3, kind="rate", asked=(5, 20, 5)[i]) 
 
 Path_ = tuple[str, ...]
 
+SERVER_HISTOGRAMS = ("ttft_s", "tpot_s", "itl_s", "queue_s", "e2el_s", "kv_transfer_s")
+
 
 def leaves(value: Any, path: Path_ = ()) -> Iterator[tuple[Path_, bool]]:
     """The path of every value that is neither an object nor a list of objects, and whether it is empty.
@@ -103,7 +105,7 @@ def _servers() -> ServerSeries:
         [
             *rows("a", "up", [1] * 11),
             *rows("a", "energy_j", [500 * i for i in range(11)], UUID="g1"),
-            *(row for name in ("ttft_s", "tpot_s", "itl_s", "queue_s", "e2el_s") for row in histogram(name)),
+            *(row for name in SERVER_HISTOGRAMS for row in histogram(name)),
         ]
     )
 
