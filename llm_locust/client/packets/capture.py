@@ -13,8 +13,6 @@ from llm_locust.client.packets.stream import MOST_PIECES, Stream
 _LOOKS = 4
 _BETWEEN_LOOKS_S = 2e-5
 
-_MAPPED = bytes(10) + b"\xff\xff"
-
 
 class Capture:
     """Ring of received packets, and the streams that they are of.
@@ -44,8 +42,7 @@ class Capture:
 
     def watch(self, host: str, port: int) -> None:
         """Let packets of this address pass from now on, before a connection to it is opened."""
-        address = address_bytes(host)
-        source = (address.removeprefix(_MAPPED), port)
+        source = (address_bytes(host), port)
         if source not in self._sources and not self._ring.closed:
             self._sources.add(source)
             self._ring.attach(passes_from(self._sources))
@@ -65,7 +62,7 @@ class Capture:
                     continue
                 if syn:
                     stream.open(seq + 1)
-                else:
+                elif size:
                     stream.add(seq, size, at_ns)
                     self.packets += 1
 

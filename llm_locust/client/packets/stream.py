@@ -28,11 +28,12 @@ class Stream:
         tracked: whether the first sequence number is known.
     """
 
-    __slots__ = ("_arrived", "_ends", "_origin", "_pending", "_read", "_stamps", "tracked")
+    __slots__ = ("_arrived", "_ends", "_next", "_origin", "_pending", "_read", "_stamps", "tracked")
 
     def __init__(self) -> None:
         self.tracked = False
         self._origin = 0  # sequence number of offset 0
+        self._next = -1  # sequence number after the last byte that has arrived; -1 before the first is known
         self._arrived = 0  # offset after the last byte that has arrived
         self._read = 0  # offset after the last byte that the program has
         self._ends: deque[int] = deque()  # of packets that are not read yet, offsets after their last bytes
@@ -43,9 +44,13 @@ class Stream:
         """Set the sequence number of the first byte; a repeated SYN changes nothing."""
         if not self.tracked:
             self.tracked, self._origin = True, first_seq % SEQUENCE
+            self._next = (self._origin + self._arrived) % SEQUENCE
 
     def add(self, seq: int, size: int, at_ns: int) -> None:
         """Add a packet with ``size`` bytes of payload from sequence number ``seq`` on."""
+        if seq == self._next and not self._pending and len(self._ends) < MOST_UNREAD:  # the usual case
+            self._arrive(self._arrived + size, at_ns)
+            return
         arrived = self._arrived
         start = arrived + ahead(seq, self._origin + arrived)
         end = start + size
@@ -59,7 +64,11 @@ class Stream:
             return
         if self._pending:
             end, self._pending = joined(end, self._pending)
+        self._arrive(end, at_ns)
+
+    def _arrive(self, end: int, at_ns: int) -> None:
         self._arrived = end
+        self._next = (self._origin + end) % SEQUENCE
         self._ends.append(end)
         self._stamps.append(at_ns)
 
@@ -88,6 +97,7 @@ class Stream:
             self._stamps.popleft()
         if self._arrived < self._read:
             self._arrived = self._read
+            self._next = (self._origin + self._read) % SEQUENCE if self.tracked else -1
             self._pending.clear()
 
 

@@ -71,7 +71,8 @@ def test_each_packet_of_one_late_read_has_its_own_time(
         assert (before <= stamps).all()
         # On loopback a packet is received while it is sent, unless the receiving side is busy.
         assert np.median(stamps - np.array(after)) < 1e6
-    assert (capture.packets, capture.dropped, capture.unseen_reads) == (20, 0, 0)
+    assert capture.packets >= 20  # a busy machine's TCP sends a packet again
+    assert (capture.dropped, capture.unseen_reads) == (0, 0)
 
 
 def test_a_packet_is_captured_once_though_loopback_has_it_going_out_and_coming_in(capture: Capture) -> None:
