@@ -80,6 +80,7 @@ def _amounts(
         _whole(part.input_tokens * answered),
         _whole(part.output_tokens),
         _whole(part.output_tokens * good),
+        _whole(part.inputs * answered),
         _ns((part.ended_s - part.sent_s) * asked),
         part.kernel_stamps & judged,
         part.reads * judged,

@@ -35,6 +35,7 @@ SCALARS = (
     "input_tokens",
     "output_tokens",
     "good_output_tokens",
+    "inputs",
     "busy_ns",
     "kernel_stamps",
     "reads",

@@ -35,7 +35,8 @@ class Figures:
     ``requests`` are the ok and the failed ones. ``goodput`` is the share of good ones among these and those
     that were cancelled after they had exceeded a limit, None without any limit. ``attainment`` is, for each
     limit, the share of the requests it applies to that met it. ``latencies`` has each of
-    :data:`~llm_locust.live.counts.METRICS`. Tokens are counted when their request ends. ``concurrency`` is
+    :data:`~llm_locust.live.counts.METRICS`. Tokens and inputs are counted when their request ends;
+    ``inputs_per_s`` is None where no request had inputs. ``concurrency`` is
     the mean number of requests between sent and ended, computed from their durations (Little's law): those
     still in flight are not in it.
     """
@@ -54,6 +55,7 @@ class Figures:
     input_tokens_per_s: float | None
     output_tokens_per_s: float | None
     good_output_tokens_per_s: float | None
+    inputs_per_s: float | None
     concurrency: float | None
 
 
@@ -83,6 +85,7 @@ def figures(counts: Counts, seconds: float, limits: Limits) -> Figures:
         input_tokens_per_s=per_s(counts["input_tokens"]),
         output_tokens_per_s=per_s(counts["output_tokens"]),
         good_output_tokens_per_s=per_s(counts["good_output_tokens"]) if limits else None,
+        inputs_per_s=per_s(counts["inputs"]) if counts["inputs"] else None,
         concurrency=per_s(counts["busy_ns"] * 1e-9),
     )
 

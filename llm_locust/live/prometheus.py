@@ -136,6 +136,8 @@ def _counters(series: Series, *, judged: bool) -> Iterator[Metric]:
         "input_tokens": "Prompt tokens of requests that were answered",
         "output_tokens": "Tokens that came, counted when their request ends",
     }
+    if any(counts["inputs"] for _, counts in series):
+        what["inputs"] = "Texts embedded and documents ranked"
     if judged:
         what |= {
             "good": "Requests that ended ok and held every limit of the SLO",

@@ -154,7 +154,8 @@ def _undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:
         return {"passed": False, "reason": "no SLO was given: nothing is good or bad"}
     if not summary["window"]["seconds"] > 0:
         return {"passed": False, "reason": "the window is empty"}
-    return {"passed": False, "reason": f"the run has no value for {gate.metric}: tokens are unknown"}
+    why = "no request has inputs" if gate.metric == "inputs_per_s" else "tokens are unknown"
+    return {"passed": False, "reason": f"the run has no value for {gate.metric}: {why}"}
 
 
 def _latency_undetermined(gate: Gate, summary: Mapping[str, Any]) -> dict[str, Any]:

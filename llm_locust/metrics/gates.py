@@ -62,6 +62,7 @@ NUMBERS = {
     "input_tps": ("throughput", "input_tokens_per_s"),
     "total_tps": ("throughput", "total_tokens_per_s"),
     "rps": ("throughput", "requests_per_s"),
+    "inputs_per_s": ("throughput", "inputs_per_s"),
     "requests": ("requests", "population"),
 }
 #: Metric of a gate on the answer of a search: the lower end of its interval.

@@ -187,7 +187,7 @@ def _sessions(requests: Requests, m: Measured, manifest: Manifest, question: Que
     header = manifest.options.get("session_header")
     header = header if isinstance(header, str) else None
     found: dict[str, Any] = {"sessions": sessions(requests, m.c, m.window, header)}
-    given = inputs(m.c, m.population(np.arange(len(m.c))).ok, m.window)
+    given = inputs(m.c, m.population(np.arange(len(m.c))).ok, m.credits)
     found |= {} if given is None else {"inputs": given}
     if manifest.trajectories is None:
         return found

@@ -14,6 +14,7 @@ _OTHERS = {
     "input_tps": "Input tokens/s",
     "total_tps": "Tokens/s",
     "goodput_rps": "Good requests/s",
+    "inputs_per_s": "Inputs/s",
 }
 
 

@@ -1,6 +1,6 @@
 """A running load test in a few lines: a panel on a terminal, one line in a log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rich import box
@@ -12,6 +12,7 @@ from rich.text import Text
 from llm_locust.live.figures import Figures
 from llm_locust.live.snapshot import Snapshot
 from llm_locust.live.state import LiveRun
+from llm_locust.metrics.catalogue import LATENCY
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, sentence
 
 #: The recent span that is shown beside the whole.
@@ -36,18 +37,22 @@ class _Column:
     head: str
     cell: Callable[[Figures], str]
     wide: bool = False
+    of_inputs: bool | None = None  # shown only where requests have inputs, or where they generate tokens
 
 
 _COLUMNS = (
     _Column("req/s", lambda f: number(f.requests_per_s)),
     _Column("errors", lambda f: count(f.failures if f.seconds else None)),
     _Column("in tok/s", lambda f: number(f.input_tokens_per_s), wide=True),
-    _Column("out tok/s", lambda f: number(f.output_tokens_per_s)),
-    _Column("TTFT p50", lambda f: number(f.latencies["ttft"].p50_ms)),
-    _Column("p99 ms", lambda f: number(f.latencies["ttft"].p99_ms)),
-    _Column("TPOT p50", lambda f: number(f.latencies["tpot"].p50_ms), wide=True),
-    _Column("p99 ms", lambda f: number(f.latencies["tpot"].p99_ms), wide=True),
-    _Column("E2EL p95", lambda f: number(f.latencies["e2el"].p95_ms), wide=True),
+    _Column("inputs/s", lambda f: number(f.inputs_per_s), of_inputs=True),
+    _Column("out tok/s", lambda f: number(f.output_tokens_per_s), of_inputs=False),
+    _Column("TTFT p50", lambda f: number(f.latencies["ttft"].p50_ms), of_inputs=False),
+    _Column("p99 ms", lambda f: number(f.latencies["ttft"].p99_ms), of_inputs=False),
+    _Column("TPOT p50", lambda f: number(f.latencies["tpot"].p50_ms), wide=True, of_inputs=False),
+    _Column("p99 ms", lambda f: number(f.latencies["tpot"].p99_ms), wide=True, of_inputs=False),
+    _Column("E2EL p50", lambda f: number(f.latencies["e2el"].p50_ms), of_inputs=True),
+    _Column("p99 ms", lambda f: number(f.latencies["e2el"].p99_ms), of_inputs=True),
+    _Column("E2EL p95", lambda f: number(f.latencies["e2el"].p95_ms), wide=True, of_inputs=False),
     _Column("goodput", lambda f: percent(f.goodput)),
 )
 
@@ -55,20 +60,37 @@ _COLUMNS = (
 def line(progress: Progress) -> str:
     """One line for a log: rates and latencies of the last seconds, goodput and errors since the start."""
     whole, recent = progress.whole.total, progress.recent.total
-    ttft = recent.latencies["ttft"]
     judged = whole.goodput is not None
     return sentence(
         [
             _time(progress),
             *_load(progress),
-            f"{number(recent.output_tokens_per_s)} tokens/s",
-            f"TTFT p50 {number(ttft.p50_ms)} p99 {number(ttft.p99_ms)} ms",
+            *_pace(whole, recent),
             f"goodput {percent(whole.goodput)}" if judged else "",
             plural(whole.failures, "error"),
             _missed(progress),
             _verdict(progress),
         ]
     )
+
+
+def _has_inputs(whole: Figures) -> bool:
+    return whole.inputs_per_s is not None
+
+
+def _generates(whole: Figures) -> bool:
+    return not _has_inputs(whole) or bool(whole.output_tokens_per_s)
+
+
+def _pace(whole: Figures, recent: Figures) -> Iterator[str]:
+    """The rates and the latency of what the requests ask for: results of inputs, tokens, or both."""
+    if _has_inputs(whole):
+        yield f"{number(recent.inputs_per_s)} inputs/s"
+    if _generates(whole):
+        yield f"{number(recent.output_tokens_per_s)} tokens/s"
+    metric = LATENCY["ttft" if _generates(whole) else "e2el"]
+    found = recent.latencies[metric.key]
+    yield f"{metric.short} p50 {number(found.p50_ms)} p99 {number(found.p99_ms)} ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +149,15 @@ def _load(progress: Progress) -> list[str]:
 
 
 def _table(progress: Progress, *, wide: bool) -> Table:
-    columns = [column for column in _COLUMNS if wide or not column.wide]
+    whole, recent = progress.whole.total, progress.recent.total
+    kinds = {None: True, True: _has_inputs(whole), False: _generates(whole)}
+    columns = [column for column in _COLUMNS if kinds[column.of_inputs] and (wide or not column.wide)]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("", no_wrap=True)
     for column in columns:
         table.add_column(column.head, justify="right", no_wrap=True)
-    recent = progress.recent.total
     table.add_row(f"last {recent.seconds or RECENT_S:g} s", *(column.cell(recent) for column in columns))
-    table.add_row("since start", *(column.cell(progress.whole.total) for column in columns))
+    table.add_row("since start", *(column.cell(whole) for column in columns))
     return table
 
 

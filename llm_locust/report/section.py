@@ -66,9 +66,11 @@ class Table:
         """The same table without its ``wide`` columns."""
         return self._of([i for i, column in enumerate(self.columns) if not column.wide])
 
-    def without_empty(self) -> "Table":
-        """The same table without the columns that no row has anything in."""
-        return self._of([i for i in range(len(self.columns)) if any(row.cells[i] for row in self.rows)])
+    def without_empty(self, *nothing: str) -> "Table":
+        """The same table without the columns that no row has anything in, or anything but ``nothing``."""
+        empty = {"", *nothing}
+        used = [any(row.cells[i] not in empty for row in self.rows) for i in range(len(self.columns))]
+        return self._of([i for i, is_used in enumerate(used) if is_used])
 
     def _of(self, kept: list[int]) -> "Table":
         return Table(

@@ -119,3 +119,17 @@ def test_a_client_that_cannot_be_trusted_says_why() -> None:
     run.store.observe(observation(1, worker("a", cpu_percent=99.0)))
     text = "\n".join(drawn(progress(run), 140))
     assert "client invalid: the busiest worker uses 99 % of its core: use more workers" in text
+
+
+def test_a_run_that_generates_nothing_shows_inputs_and_its_whole_latency() -> None:
+    run = Run()
+    for _ in range(10):
+        run.ended([request(0, (), ended=0.2, streamed=False, inputs=32, output_tokens=None)])
+        run.report()
+        run.clock.tick()
+    text = line(progress(run))
+    assert "32.0 inputs/s · E2EL p50 200 p99 200 ms" in text
+    assert "tokens/s" not in text
+    panel = "\n".join(drawn(progress(run), 80))
+    assert "inputs/s" in panel
+    assert "TTFT" not in panel

@@ -123,6 +123,7 @@ def _throughput(df: Frame, seconds: float) -> dict[str, Any]:
         "output_tokens_per_s": outputs,
         "total_tokens_per_s": inputs + outputs,
         "output_chars_per_s": (df.chars * df.share).sum() / seconds,
+        "inputs_per_s": None,
         "concurrency_mean": np.maximum(overlap, 0).sum() / seconds,
         "concurrency_peak": int(ordered.step.cumsum().max()),
     }
@@ -142,7 +143,8 @@ def _rate_intervals(df: Frame, rates: dict[str, Any], seconds: float) -> dict[st
         "total_tokens_per_s": inputs + outputs,
         "output_chars_per_s": chars,
     }
-    return {key: rate_ends(rates[key], amount, seconds) for key, amount in amounts.items() if key in rates}
+    found = {key: rate_ends(rates[key], amount, seconds) for key, amount in amounts.items() if key in rates}
+    return found | {key: None for key in ("inputs_per_s",) if key in rates}
 
 
 def _goodput(df: Frame, seconds: float, lost: int | None, unsent: int | None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from llm_locust.metrics.summary_types.summary import Summary
 #: A figure and the ends of its interval; None is not known.
 Estimate = tuple[float | None, float | None, float | None]
 
-#: Latencies and percentiles that are drawn over the load.
-DRAWN = tuple((metric, place) for metric in ("ttft", "tpot") for place in ("p50", "p99"))
+#: Latencies and percentiles that are drawn over the load; ``e2el`` of a load that generates nothing.
+DRAWN = tuple((metric, place) for metric in ("ttft", "tpot", "e2el") for place in ("p50", "p99"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class LoadPoint:
     output_tps: float | None
     user_tps: float | None
     gpu_tps: float | None
+    inputs_per_s: float | None
     goodput: Estimate
     latencies_ms: dict[tuple[str, str], Estimate]
 
@@ -53,6 +54,7 @@ def _point(stage: Stage, gpus: float | None) -> LoadPoint:
         output_tps=part.throughput.output_tokens_per_s,
         user_tps=user_tps(latencies["tpot", "p50"][0]),
         gpu_tps=per_gpu(part.throughput, gpus),
+        inputs_per_s=part.throughput.inputs_per_s,
         goodput=_goodput(part.goodput),
         latencies_ms=latencies,
     )

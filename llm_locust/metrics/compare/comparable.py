@@ -41,7 +41,7 @@ _SHARES = (
 )
 _RATES = tuple(
     Metric(name, Kind.NUMBER, of_tokens=name in _OF_TOKENS)
-    for name in ("rps", "output_tps", "output_cps", "input_tps", "total_tps", "goodput_rps")
+    for name in ("rps", "output_tps", "output_cps", "input_tps", "total_tps", "goodput_rps", "inputs_per_s")
 )
 _LATENCIES = tuple(
     Metric(
@@ -66,7 +66,7 @@ NOT_COMPARED = {
 }
 
 _SHOWN_STATISTICS = ("mean", "p50", "p95", "p99")
-_SHOWN_RATES = ("rps", "output_tps", "output_cps", "goodput_rps")
+_SHOWN_RATES = ("rps", "output_tps", "output_cps", "goodput_rps", "inputs_per_s")
 
 
 def table_metrics(open_loop: bool) -> tuple[Metric, ...]:

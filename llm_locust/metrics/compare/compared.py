@@ -17,7 +17,7 @@ from llm_locust.metrics.measured import Measured, measure
 from llm_locust.metrics.question import Question
 from llm_locust.metrics.requests.goodput import good_rates
 from llm_locust.metrics.requests.goodput_intervals import ratio_worth
-from llm_locust.metrics.requests.throughput import amounts_over_time, rate_per_s
+from llm_locust.metrics.requests.throughput import amounts_over_time, inputs_per_s, rate_per_s
 from llm_locust.metrics.sections.completeness import requests_lost, requests_unsent
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
@@ -199,6 +199,7 @@ _CREDITED = {
     "output_cps": "output_chars_per_s",
     "total_tps": "total_tokens_per_s",
     "goodput_rps": "requests_per_s",
+    "inputs_per_s": "inputs_per_s",
 }
 
 
@@ -215,6 +216,8 @@ def _rate_per_s(run: Compared, name: str) -> float | None:
     if name == "total_tps":
         inputs, outputs = (_rate_per_s(run, each) for each in ("input_tps", "output_tps"))
         return None if inputs is None or outputs is None else inputs + outputs
+    if name == "inputs_per_s":
+        return inputs_per_s(credits, np.arange(len(run.c)))
     if name == "goodput_rps":
         rate = good_rates(run.measured.judgement, credits, np.arange(len(run.c)))["requests_per_s"]
         return None if rate is None else float(rate)

@@ -4,13 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.metrics.columns import Columns, Mask, Rows, groups
-from llm_locust.metrics.requests.throughput import prefilled_s, rate_per_s
+from llm_locust.metrics.columns import Columns, Rows, groups
+from llm_locust.metrics.requests.throughput import Credits, inputs_per_s, rate_per_s
 from llm_locust.metrics.stats.percentiles import ordered, summarise_ascending
-from llm_locust.metrics.window import Window
 
 
-def inputs(c: Columns, ok: Rows, window: Window) -> dict[str, Any] | None:
+def inputs(c: Columns, ok: Rows, credits: Credits) -> dict[str, Any] | None:
     """Key ``inputs`` of a summary; None of a run whose requests all ask for one answer.
 
     Rates are of all requests, whenever they were scheduled; inputs count when their answer has come, as their
@@ -18,27 +17,26 @@ def inputs(c: Columns, ok: Rows, window: Window) -> dict[str, Any] | None:
     """
     if np.isnan(c.inputs).all():
         return None
-    came = window.inside(c, prefilled_s(c))
     by_name = {
         name: figures
         for name, rows in groups(c.name)
-        if (figures := _figures(c, rows, np.intersect1d(rows, ok, assume_unique=True), window, came))
+        if (figures := _figures(c, rows, np.intersect1d(rows, ok, assume_unique=True), credits))
     }
-    total = _figures(c, np.arange(len(c)), ok, window, came)
+    total = _figures(c, np.arange(len(c)), ok, credits)
     return {**(total or {}), "by_name": by_name if len(by_name) > 1 else {}}
 
 
-def _figures(c: Columns, rows: Rows, ok: Rows, window: Window, came: Mask) -> dict[str, Any] | None:
+def _figures(c: Columns, rows: Rows, ok: Rows, credits: Credits) -> dict[str, Any] | None:
     has = rows[~np.isnan(c.inputs[rows])]
     if not len(has):
         return None
-    finished = (c.ok & window.ended(c))[has]
+    tokens, finished = credits.input_tokens[has], credits.finished[has]
     each = summarise_ascending(ordered(c.inputs[ok]))
     known = ok[~np.isnan(c.inputs[ok]) & ~np.isnan(c.input_tokens[ok])]
     amount = float(c.inputs[known].sum())
     return {
-        "inputs_per_s": rate_per_s((c.inputs * came)[has], finished, window.seconds),
-        "input_tokens_per_s": rate_per_s((c.input_tokens * came)[has], finished, window.seconds),
+        "inputs_per_s": inputs_per_s(credits, has),
+        "input_tokens_per_s": rate_per_s(tokens, finished, credits.window.seconds),
         "per_request": {key: each[key] for key in ("n", "mean", "p50", "p99", "max")},
         "tokens_per_input": float(c.input_tokens[known].sum()) / amount if amount else None,
     }

@@ -26,16 +26,19 @@ class Credits:
     input_tokens: Floats
     output_tokens: Floats
     output_chars: Floats
+    inputs: Floats
 
     @classmethod
     def of(cls, c: Part, window: Window) -> "Credits":
         share = np.sum([arrived_share(c, span) for span in window.spans], axis=0)
+        prefilled = window.inside(c, prefilled_s(c))
         return cls(
             window=window,
             finished=c.ok & window.ended(c),
-            input_tokens=c.input_tokens * window.inside(c, prefilled_s(c)),
+            input_tokens=c.input_tokens * prefilled,
             output_tokens=c.output_tokens * share,
             output_chars=c.output_chars * share,
+            inputs=c.inputs * prefilled,
         )
 
 
@@ -103,6 +106,7 @@ def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
         "output_tokens_per_s": outputs,
         "total_tokens_per_s": None if inputs is None or outputs is None else inputs + outputs,
         "output_chars_per_s": rate_per_s(credits.output_chars[rows], finished, seconds),
+        "inputs_per_s": inputs_per_s(credits, rows),
     }
     given = amounts_over_time(c, credits, rows)
     ends = {key: rate_ends(value, given[key], window, c) for key, value in rates.items()}
@@ -114,6 +118,14 @@ def throughput(c: Columns, credits: Credits, rows: Rows) -> dict[str, Any]:
     }
 
 
+def inputs_per_s(credits: Credits, rows: Rows) -> float | None:
+    """Inputs per second of those ``rows`` that have inputs; None without such a row."""
+    having = rows[~np.isnan(credits.inputs[rows])]
+    if not len(having):
+        return None
+    return rate_per_s(credits.inputs[having], credits.finished[having], credits.window.seconds)
+
+
 def amounts_over_time(c: Columns, credits: Credits, rows: Rows) -> dict[str, Floats]:
     """What ``rows`` give to each rate of :func:`throughput` in each cell of the window.
 
@@ -123,7 +135,8 @@ def amounts_over_time(c: Columns, credits: Credits, rows: Rows) -> dict[str, Flo
     came = c.events[rows] > 0
     begun_s = np.where(came, sent_s + c.first_event_s[rows], ended_s)
     over_s = np.where(came, sent_s + c.last_event_s[rows], ended_s)
-    inputs = time_cells(window, c, begun_s).sums(credits.input_tokens[rows])
+    begun = time_cells(window, c, begun_s)
+    inputs = begun.sums(credits.input_tokens[rows])
     outputs, chars = spread_evenly(window, c, begun_s, over_s, (c.output_tokens[rows], c.output_chars[rows]))
     return {
         "requests_per_s": time_cells(window, c, ended_s[credits.finished[rows]]).sums(),
@@ -131,6 +144,7 @@ def amounts_over_time(c: Columns, credits: Credits, rows: Rows) -> dict[str, Flo
         "output_tokens_per_s": outputs,
         "total_tokens_per_s": inputs + outputs,
         "output_chars_per_s": chars,
+        "inputs_per_s": begun.sums(credits.inputs[rows]),
     }
 
 

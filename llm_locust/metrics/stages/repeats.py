@@ -19,6 +19,7 @@ PLACES = ("p50", "p99")
 _RATES = {
     "requests_per_s": ("throughput", "requests_per_s"),
     "output_tokens_per_s": ("throughput", "output_tokens_per_s"),
+    "inputs_per_s": ("throughput", "inputs_per_s"),
     "error_rate": ("requests", "error_rate"),
     "goodput": ("goodput", "ratio"),
 }

@@ -122,6 +122,14 @@ class Throughput(SummaryPart, frozen=True):
     output_chars_per_s: Annotated[
         float | None, key("characters / second, credited as output tokens are", "all requests")
     ]
+    inputs_per_s: Annotated[
+        float | None,
+        key(
+            "inputs of embeddings and rerank requests / second, when their answer has come; null where no "
+            "request has inputs",
+            "all requests",
+        ),
+    ]
     concurrency_mean: Annotated[
         float | None, key("requests between sent and ended: time-weighted mean", "all requests")
     ]

@@ -149,8 +149,8 @@ class Repeats(SummaryPart, frozen=True):
     figures: Annotated[
         dict[str, OverRepeats],
         key(
-            "p50 and p99 of latencies (`ttft_p50_ms`), `requests_per_s`, `output_tokens_per_s`, `error_rate` "
-            "and `goodput`",
+            "p50 and p99 of latencies (`ttft_p50_ms`), `requests_per_s`, `output_tokens_per_s`, "
+            "`inputs_per_s`, `error_rate` and `goodput`",
             _REPEATS,
         ),
     ]

@@ -135,6 +135,11 @@ class Summary(SummaryPart, frozen=True):
         return self.run.is_sweep is True
 
     @property
+    def is_without_output(self) -> bool:
+        """Whether every answer was a list of results: no token was generated."""
+        return self.inputs is not None and not self.tokens.output.n
+
+    @property
     def is_open_loop(self) -> bool:
         """Whether requests had a schedule of their own: only then is a delay against it judged."""
         return self.client.schedule_delay_ms_p99 is not None

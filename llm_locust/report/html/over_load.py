@@ -11,10 +11,13 @@ from llm_locust.report.sections.groups import LOADS
 from llm_locust.report.text import number, plural
 
 _LATENCIES = (("ttft", "c1", "c2"), ("tpot", "c3", "c4"))
+_OF_RESULTS = (("e2el", "c1", "c2"),)
 
 
 def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
     """Goodput over load with its edge, latencies over throughput, and the rate of a user by that of a GPU.
+
+    Where nothing was generated, throughput is that of inputs, and no user sees tokens.
 
     Empty with fewer than two stages that are a result: those that are not are in no chart.
 
@@ -29,12 +32,13 @@ def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
     unit = LOADS[stages[0].kind]
     left = len(stages) - len(points)
     note = f" {plural(left, 'stage')} without a result left out." if left else ""
+    of_inputs = all(point.inputs_per_s is not None and point.user_tps is None for point in points)
     judged = any(point.goodput[0] is not None for point in points)
     found = [_goodput(points, unit, summary, note)] if judged else []
     return [
         *found,
-        *(_latency(points, unit, *each, note) for each in _LATENCIES),
-        _rates(points, unit, gpus, note),
+        *(_latency(points, unit, *each, note) for each in (_OF_RESULTS if of_inputs else _LATENCIES)),
+        *([] if of_inputs else [_rates(points, unit, gpus, note)]),
     ]
 
 
@@ -75,10 +79,10 @@ def _edge_in_words(summary: Summary) -> str:
 def _latency(
     points: Sequence[LoadPoint], unit: str, metric: str, of_p50: str, of_p99: str, note: str
 ) -> Chart:
-    x, name = "output tokens/s", LATENCY[metric].label
+    name, x = LATENCY[metric].label, "inputs/s" if metric == "e2el" else "output tokens/s"
     columns: dict[str, Values] = {
         f"asked ({unit})": _known([p.load for p in points]),
-        x: _known([p.output_tps for p in points]),
+        x: _known([p.inputs_per_s if metric == "e2el" else p.output_tps for p in points]),
     }
     series = []
     for place, colour in (("p50", of_p50), ("p99", of_p99)):
@@ -90,7 +94,7 @@ def _latency(
         reading=f"One point a stage, by rising load; dashed: the 95 % interval.{note}",
         data=(Data("latency", columns),),
         series=tuple(series),
-        x=Axis("output tokens/s"),
+        x=Axis(x),
         y=Axis("ms", log_choice=True),
     )
 

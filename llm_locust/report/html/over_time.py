@@ -20,7 +20,8 @@ _NEAR = 2.0
 
 def latencies(run: RunCharts, limits_ms: dict[str, float]) -> list[Chart]:
     """Latencies over time, each with its percentiles and its limit."""
-    return [_latency(run, metric, limits_ms.get(metric)) for metric in run.percentiles]
+    shown = [metric for metric, found in run.percentiles.items() if found["n"].any()]
+    return [_latency(run, metric, limits_ms.get(metric)) for metric in shown]
 
 
 def _latency(run: RunCharts, metric: str, limit_ms: float | None) -> Chart:
@@ -108,8 +109,16 @@ def rates(run: RunCharts) -> list[Chart]:
     )
     ended = {"sent": ("sent", "faint"), "ok": ("ended ok", "c1")}
     failed = {"failed": ("failed", "bad")} if run.failures else {}
+    inputs = Words(
+        "inputs-over-time",
+        "Inputs, inputs/s",
+        f"Texts embedded and documents ranked, when their answer came. {every}",
+        "rates",
+    )
     output = {"output_tokens": ("output", "c1"), "input_tokens": ("input", "c2")}
+    has_inputs = bool(run.rates["inputs"].any())
     return [
+        *([_rate(run, inputs, {"inputs": ("inputs", "c1")}, "inputs/s")] if has_inputs else []),
         _rate(run, tokens, output, "tokens/s"),
         _rate(run, requests, ended | failed, "requests/s"),
         _rate(run, concurrency, {"concurrency": ("concurrency", "c3")}, "requests"),

@@ -112,10 +112,13 @@ def _goodput(summary: Summary) -> Tile:
     part = summary.goodput
     if part.ratio is None:
         return Tile("Goodput", UNDEFINED, ("No SLO was given: see goodput at any limit below.",), Tone.FAINT)
-    output = f"{number(part.output_tokens_per_s)} output tokens/s of them"
+    rates = [
+        f"{number(part.requests_per_s)} good requests/s",
+        "" if summary.is_without_output else f"{number(part.output_tokens_per_s)} output tokens/s of them",
+    ]
     on_time = part.on_time_ratio
     lines = (
-        f"{number(part.requests_per_s)} good requests/s · {output}",
+        sentence(rates),
         "" if on_time is None else f"{percent(on_time)} of tokens arrived on time",
     )
     return Tile("Goodput", percent(part.ratio), tuple(line for line in lines if line))
@@ -179,7 +182,8 @@ def latencies(summary: Summary, measured_from: str) -> list[Latency]:
             count(part[metric.key].known.n),
         )
         for metric in shown_in(View.OVERVIEW)
-        if summary.is_open_loop or not metric.is_from_scheduled
+        if (summary.is_open_loop or not metric.is_from_scheduled)
+        and (part[metric.key].known.n or not summary.is_without_output)
     ]
 
 
@@ -210,11 +214,14 @@ def facts(summary: Summary) -> list[Fact]:
 
 def _rates(summary: Summary) -> list[Fact]:
     part = summary.throughput
+    output = Fact("Output", number(part.output_tokens_per_s), "tokens/s")
+    user = Fact("A user sees (median)", number(summary.tokens.user_tps.p50), "tokens/s")
     return [
-        Fact("Output", number(part.output_tokens_per_s), "tokens/s"),
+        *([] if part.inputs_per_s is None else [Fact("Inputs", number(part.inputs_per_s), "inputs/s")]),
+        *([] if summary.is_without_output else [output]),
         Fact("Input", number(part.input_tokens_per_s), "tokens/s"),
         Fact("Requests ended ok", number(part.requests_per_s), "requests/s"),
-        Fact("A user sees (median)", number(summary.tokens.user_tps.p50), "tokens/s"),
+        *([] if summary.is_without_output else [user]),
         Fact("Concurrency", f"{number(part.concurrency_mean)} mean, {count(part.concurrency_peak)} peak"),
     ]
 

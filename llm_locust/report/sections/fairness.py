@@ -13,6 +13,7 @@ _AMOUNTS = (
     ("in_flight", "mean in flight"),
     ("ttft", "TTFT p50"),
 )
+_WITHOUT_OUTPUT = tuple(each for each in _AMOUNTS if each[0] in ("requests", "in_flight"))
 _COLUMNS = (
     Column("Fairness", left=True),
     Column("Jain"),
@@ -30,7 +31,8 @@ def fairness(summary: Summary) -> Section | None:
     part = summary.fairness
     if len(summary.replicas) < 2:
         return None
-    table = Table(_COLUMNS, tuple(_row(part, key, words) for key, words in _AMOUNTS))
+    amounts = _AMOUNTS if not summary.is_without_output else _WITHOUT_OUTPUT
+    table = Table(_COLUMNS, tuple(_row(part, key, words) for key, words in amounts))
     return Section("Fairness", table=table, notes=(*_causes(part), *_naming(part)))
 
 

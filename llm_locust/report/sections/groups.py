@@ -31,6 +31,26 @@ LATENCY_COLUMNS = {
 }
 
 
+#: Rates, behind the latencies; that of inputs is empty where no request has any.
+RATE_COLUMNS = (Column("tokens/s", over="output"), Column("inputs/s"))
+
+#: The cells of a stage that has no figures, from its length to its goodput.
+NO_FIGURES = (*[UNDEFINED] * (3 + len(LATENCY_COLUMNS)), UNDEFINED, "", UNDEFINED)
+
+
+def rate_cells(output_tokens_per_s: float | None, inputs_per_s: float | None) -> tuple[str, str]:
+    """The cells of :data:`RATE_COLUMNS`."""
+    return number(output_tokens_per_s), "" if inputs_per_s is None else number(inputs_per_s)
+
+
+def having_figures(table: Table, summary: Summary) -> Table:
+    """The table without empty columns: of a run that generated nothing those of tokens are."""
+    if not summary.is_without_output:
+        return table.without_empty()
+    columns = (replace(each, wide=each.wide and not each.over) for each in table.columns)
+    return Table(tuple(columns), table.rows).without_empty(UNDEFINED)
+
+
 def errors(summary: Summary, *, examples: bool = False) -> Section | None:
     """The kinds of failure, most frequent first; None without any.
 
@@ -88,7 +108,7 @@ def _by_label(summary: Summary, groups: Mapping[str, RequestPart], head: str) ->
     if len(groups) < 2 or head.lower() in (summary.by or {}):  # there it has a table of its own
         return None
     rows = [_group_row(label, part) for label, part in groups.items()]
-    table = Table(_group_columns(head), tuple(rows[:MOST_ROWS]))
+    table = having_figures(Table(_group_columns(head), tuple(rows[:MOST_ROWS])), summary)
     return Section(f"By {head.lower()}", table=table, notes=(*meaning_in(table), *_left_out(rows)))
 
 
@@ -101,7 +121,7 @@ def breakdowns(summary: Summary) -> Iterator[Section]:
         notes = (
             (Line(f"{count(more)} more, the first of them in summary.json", Tone.FAINT),) if more > 0 else ()
         )
-        table = Table(_group_columns(head), tuple(rows[:MOST_ROWS]))
+        table = having_figures(Table(_group_columns(head), tuple(rows[:MOST_ROWS])), summary)
         notes = (*meaning_in(table), *notes)
         yield Section(f"By {head.lower()}", table=table, notes=notes, key=f"by_{dimension}")
 
@@ -112,7 +132,7 @@ def _group_columns(head: str) -> tuple[Column, ...]:
         Column("requests"),
         Column("errors"),
         *LATENCY_COLUMNS.values(),
-        Column("tokens/s", over="output"),
+        *RATE_COLUMNS,
         Column("goodput"),
     )
 
@@ -125,7 +145,7 @@ def _group_row(label: str, part: RequestPart | GroupPart) -> Row:
             count(part.requests.population),
             percent(part.requests.error_rate),
             *(estimate(part.latency_ms[key], place, cut=cut) for key, place in LATENCY_COLUMNS),
-            number(part.throughput.output_tokens_per_s),
+            *rate_cells(part.throughput.output_tokens_per_s, part.throughput.inputs_per_s),
             percent(part.goodput.ratio),
         )
     )
@@ -146,7 +166,7 @@ def replicas(summary: Summary) -> Section | None:
         Column("tokens/s", over="output"),
         Column("goodput"),
     )
-    table = Table(columns, tuple(_replica_row(replica) for replica in found[:MOST_ROWS]))
+    table = having_figures(Table(columns, tuple(map(_replica_row, found[:MOST_ROWS]))), summary)
     return Section("Replicas", table=table, notes=(*meaning_in(table), *_left_out(found)))
 
 
@@ -171,7 +191,7 @@ def stages(summary: Summary) -> Section | None:
     if not summary.stages:
         return None
     section = of_stages(summary.stages, tuple(_outside(summary)))
-    return replace(section, table=section.table and section.table.without_empty())
+    return replace(section, table=section.table and having_figures(section.table, summary))
 
 
 def of_stages(found: Sequence[Stage], outside: tuple[Line, ...] = ()) -> Section:
@@ -189,7 +209,7 @@ def of_stages(found: Sequence[Stage], outside: tuple[Line, ...] = ()) -> Section
         Column("requests", wide=True),
         Column("errors", wide=True),
         *LATENCY_COLUMNS.values(),
-        Column("tokens/s", over="output"),
+        *RATE_COLUMNS,
         Column("goodput"),
         Column("result", left=True),
     )
@@ -209,7 +229,7 @@ def _stage_row(stage: Stage) -> Row:
     result = _result(stage)
     part, window = stage.figures, stage.window
     if part is None or window is None:
-        return Row((*start, *[UNDEFINED] * (5 + len(LATENCY_COLUMNS)), result), tone)
+        return Row((*start, *NO_FIGURES, result), tone)
     cut = is_cut(part.requests.cut_share)
     return Row(
         (
@@ -218,7 +238,7 @@ def _stage_row(stage: Stage) -> Row:
             count(part.requests.population),
             percent(part.requests.error_rate),
             *(estimate(part.latency_ms[key], place, cut=cut) for key, place in LATENCY_COLUMNS),
-            number(part.throughput.output_tokens_per_s),
+            *rate_cells(part.throughput.output_tokens_per_s, part.throughput.inputs_per_s),
             percent(part.goodput.ratio),
             result,
         ),

@@ -123,7 +123,7 @@ def _latency_keys(summary: Summary) -> Iterator[tuple[str, str]]:
     for metric in shown_in(View.REPORT):
         if metric.is_from_scheduled and not summary.is_open_loop:
             continue
-        if _without_output(summary) and not part[metric.key].known.n:
+        if summary.is_without_output and not part[metric.key].known.n:
             continue  # not defined: no token was asked for
         if metric.key != "ttfo" or part["ttfo"] != part["ttft"]:
             yield metric.key, metric.label
@@ -183,7 +183,7 @@ def throughput(summary: Summary) -> Section:
     part, counted = summary.throughput, summary.tokens
     inputs, total = number(part.input_tokens_per_s), number(part.total_tokens_per_s)
     concurrency = f"concurrency {number(part.concurrency_mean)} mean · {count(part.concurrency_peak)} peak"
-    if _without_output(summary):
+    if summary.is_without_output:
         text = f"{number(part.requests_per_s)} requests/s · {inputs} input tokens/s"
         return Section("Throughput", (Line(text), Line(concurrency)))
     lines = [
@@ -199,11 +199,6 @@ def throughput(summary: Summary) -> Section:
     paces = (counted.user_tps, counted.chars_per_s)
     few = meaning(*(mark(pace, key) for pace in paces for key in ("p50", "p1")))
     return Section("Throughput", tuple(lines), notes=tuple(few))
-
-
-def _without_output(summary: Summary) -> bool:
-    """Whether every answer was a list of results: no token was generated."""
-    return summary.inputs is not None and not summary.tokens.output.n
 
 
 def _seen(pace: Pace, unit: str) -> str:
@@ -225,7 +220,7 @@ def tokens(summary: Summary) -> Section:
     rows = tuple(
         Row((label, *(number(stats.figure(key)) for key in keys), count(stats.n)))
         for label, stats in (("input", part.input), ("output", part.output))
-        if label == "input" or not _without_output(summary)
+        if label == "input" or not summary.is_without_output
     )
     columns = (Column("Tokens per request", left=True), *map(Column, keys), Column("n"))
     counted = [
@@ -235,7 +230,7 @@ def tokens(summary: Summary) -> Section:
     ]
     by = Line(f"output tokens counted by: {sentence(counted) or UNDEFINED}", Tone.FAINT)
     notes = [
-        *([] if _without_output(summary) else [by]),
+        *([] if summary.is_without_output else [by]),
         *_hidden_remark(part.hidden),
         *_length_remark(part.input.error),
         *_delivery_remark(part),

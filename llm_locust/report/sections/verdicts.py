@@ -142,7 +142,7 @@ def goodput(summary: Summary) -> Section:
         [
             sentence([f"{percent(part.ratio)} of {plural(part.judged, 'request')}", *missing], ", "),
             f"{number(part.requests_per_s)} requests/s",
-            f"{number(part.output_tokens_per_s)} output tokens/s",
+            "" if summary.is_without_output else f"{number(part.output_tokens_per_s)} output tokens/s",
         ]
     )
     columns = (Column("Limit", left=True), Column("held by"), Column("failed first"))

@@ -42,6 +42,7 @@ def _figures(part: StageFigures | None, law: Callable[[float | None], float | No
         **_figure("requests_per_s", rates.requests_per_s, rates.intervals().get("requests_per_s")),
         "usl_requests_per_s": law(in_flight),
         "output_tokens_per_s": rates.output_tokens_per_s,
+        "inputs_per_s": rates.inputs_per_s,
         **_figure("goodput", goodput.ratio, goodput.intervals().get("ratio")),
         "good_requests_per_s": goodput.requests_per_s,
     }

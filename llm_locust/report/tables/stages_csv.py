@@ -49,6 +49,7 @@ def _figures(part: StageFigures) -> dict[str, Any]:
         "error_rate": part.requests.error_rate,
         "requests_per_s": part.throughput.requests_per_s,
         "output_tokens_per_s": part.throughput.output_tokens_per_s,
+        "inputs_per_s": part.throughput.inputs_per_s,
         "goodput": part.goodput.ratio,
         "goodput_low": low,
         "goodput_high": high,

@@ -18,7 +18,14 @@ from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.report.section import Column, Line, Row, Tone
 from llm_locust.report.sections.curves.search import answer
-from llm_locust.report.sections.groups import LATENCY_COLUMNS, LOADS, of_stages, stage_label
+from llm_locust.report.sections.groups import (
+    LATENCY_COLUMNS,
+    LOADS,
+    NO_FIGURES,
+    of_stages,
+    rate_cells,
+    stage_label,
+)
 from llm_locust.report.tables.stages_csv import stages_csv
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, plural, seconds
 from llm_locust.store import SUMMARY_FILE
@@ -192,7 +199,7 @@ def _unread(seen: _Seen, stage: StageFacts, state: State) -> Row:
     store = seen.store
     if state != "measuring" or stage.measured_ns is None or store.content.stopped_s is not None:
         ended = state in ("drained", "over")
-        return Row((*head, *[UNDEFINED] * (5 + len(LATENCY_COLUMNS)), "not read yet" if ended else ""))
+        return Row((*head, *NO_FIGURES, "not read yet" if ended else ""))
     verdict = snapshot(store, RECENT_S).verdict
     found = figures_since(store, stage.measured_ns * 1e-9)
     return Row((*head, *_live(found), f"so far: client {verdict.severity}"), _RESULT_TONES[verdict.severity])
@@ -204,7 +211,7 @@ def _live(found: Figures) -> Iterator[str]:
     yield percent(found.failures / found.requests if found.requests else None)
     for key, place in LATENCY_COLUMNS:
         yield number(found.latencies[key].at_ms(place))
-    yield number(found.output_tokens_per_s)
+    yield from rate_cells(found.output_tokens_per_s, found.inputs_per_s)
     yield percent(found.goodput)
 
 
@@ -215,5 +222,6 @@ def _points(figures: dict[int, Stage]) -> dict[str, list[float | None]]:
         "load": [p.load for p in points],
         **{f"{key}_{place}_ms": [p.latencies_ms[key, place][0] for p in points] for key, place in DRAWN},
         "output_tokens_per_s": [p.output_tps for p in points],
+        "inputs_per_s": [p.inputs_per_s for p in points],
         "goodput": [p.goodput[0] for p in points],
     }

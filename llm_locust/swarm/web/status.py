@@ -65,6 +65,7 @@ def _figures(told: Figures) -> dict[str, Any]:
         "requests_per_s": rounded(told.requests_per_s),
         "input_tokens_per_s": rounded(told.input_tokens_per_s, 5),
         "output_tokens_per_s": rounded(told.output_tokens_per_s, 5),
+        "inputs_per_s": rounded(told.inputs_per_s, 5),
         "goodput": rounded(told.goodput),
         "good_requests_per_s": rounded(told.good_requests_per_s),
         **{

@@ -50,6 +50,7 @@ _FIGURES = (
     *_LATENCIES,
     _TableColumn("input_tokens", "Input tokens/s", lambda f: rounded(f.input_tokens_per_s, 5)),
     _TableColumn("output_tokens", "Output tokens/s", lambda f: rounded(f.output_tokens_per_s, 5)),
+    _TableColumn("inputs", "Inputs/s", lambda f: rounded(f.inputs_per_s, 5)),
     _TableColumn("concurrency", "Concurrency", lambda f: rounded(f.concurrency, 3)),
 )
 

@@ -193,7 +193,7 @@ def of_summary(summary: dict[str, Any], name: str) -> float | None:
         value = summary["latency_ms"][metric.latency][metric.statistic]
         return None if value is None else value / 1e3
     rates = {"rps": "requests", "output_tps": "output_tokens", "output_cps": "output_chars"}
-    rates |= {"input_tps": "input_tokens", "total_tps": "total_tokens"}
+    rates |= {"input_tps": "input_tokens", "total_tps": "total_tokens", "inputs_per_s": "inputs"}
     if name in rates:
         return summary["throughput"][f"{rates[name]}_per_s"]  # type: ignore[no-any-return]
     if metric.limit:

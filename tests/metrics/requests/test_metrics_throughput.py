@@ -47,6 +47,15 @@ def test_an_answer_without_events_counts_whole_at_its_end() -> None:
     assert result["input_tokens_per_s"] == pytest.approx(10 / 4)
 
 
+def test_inputs_count_when_their_answer_has_come_and_are_unknown_where_no_request_has_any() -> None:
+    inside = request(1.0, (), ended=5.0, streamed=False, inputs=32)
+    outside = request(1.0, (), ended=6.0, streamed=False, inputs=32)
+    result = of(inside, outside, failed(3.0, inputs=8), request(2.0))
+    assert result["inputs_per_s"] == pytest.approx(32 / 4)
+    assert of(failed(3.0, inputs=8))["inputs_per_s"] == 0.0
+    assert of(request(2.0))["inputs_per_s"] is None
+
+
 def test_tokens_of_failed_and_cancelled_requests_were_served_too() -> None:
     result = of(
         request(2.0, (0.1, 0.2), outcome=Outcome.TRUNCATED), request(2.0, (0.1,), outcome=Outcome.CANCELLED)

@@ -73,7 +73,7 @@ def test_a_figure_of_one_repeat_has_no_interval_and_of_none_no_value() -> None:
 def test_a_repeat_in_which_all_failed_counts_for_the_rates_and_not_as_a_result() -> None:
     figures = {
         "latency_ms": {metric: {"p50": None, "p99": None} for metric in ("ttft", "tpot", "e2el")},
-        "throughput": {"requests_per_s": 0.0, "output_tokens_per_s": 0.0},
+        "throughput": {"requests_per_s": 0.0, "output_tokens_per_s": 0.0, "inputs_per_s": None},
         "requests": {"error_rate": 1.0},
         "goodput": {"ratio": 0.0},
     }

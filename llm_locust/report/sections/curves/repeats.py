@@ -11,6 +11,7 @@ _COLUMNS = {
     "ttft_p99_ms": Column("p99", over="TTFT ms"),
     "tpot_p50_ms": Column("p50", over="TPOT ms", wide=True),
     "output_tokens_per_s": Column("tokens/s", over="output"),
+    "inputs_per_s": Column("inputs/s"),
     "goodput": Column("goodput"),
 }
 _SHARES = ("goodput",)

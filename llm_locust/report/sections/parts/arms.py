@@ -1,6 +1,7 @@
 """Arms of an interleaved comparison: the figures of each, and which differences are beyond noise."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from llm_locust.metrics.compare.comparable import METRICS
 from llm_locust.metrics.compare.comparison import Verdict
@@ -8,7 +9,7 @@ from llm_locust.metrics.summary_types.stages import Arm, ArmDifferences, ArmRow
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.metric_names import figure_label
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
-from llm_locust.report.sections.groups import LATENCY_COLUMNS
+from llm_locust.report.sections.groups import LATENCY_COLUMNS, RATE_COLUMNS, having_figures, rate_cells
 from llm_locust.report.text import UNDEFINED, clean, count, number, percent, sentence
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 
@@ -22,23 +23,23 @@ def arms(summary: Summary) -> Iterator[Section]:
     found = summary.arms
     if not found:
         return
-    yield _figures(found)
+    yield _figures(summary, found)
     for arm in found:
         if arm.against is not None:
             yield _differences(arm, arm.against)
 
 
-def _figures(found: list[Arm]) -> Section:
+def _figures(summary: Summary, found: list[Arm]) -> Section:
     columns = (
         Column("Arm", left=True, verbatim=True, wraps=True),
         Column("requests"),
         Column("share", wide=True),
         Column("errors"),
         *LATENCY_COLUMNS.values(),
-        Column("tokens/s", over="output", wide=True),
+        *(replace(column, wide=True) for column in RATE_COLUMNS),
         Column("goodput"),
     )
-    table = Table(columns, tuple(map(_figures_row, found)))
+    table = having_figures(Table(columns, tuple(map(_figures_row, found))), summary)
     where = (
         Line(clean(f"{arm.name}: {', '.join((arm.host, *arm.differs_in))}"), Tone.FAINT, verbatim=True)
         for arm in found
@@ -86,7 +87,7 @@ def _figures_row(arm: Arm) -> Row:
             percent(arm.share),
             percent(part.requests.error_rate),
             *(estimate(part.latency_ms[key], place, cut=cut) for key, place in LATENCY_COLUMNS),
-            number(part.throughput.output_tokens_per_s),
+            *rate_cells(part.throughput.output_tokens_per_s, part.throughput.inputs_per_s),
             percent(part.goodput.ratio),
         ),
         Tone.BAD if _is_silent(arm) else Tone.PLAIN,

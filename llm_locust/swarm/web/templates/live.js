@@ -52,6 +52,7 @@
         line("input_tokens_per_s", "input", "c2"),
       ],
     },
+    { id: "inputs", title: "Inputs per second, counted when their request ends", optional: true, lines: () => [line("inputs_per_s", "inputs", "c1")] },
     {
       id: "goodput", title: "Goodput and attainment, %", scale: 100, range: [0, 103],
       lines: (columns) => [
@@ -98,10 +99,10 @@
   const starting = (columns, start) => columns.filter((column) => column.startsWith(start));
   const BAD = new Set(["lost", "missed", "silent"]);
 
-  for (const { id, title, server } of [...CHARTS, ...SERVER_CHARTS]) {
+  for (const { id, title, server, optional } of [...CHARTS, ...SERVER_CHARTS]) {
     const plot = element("div", { className: "plot", id: `plot-${id}` });
     plot.dataset.chart = id;
-    const figure = element("figure", { className: "chart", hidden: Boolean(server) }, element("h3", { textContent: title }), plot);
+    const figure = element("figure", { className: "chart", hidden: Boolean(server || optional) }, element("h3", { textContent: title }), plot);
     el(server ? "servers" : "charts").append(figure);
   }
 
@@ -111,11 +112,12 @@
       id: "stage-latency", title: "Latency over load, ms", lines: [
         line("ttft_p50_ms", "TTFT p50", "c1"), line("ttft_p99_ms", "TTFT p99", "c2"),
         line("tpot_p50_ms", "TPOT p50", "c3"), line("tpot_p99_ms", "TPOT p99", "c4"),
+        line("e2el_p50_ms", "E2EL p50", "c5"), line("e2el_p99_ms", "E2EL p99", "c6"),
       ],
     },
     {
       id: "stage-rates", title: "Throughput and goodput over load", lines: [
-        line("output_tokens_per_s", "output tokens/s", "c1"), line("goodput", "goodput, % (right)", "c3", { right: true, scale: 100 }),
+        line("output_tokens_per_s", "output tokens/s", "c1"), line("inputs_per_s", "inputs/s", "c2"), line("goodput", "goodput, % (right)", "c3", { right: true, scale: 100 }),
       ],
     },
   ];
@@ -283,6 +285,7 @@
       tile("Requests/s", figure(recent.requests_per_s), [last, `${figure(whole.requests, 9)} requests since start`]),
       ...CATALOGUE.latencies.filter((latency) => latency.tile).map(({ key, label, unit }) =>
         tile(`${label} p50 · p99, ${unit}`, middleAndTail(recent, key), [last, `since start ${middleAndTail(whole, key)}`])),
+      ...(whole.inputs_per_s === null ? [] : [tile("Inputs/s", figure(recent.inputs_per_s, 4), [last, `since start ${figure(whole.inputs_per_s, 4)}`])]),
       tile("Output tokens/s", figure(recent.output_tokens_per_s, 4), [last, `input ${figure(recent.input_tokens_per_s, 4)}`]),
       tile("Goodput", share(recent.goodput), [whole.goodput === null ? "no SLO given" : last, `since start ${share(whole.goodput)}`]),
       tile("Errors", share(failed), [last, `since start ${share(failing)}`], failed ? "bad" : ""),
@@ -326,7 +329,9 @@
     const told = state.stages;
     el("stages-section").hidden = !told;
     if (!told) return drawStages();
-    const columns = told.chosen ? CATALOGUE.stages : CATALOGUE.stages.slice(0, -1);
+    const all = told.chosen ? CATALOGUE.stages : CATALOGUE.stages.slice(0, -1);
+    const isShown = all.map(({ head }, i) => head !== "inputs/s" || told.rows.some(({ cells }) => cells[i]));
+    const columns = all.filter((_, i) => isShown[i]);
     const toned = (lines) => lines.map(({ text, tone }) => element("p", { className: `line ${tone}`, textContent: text }));
     el("stages-title").textContent = told.title;
     el("stages-lines").replaceChildren(...toned(told.lines));
@@ -338,7 +343,7 @@
     el("stages-over").replaceChildren(...overs.map(({ over, n }) => element("th", { colSpan: n, className: "over", textContent: over })));
     el("stages-head").replaceChildren(...columns.map(({ head, left }) => element("th", { scope: "col", className: left ? "left" : "", textContent: head })));
     el("stages").replaceChildren(...told.rows.map(({ cells, tone }) => element(
-      "tr", { className: tone }, ...cells.map((text, i) => element("td", { className: columns[i].left ? "left" : "", textContent: text })),
+      "tr", { className: tone }, ...cells.filter((_, i) => isShown[i]).map((text, i) => element("td", { className: columns[i].left ? "left" : "", textContent: text })),
     )));
     el("stages-notes").replaceChildren(...toned(told.notes));
     el("stages-fine").replaceChildren(
@@ -361,6 +366,7 @@
       `Percentiles cover requests that ended ok. They come from histograms, with an error of at most ${share(now.relative_error)}; the report has exact values. ` +
       `Each point covers ${figure(state.width)} s. Dotted lines mark what changed.${missed}`;
     const told = Object.keys(state.data.columns);
+    el("plot-inputs").parentElement.hidden = now.whole.inputs_per_s === null;
     for (const chart of SERVER_CHARTS) el(`plot-${chart.id}`).parentElement.hidden = !chart.lines(told).length;
     el("servers-section").hidden = !starting(told, "server:").length && !now.servers_silent.length;
     el("servers-silent").hidden = !now.servers_silent.length;
