@@ -294,12 +294,12 @@ def test_prefixes_lengths_turns_and_limits_are_those_of_their_source(name: str) 
     assert {gate.metric: gate.limit for gate in parse_gates(found.about.limits)} == LIMITS.get(name, {})
 
 
-def test_classes_of_the_priority_mix_have_its_shares_and_priorities() -> None:
+def test_classes_of_the_priority_mix_name_their_objective_and_no_priority_that_vllm_reads_backwards() -> None:
     classes = protocol("llm-d-priority-mix").classes
-    assert [(c.name, c.weight, (c.body or {})["priority"]) for c in classes] == [
-        ("critical", 0.2, 100),
-        ("normal", 0.6, 0),
-        ("batch", 0.2, -10),
+    assert [(c.name, c.weight, c.headers["x-gateway-inference-objective"], c.body) for c in classes] == [
+        ("critical", 0.2, "app-critical", {}),
+        ("normal", 0.6, "app-normal", {}),
+        ("batch", 0.2, "app-batch", {}),
     ]
 
 
