@@ -80,6 +80,8 @@ RATES = {
     "gie-low-cache": " ".join(f"{rate}@30" for rate in range(100, 801, 100)),
     "gie-prefill-heavy": "300@30 310@30 320@30 330@30",
     "gie-decode-heavy": "200@60 210@60 220@60",
+    # Grafana k6: 5 users for 2 min, 100 for 1 min, 5 for 3 min.
+    "spike": "5@120 100@60 5@180",
 }
 
 #: Name -> (groups, tokens) of shared prefixes; for conversations the mean of their starts with all parts.
