@@ -110,15 +110,15 @@ def test_runs_that_differ_in_more_than_their_load_are_warned_of_and_judged_by_on
     runs = [make_run(tmp_path / "a", 8.0), make_run(tmp_path / "b", 16.0)]
     _, found, _ = find(capsys, "max rate under p90_ttft<100ms", *map(str, runs))
     assert found["warnings"] == []
-    facts = [
-        {"slo": "ttft=120ms", "options": {"request_rate": "8", "run_time": "100s", "input_tokens": "512"}},
-        {"slo": "ttft=5ms", "options": {"request_rate": "16", "run_time": "90s", "input_tokens": "64"}},
-    ]
+    load = {"request_rate": "8", "run_time": "100s", "stage_time": "60s", "input_tokens": "512"}
+    other = {"request_rate": "16", "run_time": "90s", "until": "p99_ttft±5%", "input_tokens": "64"}
+    facts = [{"slo": "ttft=120ms", "options": load}, {"slo": "ttft=5ms", "options": other}]
     for run, known in zip(runs, facts, strict=True):
         write_manifest(run, replace(read_manifest(run), **known))  # type: ignore[arg-type]
     _, found, _ = find(capsys, "max rate under goodput>=95%", *map(str, runs))
     assert [str(text).partition(";")[0] for text in found["warnings"]] == [  # type: ignore[attr-defined]
         "a and b: different --input-tokens: 512 and 64",
+        "a and b: different --until: none and p99_ttft±5%",
         "a and b: different SLOs: ttft=120ms and ttft=5ms",
     ]
     shares = [stage["limits"][0]["share"] for stage in found["stages"]]  # type: ignore[attr-defined]

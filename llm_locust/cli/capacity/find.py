@@ -32,7 +32,8 @@ DESCRIPTION = (
     "Prints the load to run next, or the answer with its 95 % interval: see docs/capacity.md."
 )
 
-#: Options in which runs at several loads may differ, beside those of stages.
+#: Options in which runs at several loads may differ, beside those of stages. Not so --until: a stage that
+#: ends once its figure looks settled is another sample than one that lasts its full time.
 _HOW_MUCH = frozenset(("num_users", "spawn_rate", "run_time", "request_rate", "num_requests", "warmup"))
 
 
@@ -97,7 +98,7 @@ def _probes(runs: Sequence[Path], question: Question, objective: Objective) -> t
     from llm_locust.options.stages.rows import STAGES
     from llm_locust.options.table import NOT_LOAD
 
-    not_load = NOT_LOAD | _HOW_MUCH | {row.name for row in STAGES}
+    not_load = NOT_LOAD | _HOW_MUCH | {row.name for row in STAGES if row.name != "until"}
     by_time: list[tuple[int, list[Probe]]] = []
     known: dict[str, Path] = {}
     first: Compared | None = None
