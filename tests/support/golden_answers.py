@@ -58,6 +58,7 @@ def sessions(df: Frame) -> dict[str, Any]:
         "output_tokens": some(ended.tokens.where(~ended.unknown), *amounts),
         "duration_s": _times(lasted, found.begun[completed]),
         "by_turn": entries,
+        "header": None,
     }
 
 
