@@ -12,6 +12,7 @@ PART: dict[str, Any] = {
     "weights": "bf16",
     "gpu": "H100 SXM",
     "gpus": 4.0,
+    "models_asked": 1,
     "peak_flops": 3958e12,
     "bandwidth_bytes_per_s": 13.4e12,
     "mfu": 0.05,
@@ -76,6 +77,11 @@ def test_doubts_are_said() -> None:
     assert said[0] == "MBU over 100 %: the given GPU, number of GPUs or model is wrong"
     assert said[1] == "1 prompt of unknown length left out"
     assert said[2].startswith("usage does not report cached tokens for 3 prompts")
+
+
+def test_several_models_are_a_doubt() -> None:
+    (doubt,) = lines(models_asked=3)[6:]
+    assert doubt.startswith("requests named 3 models, each counted as Llama 3 8B")
 
 
 def test_a_selection_has_no_figures() -> None:

@@ -29,6 +29,8 @@ def utilisation(requests: Requests, m: Measured, roof: Roof) -> dict[str, Any]:
     - ``engines``: replicas that are told apart; 1 where they are not, or where more names than GPUs show
       that a name is no engine's. ``steps_per_s`` of all together; ``batch_mean`` sequences a step;
       ``context_mean`` tokens that a decoded token attended to.
+    - ``models_asked``: different models that the requests named. All are counted by the shape of ``roof``,
+      which is right only for adapters of its model.
     - ``tpot_bound_ms`` of a step of that batch and context, ``ttft_bound_ms`` of the median of what had to
       be computed of a prompt, each on one engine's share of the GPUs; ``_by`` says what binds.
 
@@ -46,6 +48,7 @@ def utilisation(requests: Requests, m: Measured, roof: Roof) -> dict[str, Any]:
         "weights": roof.model.weights,
         "gpu": roof.gpu.name,
         "gpus": roof.gpus,
+        "models_asked": _models_asked(requests),
         "peak_flops": roof.peak_flops,
         "bandwidth_bytes_per_s": roof.bandwidth_bytes_per_s,
         **_arithmetic(prompts.flops(roof.model), output_flops, roof, seconds if prompts.are_known else None),
@@ -59,6 +62,14 @@ def utilisation(requests: Requests, m: Measured, roof: Roof) -> dict[str, Any]:
         "prompts_cache_unknown": int(np.isnan(prompts.cached).sum()),
         "cached_share": _over(float(np.nansum(prompts.cached)), float(prompts.tokens.sum())),
     }
+
+
+def _models_asked(requests: Requests) -> int:
+    found: set[str] = set()
+    for part in requests.parts(["model"]):
+        models = part.labels("model")
+        found.update(models.names[code] for code in np.unique(models.codes) if code >= 0)
+    return len(found)
 
 
 def _arithmetic(prompts: float, outputs: float, roof: Roof, seconds: float | None) -> dict[str, Any]:

@@ -86,6 +86,7 @@ class Roofline(SummaryPart, frozen=True):
     weights: Annotated[str, _DEPLOYMENT]
     gpu: Annotated[str, _DEPLOYMENT]
     gpus: Annotated[int | float, _DEPLOYMENT]
+    models_asked: Annotated[int, key("different models that requests named, all counted as `model`")]
     peak_flops: Annotated[float, _DEPLOYMENT]
     bandwidth_bytes_per_s: Annotated[float, _DEPLOYMENT]
     mfu: Annotated[float | None, _USE]

@@ -216,6 +216,12 @@ def _doubts(part: Roofline) -> Iterator[Line]:
     for name, share in (("MFU", part.mfu), ("MBU", part.mbu)):
         if (share or 0) > 1:
             yield Line(f"{name} over 100 %: the given GPU, number of GPUs or model is wrong", Tone.WARN)
+    if part.models_asked > 1:
+        yield Line(
+            f"requests named {part.models_asked} models, each counted as {clean(part.model)}: right for its "
+            "adapters, wrong for any other model",
+            Tone.WARN,
+        )
     unknown, untold = part.prompts_unknown, part.prompts_cache_unknown
     if unknown:
         yield Line(f"{plural(unknown, 'prompt')} of unknown length left out", Tone.WARN)

@@ -82,6 +82,10 @@ def test_more_names_than_gpus_are_no_engines() -> None:
     assert (told["engines"], told["steps_per_s"]) == (1, pytest.approx(5))
 
 
+def test_models_that_requests_named_are_counted() -> None:
+    assert found(*(stream(1.0, 5, model=name) for name in ("base", "adapter", "base")))["models_asked"] == 2
+
+
 def test_a_request_without_a_name_makes_no_step_where_others_have_one() -> None:
     named = [stream(1.0, 50, replica=name) for name in ("a", "b")]
     told = found(*named, stream(1.0, 50), roof=plain_roof(2))
