@@ -1,8 +1,7 @@
 """Facts of a run in addition to its requests: the content of ``manifest.json``.
 
-Plain values, read and written by ``llm_locust.store``. They come from workers and files, so every number has
-bounds and is refused on reading if it exceeds them. NaN and infinity are refused too, because JSON has
-neither.
+Plain values, read and written by ``llm_locust.store``. They come from workers and files: reading refuses a
+number beyond its bounds, and NaN and infinity, because JSON has neither.
 """
 
 from dataclasses import dataclass, field
@@ -242,6 +241,7 @@ class Manifest:
     seed: int = 0
     command: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)  # that a sweep's load is made of -> SHA-256
     slo: str = ""
     class_slos: dict[str, dict[str, Measure]] = field(default_factory=dict)
     gates: str = ""

@@ -80,7 +80,7 @@ class RunCoordinator:
         self._leaving: gevent.Greenlet[[], None] | None = None
         vars(self._options).pop(OWN_SPOOL, None)  # a worker's own setting must not be overwritten
         spawn_loop(self.clock.watch, "the watch on the clock")
-        go_on(self._options, self.clock.now_ns())
+        go_on(self._options, self.clock.now_ns(), environment.parsed_locustfiles or ())
 
     @property
     def headless(self) -> bool:

@@ -48,6 +48,7 @@ from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
 from llm_locust.swarm.soak.disk import check_room
+from llm_locust.swarm.soak.input_files import digests, input_files
 from llm_locust.swarm.soak.resuming import check_server
 
 logger = logging.getLogger(__name__)
@@ -172,6 +173,7 @@ class RunPreparation:
         info = self._info(settings, replicas, len(workers), started)
         if settings.load.sweep is not None and settings.restartable and settings.out is not None:
             check_server(parts_of(settings.out), info)
+        files = {} if settings.load.sweep is None else off_the_hub(self._digests, settings)
         info["trace_scale"] = None if trace is None else trace.scale
         path = choose_run_dir(settings, name, started, again=self._runs > 0)
         info["path"] = str(path)
@@ -194,12 +196,16 @@ class RunPreparation:
             started_ns=self._clock.now_ns(),
             replicas=replicas,
             calls=self._calls(settings, replicas),
+            files=files,
             live=store_of(self._environment),
             open_loop=open_loop_class(self._environment.user_classes, settings) is not None,
             exceptions=runner.exceptions,  # replaced, not emptied, when the next run starts
         )
         run.begin()
         return run
+
+    def _digests(self, settings: Settings) -> dict[str, str]:
+        return digests(input_files(settings, self._environment.parsed_locustfiles or ()))
 
     def _info(self, settings: Settings, replicas: Replicas, starters: int, started: datetime) -> RunInfo:
         """Facts for every process; path, manifest and places are added later."""

@@ -65,6 +65,7 @@ class ActiveRun:
     calls: ServerCalls | None = None
     live: LiveStore | None = None
     open_loop: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)  # that a sweep's load is made of -> SHA-256
     load_began_ns: int = 0  # the schedule's start in an open loop, else when users may start
     load_ends_ns: int | None = None  # by the run time, if there is one
     stopped_ns: int | None = None
@@ -174,6 +175,7 @@ class ActiveRun:
             seed=self.info["seed"],
             command=command_line(self.settings),
             versions=versions(),
+            files=dict(self.files),
             slo=self.settings.slo,
             class_slos=self.settings.class_slos,
             gates=self.settings.gates,

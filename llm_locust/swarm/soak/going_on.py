@@ -2,6 +2,7 @@
 
 import logging
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from llm_locust.options.settings import UsageError
@@ -14,7 +15,7 @@ from llm_locust.swarm.soak.resuming import resume
 logger = logging.getLogger(__name__)
 
 
-def go_on(options: Namespace, now_ns: int) -> None:
+def go_on(options: Namespace, now_ns: int, locustfiles: Sequence[str]) -> None:
     """Set Locust's run time to what is left of the whole run, if there are parts of it.
 
     A sweep has its own end, and its run time is that of a part. If nothing is left, the report of all parts
@@ -23,7 +24,7 @@ def go_on(options: Namespace, now_ns: int) -> None:
     """
     if getattr(options, "resume", False):
         try:
-            if resume(options):
+            if resume(options, locustfiles):
                 logger.warning("the sweep in %s is finished: its report is made again", options.out)
                 _make_report(options)
         except (UsageError, StoreError, OSError) as e:

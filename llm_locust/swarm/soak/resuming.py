@@ -16,6 +16,8 @@ from llm_locust.store import holds_a_run, read_manifest
 from llm_locust.store.parts import adopt, parts_of
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.command_line import versions
+from llm_locust.swarm.process.offload import off_the_hub
+from llm_locust.swarm.soak.input_files import changed, digests, input_files
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +36,13 @@ _NEW_PORT = (
 )
 
 
-def resume(options: Namespace) -> bool:
+def resume(options: Namespace, locustfiles: Sequence[str]) -> bool:
     """Make the run in ``--out`` the first part of itself, if there is one; return whether nothing is left.
 
     Raises:
         UsageError: it is another sweep, or one that was finished without ``--resume``.
         StoreError: a manifest cannot be read.
-        OSError: a file cannot be moved.
+        OSError: a file cannot be moved, or one that the load is made of cannot be read.
     """
     if not options.out:
         return False  # which the check of the run directory reports
@@ -50,7 +52,8 @@ def resume(options: Namespace) -> bool:
     if not manifests:
         return False
     settings = with_roofline(parse_settings(options))
-    if found := differences(manifests[-1], settings):
+    files = off_the_hub(digests, input_files(settings, locustfiles))
+    if found := differences(manifests[-1], settings, files):
         raise UsageError(f"--resume: not the sweep in {str(folder)!r}: {'; '.join(found)}")
     complete = is_complete(manifests, settings.load)
     if complete and not parts:
@@ -74,7 +77,7 @@ def is_complete(manifests: Sequence[Manifest], load: LoadSettings) -> bool:
     return done >= len(load.sweep.values) * load.repeats
 
 
-def differences(manifest: Manifest, settings: Settings) -> list[str]:
+def differences(manifest: Manifest, settings: Settings, files: Mapping[str, str]) -> list[str]:
     """What was asked for differently then, each as a text."""
     if not manifest.is_sweep:
         return ["it is a run of one load"]
@@ -87,6 +90,8 @@ def differences(manifest: Manifest, settings: Settings) -> list[str]:
     document = {} if settings.scenario is None else settings.scenario.public_document
     if _plain(manifest.scenario_document) != _plain(document):
         found.append("the scenario's content is another one")
+    if manifest.files:  # else it is of a version that kept none
+        found += changed(manifest.files, files)
     was, is_now = manifest.versions.get("llm-locust"), versions()["llm-locust"]
     if was not in (None, is_now):
         found.append(f"llm-locust was {was}, now {is_now}: install {was} again, or name another --out")

@@ -28,6 +28,7 @@ SWEEP = (
 class Resumed:
     killed: Path
     refused: Process
+    edited: Process
     process: Process
     again: Process
     result: Result
@@ -45,9 +46,10 @@ def _stages(run: Path) -> list[StageFacts]:
     return []
 
 
-def _ended(folder: Path, sim: Simulation, words: Sequence[str], name: str) -> Process:
-    chat = LOCUSTFILES / "chat.py"
-    with locust(folder, "-H", sim.url, *SWEEP, "--resume", *words, locustfile=chat, stdout=name) as process:
+def _ended(
+    folder: Path, sim: Simulation, words: Sequence[str], name: str, file: Path = LOCUSTFILES / "chat.py"
+) -> Process:
+    with locust(folder, "-H", sim.url, *SWEEP, "--resume", *words, locustfile=file, stdout=name) as process:
         process.exit_code()
     return process
 
@@ -66,12 +68,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
             process.signal(SIGKILL)
             assert process.exit_code() == -SIGKILL
         refused = _ended(folder, sim, ("--stage-time", "2s", "--slo", "ttft=1s"), "refused")
+        edited = folder / "edited" / "chat.py"
+        edited.parent.mkdir()
+        edited.write_text((LOCUSTFILES / "chat.py").read_text() + "# Another load.\n")
+        refused_too = _ended(folder, sim, (), "refused_too", edited)
         process = _ended(folder, sim, (), "resumed")
         seen = list(sim.entries())
         again = _ended(folder, sim, (), "again")
         return Resumed(
             folder / "run" / "part-1",
             refused,
+            refused_too,
             process,
             again,
             Result.read(folder / "run"),
@@ -83,6 +90,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
 def test_other_settings_are_refused_with_what_differs(run: Resumed) -> None:
     assert run.refused.exit_code() == EXIT_USAGE
     assert "--slo was not given, now 'ttft=1s'; --stage-time was '3s', now '2s'" in run.refused.stderr
+
+
+def test_an_edited_locustfile_is_refused_by_its_name(run: Resumed) -> None:
+    assert run.edited.exit_code() == EXIT_USAGE
+    assert "not the sweep in 'run': the content of 'chat.py' is another one" in run.edited.stderr
 
 
 def test_the_stages_are_those_of_the_sweep_and_none_ran_twice(run: Resumed) -> None:
