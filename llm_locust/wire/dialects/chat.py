@@ -132,7 +132,7 @@ def read_chat(draft: Draft, events: Sequence[SseEvent]) -> None:
         text, reasoning = delta.content, delta.reasoning_content or delta.reasoning
         if (calls := delta.tool_calls) and (call := calls.first) is not UNSET:
             piece = typed_call(call, count_of(call.index))
-            odd = text or reasoning or calls.second is not UNSET
+            odd = text or reasoning or calls.second is not UNSET or not first.named
             if odd or not piece[-1] or draft.first_answer is None:
                 _read_chunk(draft, chunk, event, "delta")
                 continue

@@ -377,6 +377,14 @@ def test_the_reply_agrees_with_the_openai_sdks_own_chunks(stream: list[dict[str,
     assert (reply.usage and reply.usage.output_tokens) == (usages[-1].completion_tokens if usages else None)
 
 
+def test_a_choice_that_has_only_a_tool_call_is_one_beside_another_that_answered_first() -> None:
+    def chunk(index: int, **delta: Any) -> dict[str, Any]:
+        return {"choices": [{"index": index, "delta": delta}]}
+
+    call = {"index": 0, "function": {"arguments": "{"}}
+    assert read(chunk(1, content="a"), chunk(0, tool_calls=[call])).choices == 2
+
+
 @given(st.lists(chat_chunks, max_size=12))
 def test_the_short_way_and_the_lenient_way_read_the_same(stream: list[dict[str, Any]]) -> None:
     """A NaN anywhere is refused by typed decoding, so that every chunk is read leniently."""
