@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from llm_locust.core.arms import ArmFacts
+from llm_locust.core.record import LengthPair
 from llm_locust.core.stamp_facts import StampFacts
 from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
 from llm_locust.core.trajectory_facts import TrajectoryFacts
@@ -59,7 +60,6 @@ class ClockFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCell:
     """State of a process during ``seconds``, which ended ``at_s`` after the epoch by its own clock.
-
     ``cpu_percent`` is the largest mean of an interval in it; the other figures cover all of it.
     ``steal_percent`` is a share of the CPU time that the machine wanted, ``throttled_percent`` of the periods
     of its CPU limit.
@@ -145,11 +145,11 @@ class WorkerFacts:
 class StageFacts:
     """One stage of a run: a span in which one load was asked for. Times are nanoseconds on the run's axis.
 
-    ``asked`` is a number of users, or a rate in requests/s of all workers together. The load begins at
-    ``begun_ns``; ``measured_ns`` is the end of ramp and warm-up, ``ended_ns`` the end of the load,
-    ``drained_ns`` when every worker had confirmed that no request of it was in flight or waiting. ``unsent``
-    requests were due and not started, ``cut`` ones in flight when the drain ended; ``made`` has the records
-    that each worker had made by then, if known. ``fault`` says why it is not a result, or is empty.
+    ``asked`` is a number of users, or a rate in requests/s of all workers together, ``lengths`` those that
+    the sweep sets. The load begins at ``begun_ns``; ``measured_ns`` is the end of ramp and warm-up,
+    ``ended_ns`` of the load, ``drained_ns`` when all workers had confirmed that no request of it was in
+    flight or waiting. ``unsent`` requests were due and not started, ``cut`` ones in flight when the drain
+    ended; ``made``: records of each worker by then, if known. ``fault``: why it is not a result, or empty.
     ``is_early``: ``--until`` ended it. ``repeated_as``: the stage that a resumed run has instead.
     """
 
@@ -157,6 +157,7 @@ class StageFacts:
     kind: Literal["users", "rate"]
     asked: Measure
     repeat: Count = 0
+    lengths: LengthPair | None = None
     begun_ns: Nanoseconds
     measured_ns: Nanoseconds | None = None
     ended_ns: Nanoseconds | None = None
@@ -200,8 +201,7 @@ class CanaryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeFacts:
-    """What ended the scraper of the servers' metrics before the run did, and when on the run's
-    axis, if so."""
+    """What ended the scraper of the servers' metrics before the run did, and when on the run's axis."""
 
     failure: str = ""
     failed_ns: Nanoseconds | None = None

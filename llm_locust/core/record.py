@@ -6,13 +6,33 @@ nanoseconds since the epoch (``CLOCK_REALTIME``).
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 #: Most token events of one record: more than the longest answers of today's models have. The client breaks a
 #: longer answer off, so that a batch or file with more was not made by it.
 MAX_ARRIVALS = 200_000
+
+
+#: Most tokens of an asked length: a typing error in a distribution must not fill the memory.
+MAX_TOKENS = 10_000_000
+
+Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LengthPair:
+    """Tokens that each prompt has, and tokens that each answer is asked for, where all have the same."""
+
+    input_tokens: Tokens
+    output_tokens: Tokens
+
+    def __str__(self) -> str:
+        """As it is written in ``--sweep``: ``128:32``."""
+        return f"{self.input_tokens}:{self.output_tokens}"
 
 
 class Outcome(StrEnum):

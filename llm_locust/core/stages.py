@@ -94,6 +94,26 @@ def records_missing(requests: Requests, made: Mapping[str, int], until_ns: int) 
     return sum(max(0, n - here[worker]) for worker, n in made.items())
 
 
+def of_lengths(stages: Sequence[StageFacts], lengths: str | None) -> list[StageFacts]:
+    """The stages at one pair of lengths: a curve, an edge or a capacity over several would be of no requests.
+
+    Args:
+        lengths: as in ``--sweep``, ``128:32``; None: the stages have one pair, or the run's own lengths.
+
+    Raises:
+        ValueError: it has to be said, or no stage has it.
+    """
+    pairs = list(dict.fromkeys(str(stage.lengths) for stage in stages if stage.lengths is not None))
+    if lengths is None and len(pairs) < 2:
+        return list(stages)
+    there = f"the stages have the lengths {', '.join(pairs)}" if pairs else "its sweep is not over lengths"
+    if lengths is None:
+        raise ValueError(f"{there}, and the answer is of one pair: add --lengths {pairs[0]}")
+    if lengths not in pairs:
+        raise ValueError(f"--lengths {lengths}: {there}")
+    return [stage for stage in stages if str(stage.lengths) == lengths]
+
+
 def _sent_ns(batch: RecordBatch) -> NDArray[np.int64]:
     column = pc.coalesce(batch.table.column("sent_ns"), batch.table.column("started_ns"))
     return np.asarray(values_of(column.combine_chunks()), dtype=np.int64)

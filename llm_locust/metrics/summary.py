@@ -19,7 +19,7 @@ from llm_locust.metrics.arms.figures import arms
 from llm_locust.metrics.columns import Rows
 from llm_locust.metrics.compare.compared import Compared
 from llm_locust.metrics.curves.bottleneck import bottleneck
-from llm_locust.metrics.curves.curve import curve
+from llm_locust.metrics.curves.curve import curve, curves
 from llm_locust.metrics.curves.searched import search
 from llm_locust.metrics.curves.spike import spike
 from llm_locust.metrics.deployment.availability import reliability
@@ -238,10 +238,19 @@ def _stages(
         "repeats": repeats(kept),
         "outside_stages": outside(m.c, manifest),
         "search": search(requests, manifest, question),
-        "curve": curve(kept, manifest.seed) if manifest.is_sweep else None,
+        **_curves(kept, manifest),
         "spike": spike(m, manifest, kept, unrecorded),
     }
     return found | {key: value for key, value in asked_for.items() if value}
+
+
+def _curves(kept: list[dict[str, Any]], manifest: Manifest) -> dict[str, Any]:
+    """The ``curve`` of a sweep, or the ``curves`` of one over lengths, a pair each."""
+    if not manifest.is_sweep:
+        return {}
+    if any(stage.lengths for stage in manifest.stages):
+        return {"curves": curves(kept, manifest.seed)}
+    return {"curve": curve(kept, manifest.seed)}
 
 
 def _roofline(

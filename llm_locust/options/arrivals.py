@@ -10,6 +10,7 @@ from llm_locust.core.durations import parse_time
 from llm_locust.core.manifest import MOST_STAGES
 from llm_locust.metrics.stages.until import Until
 from llm_locust.options.option import Option, Values
+from llm_locust.options.stages.lengths import with_own_rate
 from llm_locust.options.stages.rows import STAGES
 from llm_locust.options.stages.search import Search, first_load, search_of
 from llm_locust.options.stop_rules import StopRule, parse_stop_rules
@@ -91,7 +92,7 @@ class LoadSettings:
         """What to call the option that sets the loads."""
         if self.search is not None:
             return "--find"
-        return "--sweep" if self.sweep is None else f"--sweep {self.sweep.kind}"
+        return "--sweep" if self.sweep is None else f"--sweep {self.sweep.name}"
 
     @property
     def trace(self) -> Path | None:
@@ -214,14 +215,14 @@ def parse_load(
     Args:
         class_rates: of the scenario's classes that have a rate of their own.
     """
-
     given = Values(LOAD, options)
     search = search_of(given)
     if search is not None and given["sweep"] is not None:
         raise ValueError("--find beside --sweep: a search chooses its loads; leave --sweep out")
+    sweep, rate = with_own_rate(given["sweep"], given["request_rate"])
     load = LoadSettings(
         arrival=given["arrival"],
-        rate=given["request_rate"],
+        rate=rate,
         trace_scale=given["trace_scale"],
         trace_slice=given["trace_slice"] or Slice(),
         max_in_flight=given["max_in_flight"],
@@ -229,7 +230,7 @@ def parse_load(
         stop_rules=given["stop_when"] or (),
         backs_off=given["backoff"] != "off",
         class_rates={name: parse_rate(rate) for name, rate in class_rates.items()},
-        sweep=given["sweep"] if search is None else first_load(search),
+        sweep=sweep if search is None else first_load(search),
         search=search,
         stage_s=given["stage_time"],
         until=given["until"],
@@ -263,7 +264,7 @@ def _check_sweep(load: LoadSettings) -> None:
         if given is not None and load.search is not None:
             raise ValueError(f"{given} is of an open loop, and concurrency a closed one; write max rate")
         if given is not None:
-            raise ValueError(f"{given} is of an open loop, and --sweep users is a closed one; use rate=")
+            raise ValueError(f"{given} is of an open loop, and {load.sweep_flag} is a closed one; use rate=")
 
 
 def _check_stages(load: LoadSettings) -> None:
@@ -274,7 +275,7 @@ def _check_stages(load: LoadSettings) -> None:
         return
     if load.sweep is None or load.search is not None:
         raise ValueError("--repeat without --sweep: it repeats the loads of a sweep")
-    if (stages := len(load.sweep.values) * load.repeats) > MOST_STAGES:
+    if (stages := load.sweep.stages * load.repeats) > MOST_STAGES:
         raise ValueError(f"--repeat {load.repeats}: {stages} stages are too many, at most {MOST_STAGES}")
 
 

@@ -17,6 +17,7 @@ from llm_locust.options.deployment import DeploymentSettings, parse_deployment
 from llm_locust.options.option import Values
 from llm_locust.options.report import PRICES
 from llm_locust.options.scenario import scenario_of
+from llm_locust.options.stages.lengths import check_lengths
 from llm_locust.options.table import OPTION, OPTIONS, recorded
 from llm_locust.roofline.roof import roof_of_options
 from llm_locust.scenario import DatasetSource, Scenario, sole_class
@@ -48,7 +49,6 @@ class UsageError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The options of one run, parsed. ``text`` holds them as given, without secrets.
-
     ``kinds`` are the scenario's classes; without a scenario a nameless one, of what the options say.
     """
 
@@ -85,8 +85,7 @@ class Settings:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must not stand in any file, log or page: the API key, the values of all headers, and of
-        the fields of a body that have the name of a key."""
+        """Texts for no file, log or page: the API key, the values of headers, keys in bodies."""
         of_classes = () if self.scenario is None else self.scenario.secrets
         arms = self.deployment.arms
         bodies = (*(kind.spec.extra_body for kind in self.kinds), *(arm.body for arm in arms))
@@ -163,8 +162,10 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     if given["restartable"] and (given["sweep"] or given["find"]):
         raise ValueError("--restartable beside --sweep or --find: write --resume, which repeats no stage")
     workload = _workload(given, None if scenario is None else scenario.dataset)
-    kinds = kinds_of(sole_class({}) if scenario is None else scenario.classes, workload)
+    classes = sole_class({}) if scenario is None else scenario.classes
+    kinds = kinds_of(classes, workload)
     load = parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None})
+    check_lengths(load.sweep, given, classes, kinds)
     found = Settings(
         model=given["model"],
         workload=workload,

@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
 from llm_locust.deployment.arms import Arm, Prefix
 from llm_locust.metrics.requests.slo import Slo
@@ -14,6 +13,7 @@ from llm_locust.workload.body import BodyTemplate
 from llm_locust.workload.conversations import ConversationPlan, parse_plan
 from llm_locust.workload.datasets.load import Dataset, DatasetError, load_dataset
 from llm_locust.workload.datasets.row import EXPECTED_FIELD
+from llm_locust.workload.draws import seed_of
 from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
 
@@ -58,9 +58,7 @@ class RequestKind:
 
     def seed(self, run_seed: int) -> int:
         """The seed of its draws; the run's own for a kind without a stream of its own."""
-        if not self.stream:
-            return run_seed
-        return int.from_bytes(blake2b(f"{run_seed}/{self.stream}".encode(), digest_size=7).digest())
+        return seed_of(run_seed, self.stream) if self.stream else run_seed
 
 
 @dataclass(frozen=True, slots=True)

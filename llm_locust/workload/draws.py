@@ -1,10 +1,17 @@
 """Random generators by key: equal keys draw the same, different ones independently."""
 
+from hashlib import blake2b
+
 import numpy as np
 
 #: Third number of a key: the purpose of the draws. A user's lengths have a key of two numbers: its worker and
 #: itself. Draws shared by all workers have worker 0 and user 0.
 OWN_OUTPUTS, TEXT, LINE, REPLAY, PREFIX, BLOCK, ORDER, BACKOFF, INPUTS, MODELS = range(1, 11)
+
+
+def seed_of(seed: int, stream: str) -> int:
+    """A seed whose draws are apart from those of ``seed`` and of its other streams."""
+    return int.from_bytes(blake2b(f"{seed}/{stream}".encode(), digest_size=7).digest())
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

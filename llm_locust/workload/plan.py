@@ -10,15 +10,26 @@ run-unique starts that prevent prefix cache hits, and for what is learned from t
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from llm_locust.core.record import LengthPair
 from llm_locust.workload import inputs
 from llm_locust.workload.body import output_limit
 from llm_locust.workload.datasets.load import Dataset
-from llm_locust.workload.draws import INPUTS, LINE, OWN_OUTPUTS, REPLAY, TEXT, generator, swarm_generator
+from llm_locust.workload.draws import (
+    INPUTS,
+    LINE,
+    OWN_OUTPUTS,
+    REPLAY,
+    TEXT,
+    generator,
+    seed_of,
+    swarm_generator,
+)
 from llm_locust.workload.inputs import WorkloadError
 from llm_locust.workload.lengths.tokens import parse_lengths
 from llm_locust.workload.spec import WorkloadSpec
@@ -73,6 +84,7 @@ class Workload:
             )
         self.spec = spec
         self._key = (seed, worker_index)
+        self._of_lengths: dict[LengthPair, Workload] = {}
         self._salt = salt
         self._executor = executor if spec.is_slow_to_make else None
         # --body overrides the drawn limit of the answer's length: the record must have what is sent.
@@ -92,6 +104,19 @@ class Workload:
     def prompts(self, user: int) -> Iterator[Prompt]:
         """Prompts of one user, without end. With a dataset all users share one iterator."""
         return self._lines or self._made(self._synthetic(user), 1)
+
+    def of_lengths(self, lengths: LengthPair) -> "Workload":
+        """The same with all prompts and answers of two lengths: one workload for each pair.
+
+        Its texts have starts of their own, as those of other workloads, so that no cache has them. What is
+        learned from the server's counts is common to all.
+        """
+        if lengths not in self._of_lengths:
+            found = copy(self)
+            found.spec = self.spec.of_lengths(lengths)
+            found._key = (seed_of(self._key[0], f"lengths/{lengths}"), self._key[1])
+            self._of_lengths[lengths] = found
+        return self._of_lengths[lengths]
 
     def output_lengths(self, user: int) -> Iterator[int | None]:
         """Asked output lengths for a user's own prompts, drawn separately from :meth:`prompts`."""

@@ -1,15 +1,16 @@
 """Checked settings of a workload: the same on every worker."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from llm_locust.core.record import LengthPair
 from llm_locust.wire.dialects.chat import CHAT
 from llm_locust.wire.dialects.dialect import Dialect
 from llm_locust.workload.body import BodyTemplate, body_template
 from llm_locust.workload.datasets.load import Dataset, DatasetError
 from llm_locust.workload.inputs import WorkloadError, check_inputs, has_query
-from llm_locust.workload.lengths.tokens import Lengths
+from llm_locust.workload.lengths.tokens import Lengths, parse_lengths
 from llm_locust.workload.models import ModelSplit
 from llm_locust.workload.ordering import ORDERS, Order
 from llm_locust.workload.text.exact import prompt_count
@@ -96,6 +97,13 @@ class WorkloadSpec:
                 f"input lengths {self.input_tokens.text!r}: the shortest prompt has {least} tokens by "
                 f"{tokenizer.path!r}, with the text added around it; ask for more"
             )
+
+    def of_lengths(self, lengths: LengthPair) -> "WorkloadSpec":
+        """The same with all prompts and answers of two lengths (raises WorkloadError)."""
+        input_tokens, output_tokens = (
+            parse_lengths(str(tokens)) for tokens in (lengths.input_tokens, lengths.output_tokens)
+        )
+        return replace(self, input_tokens=input_tokens, output_tokens=output_tokens)
 
     @property
     def is_slow_to_make(self) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import write_folder
 
+from llm_locust.core.record import LengthPair
 from llm_locust.wire.dialects.chat import COMPLETIONS
 from llm_locust.wire.dialects.responses import RESPONSES
 from llm_locust.workload.datasets.load import Dataset, DatasetError
@@ -396,6 +397,25 @@ def test_what_one_workload_learns_another_one_with_its_calibration_knows() -> No
     words = len((next(other.prompts(0)).text or "").split(" "))
     assert 1.25 * words + 8 == pytest.approx(400, abs=3)
     assert len((next(Workload(spec, 2, 0, 2, "a").prompts(0)).text or "").split(" ")) == 392
+
+
+def test_each_pair_of_lengths_has_prompts_of_its_own_and_learns_with_the_others() -> None:
+    workload = Workload(SYNTHETIC, 1, 0, 2, "a")
+    pairs = [LengthPair(128, 32), LengthPair(4096, 64), LengthPair(8192, 64)]
+    starts: set[str] = set()
+    for pair in pairs:
+        own = workload.of_lengths(pair)
+        assert own is workload.of_lengths(pair)
+        assert own.calibration is workload.calibration
+        for prompt in islice(own.prompts(0), 5):
+            assert (prompt.asked_input_tokens, prompt.asked_output_tokens) == (
+                pair.input_tokens,
+                pair.output_tokens,
+            )
+            words = (prompt.text or "").split(" ")
+            assert len(words) == pair.input_tokens - 8
+            starts |= {" ".join(words[:6]), " ".join(words[6:26])}
+    assert len(starts) == 2 * 5 * len(pairs), "no cache has the beginning of another one"
 
 
 def test_a_traces_rows_are_the_same_on_every_worker_and_share_what_their_ids_say() -> None:

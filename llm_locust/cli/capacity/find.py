@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run directories, each at one load")
     parser.add_argument("--slo", metavar="TEXT", help="what goodput is judged by (the first run's)")
+    parser.add_argument("--lengths", metavar="IN:OUT", help="of a sweep over lengths: the pair to look at")
     parser.add_argument("--warmup", type=_time, metavar="TIME", help="left out at each start, such as 30s")
     parser.add_argument(
         "--precision",
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
             )
         objective = parse_objective(args.objective)
         question = Question(slo=args.slo, warmup_s=args.warmup)
-        found, warnings = _probes(args.runs, question, objective)
+        found, warnings = _probes(args.runs, question, objective, args.lengths)
         if not found:
             raise ValueError("the runs have no load: nothing was sent in them")
         bounds = Bounds(found[0].load, precision=args.precision, most_stages=args.max_stages)
@@ -88,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _probes(runs: Sequence[Path], question: Question, objective: Objective) -> tuple[list[Probe], list[str]]:
+def _probes(
+    runs: Sequence[Path], question: Question, objective: Objective, lengths: str | None
+) -> tuple[list[Probe], list[str]]:
     """Of all stages in the order in which they ran, and what the runs differ in beside their load.
 
     Raises:
@@ -110,7 +113,8 @@ def _probes(runs: Sequence[Path], question: Question, objective: Objective) -> t
                 raise ValueError(f"{str(before)!r} and {str(path)!r} are one run: give it once")
             if len(runs) > 1 and question.slo is None and manifest.slo:
                 question = replace(question, slo=manifest.slo)  # of the first run that has one
-            by_time.append((manifest.started_ns, probes(source.requests, manifest, question, objective)))
+            theirs = probes(source.requests, manifest, question, objective, lengths)
+            by_time.append((manifest.started_ns, theirs))
             if len(runs) > 1:
                 compared = measure_for_comparison(source.requests, manifest, question)
                 first = first or compared

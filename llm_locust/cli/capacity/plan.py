@@ -3,10 +3,11 @@
 import argparse
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from llm_locust.core.stages import of_lengths
 from llm_locust.metrics.curves.capacity import (
     Capacity,
     Need,
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory of a sweep or a search")
     parser.add_argument("--rate", type=_positive, required=True, metavar="R", help="requests/s to plan for")
     parser.add_argument("--slo", metavar="TEXT", help="limits per request (the run's own)")
+    parser.add_argument("--lengths", metavar="IN:OUT", help="of a sweep over lengths: the pair to plan for")
     parser.add_argument(
         "--goodput",
         type=_share,
@@ -106,24 +108,28 @@ def _measured(source: Source, args: argparse.Namespace) -> _Measured:
         raise NoCapacityError("the run is no sweep: a plan needs several loads, by llm-locust sweep")
     replicas = args.replicas or replicas_at_once([each.in_flight for each in summary.replicas])
     names = 0 if args.replicas else len(summary.replicas)
-    unused = tuple(stage for stage in summary.stages if not stage.is_result)
-    return _Measured(_capacity(source, question, summary, args.goodput), replicas, unused, names)
+    numbers = {stage.number for stage in of_lengths(source.manifest.stages, args.lengths)}
+    stages = [stage for stage in summary.stages if stage.number in numbers]
+    unused = tuple(stage for stage in stages if not stage.is_result)
+    return _Measured(_capacity(source, question, summary, stages, args), replicas, unused, names)
 
 
-def _capacity(source: Source, question: Question, summary: Summary, goodput: float) -> Capacity:
-    assert summary.stages
-    kind = summary.stages[0].kind
+def _capacity(
+    source: Source, question: Question, summary: Summary, stages: Sequence[Stage], args: argparse.Namespace
+) -> Capacity:
+    kind, goodput = stages[0].kind, args.goodput
     if not question.slo_of(source.manifest).limits and not source.manifest.class_slos:
-        usl = None if summary.curve is None else summary.curve.usl
+        curve = summary.curve_of(stages[0].pair)
+        usl = None if curve is None else curve.usl
         if usl is None:
-            why = "" if summary.curve is None else summary.curve.missing.get("usl", "")
+            why = "" if curve is None else curve.missing.get("usl", "")
             raise NoCapacityError(f"without an SLO the throughput decides, and it shows nothing: {why}")
         return capacity_of_law(usl)
     axis = "rate" if kind == "rate" else "concurrency"
     objective = parse_objective(f"max {axis} under goodput>={goodput:g}")
-    found = probes(source.requests, source.manifest, question, objective)
+    found = probes(source.requests, source.manifest, question, objective, args.lengths)
     answer = last_answer(objective, Bounds(found[0].load, seed=source.manifest.seed), found)
-    return capacity_under_slo(answer, summary.stages, kind, found, goodput)
+    return capacity_under_slo(answer, stages, kind, found, goodput)
 
 
 def _sections(found: _Measured, wanted: Need) -> Iterator[Section]:

@@ -12,7 +12,7 @@ from llm_locust.metrics.curves.objective import parse_objective
 from llm_locust.options.table import KEYS, OPTIONS
 from llm_locust.scenario import Scenario
 from llm_locust.scenario.presets import PRESETS
-from llm_locust.workload.arrivals import parse_rate
+from llm_locust.workload.arrivals import Sweep, parse_rate, parse_sweep
 
 #: Where the package's locustfiles are.
 LOCUSTFILES = Path(__file__).parents[2] / "locustfiles"
@@ -133,13 +133,23 @@ def _whole(value: Any) -> int | None:
 
 def _sets_its_load(known: Mapping[str, Any]) -> bool:
     """Whether something else than a number of users says how much load there is."""
+    if (sweep := _sweep(known)) is not None and not sweep.values:  # over lengths alone
+        return "request_rate" in known
     return any(name in known for name in ("request_rate", "arrival", "sweep", "find"))
+
+
+def _sweep(known: Mapping[str, Any]) -> Sweep | None:
+    try:
+        return parse_sweep(str(known["sweep"])) if "sweep" in known else None
+    except ValueError:
+        return None  # which the run itself reports
 
 
 def _is_open_loop(known: Mapping[str, Any]) -> bool:
     if any(name in known for name in ("request_rate", "arrival")):
         return True
-    return str(known.get("sweep", "")).strip().startswith("rate") or _searches_rate(known)
+    sweep = _sweep(known)
+    return (sweep is not None and sweep.kind == "rate") or _searches_rate(known)
 
 
 def _has_stages(known: Mapping[str, Any]) -> bool:

@@ -18,11 +18,13 @@ DRAWN = tuple((metric, place) for metric in ("ttft", "tpot", "e2el") for place i
 class LoadPoint:
     """A stage that is a result. ``user_tps`` is 1 / median TPOT: the tokens/s that one user sees.
 
-    ``gpu_tps`` is output tokens/s per GPU; None where the number of GPUs is not known.
+    ``gpu_tps`` is output tokens/s per GPU; None where the number of GPUs is not known. ``lengths`` are those
+    of a sweep over lengths, ``128:32``, else empty.
     """
 
     stage: int
     load: float
+    lengths: str
     offered: float | None
     output_tps: float | None
     user_tps: float | None
@@ -39,6 +41,14 @@ def load_points(stages: Iterable[Stage], gpus: float | None) -> list[LoadPoint]:
     return sorted(found, key=lambda point: (point.load, point.stage))
 
 
+def by_lengths(points: Iterable[LoadPoint]) -> dict[str, list[LoadPoint]]:
+    """The points of each pair of lengths in the order of their stages: no line goes through several."""
+    found: dict[str, list[LoadPoint]] = {}
+    for point in sorted(points, key=lambda point: point.stage):
+        found.setdefault(point.lengths, []).append(point)
+    return {lengths: sorted(of, key=lambda p: (p.load, p.stage)) for lengths, of in found.items()}
+
+
 def _point(stage: Stage, gpus: float | None) -> LoadPoint:
     part = stage.figures
     assert part is not None
@@ -50,6 +60,7 @@ def _point(stage: Stage, gpus: float | None) -> LoadPoint:
     return LoadPoint(
         stage=stage.number,
         load=stage.asked,
+        lengths=stage.pair,
         offered=stage.offered,
         output_tps=part.throughput.output_tokens_per_s,
         user_tps=user_tps(latencies["tpot", "p50"][0]),
@@ -79,7 +90,7 @@ def per_gpu(part: Throughput, gpus: float | None) -> float | None:
 class OperatingPoint:
     """What one load gave a user and a GPU. ``stage`` and ``load`` are None of a run of one load.
 
-    ``is_best``: no other point gives as much of both, and more of one.
+    ``is_best``: no other point of the same ``lengths`` gives as much of both, and more of one.
     """
 
     run: str
@@ -88,6 +99,7 @@ class OperatingPoint:
     user_tps: float
     gpu_tps: float
     goodput: float | None
+    lengths: str = ""
     is_best: bool = False
 
 
@@ -99,7 +111,7 @@ def operating_points(run: str, summary: Summary, gpus: float) -> tuple[list[Oper
     if summary.stages:
         points = load_points(summary.stages, gpus)
         found = [
-            OperatingPoint(run, p.stage, f"{p.load:g}", p.user_tps, p.gpu_tps, p.goodput[0])
+            OperatingPoint(run, p.stage, f"{p.load:g}", p.user_tps, p.gpu_tps, p.goodput[0], p.lengths)
             for p in points
             if p.user_tps is not None and p.gpu_tps is not None
         ]
@@ -111,7 +123,8 @@ def operating_points(run: str, summary: Summary, gpus: float) -> tuple[list[Oper
 
 
 def front(points: Sequence[OperatingPoint]) -> list[int]:
-    """Places of the points that no other is better than, by rising ``user_tps`` (the Pareto front).
+    """Places of the points of one pair of lengths that no other is better than, by rising ``user_tps``
+    (the Pareto front).
 
     A point is better if it has at least as much of both rates, and more of one.
     """

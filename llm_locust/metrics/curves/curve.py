@@ -9,6 +9,7 @@ import numpy as np
 from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.curves.knee import NoKneeError, find_knee, pooled
 from llm_locust.metrics.curves.usl import UslFit, fit_usl
+from llm_locust.metrics.stages.lengths import pair_of
 from llm_locust.metrics.stages.repeats import t_quantile
 
 #: The latency that a knee is looked for in, and its statistic.
@@ -50,6 +51,16 @@ def curve(stages: Stages, seed: int = 0) -> dict[str, Any] | None:
         except ValueError as e:
             found[name], missing[name] = None, str(e)
     return found | {"missing": missing}
+
+
+def curves(stages: Stages, seed: int = 0) -> list[dict[str, Any]]:
+    """The ``curves`` of a sweep over lengths: that of each pair that has one, in the order of their stages.
+
+    Loads at other lengths are loads of another kind: no figure is of several pairs.
+    """
+    pairs = dict.fromkeys(map(pair_of, stages))
+    found = {pair: curve([stage for stage in stages if pair_of(stage) == pair], seed) for pair in pairs}
+    return [{"lengths": pair, "curve": each} for pair, each in found.items() if pair and each is not None]
 
 
 def log_error(ends: Any, fallback: float) -> float:
@@ -124,7 +135,13 @@ def _overload(stages: Stages) -> dict[str, Any]:
     Raises:
         ValueError: there was no SLO, nothing good, or no load beyond the best one.
     """
-    shown = [s for s in stages if s["figures"] is not None and any(map(s.get, _SHOW_OVERLOAD))]
+    shown = [
+        s
+        for s in stages
+        if s["figures"] is not None
+        and any(map(s.get, _SHOW_OVERLOAD))
+        and not (s.get("lengths") or {}).get("is_other")
+    ]
     of_load: dict[float, dict[int, Any]] = {}
     for stage in shown:
         repeats = of_load.setdefault(stage["asked"], {})

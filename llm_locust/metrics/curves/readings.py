@@ -6,7 +6,7 @@ import numpy as np
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest, StageFacts
-from llm_locust.core.stages import finished
+from llm_locust.core.stages import finished, of_lengths
 from llm_locust.metrics.columns import Floats, Rows
 from llm_locust.metrics.curves.objective import Limit, Objective
 from llm_locust.metrics.curves.probe import GoodRate, Probe, Reading
@@ -82,11 +82,20 @@ def _independent(worth: Worth | None, n: int) -> float:
     return min(float(n), max(1.0, worth.n_eff / worth.stretch(2 * FEWEST) ** 2))
 
 
-def probes(requests: Requests, manifest: Manifest, question: Question, objective: Objective) -> list[Probe]:
+def probes(
+    requests: Requests,
+    manifest: Manifest,
+    question: Question,
+    objective: Objective,
+    lengths: str | None = None,
+) -> list[Probe]:
     """A probe of each stage of a run that is on the objective's axis; without stages, one of the run.
 
+    Args:
+        lengths: of the stages of a sweep over lengths, see :func:`~llm_locust.core.stages.of_lengths`.
+
     Raises:
-        ValueError: the run has another load than the objective; or as
+        ValueError: the run has another load than the objective, or lengths have to be said; or as
             :func:`~llm_locust.metrics.measured.measure` raises it.
     """
     if manifest.stages:
@@ -94,7 +103,10 @@ def probes(requests: Requests, manifest: Manifest, question: Question, objective
         stages = [stage for stage in finished(manifest.stages) if stage.kind == kind]
         if not stages:
             raise ValueError(f"the stages of run {manifest.id} are not of a {objective.axis}")
+        stages = of_lengths(stages, lengths)
         return [stage_probe(requests, manifest, question, objective, stage) for stage in stages]
+    if lengths is not None:
+        raise ValueError(f"--lengths {lengths}: run {manifest.id} is no sweep over lengths")
     if manifest.open_loop != (objective.axis == "rate"):
         has = "a rate" if manifest.open_loop else "users"
         raise ValueError(f"run {manifest.id} was a load of {has}, and the objective is a {objective.axis}")
@@ -119,6 +131,8 @@ def stage_probe(
         return Probe(stage.asked, no_result="records of the run are missing")
     m = measure(touching(requests, window), manifest, replace(question, window=window, where=None))
     found = stage_verdict(m, manifest, stage)
+    if found.lengths is not None and found.lengths.is_other:
+        return Probe(stage.asked, no_result=found.lengths.reason)
     why = next((reason for reason in found.reasons if not reason.startswith(CLIENT_LIMITED)), "")
     if found.client == "invalid":
         client = found.reasons[-1].removeprefix(CLIENT_LIMITED)

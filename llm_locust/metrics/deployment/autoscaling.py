@@ -135,7 +135,8 @@ class _Step:
 
 def _steps(manifest: Manifest) -> Iterator[_Step]:
     stages = sorted(manifest.stages, key=lambda stage: stage.begun_ns)
-    # What follows no load, as after the pause of a resumed run, is no step, and ends the one before it.
+    # What follows no load, as after the pause of a resumed run, or one of requests of other lengths, is no
+    # step, and ends the one before it.
     edges = [
         (a, b) for a, b in pairwise(stages) if (a.kind == b.kind and b.asked > a.asked) or not _follows(a, b)
     ]
@@ -149,10 +150,12 @@ def _steps(manifest: Manifest) -> Iterator[_Step]:
 
 
 def _follows(before: StageFacts, to: StageFacts) -> bool:
-    """Whether one load came right after the other: between the parts of a resumed run replicas may change."""
+    """Whether one load came right after the other, of requests of the same lengths: between the parts of a
+    resumed run replicas may change."""
     ends_ns = [ns for ns in (before.drained_ns, before.ended_ns) if ns is not None]
     pause_ns = to.begun_ns - max(ends_ns, default=to.begun_ns)
-    return before.repeated_as is None and pause_ns <= MOST_PAUSE_S * 1e9
+    is_alike = before.lengths == to.lengths
+    return is_alike and before.repeated_as is None and pause_ns <= MOST_PAUSE_S * 1e9
 
 
 @dataclass(frozen=True, slots=True)

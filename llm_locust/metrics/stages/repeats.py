@@ -10,6 +10,7 @@ from typing import Any
 
 from llm_locust.metrics.catalogue import shown_in
 from llm_locust.metrics.latency_metric import View
+from llm_locust.metrics.stages.lengths import pair_of
 from llm_locust.metrics.stats.intervals import CONFIDENCE, rounded
 from llm_locust.metrics.stats.trend import student_t
 
@@ -26,23 +27,24 @@ _RATES = {
 
 
 def repeats(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each load that was measured more than once, in the order of first appearance.
+    """Each load that was measured more than once at its lengths, in the order of first appearance.
 
     Stages that are not a result are counted and left out, but for those in which all requests failed: they
     have no latencies, and rates that are known.
     """
-    loads: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    loads: dict[tuple[str, float, str], list[Mapping[str, Any]]] = {}
     for stage in stages:
-        loads.setdefault((stage["kind"], stage["asked"]), []).append(stage)
-    return [_of_load(kind, asked, theirs) for (kind, asked), theirs in loads.items() if len(theirs) > 1]
+        loads.setdefault((stage["kind"], stage["asked"], pair_of(stage)), []).append(stage)
+    return [_of_load(*load, theirs) for load, theirs in loads.items() if len(theirs) > 1]
 
 
-def _of_load(kind: str, asked: float, stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_load(kind: str, asked: float, lengths: str, stages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     results = [stage for stage in stages if stage["is_result"] and stage["figures"]]
     known = [stage["figures"] for stage in stages if stage in results or stage["all_failed"]]
     return {
         "kind": kind,
         "asked": asked,
+        "lengths": lengths or None,
         "stages": [stage["number"] for stage in stages],
         "results": len(results),
         "figures": {name: over(values) for name, values in _values(known).items()},

@@ -11,6 +11,7 @@ from llm_locust.metrics.columns import Floats
 from llm_locust.metrics.measured import Measured
 from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.stages.course import Course
+from llm_locust.metrics.stages.lengths import StageLengths
 from llm_locust.metrics.stages.steady import FEWEST_FOR_LATENCIES, saturation, unsteady
 from llm_locust.metrics.stats.percentiles import Ascending, ordered, percentile
 
@@ -32,6 +33,7 @@ class StageVerdict:
     loop, ``client`` (``ok``, ``suspect`` or ``invalid``) where nothing was measured. ``all_failed``:
     requests failed and none succeeded, which is the server's doing: the stage had its time, and the client
     is not invalid. ``reasons`` say why the stage is not a result, ``notes`` what else should be known of it.
+    ``lengths`` are those of a sweep over them.
     """
 
     steady: bool | None = None
@@ -40,6 +42,7 @@ class StageVerdict:
     client: str | None = None
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    lengths: StageLengths | None = None
 
     @property
     def is_result(self) -> bool:
@@ -67,16 +70,23 @@ def stage_verdict(m: Measured, manifest: Manifest, stage: StageFacts) -> StageVe
         found.append(f"saturated: {overload}")
     if changes:
         found.append(f"not steady: {'; '.join(changes)}")
+    lengths = StageLengths.of(m, stage)
+    if lengths is not None and lengths.reason:
+        found.append(lengths.reason)
     if is_clients := client["verdict"] == "invalid":
         found.append(f"{CLIENT_LIMITED}{client['reasons'][0]}")
     few = begun < FEWEST_FOR_LATENCIES
+    notes = [FEW] if few else []
+    if lengths is not None and lengths.note:
+        notes.append(lengths.note)
     return StageVerdict(
         steady=False if overload or changes else None if few or none_ok else True,
         all_failed=none_ok and bool(len(population.failed)) and not stage.fault and not is_clients,
         saturated=bool(overload) if course.open_loop else None,
         client=client["verdict"],
         reasons=tuple(found),
-        notes=(FEW,) if few else (),
+        notes=tuple(notes),
+        lengths=lengths,
     )
 
 

@@ -150,6 +150,13 @@ class CurveFacts(SummaryPart, frozen=True):
     missing: Annotated[dict[str, str], key("why there is no `knee`, `usl` or `overload`", "the sweep")]
 
 
+class CurveOfLengths(SummaryPart, frozen=True):
+    """The curve of a sweep over lengths at one pair of them."""
+
+    lengths: Annotated[str, key("input and output length of all its requests, as `128:32`", "the sweep")]
+    curve: CurveFacts
+
+
 _SPIKE = "judged requests"
 
 

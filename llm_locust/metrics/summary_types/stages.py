@@ -11,6 +11,7 @@ _ARM = "the arm"
 _PAIR = "the arm and the first one"
 _MEASURED = "the stage's measured part"
 _LOAD = "the load"
+_OK = "the stage's ok requests"
 _OUTSIDE = "the run without the measured parts of its stages"
 _REPEATS = "the load's stages that are results"
 
@@ -53,6 +54,31 @@ class StageUntil(SummaryPart, frozen=True):
     is_reached: Annotated[bool, key("whether `half` is within the precision", _MEASURED)]
 
 
+class StageLengths(SummaryPart, frozen=True):
+    """The lengths that a sweep sets in a stage, and those that its requests had."""
+
+    input_tokens: Annotated[int, key("tokens of each prompt that were asked for", _STAGE)]
+    output_tokens: Annotated[int, key("tokens of each answer that were asked for", _STAGE)]
+    input_tokens_p50: Annotated[
+        float | None, key("median of the prompts' tokens, by the server; null: it counted none", _OK)
+    ]
+    output_tokens_p50: Annotated[float | None, key("median of the answers' tokens; null: not known", _OK)]
+    other: Annotated[
+        int,
+        key(
+            "requests that were asked for other lengths, or whose prompt was off by more than 5 % and 8 "
+            "tokens, or whose answer by more than 5 % and 1 token",
+            _OK,
+        ),
+    ]
+    uncounted: Annotated[int, key("requests whose tokens the server did not count, the others", _OK)]
+    is_other: Annotated[bool, key("`other` are more than 5 %: the stage is not a result", _OK)]
+
+    def __str__(self) -> str:
+        """As they are written in ``--sweep``: ``128:32``."""
+        return f"{self.input_tokens}:{self.output_tokens}"
+
+
 class Stage(SummaryPart, frozen=True):
     """One stage of a run."""
 
@@ -70,6 +96,7 @@ class Stage(SummaryPart, frozen=True):
         ),
     ]
     repeat: Annotated[int, key("which repetition of this load, from 0", _STAGE)]
+    lengths: StageLengths | None
     repeated_as: Annotated[
         int | None,
         key(
@@ -119,6 +146,11 @@ class Stage(SummaryPart, frozen=True):
         ),
     ]
 
+    @property
+    def pair(self) -> str:
+        """The lengths that its sweep sets, as they are written: ``128:32``; empty without."""
+        return "" if self.lengths is None else str(self.lengths)
+
 
 class OutsideStages(SummaryPart, frozen=True):
     """Requests of a sweep in no stage's measured part: those of ramps, warm-ups and drains."""
@@ -144,6 +176,9 @@ class Repeats(SummaryPart, frozen=True):
 
     kind: Annotated[Literal["users", "rate"], key("unit of the load, as of a stage", _LOAD)]
     asked: Annotated[float, key("the load that was asked for, in that unit", _LOAD)]
+    lengths: Annotated[
+        str | None, key("its lengths, as `128:32`; null unless the sweep is over lengths", _LOAD)
+    ]
     stages: Annotated[list[int], key("numbers of its stages", _LOAD)]
     results: Annotated[int, key("how many of them are a result; the others are left out", _LOAD)]
     figures: Annotated[

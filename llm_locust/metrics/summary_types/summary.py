@@ -29,7 +29,7 @@ from llm_locust.metrics.summary_types.requests import (
 )
 from llm_locust.metrics.summary_types.resources import Bottleneck, Cost, Energy, Roofline
 from llm_locust.metrics.summary_types.run import AnalysisFacts, ClientFacts, LittlesLaw, RunFacts, WindowFacts
-from llm_locust.metrics.summary_types.search import CurveFacts, SearchFacts, SpikeFacts
+from llm_locust.metrics.summary_types.search import CurveFacts, CurveOfLengths, SearchFacts, SpikeFacts
 from llm_locust.metrics.summary_types.stages import Arm, OutsideStages, Repeats, Stage
 from llm_locust.metrics.summary_types.tokens import Agents, Inputs, Sessions, Tokens
 
@@ -52,6 +52,7 @@ ASKED = (
     "outside_stages",
     "search",
     "curve",
+    "curves",
     "spike",
     "parts",
     "since_start",
@@ -115,6 +116,7 @@ class Summary(SummaryPart, frozen=True):
     outside_stages: OutsideStages | None = None
     search: SearchFacts | None = None
     curve: CurveFacts | None = None
+    curves: list[CurveOfLengths] | None = None
     spike: SpikeFacts | None = None
     parts: Parts | None = None
     since_start: SinceStart | None = None
@@ -128,6 +130,11 @@ class Summary(SummaryPart, frozen=True):
     agents: Agents | None = None
     autoscaling: Autoscaling | None = None
     inputs: Inputs | None = None
+
+    def curve_of(self, lengths: str) -> CurveFacts | None:
+        """The curve at a pair of lengths, as ``128:32``; ``""``: that of a sweep that sets none."""
+        found = {each.lengths: each.curve for each in self.curves or ()}
+        return found.get(lengths) if lengths else self.curve
 
     @property
     def is_sweep(self) -> bool:

@@ -21,7 +21,16 @@ from llm_locust.report.text import UNDEFINED, clean, number, percent, plural
 
 _COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 _USER, _GPU = "tokens/s per user", "output tokens/s per GPU"
-_HEADS = ("run", "stage", "load", "user_tokens_per_s", "gpu_output_tokens_per_s", "goodput", "is_best")
+_HEADS = (
+    "run",
+    "stage",
+    "load",
+    "lengths",
+    "user_tokens_per_s",
+    "gpu_output_tokens_per_s",
+    "goodput",
+    "is_best",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +42,13 @@ class Pareto:
 
     @property
     def best(self) -> list[OperatingPoint]:
-        """The points that no other is better than, by rising rate of a user."""
+        """The points that no other one of their lengths is better than, by rising rate of a user."""
         return sorted((p for p in self.points if p.is_best), key=lambda p: p.user_tps)
+
+    @property
+    def lengths(self) -> list[str]:
+        """The pairs of lengths of sweeps over them; empty text for the points of other runs."""
+        return list(dict.fromkeys(p.lengths for p in self.points))
 
 
 def pareto_of(paths: Sequence[Path], slo: str | None = None, gpus: float | None = None) -> Pareto:
@@ -61,7 +75,10 @@ def pareto_of(paths: Sequence[Path], slo: str | None = None, gpus: float | None 
         left_out |= {name: without} if without else {}
     if not found:
         raise ValueError("no load of these runs has both a TPOT and a rate: nothing to draw")
-    best = set(front(found))
+    best: set[int] = set()
+    for lengths in dict.fromkeys(point.lengths for point in found):
+        places = [i for i, point in enumerate(found) if point.lengths == lengths]
+        best |= {places[i] for i in front([found[i] for i in places])}
     return Pareto(tuple(replace(p, is_best=i in best) for i, p in enumerate(found)), left_out)
 
 
@@ -71,6 +88,7 @@ def sections(found: Pareto) -> list[Section]:
         Column("Run", left=True, verbatim=True),
         Column("stage"),
         Column("load"),
+        Column("lengths", left=True),
         Column("per user", over="tokens/s"),
         Column("per GPU", over="tokens/s"),
         Column("goodput"),
@@ -82,6 +100,7 @@ def sections(found: Pareto) -> list[Section]:
                 p.run,
                 UNDEFINED if p.stage is None else str(p.stage),
                 p.load or UNDEFINED,
+                p.lengths,
                 number(p.user_tps),
                 number(p.gpu_tps),
                 percent(p.goodput),
@@ -92,7 +111,7 @@ def sections(found: Pareto) -> list[Section]:
         for p in found.points
     )
     notes = [
-        Line("best: no other point has as much of both rates, and more of one", Tone.FAINT),
+        Line(f"best: no other point{_of_same(found)} has as much of both rates, and more of one", Tone.FAINT),
         Line("a user's tokens/s are 1 / median TPOT; the points have no intervals here", Tone.FAINT),
         *(
             Line(f"{name}: {plural(n, 'load')} left out, not a result or without a rate", Tone.WARN)
@@ -109,19 +128,22 @@ def pareto_csv(found: Pareto) -> str:
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(_HEADS)
     for p in found.points:
-        writer.writerow((p.run, p.stage, p.load, p.user_tps, p.gpu_tps, p.goodput, p.is_best))
+        writer.writerow((p.run, p.stage, p.load, p.lengths, p.user_tps, p.gpu_tps, p.goodput, p.is_best))
     return sink.getvalue()
 
 
 def chart(found: Pareto) -> Chart:
-    """One line a run along its loads, and the front over all of them."""
+    """One line a run and pair of lengths along its loads, and the front over all of each pair."""
     tables, series = [], []
-    for i, name in enumerate(dict.fromkeys(p.run for p in found.points)):
-        points = [p for p in found.points if p.run == name]
+    for i, (run, lengths) in enumerate(dict.fromkeys((p.run, p.lengths) for p in found.points)):
+        points = [p for p in found.points if (p.run, p.lengths) == (run, lengths)]
+        name = f"{run} {lengths}".rstrip()
         tables.append(_data(name, points))
         series.append(Series(name, _USER, _GPU, _COLOURS[i % len(_COLOURS)], Kind.MARKS, table=i))
-    tables.append(_data("best", found.best))
-    series.append(Series("best of all", _USER, _GPU, "bad", Kind.DASHED, table=len(tables) - 1))
+    for lengths in found.lengths:
+        tables.append(_data(f"best {lengths}".rstrip(), [p for p in found.best if p.lengths == lengths]))
+        name = f"best of {lengths or 'all'}"
+        series.append(Series(name, _USER, _GPU, "bad", Kind.DASHED, table=len(tables) - 1))
     return Chart(
         id="pareto",
         title="Tokens/s per user and per GPU",
@@ -132,6 +154,10 @@ def chart(found: Pareto) -> Chart:
         y=Axis(_GPU),
         wide=True,
     )
+
+
+def _of_same(found: Pareto) -> str:
+    return " of the same lengths" if any(found.lengths) else ""
 
 
 def _data(name: str, points: Sequence[OperatingPoint]) -> Data:

@@ -107,6 +107,11 @@ def figures(values: Iterable[float], scale: float = 1.0) -> list[float | None]:
     return [_figure(float(value) * scale) for value in values]
 
 
+def known(values: Sequence[float | None], scale: float = 1.0) -> Values:
+    """Values as :func:`figures` has them; None is undefined."""
+    return figures((math.nan if value is None else value for value in values), scale)
+
+
 def _figure(value: float) -> float | None:
     if not is_defined(value) or math.isinf(value):
         return None

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.charts.over_load import Estimate, LoadPoint, load_points
+from llm_locust.metrics.charts.over_load import Estimate, LoadPoint, by_lengths, load_points
 from llm_locust.metrics.deployment.cost import Prices
 from llm_locust.metrics.summary_types.summary import Summary
-from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Mark, Series, Values, figures
+from llm_locust.report.html.chart import Axis, Chart, Data, Kind, Mark, Series, Values, known
+from llm_locust.report.html.over_lengths import over_lengths
 from llm_locust.report.sections.groups import LOADS
 from llm_locust.report.text import number, plural
 
@@ -19,7 +20,7 @@ def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
 
     Where nothing was generated, throughput is that of inputs, and no user sees tokens.
 
-    Empty with fewer than two stages that are a result: those that are not are in no chart.
+    Empty with fewer than two stages of the same lengths that are a result; those that are not are left out.
 
     Args:
         options: those of the run, which may say how many GPUs there are.
@@ -27,11 +28,14 @@ def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
     stages = summary.stages or []
     gpus = Prices.of_options(options).gpus
     points = load_points(stages, gpus)
-    if len(points) < 2:
+    groups = by_lengths(points)
+    if max(map(len, groups.values()), default=0) < 2:
         return []
     unit = LOADS[stages[0].kind]
     left = len(stages) - len(points)
     note = f" {plural(left, 'stage')} without a result left out." if left else ""
+    if "" not in groups:
+        return over_lengths(groups, unit, "per GPU" if gpus else "of the deployment", note)
     of_inputs = all(point.inputs_per_s is not None and point.user_tps is None for point in points)
     judged = any(point.goodput[0] is not None for point in points)
     found = [_goodput(points, unit, summary, note)] if judged else []
@@ -44,8 +48,8 @@ def over_load(summary: Summary, options: dict[str, object]) -> list[Chart]:
 
 def _goodput(points: Sequence[LoadPoint], unit: str, summary: Summary, note: str) -> Chart:
     columns: dict[str, Values] = {
-        f"asked ({unit})": _known([p.load for p in points]),
-        f"offered ({unit})": _known([p.offered for p in points]),
+        f"asked ({unit})": known([p.load for p in points]),
+        f"offered ({unit})": known([p.offered for p in points]),
     }
     x = f"asked ({unit})"
     series = _estimates(columns, "goodput", "%", [p.goodput for p in points], x, "c1", 100.0)
@@ -81,8 +85,8 @@ def _latency(
 ) -> Chart:
     name, x = LATENCY[metric].label, "inputs/s" if metric == "e2el" else "output tokens/s"
     columns: dict[str, Values] = {
-        f"asked ({unit})": _known([p.load for p in points]),
-        x: _known([p.inputs_per_s if metric == "e2el" else p.output_tps for p in points]),
+        f"asked ({unit})": known([p.load for p in points]),
+        x: known([p.inputs_per_s if metric == "e2el" else p.output_tps for p in points]),
     }
     series = []
     for place, colour in (("p50", of_p50), ("p99", of_p99)):
@@ -103,9 +107,9 @@ def _rates(points: Sequence[LoadPoint], unit: str, gpus: float | None, note: str
     per = "per GPU" if gpus else "of the deployment"
     x, y = "tokens/s per user", f"output tokens/s {per}"
     columns: dict[str, Values] = {
-        f"asked ({unit})": _known([p.load for p in points]),
-        x: _known([p.user_tps for p in points]),
-        y: _known([p.gpu_tps if gpus else p.output_tps for p in points]),
+        f"asked ({unit})": known([p.load for p in points]),
+        x: known([p.user_tps for p in points]),
+        y: known([p.gpu_tps if gpus else p.output_tps for p in points]),
     }
     unknown = "" if gpus else " --gpus says how many GPUs there are."
     return Chart(
@@ -132,11 +136,7 @@ def _estimates(
     found = []
     for i, (word, kind) in enumerate((("", Kind.MARKS), (" low", Kind.DASHED), (" high", Kind.DASHED))):
         head = f"{name}{word} ({unit})"
-        columns[head] = _known([value[i] for value in values], scale)
+        columns[head] = known([value[i] for value in values], scale)
         if any(value[i] is not None for value in values):
             found.append(Series(f"{name}{word}", x, head, colour, kind))
     return found
-
-
-def _known(values: Sequence[float | None], scale: float = 1.0) -> Values:
-    return figures((float("nan") if value is None else value for value in values), scale)

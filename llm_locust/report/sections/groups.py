@@ -18,7 +18,6 @@ from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 MOST_ROWS = 20
 _MESSAGE_LENGTH, _EXAMPLE_LENGTH = 160, 2_000
 _NAME_LENGTH = 64
-
 _LATENCIES = product(shown_in(View.GROUPS), ("p50", "p99"))
 
 #: Heads of a load, by its kind.
@@ -29,7 +28,6 @@ LATENCY_COLUMNS = {
     (metric.key, place): Column(place, over=f"{metric.short} {metric.unit}", wide=at >= 3)
     for at, (metric, place) in enumerate(_LATENCIES)
 }
-
 
 #: Rates, behind the latencies; that of inputs is empty where no request has any.
 RATE_COLUMNS = (Column("tokens/s", over="output"), Column("inputs/s"))
@@ -203,6 +201,7 @@ def of_stages(found: Sequence[Stage], outside: tuple[Line, ...] = ()) -> Section
     kinds = dict.fromkeys(LOADS[stage.kind] for stage in found)
     columns = (
         Column("Stage", left=True),
+        Column("lengths", left=True),
         Column("asked", over=" or ".join(kinds)),
         Column("offered", over=" or ".join(kinds)),
         Column("measured", wide=True),
@@ -225,7 +224,7 @@ def stage_label(number: int, repeat: int) -> str:
 
 def _stage_row(stage: Stage) -> Row:
     tone = Tone.PLAIN if stage.is_result else Tone.WARN
-    start = (stage_label(stage.number, stage.repeat), number(stage.asked), number(stage.offered))
+    start = (stage_label(stage.number, stage.repeat), stage.pair, number(stage.asked), number(stage.offered))
     result = _result(stage)
     part, window = stage.figures, stage.window
     if part is None or window is None:
@@ -255,6 +254,8 @@ def _result(stage: Stage) -> str:
         return "NO: saturated"
     if stage.steady is False:
         return "NO: not steady"
+    if stage.lengths is not None and stage.lengths.is_other:
+        return "NO: lengths"
     return "NO: client" if stage.client == "invalid" else "NO"
 
 
@@ -286,9 +287,8 @@ def _remarks(found: Sequence[Stage]) -> Iterator[Line]:
 
 
 def _load(stage: Stage) -> str:
-    if stage.kind == "users":
-        return plural(stage.asked, "user")
-    return f"{number(stage.asked)} requests/s"
+    load = plural(stage.asked, "user") if stage.kind == "users" else f"{number(stage.asked)} requests/s"
+    return f"{load}, {stage.pair} tokens" if stage.pair else load
 
 
 def _shown(label: str) -> str:

@@ -14,22 +14,29 @@ from llm_locust.report.tables.csv_text import csv_text
 
 
 def curve_csv(summary: Summary) -> str | None:
-    """A row for each stage that has figures, by load and repeat; None in a run without a ``curve``.
+    """A row for each stage that has figures, by lengths, load and repeat; None in a run without a curve.
 
     ``is_result`` says whether a stage is in the knee and in the law. ``usl_requests_per_s`` is the law's
     throughput at the stage's ``concurrency_mean``, beside the measured ``requests_per_s``; it is empty below
     one request in flight, where there is no law. ``knee`` and its interval are loads, the same in each row.
     """
-    if summary.curve is None:
+    curves = {each.lengths: each.curve for each in summary.curves or ()}
+    if summary.curve is not None:
+        curves[""] = summary.curve
+    if not curves:
         return None
-    knee, law = _knee(summary.curve.knee), _law(summary.curve.usl)
-    stages = sorted(summary.stages or (), key=lambda stage: (stage.asked, stage.repeat))
-    return csv_text([_of(stage) | _figures(stage.figures, law) | knee for stage in stages if stage.figures])
+    rows: list[dict[str, Any]] = []
+    for lengths, curve in curves.items():
+        knee, law = _knee(curve.knee), _law(curve.usl)
+        stages = [stage for stage in summary.stages or () if stage.figures and stage.pair == lengths]
+        stages.sort(key=lambda stage: (stage.asked, stage.repeat))
+        rows += [_of(stage) | _figures(stage.figures, law) | knee for stage in stages]
+    return csv_text(rows)
 
 
 def _of(stage: Stage) -> dict[str, Any]:
     names = ("kind", "asked", "offered", "repeat", "is_result", "saturated")
-    return {"stage": stage.number} | {name: getattr(stage, name) for name in names}
+    return {"stage": stage.number, "lengths": stage.pair} | {name: getattr(stage, name) for name in names}
 
 
 def _figures(part: StageFigures | None, law: Callable[[float | None], float | None]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
+from llm_locust.core.record import LengthPair
 from llm_locust.core.stamp_facts import StampFacts
 
 #: Protocol version: raised by one with each change after which older versions would misread a message.
@@ -170,7 +171,8 @@ class RateMessage(msgspec.Struct, frozen=True, kw_only=True):
 class StageMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A step of a stage, which takes effect at ``at_ns`` on the run's clock.
 
-    ``load`` begins it, at ``rate`` in an open loop. Requests due before ``measured_ns`` belong to its
+    ``load`` begins it, at ``rate`` in an open loop, with prompts and answers of ``lengths`` where the sweep
+    sets them. Requests due before ``measured_ns`` belong to its
     warm-up; None: not known yet. ``drain`` ends its load: what is in flight ``drain_s`` later is cut.
     """
 
@@ -180,6 +182,7 @@ class StageMessage(msgspec.Struct, frozen=True, kw_only=True):
     at_ns: Nanoseconds
     measured_ns: Nanoseconds | None = None
     rate: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    lengths: LengthPair | None = None
     drain_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
 
 

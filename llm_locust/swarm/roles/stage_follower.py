@@ -44,7 +44,7 @@ class StageFollower:
             if stage not in self._loaded and stage not in self._draining:
                 self._loaded.add(stage)
                 gevent.spawn(self._load, step)
-            self._set_measured(step)
+            self._set_stage(step)
             self._confirm(step)
         elif stage in self._drained:
             self._tell(self._drained[stage])
@@ -55,8 +55,10 @@ class StageFollower:
     def _confirm(self, step: StageMessage) -> None:
         self._tell(StagedMessage(run=step.run, stage=step.stage, step="load"))
 
-    def _set_measured(self, step: StageMessage) -> None:
-        self._session.gate.measured_ns = step.measured_ns
+    def _set_stage(self, step: StageMessage) -> None:
+        if step.stage == max(self._loaded | self._draining):  # an older step may arrive late
+            gate = self._session.gate
+            gate.measured_ns, gate.lengths = step.measured_ns, step.lengths
 
     def _load(self, step: StageMessage) -> None:
         session = self._session

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import gevent
@@ -10,11 +11,13 @@ import gevent
 from llm_locust.metrics.gates import EDGE, parse_gates
 from llm_locust.options.arrivals import LoadSettings
 from llm_locust.options.settings import Settings, UsageError
+from llm_locust.options.stages.lengths import FLAG, against_lengths
 from llm_locust.options.stop_rules import StopWatch, Totals
 from llm_locust.swarm.channel.messages import RateMessage, StageMessage
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.run.roster import Participant
 from llm_locust.swarm.run.run import ActiveRun
+from llm_locust.wire.dialects.table import dialect_of
 from llm_locust.workload.traces import Trace, TraceError
 
 logger = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ def check_load(settings: Settings, user_classes: Iterable[type]) -> None:
         rate = "rate=" if settings.load.search is None else "max rate"
         flag = settings.load.sweep_flag
         raise UsageError(f"{flag}: {found[0]} is an open loop, whose load is a rate; write {rate}")
+    _check_lengths(settings, classes)
     if found and len(classes) > 1:
         names = ", ".join(cls.__name__ for cls in classes)
         raise UsageError(f"an open loop has one user class, and the locustfile has {len(classes)}: {names}")
@@ -79,6 +83,27 @@ def _check_arms(settings: Settings, classes: Iterable[type]) -> None:
                 f"--scenario: the arm {own!r} says what requests are like, and {cls.__name__} builds its "
                 "requests itself: use a user class with prompts, or arms that have only a url"
             )
+
+
+def _check_lengths(settings: Settings, classes: Iterable[Any]) -> None:
+    """Check that the lengths of a sweep are those of all that the user classes send."""
+    sweep = settings.load.sweep
+    for cls in classes if sweep is not None and sweep.lengths else ():
+        if getattr(cls, "sends_scenario", False):
+            continue
+        if getattr(cls, "endpoint", None) is None:
+            why = "builds its requests itself: use a user class with prompts"
+        elif hasattr(cls, "converse"):
+            why = "holds conversations, whose prompts grow with each turn: use single requests"
+        elif not getattr(getattr(cls, "prompt_of", None), "__module__", "llm_locust.").startswith(
+            "llm_locust."
+        ):
+            why = "makes its prompts itself (prompt_of): leave that to the workload"
+        else:
+            spec = replace(settings.workload, endpoint=dialect_of(cls.endpoint))
+            why = next(against_lengths(spec), "")
+        if why:
+            raise UsageError(f"{FLAG}: {cls.__name__}: {why}")
 
 
 def _check_gates(settings: Settings) -> None:

@@ -117,7 +117,7 @@ class Sweeping:
             bounds = replace(load.search.bounds, seed=self._run.info["seed"])
             return SearchPlan(load.search.objective, bounds, self._read)
         assert load.sweep is not None
-        return ListedLoads(load.sweep, load.repeats)
+        return ListedLoads(load.sweep.of_users(self.users()), load.repeats)
 
     def _read(self, stages: Sequence[StageFacts]) -> Probe:
         """What the last of the stages shows, once all its records are in the run directory."""

@@ -21,7 +21,8 @@ from llm_locust.swarm.soak.input_files import changed, digests, input_files
 
 logger = logging.getLogger(__name__)
 
-#: Options that change neither the load nor what is reported of it. The load of a sweep is its own.
+#: Options that change neither the load nor what is reported of it. The load of a sweep is its own, but for
+#: one over lengths alone, which has the run's users.
 MAY_DIFFER = frozenset(
     {
         *("out", "resume", "spool", "upload", "allow_incomplete", "print_summary", "api_key_env"),
@@ -74,7 +75,7 @@ def is_complete(manifests: Sequence[Manifest], load: LoadSettings) -> bool:
     if load.search is not None or load.sweep is None:
         last = manifests[-1]
         return last.stopped_ns is not None and not last.cut_short
-    return done >= len(load.sweep.values) * load.repeats
+    return done >= load.sweep.stages * load.repeats
 
 
 def differences(manifest: Manifest, settings: Settings, files: Mapping[str, str]) -> list[str]:
@@ -82,9 +83,11 @@ def differences(manifest: Manifest, settings: Settings, files: Mapping[str, str]
     if not manifest.is_sweep:
         return ["it is a run of one load"]
     then, now = _given(manifest.options), _given(settings.text)
+    sweep = settings.load.sweep
+    own_users = {"num_users"} if sweep is not None and not sweep.values else set()
     found = [
         f"--{name.replace('_', '-')} was {_shown(then, name)}, now {_shown(now, name)}"
-        for name in sorted((then.keys() | now.keys()) - MAY_DIFFER)
+        for name in sorted((then.keys() | now.keys()) - (MAY_DIFFER - own_users))
         if then.get(name) != now.get(name)
     ]
     document = {} if settings.scenario is None else settings.scenario.public_document

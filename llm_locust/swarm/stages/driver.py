@@ -136,7 +136,12 @@ class SweepDriver:
         workers = swarm.workers()
         begun_ns = max(swarm.now_ns() + _ns(NOTICE_S), self._origin_ns)
         stage = StageFacts(
-            number=number, kind=load.kind, asked=load.value, repeat=load.repeat, begun_ns=begun_ns
+            number=number,
+            kind=load.kind,
+            asked=load.value,
+            repeat=load.repeat,
+            lengths=load.lengths,
+            begun_ns=begun_ns,
         )
         self._note(stage)
         most = self._plan.most + len(self._earlier) - len(finished(self._earlier))
@@ -218,6 +223,7 @@ class SweepDriver:
             at_ns=at_ns,
             measured_ns=stage.measured_ns,
             rate=stage.asked if stage.kind == "rate" else None,
+            lengths=stage.lengths,
             drain_s=self._times.drain_s,
         )
 
@@ -250,4 +256,5 @@ def _ns(seconds: float) -> int:
 
 
 def _text(load: Load) -> str:
-    return f"{load.value:g} users" if load.kind == "users" else f"{load.value:g} requests/s"
+    text = f"{load.value:g} users" if load.kind == "users" else f"{load.value:g} requests/s"
+    return text if load.lengths is None else f"{text}, {load.lengths} tokens"

@@ -5,17 +5,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llm_locust.core.manifest import StageFacts
+from llm_locust.core.record import LengthPair
 from llm_locust.workload.arrivals import Sweep
 from llm_locust.workload.arrivals.sweep import Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A load to apply: a number of users, or a rate in requests/s; ``repeat`` counts how often before."""
+    """A load to apply: a number of users, or a rate in requests/s; ``repeat`` counts how often before.
+
+    ``lengths``: of its prompts and answers; None: as the run says.
+    """
 
     kind: Kind
     value: float
     repeat: int = 0
+    lengths: LengthPair | None = None
 
 
 class Plan(Protocol):
@@ -35,6 +40,8 @@ class Plan(Protocol):
 class ListedLoads:
     """The loads of ``--sweep``, one after the other, and all of them again for each repeat.
 
+    Each pair of lengths has all loads before the next pair has any.
+
     Repeats are not measured in a row: what changes during the run then differs between repeats of one load,
     and is in their interval, instead of between loads.
     """
@@ -44,10 +51,12 @@ class ListedLoads:
 
     @property
     def most(self) -> int:
-        return len(self.sweep.values) * self.repeats
+        return self.sweep.stages * self.repeats
 
     def next(self, done: Sequence[StageFacts]) -> Load | None:
         if len(done) >= self.most:
             return None
-        repeat, place = divmod(len(done), len(self.sweep.values))
-        return Load(self.sweep.kind, self.sweep.values[place], repeat)
+        values, lengths = self.sweep.values, self.sweep.lengths
+        repeat, place = divmod(len(done), self.sweep.stages)
+        pair, at = divmod(place, len(values))
+        return Load(self.sweep.kind, values[at], repeat, lengths[pair] if lengths else None)

@@ -51,8 +51,10 @@ class Requester:
         Args:
             warm_up: whether it is sent before the measured phase; None: according to the clock.
         """
-        early = self.session.gate.is_warm_up_now if warm_up is None else warm_up
-        return self.traffic.warm_up if early else self.traffic.workload
+        gate = self.session.gate
+        early = gate.is_warm_up_now if warm_up is None else warm_up
+        found = self.traffic.warm_up if early else self.traffic.workload
+        return found if gate.lengths is None else found.of_lengths(gate.lengths)
 
     def next_prompt(self, warm_up: bool | None = None) -> Prompt:
         """The next prompt of the workload."""
@@ -65,6 +67,8 @@ class Requester:
         """Return a prompt with the workload's limit of the answer's length, unless it has one."""
         if prompt.asked_output_tokens is not None:
             return prompt
+        if (lengths := self._session.gate.lengths) is not None:
+            return replace(prompt, asked_output_tokens=lengths.output_tokens)
         if self._output_lengths is None:
             self._output_lengths = self.traffic.workload.output_lengths(self.number)
         return replace(prompt, asked_output_tokens=next(self._output_lengths))
@@ -105,17 +109,29 @@ class Requester:
     ) -> Answer:
         """Prepare a prompt (default: the workload's next) and send it now; see :meth:`PromptUser.ask`."""
         self.session.backoffs.wait(self.number)
-        self._session.enter()  # in a sweep it waits for the next stage, which is no delay of the request
-        scheduled_ns = time.time_ns()
-        prompt = self.next_prompt() if prompt is None else self.bounded(prompt)
+        ready, scheduled_ns = self._prepared_now(prompt, session_id)
         return self.send(
-            self.prepared(prompt, session_id),
+            ready,
             scheduled_ns,
             name=name,
             session_id=session_id,
             turn=turn,
             patience_s=patience_s,
         )
+
+    def _prepared_now(self, prompt: Prompt | None, session_id: str | None) -> tuple[Prepared, int]:
+        """A request of the stage that is under way, and when it is due.
+
+        A prompt may take so long to make that a stage of other lengths has begun: then it is not sent.
+        """
+        gate = self._session.gate
+        while True:
+            self._session.enter()  # in a sweep it waits for the next stage, which is no delay of the request
+            scheduled_ns, lengths = time.time_ns(), gate.lengths
+            ready = self.prepared(self.next_prompt() if prompt is None else self.bounded(prompt), session_id)
+            self._session.enter()
+            if gate.lengths == lengths:
+                return ready, scheduled_ns
 
     def send(
         self,

@@ -13,7 +13,7 @@ from llm_locust.live.figures import Figures
 from llm_locust.live.snapshot import figures_since, snapshot
 from llm_locust.live.stages import LiveStages, State, state_of
 from llm_locust.live.store import LiveStore
-from llm_locust.metrics.charts.over_load import DRAWN, load_points
+from llm_locust.metrics.charts.over_load import DRAWN, LoadPoint, by_lengths, load_points
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.report.section import Column, Line, Row, Tone
@@ -179,6 +179,7 @@ def _lines(seen: _Seen) -> Iterator[Line]:
     if seen.store.content.stopped_s is None and begun:
         stage, most = begun[-1], shown.planned or len(seen.facts)
         load = plural(stage.asked, "user") if stage.kind == "users" else f"{number(stage.asked)} requests/s"
+        load += "" if stage.lengths is None else f", {stage.lengths} tokens"
         why = clean(shown.whys.get(stage.number, ""))
         many = f"at most {most}" if shown.objective else f"{most}"
         yield Line(f"stage {stage.number} of {many}: {load}{', ' if why else ''}{why}")
@@ -195,7 +196,8 @@ def _row(seen: _Seen, stage: StageFacts, read: Row | None) -> dict[str, Any]:
 
 
 def _unread(seen: _Seen, stage: StageFacts, state: State) -> Row:
-    head = (stage_label(stage.number, stage.repeat), number(stage.asked), UNDEFINED)
+    lengths = "" if stage.lengths is None else str(stage.lengths)
+    head = (stage_label(stage.number, stage.repeat), lengths, number(stage.asked), UNDEFINED)
     store = seen.store
     if state != "measuring" or stage.measured_ns is None or store.content.stopped_s is not None:
         ended = state in ("drained", "over")
@@ -215,9 +217,14 @@ def _live(found: Figures) -> Iterator[str]:
     yield percent(found.goodput)
 
 
-def _points(figures: dict[int, Stage]) -> dict[str, list[float | None]]:
-    """The stages that are a result, by rising load, as the report's charts have them."""
-    points = load_points(_ordered(figures), None)
+def _points(figures: dict[int, Stage]) -> list[dict[str, Any]]:
+    """The stages that are a result, by rising load, as the report's charts have them, for each pair of
+    lengths (``""``: the run's own)."""
+    groups = by_lengths(load_points(_ordered(figures), None))
+    return [{"lengths": lengths, **_drawn(points)} for lengths, points in groups.items()]
+
+
+def _drawn(points: Sequence[LoadPoint]) -> dict[str, list[float | None]]:
     return {
         "load": [p.load for p in points],
         **{f"{key}_{place}_ms": [p.latencies_ms[key, place][0] for p in points] for key, place in DRAWN},

@@ -6,15 +6,20 @@
 ``rate=linear:1..10,10``       10 loads from 1 to 10 with equal differences
 ``agents=1,2,4``               the same as ``users=``, of users that walk through trajectories
 ``users=geometric:1..256,9``   9 loads from 1 to 256 with equal ratios
+``lengths=128:32,4096:64``     the run's own load, first with prompts of 128 tokens and answers
+                               of 32, then with 4,096 and 64
+``users=1,4 lengths=128:32``   every load at every pair of lengths
 ============================== ==============================================================
 """
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 from llm_locust.core.manifest import MOST_STAGES
+from llm_locust.core.record import MAX_TOKENS, LengthPair
 from llm_locust.workload.arrivals.parse import MAX_RATE
 
 Kind = Literal["users", "rate"]
@@ -22,32 +27,96 @@ Kind = Literal["users", "rate"]
 #: Most users of a load: Locust keeps each as an object.
 MAX_USERS = 1_000_000
 
-ALLOWED = "users=1,2,4,8, rate=2,4,8, rate=linear:1..10,10 or users=geometric:1..256,9"
+ALLOWED = (
+    "users=1,2,4,8, rate=2,4,8, rate=linear:1..10,10 or users=geometric:1..256,9, and lengths=128:32,4096:64 "
+    "(input:output tokens) alone or beside one of them"
+)
+
+_LOADS = ("users", "agents", "rate")
+_NAMED = re.compile(r"(?:^|\s+)([^\s=,:]*)=")
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Loads in the order in which they are applied: numbers of users, or rates in requests/s."""
+    """Loads in the order in which they are applied: numbers of users, or rates in requests/s.
+
+    Attributes:
+        values: empty: the run's own number of users is the load.
+        lengths: pairs, at each of which all loads are applied; empty: as the run says.
+    """
 
     kind: Kind
     values: tuple[float, ...]
+    lengths: tuple[LengthPair, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is over, as it is written: its loads, else lengths."""
+        return str(self.kind) if self.values else "lengths"
+
+    @property
+    def stages(self) -> int:
+        """Number of stages, without repeats."""
+        return max(1, len(self.values)) * max(1, len(self.lengths))
+
+    def of_users(self, users: int) -> "Sweep":
+        """The same with the run's number of users where it has no loads of its own."""
+        return self if self.values else replace(self, values=(float(users),))
 
 
 def parse_sweep(text: str) -> Sweep:
     """Parse the loads in ``text``, in the module's grammar (raises ValueError)."""
-    name, equals, rest = text.strip().partition("=")
     try:
-        if not equals or name not in ("users", "agents", "rate"):
-            raise ValueError("it must begin with users=, agents= or rate=")
-        kind: Kind = "rate" if name == "rate" else "users"
-        values = tuple(_load(kind, value) for value in _values(rest))
-        if len(values) > MOST_STAGES:
-            raise ValueError(f"it has {len(values)} loads, at most {MOST_STAGES} are allowed")
-        if any(a == b for a, b in pairwise(values)):
+        found = _sweep(_parts(text.strip()))
+        if found.stages > MOST_STAGES:
+            pairs = f" at {len(found.lengths)} pairs of lengths" if found.lengths else ""
+            raise ValueError(f"it has {len(found.values)} loads{pairs}, at most {MOST_STAGES} are allowed")
+        if any(a == b for a, b in pairwise(found.values)):
             raise ValueError("it has the same load twice in a row: leave one out, or give fewer loads")
     except ValueError as e:
         raise ValueError(f"sweep {text!r}: {e}; allowed are {ALLOWED}") from None
-    return Sweep(kind, values)
+    return found
+
+
+def _parts(text: str) -> dict[str, str]:
+    """What is said of each name."""
+    names = list(_NAMED.finditer(text))
+    if not names or names[0].start() or not names[0][1]:
+        raise ValueError("it must begin with users=, agents=, rate= or lengths=")
+    ends = [*(name.start() for name in names[1:]), len(text)]
+    found: dict[str, str] = {}
+    for name, end in zip(names, ends, strict=True):
+        if name[1] not in (*_LOADS, "lengths"):
+            raise ValueError(f"{name[1]!r} is not users, agents, rate or lengths")
+        if name[1] in found:
+            raise ValueError(f"it has {name[1]}= twice")
+        found[name[1]] = text[name.end() : end]
+    return found
+
+
+def _sweep(parts: dict[str, str]) -> Sweep:
+    given = [name for name in _LOADS if name in parts]
+    if len(given) > 1:
+        raise ValueError(f"{given[0]}= beside {given[1]}=: a run has one kind of load")
+    if given == ["agents"] and "lengths" in parts:
+        raise ValueError("agents= beside lengths=: trajectories have recorded lengths; leave lengths= out")
+    kind: Kind = "rate" if given == ["rate"] else "users"
+    values = tuple(_load(kind, value) for name in given for value in _values(parts[name]))
+    lengths = tuple(_pair(word) for word in parts["lengths"].split(",")) if "lengths" in parts else ()
+    twice = next((pair for at, pair in enumerate(lengths) if pair in lengths[:at]), None)
+    if twice is not None:
+        raise ValueError(f"it has the lengths {twice} twice; --repeat measures all of them again")
+    return Sweep(kind, values, lengths)
+
+
+def _pair(word: str) -> LengthPair:
+    numbers = [number.strip() for number in word.split(":")]
+    if len(numbers) != 2 or not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise ValueError(f"{word.strip()!r} is not a pair of lengths in tokens, input:output, such as 128:32")
+    for number in numbers:
+        if not 1 <= int(number[:20]) <= MAX_TOKENS:
+            raise ValueError(f"{word.strip()!r}: {number} tokens are not in 1 .. {MAX_TOKENS:,}")
+    return LengthPair(int(numbers[0]), int(numbers[1]))
 
 
 def _values(text: str) -> Iterator[float]:

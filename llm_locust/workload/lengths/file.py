@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-#: Largest length: a typing error in a distribution must not fill the memory.
-MAX_TOKENS = 10_000_000
+from llm_locust.core.record import MAX_TOKENS
 
 _MAGIC = b"PAR1"
 _COLUMNS = "expected one column of lengths, or two: input,output"

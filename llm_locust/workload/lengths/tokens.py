@@ -29,8 +29,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_locust.core.record import MAX_TOKENS
 from llm_locust.core.terms import listed, named_values
-from llm_locust.workload.lengths.file import MAX_TOKENS, LengthError, plain_number, read_lengths
+from llm_locust.workload.lengths.file import LengthError, plain_number, read_lengths
 
 __all__ = ["ALLOWED", "MAX_TOKENS", "LengthError", "Lengths", "parse_lengths"]
 

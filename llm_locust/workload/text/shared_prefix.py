@@ -7,8 +7,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_locust.core.record import MAX_TOKENS
 from llm_locust.workload.draws import BLOCK, PREFIX, swarm_generator
-from llm_locust.workload.lengths.file import MAX_TOKENS
 from llm_locust.workload.text.prompts import head_words
 from llm_locust.workload.text.synthetic import Writer
 

@@ -121,6 +121,32 @@ def test_repeats_are_measured_in_turn_and_not_in_a_row() -> None:
     assert [(s.asked, s.repeat) for s in stages] == [(1, 0), (4, 0), (1, 1), (4, 1), (1, 2), (4, 2)]
 
 
+@pytest.mark.parametrize("load", ["users=1,4", "rate=1,4"])
+def test_every_load_is_applied_at_every_pair_of_lengths_and_all_workers_are_told(load: str) -> None:
+    swarm = FakeSwarm()
+    complete, stages = driven(swarm, f"{load} lengths=128:32,4096:64", repeats=2)
+    assert complete
+    once = [(1, "128:32"), (4, "128:32"), (1, "4096:64"), (4, "4096:64")]
+    assert [(s.asked, str(s.lengths)) for s in stages] == once * 2
+    assert [s.repeat for s in stages] == [0] * 4 + [1] * 4
+    of_stage = {stage.number: stage.lengths for stage in stages}
+    for worker in swarm.names:
+        loads = [step for _, name, kind, step in swarm.sent if (name, kind) == (worker, "load")]
+        assert {step.stage for step in loads} == of_stage.keys()
+        assert all(step.lengths == of_stage[step.stage] for step in loads)
+
+
+def test_a_sweep_over_lengths_that_died_goes_on_with_the_pair_that_was_under_way() -> None:
+    text = "users=1,4 lengths=128:32,4096:64"
+    dying = FakeSwarm(over_s=40.0)
+    _, left = driven(dying, text)
+    left = [s if s.drained_ns else replace(s, fault="") for s in left]
+    complete, stages = resume(FakeSwarm(now_s=100.0), text, left)
+    assert complete
+    done = [(s.asked, str(s.lengths)) for s in finished(stages)]
+    assert done == [(1, "128:32"), (4, "128:32"), (1, "4096:64"), (4, "4096:64")]
+
+
 @pytest.mark.parametrize("load", ["users=2", "rate=5"])
 def test_a_stage_ends_when_it_is_known_well_enough(load: str) -> None:
     swarm = FakeSwarm(enough=lambda _: len(swarm.looked_at) == 2)

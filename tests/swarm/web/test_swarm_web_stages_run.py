@@ -99,7 +99,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         asked(f"{url}/swarm", b"user_count=2&spawn_rate=100")
         found = Seen(watch, None)  # type: ignore[arg-type]
         watched(page, url, folder / "run", found)
-        points = found.told[-1]["points"]["load"]
+        points = [load for pair in found.told[-1]["points"] for load in pair["load"]]
         for place in ("latency", "rates") if points else ():  # none where a busy client limited all stages
             page.locator(f"#plot-stage-{place}").scroll_into_view_if_needed()
             watch.wait_js(f"document.querySelectorAll('#plot-stage-{place} .main-svg').length > 0")

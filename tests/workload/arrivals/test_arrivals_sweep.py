@@ -29,8 +29,19 @@ def test_what_is_written_is_what_is_applied(text: str, kind: str, values: tuple[
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("1,2,4", "must begin with users=, agents= or rate="),
-        ("threads=1", "must begin with users=, agents= or rate="),
+        ("1,2,4", "must begin with users=, agents=, rate= or lengths="),
+        ("threads=1", "'threads' is not users, agents, rate or lengths"),
+        ("users=1 users=2", "it has users= twice"),
+        ("users=1 rate=2", "users= beside rate=: a run has one kind of load"),
+        ("agents=1 lengths=1:2", "trajectories have recorded lengths"),
+        ("lengths=", "'' is not a pair of lengths"),
+        ("lengths=128", "'128' is not a pair of lengths"),
+        ("lengths=128:32:1", "is not a pair of lengths"),
+        ("lengths=-1:32", "is not a pair of lengths"),
+        ("lengths=0:32", "0 tokens are not in 1 .. 10,000,000"),
+        ("lengths=128:99999999999999999999999", "are not in 1 .. 10,000,000"),
+        ("lengths=128:32,128:32", "it has the lengths 128:32 twice"),
+        ("users=linear:1..150,150 lengths=1:1,2:2", "it has 150 loads at 2 pairs of lengths, at most 200"),
         ("users=", "'' is not a number above 0"),
         ("users=0,1", "0 users are not in 1"),
         ("users=-1", "'-1' is not a number above 0"),
@@ -59,3 +70,26 @@ def test_what_is_not_a_sweep_is_refused_with_what_is_allowed(text: str, why: str
 def test_no_text_raises_anything_else(text: str) -> None:
     with suppress(ValueError):
         assert parse_sweep(text).values
+
+
+SIZES = st.integers(1, 10_000_000)
+
+
+@given(
+    name=st.sampled_from(["users", "rate", ""]),
+    loads=st.lists(st.integers(1, 1000), min_size=1, max_size=10, unique=True),
+    pairs=st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=10, unique=True),
+    between=st.sampled_from([" ", "   ", "\n"]),
+    lengths_first=st.booleans(),
+)
+def test_loads_and_lengths_are_what_is_written_in_whichever_order(
+    name: str, loads: list[int], pairs: list[tuple[int, int]], between: str, *, lengths_first: bool
+) -> None:
+    parts = [f"{name}={','.join(map(str, loads))}"] if name else []
+    parts.append("lengths=" + ", ".join(f"{a}:{b}" for a, b in pairs))
+    found = parse_sweep(between.join(parts[::-1] if lengths_first else parts))
+    assert found.values == (tuple(loads) if name else ())
+    assert [(pair.input_tokens, pair.output_tokens) for pair in found.lengths] == pairs
+    assert found.kind == ("rate" if name == "rate" else "users")
+    assert found.stages == len(pairs) * (len(loads) if name else 1)
+    assert found.of_users(7).values == (tuple(loads) if name else (7,))

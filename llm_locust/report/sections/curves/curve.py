@@ -9,15 +9,19 @@ from llm_locust.report.section import Line, Section, Tone
 from llm_locust.report.text import clean, number, percent, plural
 
 
-def curve(summary: Summary) -> Section | None:
-    """A line for each, or why there is none; None in a run that is no sweep of several loads."""
-    found = summary.curve
-    if found is None:
-        return None
+def curve(summary: Summary) -> Iterator[Section]:
+    """A line for each, or why there is none, of each pair of lengths; nothing of a run without loads."""
     unit = "users" if any(stage.kind == "users" for stage in summary.stages or ()) else "requests/s"
+    if summary.curve is not None:
+        yield _section("Over the loads", summary.curve, unit)
+    for each in summary.curves or ():
+        yield _section(f"Over the loads, {clean(each.lengths)} tokens", each.curve, unit)
+
+
+def _section(title: str, found: CurveFacts, unit: str) -> Section:
     left_out = f"; {plural(found.left_out, 'stage')} without a result left out" if found.left_out else ""
     return Section(
-        "Over the loads",
+        title,
         tuple(_lines(found, unit)),
         notes=(Line(f"over {plural(found.loads, 'load')}{left_out}", Tone.FAINT),),
         stacked=True,

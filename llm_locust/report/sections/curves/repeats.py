@@ -24,7 +24,12 @@ def repeats(summary: Summary) -> Section | None:
     if not found:
         return None
     kinds = " or ".join(dict.fromkeys(_UNITS[load.kind] for load in found))
-    columns = (Column(kinds, left=True), Column("results"), *_COLUMNS.values())
+    columns = (
+        Column(kinds, left=True),
+        Column("lengths", left=True),
+        Column("results"),
+        *_COLUMNS.values(),
+    )
     table = Table(columns, tuple(map(_row, found))).without_empty()
     note = Line("mean ± half its 95 % interval over the repeats, with what differs between them", Tone.FAINT)
     return Section("Repeats", table=table, notes=(note,))
@@ -33,7 +38,9 @@ def repeats(summary: Summary) -> Section | None:
 def _row(load: Repeats) -> Row:
     cells = (_cell(load.figures.get(name), is_share=name in _SHARES) for name in _COLUMNS)
     tone = Tone.PLAIN if load.results == len(load.stages) else Tone.WARN
-    return Row((number(load.asked), f"{load.results} of {len(load.stages)}", *cells), tone)
+    return Row(
+        (number(load.asked), load.lengths or "", f"{load.results} of {len(load.stages)}", *cells), tone
+    )
 
 
 def _cell(over: OverRepeats | None, *, is_share: bool) -> str:

@@ -121,6 +121,7 @@
       ],
     },
   ];
+  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"]; // of a pair's lines
   for (const { id, title } of LOAD_CHARTS) {
     const plot = element("div", { className: "plot", id: `plot-${id}` });
     plot.dataset.chart = id;
@@ -245,16 +246,19 @@
 
   function drawStages() {
     if (!state.data || !state.now) return;
-    const { points, unit } = state.stages ?? {};
+    const { points = [], unit } = state.stages ?? {}; // a set for each pair of lengths: no line goes through several
     for (const { id, lines } of LOAD_CHARTS) {
-      el(`plot-${id}`).parentElement.hidden = !points?.load.length;
-      if (!points?.load.length || !seen.has(id)) continue;
-      const told = lines.filter(({ column }) => points[column].some((value) => value !== null));
-      const drawn = told.map(({ column, name, colour: ink, right, scale }) => ({
-        type: "scatter", mode: "lines+markers", name, x: points.load, yaxis: right ? "y2" : "y",
-        y: points[column].map((v) => (v === null ? null : v * (scale ?? 1))),
-        line: { color: colour(ink), width: 1.6 }, marker: { size: 7 }, connectgaps: false, hovertemplate: "%{y:,.4~g}",
-      }));
+      el(`plot-${id}`).parentElement.hidden = !points.length;
+      if (!points.length || !seen.has(id)) continue;
+      const told = lines.filter(({ column }) => points.some((of) => of[column].some((value) => value !== null)));
+      const drawn = points.flatMap((of, at) => told.map(({ column, name, colour: ink, right, scale }, i) => ({
+        type: "scatter", mode: "lines+markers", name: `${name} ${of.lengths}`.trimEnd(), x: of.load, yaxis: right ? "y2" : "y",
+        y: of[column].map((v) => (v === null ? null : v * (scale ?? 1))),
+        line: of.lengths
+          ? { color: colour(`c${(at % 6) + 1}`), width: 1.6, dash: DASHES[i] }
+          : { color: colour(ink), width: 1.6 },
+        marker: { size: 7 }, connectgaps: false, hovertemplate: "%{y:,.4~g}",
+      })));
       const base = layout({ id }, []);
       Plotly.react(el(`plot-${id}`), drawn, {
         ...base, uirevision: id, shapes: [], xaxis: { ...base.xaxis, type: "linear", range: undefined, hoverformat: ",.4~g", title: { text: unit } },
@@ -330,7 +334,8 @@
     el("stages-section").hidden = !told;
     if (!told) return drawStages();
     const all = told.chosen ? CATALOGUE.stages : CATALOGUE.stages.slice(0, -1);
-    const isShown = all.map(({ head }, i) => head !== "inputs/s" || told.rows.some(({ cells }) => cells[i]));
+    const isOptional = (head) => head === "lengths" || head === "inputs/s"; // shown where a stage has them
+    const isShown = all.map(({ head }, i) => !isOptional(head) || told.rows.some(({ cells }) => cells[i]));
     const columns = all.filter((_, i) => isShown[i]);
     const toned = (lines) => lines.map(({ text, tone }) => element("p", { className: `line ${tone}`, textContent: text }));
     el("stages-title").textContent = told.title;
