@@ -11,6 +11,7 @@ from llm_locust.metrics.summary_types.requests import ErrorKind, GroupPart, Requ
 from llm_locust.metrics.summary_types.stages import Stage
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
+from llm_locust.report.sections.verdicts import limits
 from llm_locust.report.text import UNDEFINED, after, clean, count, number, percent, plural, seconds, short
 from llm_locust.report.uncertainty import estimate, is_cut, meaning_in
 
@@ -196,7 +197,7 @@ def of_stages(found: Sequence[Stage], outside: tuple[Line, ...] = ()) -> Section
     """The figures of stages, one at least, with why some are not a result; a row for each, in their order.
 
     Args:
-        outside: notes on what is in no stage.
+        outside: notes on all stages, and on what is in none.
     """
     kinds = dict.fromkeys(LOADS[stage.kind] for stage in found)
     columns = (
@@ -213,8 +214,7 @@ def of_stages(found: Sequence[Stage], outside: tuple[Line, ...] = ()) -> Section
         Column("result", left=True),
     )
     table = Table(columns, tuple(map(_stage_row, found)))
-    bad = [stage for stage in found if not stage.is_result]
-    notes = (*map(_why_not, bad), *outside, *_remarks(found), *meaning_in(table))
+    notes = (*(_why_not(s) for s in found if not s.is_result), *outside, *_remarks(found), *meaning_in(table))
     return Section("Stages", table=table, notes=notes)
 
 
@@ -265,14 +265,13 @@ def _why_not(stage: Stage) -> Line:
 
 
 def _outside(summary: Summary) -> Iterator[Line]:
-    """Failures that are in no stage: those of ramps, warm-ups and drains."""
+    """The SLO of a sweep, and failures that are in no stage: those of ramps, warm-ups and drains."""
+    if summary.is_sweep and (slo := limits(summary.goodput)):
+        yield Line(f"goodput: {', '.join(slo.values())}", Tone.FAINT)
     outside = summary.outside_stages
     if outside is not None and outside.failed:
-        requests = plural(outside.requests, "request")
-        yield Line(
-            f"outside the stages (ramp, warm-up, drain) {count(outside.failed)} of {requests} failed",
-            Tone.WARN,
-        )
+        failed = f"{count(outside.failed)} of {plural(outside.requests, 'request')} failed"
+        yield Line(f"outside the stages (ramp, warm-up, drain) {failed}", Tone.WARN)
 
 
 def _remarks(found: Sequence[Stage]) -> Iterator[Line]:

@@ -193,13 +193,21 @@ def _limits_ms(part: Goodput) -> dict[str, tuple[float, float]]:
     return {metric: (min(limits), max(limits)) for metric, limits in found.items()}
 
 
-def _limit_rows(part: Goodput) -> Iterator[Row]:
-    held, first = part.attainment, part.first_failed
+def limits(part: Goodput) -> dict[str, str]:
+    """Metric -> its limit as text, such as "ttft ≤ 500 ms"."""
+    found = {}
     for metric, (least_ms, most_ms) in _limits_ms(part).items():
         limit = f"{metric} ≤ {most_ms:,g} ms"
         if least_ms != most_ms:
             limit = f"{metric} ≤ {least_ms:,g} … {most_ms:,g} ms by class"
-        yield Row((clean(limit), percent(held.get(metric)), count(first.get(metric))))
+        found[metric] = clean(limit)
+    return found
+
+
+def _limit_rows(part: Goodput) -> Iterator[Row]:
+    held, first = part.attainment, part.first_failed
+    for metric, limit in limits(part).items():
+        yield Row((limit, percent(held.get(metric)), count(first.get(metric))))
     for cause, label in _OTHER_CAUSES.items():
         if first.get(cause):
             yield Row((label, "", count(first[cause])))

@@ -128,6 +128,7 @@ def test_a_sweep_is_reported_by_its_loads_and_steps_as_one_run_too(sweep: Summar
     assert sweep.window.seconds == pytest.approx(30.0), "the measured parts alone"
     assert "| Latency, ms" not in markdown(sweep)
     assert "**Throughput**" not in markdown(sweep)
+    assert "goodput: ttft ≤ 62 ms" in markdown(sweep).replace("\\", "")
     steps = typed(summarise(requests(), facts(options={})))
     assert not steps.is_sweep
     assert "| Latency, ms" in markdown(steps)
