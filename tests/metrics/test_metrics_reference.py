@@ -36,7 +36,7 @@ HEADING = "## Every key of summary.json"
 #: loads.
 NOT_HERE = (
     *("analysis.", "by.", "run.so_far", "server.total.name"),
-    *("curve.", "drift.client_rss_mib.", "replicas[].outages[]."),
+    *("curve.", "curves[].", "drift.client_rss_mib.", "replicas[].outages[]."),
     *("parts.", "since_start."),  # of a soak: tests/report/run
     *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
     "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
