@@ -11,9 +11,8 @@ from msgspec import Meta
 
 from llm_locust.core.arms import ArmFacts
 from llm_locust.core.record import LengthPair
-from llm_locust.core.stamp_facts import StampFacts
+from llm_locust.core.run_facts import DroppedFacts, ScrapeFacts, StampFacts, TrajectoryFacts
 from llm_locust.core.task_exceptions import MOST_TASK_EXCEPTIONS, TaskException
-from llm_locust.core.trajectory_facts import TrajectoryFacts
 
 MANIFEST_SCHEMA = 1
 
@@ -200,14 +199,6 @@ class CanaryFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScrapeFacts:
-    """What ended the scraper of the servers' metrics before the run did, and when on the run's axis."""
-
-    failure: str = ""
-    failed_ns: Nanoseconds | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Facts of one run.
 
@@ -217,7 +208,8 @@ class Manifest:
     text, without secrets. ``stop_reason`` is the rule that ended the run, or another event that no user asked
     for; ``cut_short`` means that it was a fault. ``targets`` or ``arms`` replace ``host`` as destinations;
     ``replicas_ready`` are those that were waited for, for ``ready_s``. ``stages`` are those that have begun,
-    in order, of ``stages_planned``; both are empty in a run of one load.
+    in order, of ``stages_planned``; both are empty in a run of one load. ``dropped`` are among the records
+    received, and are not in the run.
     """
 
     schema: int = MANIFEST_SCHEMA
@@ -266,11 +258,17 @@ class Manifest:
     stages: Annotated[list[StageFacts], Meta(max_length=MOST_STAGES)] = field(default_factory=list)
     stages_planned: Count = 0
     trajectories: TrajectoryFacts | None = None
+    dropped: DroppedFacts | None = None
 
     @property
     def is_sweep(self) -> bool:
         """Whether the run is reported by its loads, because it has stages with drains between them."""
         return bool(self.options.get("sweep") or self.options.get("find"))
+
+    @property
+    def kept_from_ns(self) -> int | None:
+        """Time from which on the run has every request; None if none was dropped."""
+        return None if self.dropped is None else self.dropped.until_ns + 1
 
     @property
     def workers_lost(self) -> int:

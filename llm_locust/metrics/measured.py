@@ -164,11 +164,23 @@ def find_window(requests: Requests, manifest: Manifest, question: Question) -> W
     origin_ns = _origin_ns(requests, manifest)
     times = read_whole(Times, requests, TIME_COLUMNS, lambda batch: Times.of(batch, origin_ns))
     if not isinstance(window, str):
+        _refuse_dropped(manifest, window[0])
         return given_window(run_window(times, manifest, 0.0), manifest.started_ns, *window)
     span = run_window(times, manifest, warmup_s)
     if window == "run":
         return span
     return steady_window(asked_load(requests, manifest, origin_ns), times, span)
+
+
+def _refuse_dropped(manifest: Manifest, from_s: float) -> None:
+    """Refuse a window that begins in what was dropped (raises ValueError)."""
+    if manifest.dropped is not None and manifest.kept_from_ns is not None:
+        kept_s = (manifest.kept_from_ns - manifest.started_ns) * 1e-9
+        if from_s < kept_s:
+            raise ValueError(
+                f"the window begins at {from_s:g} s, and requests until {kept_s:.6g} s were dropped "
+                f"(--keep): merge the run with its copy in {manifest.dropped.to}, or begin later"
+            )
 
 
 def measured_from(manifest: Manifest) -> MeasuredFrom:

@@ -101,9 +101,9 @@ def summarise(
     missing, by_class = Missing(requests_lost(manifest, rows), unsent), unsent_by_class(manifest, warmup_s)
     found = whole_and_parts(m, answers, question.places, missing, by_class, of_selection=selection)
     found |= _sessions(requests, m, manifest, question)
-    law = littles_law(m.c, m.window, requests, manifest, of_selection=selection)
+    law = littles_law(c, m.window, requests, manifest, of_selection=selection or manifest.dropped is not None)
     client = _client(m, population, manifest, found["latency_ms"], law)
-    scraped, told_live = (None, None) if selection else (server, None if manifest.is_sweep else live)
+    told_live = None if selection or manifest.is_sweep or manifest.dropped is not None else live
     summary = {
         "schema": SUMMARY_SCHEMA,
         "run": _run(manifest),
@@ -124,7 +124,7 @@ def summarise(
         "interventions": interventions(manifest, m.window),
         "gates": [],
         "cost": cost(question.prices_of(manifest), m.window.seconds, found, of_selection=selection),
-        **_scraped(scraped, m, found),
+        **_scraped(None if selection else server, m, found),
         "roofline": _roofline(requests, m, manifest, question.roof_of(manifest), selection),
         "live_check": {} if told_live is None else live_check(told_live, m, requests),
     }

@@ -155,7 +155,8 @@ def run_window(c: Times, manifest: Manifest, warmup_s: float) -> Window:
 
     From the first scheduled request (the start of the run, without any) + ``warmup_s`` to the
     stop. Where no stop is known, to just after the last end, so that this is inside. A window that
-    the warm-up fills is empty.
+    the warm-up fills is empty. It begins after the last end of what was dropped: from there on every request
+    that was in flight is in the run.
     """
     start_ns = manifest.started_ns
     if len(c):
@@ -168,4 +169,8 @@ def run_window(c: Times, manifest: Manifest, warmup_s: float) -> Window:
     else:
         end_ns, end = start_ns, "the start: nothing was sent"
     warmup = f" + {warmup_s:g} s warm-up" if warmup_s else ""
-    return Window(start_ns, max(start_ns, end_ns), f"run: first scheduled request{warmup} to {end}")
+    start = f"first scheduled request{warmup}"
+    if manifest.kept_from_ns is not None:  # the first request that is left does not begin a warm-up
+        warm_ns = manifest.started_ns + round(warmup_s * 1e9)
+        start_ns, start = max(manifest.kept_from_ns, warm_ns), "the end of what was dropped"
+    return Window(start_ns, max(start_ns, end_ns), f"run: {start} to {end}")

@@ -1,10 +1,14 @@
 """Options of what is shown, kept and computed of a run besides its requests."""
 
+from dataclasses import dataclass
+
 from llm_locust.core.durations import parse_time
-from llm_locust.options.option import Option
+from llm_locust.options.arrivals import LoadSettings
+from llm_locust.options.option import Option, Values
 from llm_locust.options.types import PROGRESS_MODES, parse_price, read_shape
 from llm_locust.roofline.gpus import gpu_named
 from llm_locust.scenario import forms
+from llm_locust.workload.arrivals.profile import Profile
 
 
 def parse_note(text: str) -> str:
@@ -72,6 +76,15 @@ REPORT = (
         is_load=False,
     ),
     Option(
+        "--keep",
+        "for a soak: how long records stay in the run directory, such as 6h; older ones are dropped once "
+        "--upload has a copy of them that was read back",
+        parse_time,
+        "TIME",
+        form=forms.TIME,
+        is_load=False,
+    ),
+    Option(
         "--note",
         "one line about the run, such as what was changed before it; shown in report.html",
         parse_note,
@@ -85,3 +98,67 @@ REPORT = (
     ),
     Option("--allow-incomplete", "no exit code 4 when records are missing", kind="truth", is_load=False),
 )
+
+#: Segments that the kept time is cut into: one is dropped at once.
+SEGMENTS = 8
+
+#: A report of less would be one of the longest requests.
+LEAST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How long records are kept at least, and the time between two looks at what is due; in seconds."""
+
+    least_s: float
+    look_s: float
+
+    @classmethod
+    def of(cls, least_s: float, rolling_s: float | None) -> "Keep":
+        return cls(least_s, rolling_s or least_s / SEGMENTS)
+
+    @property
+    def segment_s(self) -> float:
+        """Time that a segment of the records spans."""
+        return self.least_s / SEGMENTS
+
+    @property
+    def most_s(self) -> float:
+        """Longest time that records are kept if every upload succeeds at once."""
+        return self.least_s + self.segment_s + self.look_s
+
+
+def parse_keep(given: Values, load: LoadSettings) -> Keep | None:
+    """The ``--keep`` of a run; None without it.
+
+    Raises:
+        ValueError: records would be dropped of which there is no copy, or which another option needs.
+    """
+    least_s, rolling_s = given["keep"], given["rolling_summary"]
+    if least_s is None:
+        return None
+    text = f"--keep {given.text('keep')}"
+    if least_s < LEAST_S:
+        raise ValueError(f"{text}: it must be at least {LEAST_S:g}s, and many times the longest request")
+    if given["upload"] is None:
+        raise ValueError(f"{text} drops records only once there is a copy of them: add --upload TO")
+    if rolling_s is not None and rolling_s > least_s / 2:
+        raise ValueError(f"{text}: --rolling-summary must be at most half of it")
+    has_stages = load.sweep is not None or load.search is not None or _has_steps(load.profile)
+    needs = {
+        "--gate": bool(given.text("gate")),
+        "--require-valid": given["require_valid"],
+        "a load of several stages (--sweep, --find, steps:, spike:)": has_stages or given["resume"],
+    }
+    for what, is_given in needs.items():
+        if is_given:
+            raise ValueError(
+                f"{text} beside {what}, which judges all requests of the run: leave one of them out; "
+                "`llm-locust merge` with the uploaded copy makes a run that can be judged"
+            )
+    return Keep.of(least_s, rolling_s)
+
+
+def _has_steps(profile: Profile | None) -> bool:
+    segments = () if profile is None else profile.segments
+    return len(segments) > 1 and not any(s.slope or s.amplitude for s in segments)

@@ -15,7 +15,7 @@ from llm_locust.options.access import access_secrets, parse_api_key, parse_heade
 from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.deployment import DeploymentSettings, parse_deployment
 from llm_locust.options.option import Values
-from llm_locust.options.report import PRICES
+from llm_locust.options.report import PRICES, Keep, parse_keep
 from llm_locust.options.scenario import scenario_of
 from llm_locust.options.stages.lengths import check_lengths
 from llm_locust.options.table import OPTION, OPTIONS, recorded
@@ -78,6 +78,7 @@ class Settings:
     require_valid: bool
     allow_incomplete: bool
     upload: str | None
+    keep: Keep | None
     print_summary: bool
     text: dict[str, Any]
     scenario: Scenario | None
@@ -193,6 +194,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
         require_valid=given["require_valid"],
         allow_incomplete=given["allow_incomplete"],
         upload=given["upload"],
+        keep=parse_keep(given, load),
         print_summary=given["print_summary"],
         text=recorded(options),
         scenario=scenario,
@@ -254,20 +256,18 @@ def _workload(given: Values, source: DatasetSource | None) -> WorkloadSpec:
     file = given["dataset"]
     if source is not None and source.file != file:
         source = None  # the command line has another one
-    read = partial(load_dataset, format=None if source is None else source.format)
-    dataset = _read(read, file, "--dataset")
+    dataset = _read(partial(load_dataset, format=source.format if source else None), file, "--dataset")
     input_tokens, output_tokens = given["input_tokens"], given["output_tokens"]
     if dataset is None:  # which brings its own prompts, and perhaps its own bounds of the answers
         input_tokens = input_tokens or parse_lengths(DEFAULT_INPUT_TOKENS)
         output_tokens = output_tokens or parse_lengths(DEFAULT_OUTPUT_TOKENS)
-    calibrate = given["calibrate"] or "auto"
     return WorkloadSpec(
         order=given["dataset_order"] or ("sequential" if source is None else source.order),
         tokenizer=_read(load_tokenizer, given["tokenizer"], "--tokenizer"),
         shared_prefix=given["shared_prefix"],
         models=given["models"],
         unique_head=given["unique_head"] != "off",
-        calibrate=calibrate == "on" or (calibrate == "auto" and given["seed"] is None),
+        calibrate=given["calibrate"] == "on" or (given["calibrate"] != "off" and given["seed"] is None),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         dataset=dataset,

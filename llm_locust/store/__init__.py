@@ -54,14 +54,17 @@ from llm_locust.store.files import (
 from llm_locust.store.files import (
     write_text as write_text,
 )
+from llm_locust.store.frame_log import (
+    FrameLog as FrameLog,
+)
+from llm_locust.store.frame_log import (
+    SegmentLog as SegmentLog,
+)
 from llm_locust.store.frames import (
     FrameHeader as FrameHeader,
 )
 from llm_locust.store.frames import (
     FrameIndex as FrameIndex,
-)
-from llm_locust.store.frames import (
-    FrameLog as FrameLog,
 )
 from llm_locust.store.frames import (
     FrameRef as FrameRef,

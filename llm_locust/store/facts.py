@@ -45,6 +45,15 @@ def holdings(headers: Iterable[FrameHeader]) -> dict[str, Holding]:
     return held
 
 
+def added(*some: Mapping[str, Holding]) -> dict[str, Holding]:
+    """Sums by worker of data without a common batch."""
+    held: dict[str, Holding] = {}
+    for each in some:
+        for worker, holding in each.items():
+            held[worker] = held.get(worker, Holding()) + holding
+    return held
+
+
 def by_knowledge(manifests: Iterable[Manifest]) -> list[Manifest]:
     """Manifests of one run, the most complete first, independent of the order given.
 

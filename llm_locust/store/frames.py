@@ -144,50 +144,6 @@ def frame_header(frame: bytes) -> FrameHeader | None:
         return None
 
 
-#: Most buffers of one writev call (IOV_MAX of Linux and macOS).
-_BUFFERS_A_WRITE = 1024
-
-
-class FrameLog:
-    """A new file that frames are appended to; each call writes all of its frames or none.
-
-    Raises:
-        OSError: the file cannot be created, or exists already.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._file = path.open("xb", buffering=0)
-        self._size = 0  # end of the complete frames; later bytes are from a failed write
-
-    def append(self, *frames: bytes) -> None:
-        """Write frames after the last complete one, over the rest of a failed write; without a copy.
-
-        Raises:
-            OSError: they could not be written.
-        """
-        rest, at = [memoryview(frame) for frame in frames if frame], self._size
-        while rest:
-            done = os.pwritev(self._file.fileno(), rest[:_BUFFERS_A_WRITE], at)
-            rest, at = _behind(rest, done), at + done
-        self._size = at
-
-    def close(self) -> None:
-        """Cut off the rest of a failed write and close the file (raises OSError)."""
-        with self._file:
-            self._file.truncate(self._size)
-
-
-def _behind(buffers: list[memoryview], done: int) -> list[memoryview]:
-    """Rest of the buffers after their first ``done`` bytes are written."""
-    whole = 0
-    while whole < len(buffers) and len(buffers[whole]) <= done:
-        done -= len(buffers[whole])
-        whole += 1
-    rest = buffers[whole:]
-    return [rest[0][done:], *rest[1:]] if done else rest
-
-
 def index_frames(path: Path, start: int = 0) -> FrameIndex:
     """Index every complete frame of the file from the byte ``start`` on, also after damaged bytes.
 

@@ -11,9 +11,11 @@ import numpy as np
 from llm_locust.core.batch import RecordBatch
 from llm_locust.core.manifest import Manifest, WorkerFacts
 from llm_locust.core.stages import staged
+from llm_locust.store.expired import dropped_facts, holdings_of, read_expired, write_expired
 from llm_locust.store.facts import (
     Holding,
     account,
+    added,
     all_here,
     bad_text,
     by_knowledge,
@@ -22,10 +24,18 @@ from llm_locust.store.facts import (
     tear_text,
 )
 from llm_locust.store.files import REQUESTS_FILE, StoreError, create_run_dir, holds_a_run, write_manifest
-from llm_locust.store.frames import BadFrame, FrameRef, Tear, placed_batches, unique_frames, without
+from llm_locust.store.frames import (
+    BadFrame,
+    FrameHeader,
+    FrameRef,
+    Tear,
+    placed_batches,
+    unique_frames,
+    without,
+)
 from llm_locust.store.requests import open_requests, write_requests
-from llm_locust.store.seqs import covers, overlap, parse_ranges
-from llm_locust.store.sources import FRAME_SUFFIX, Found, find
+from llm_locust.store.seqs import covers, minus, overlap, parse_ranges
+from llm_locust.store.sources import FRAME_SUFFIX, Found, find, not_elsewhere
 
 #: Why a run whose load has no recorded end is cut short: nobody knows whether it was to go on.
 NO_END = (
@@ -73,6 +83,8 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
     counts is present: what a master's death cut off is then in its workers' spools. A frame without a valid
     batch is left out, and is listed in any case.
 
+    What ``--keep`` dropped of a run counts as dropped unless the sources have a copy of it.
+
     A run whose manifest has no end of the load is cut short, even if no record is missing: its load may have
     been meant to go on.
 
@@ -89,14 +101,19 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
         raise StoreError(f"{str(out)!r} holds a run already: name a new directory")
     everything = find(sources)
     found = everything.of_run(_chosen_run(everything, run))
-    finished, held = _finished(found)
+    finished, of_finished = _finished(found)
+    expired = not_elsewhere(found, of_finished)
+    held = added(of_finished, holdings_of(expired))
     frames = unique_frames(f for f in found.frames if not _holds(held, f.header.worker, f.header.seq))
     create_run_dir(out)
     bad: list[BadFrame] = []
     best = by_knowledge(found.manifests.values())[0]
-    rows = write_requests(out / REQUESTS_FILE, staged(_batches(finished, frames, bad), best))
+    rows = write_requests(out / REQUESTS_FILE, staged(_batches(finished, of_finished, frames, bad), best))
     try:
         manifest, tears = _accounted(found, without(frames, bad), held, bad)
+        for each in expired:
+            write_expired(out, each)
+        manifest = replace(manifest, dropped=dropped_facts(expired))
         if manifest.ended_ns is None:  # its master died
             manifest = replace(manifest, ended_ns=_last_end_ns(out))
         manifest = _judged_by_its_end(manifest)
@@ -109,11 +126,11 @@ def merge(sources: Sequence[Path], out: Path, run: str | None = None) -> Merged:
 
 
 def _accounted(
-    found: Found, frames: Sequence[FrameRef], held: dict[str, Holding], bad: Sequence[BadFrame]
+    found: Found, frames: Sequence[FrameRef], held: Mapping[str, Holding], bad: Sequence[BadFrame]
 ) -> tuple[Manifest, list[Tear]]:
-    """Manifest of the data in finished runs (``held``) and frames, and the tears that it lists."""
-    for worker, holding in holdings(f.header for f in frames).items():
-        held[worker] = held.get(worker, Holding()) + holding
+    """Manifest of the data in finished runs and what was dropped (``held``), and in frames, and the tears
+    that it lists."""
+    held = added(held, holdings(f.header for f in frames))
     last_words = {w.id: w for w in sorted(found.last_words.values(), key=_lateness)}
     manifest = account(by_knowledge(found.manifests.values()), last_words, held)
     whole = all_here(manifest)
@@ -145,7 +162,7 @@ def _chosen_run(found: Found, run: str | None) -> str:
         raise StoreError(f"there are no batches of a run ({torn}{len(found.names)} files){left_out}")
     chosen = runs[0] if run is None else run
     of_run = found.of_run(chosen)
-    if not of_run.frames and not of_run.finished:
+    if not of_run.frames and not of_run.finished and not of_run.expired:
         raise StoreError(f"there are no batches of run {chosen}, only its manifest{left_out}")
     if not of_run.manifests:
         raise StoreError(
@@ -159,9 +176,11 @@ def _finished(found: Found) -> tuple[list[_Finished], dict[str, Holding]]:
     """Finished run that each worker's requests are taken from, and the data that it has."""
     candidates: dict[str, list[tuple[Holding, Path]]] = {}
     for path in found.finished:
+        dropped = holdings_of(read_expired(path))
         for facts in found.manifests[path].workers:
-            if facts.received:
-                candidates.setdefault(facts.id, []).append((_held_by(path, facts), path))
+            here = _held_by(path, facts, dropped.get(facts.id, Holding())) if facts.received else Holding()
+            if here.rows:
+                candidates.setdefault(facts.id, []).append((here, path))
     workers_of: dict[Path, set[str]] = {}
     held: dict[str, Holding] = {}
     for worker, each in candidates.items():
@@ -180,7 +199,8 @@ def _finished(found: Found) -> tuple[list[_Finished], dict[str, Holding]]:
     return [_Finished(path, frozenset(workers_of[path])) for path in sorted(workers_of)], held
 
 
-def _held_by(path: Path, facts: WorkerFacts) -> Holding:
+def _held_by(path: Path, facts: WorkerFacts, dropped: Holding) -> Holding:
+    """Batches of a worker that the requests of a finished run have: those received without the dropped."""
     try:
         seqs = tuple(parse_ranges(facts.received_seqs))
     except ValueError as e:
@@ -190,7 +210,7 @@ def _held_by(path: Path, facts: WorkerFacts) -> Holding:
             f"the manifest in {str(path)!r} does not list the batches of worker {facts.id} in the run: "
             "leave it out, its content cannot be separated from batches elsewhere"
         )
-    return Holding(facts.received, seqs)
+    return Holding(facts.received - dropped.rows, tuple(minus(seqs, dropped.seqs)))
 
 
 def _holds(held: Mapping[str, Holding], worker: str, seq: int) -> bool:
@@ -224,11 +244,20 @@ def _torn(found: Found, tears: Sequence[Tear]) -> list[str]:
 
 
 def _batches(
-    finished: Sequence[_Finished], frames: Sequence[FrameRef], bad: list[BadFrame]
+    finished: Sequence[_Finished],
+    held: Mapping[str, Holding],
+    frames: Sequence[FrameRef],
+    bad: list[BadFrame],
 ) -> Iterator[RecordBatch]:
-    """All batches by worker: from finished runs first, then from its frames by number."""
-    streams = [_by_worker(each, place) for place, each in enumerate(finished)]
-    streams.append(((header.worker, len(finished)), batch) for header, batch in placed_batches(frames, bad))
+    """All batches by worker: from finished runs, and from frames by number; those before the first one of a
+    finished run come first."""
+
+    def place(header: FrameHeader) -> int:
+        before = held.get(header.worker)
+        return -1 if before and before.seqs and header.seq < before.seqs[0].start else len(finished)
+
+    streams = [_by_worker(each, number) for number, each in enumerate(finished)]
+    streams.append(((header.worker, place(header)), batch) for header, batch in placed_batches(frames, bad))
     return (batch for _, batch in heapq.merge(*streams, key=itemgetter(0)))
 
 

@@ -13,9 +13,9 @@ from llm_locust.core.manifest import Manifest
 from llm_locust.core.record import MAX_ARRIVALS
 from llm_locust.core.replacing import replacing
 from llm_locust.core.stages import staged
-from llm_locust.store.facts import account, all_here, bad_text, holdings, tear_text
+from llm_locust.store.expired import dropped_facts, holdings_of, read_expired, remove_void
+from llm_locust.store.facts import account, added, all_here, bad_text, holdings, tear_text
 from llm_locust.store.files import (
-    FRAMES_FILE,
     MANIFEST_FILE,
     REQUESTS_FILE,
     StoreError,
@@ -25,14 +25,13 @@ from llm_locust.store.files import (
 )
 from llm_locust.store.frames import (
     BadFrame,
-    FrameIndex,
     FrameRef,
     Tear,
-    index_frames,
     placed_batches,
     unique_frames,
     without,
 )
+from llm_locust.store.segments import index_batches, segments_of, sole_user
 
 _ROWS_A_GROUP = 65_536
 
@@ -47,30 +46,49 @@ _PACKED_COLUMNS = ("arrivals_ns.list.item", "scheduled_ns", "started_ns", "sent_
 
 
 def compact(run: Path) -> int:
-    """Convert ``batches.frames`` to ``requests.parquet``; return the number of rows.
+    """Convert the frames of a run to ``requests.parquet``; return the number of rows.
 
     Each frame's clock offset moves its records to the run's axis. Batches are read one by one, so that memory
-    is bounded by a row group. The frames are removed after the Parquet file is complete, except if the file
-    has invalid bytes, or a frame without a valid batch: then it stays, and the manifest lists these and what
-    is present. Without a frames file the run has no requests: an empty file.
+    is bounded by a row group. The frames are removed after the Parquet file is complete, except if they
+    have invalid bytes, or one is without a valid batch: then they stay, and the manifest lists these and what
+    is present. Without frames the run has no requests: an empty file. The manifest gets what was dropped.
 
     Raises:
         BatchError: a complete frame has no valid batch, and there is no manifest to list it.
         StoreError: there are invalid bytes, and the manifest that should list them cannot be read.
         OSError: a file cannot be read or written.
     """
-    frames_path = run / FRAMES_FILE
-    index = index_frames(frames_path) if frames_path.exists() else FrameIndex()
+    with sole_user(run):
+        return _compact(run)
+
+
+def _compact(run: Path) -> int:
+    remove_void(run)
+    index = index_batches(run)
     frames = unique_frames(index.frames)
     told = (run / MANIFEST_FILE).exists()
     bad: list[BadFrame] = []
     batches = (batch for _, batch in placed_batches(frames, bad if told else None))
     rows = write_requests(run / REQUESTS_FILE, staged(batches, _manifest(run)))
+    if told:
+        note_dropped(run)
     if not index.tears and not bad:
-        frames_path.unlink(missing_ok=True)
+        for segment in segments_of(run):
+            segment.path.unlink()
     elif told:
         _tell_tears(run, without(frames, bad), index.tears, bad)
     return rows
+
+
+def note_dropped(run: Path) -> None:
+    """Write into the manifest what was dropped of a run that has ended.
+
+    Raises:
+        StoreError: the manifest, or a file of what was dropped, cannot be read.
+        OSError: a file cannot be read or written.
+    """
+    if expired := read_expired(run):
+        write_manifest(run, replace(read_manifest(run), dropped=dropped_facts(expired)))
 
 
 def _manifest(run: Path) -> Manifest | None:
@@ -83,10 +101,11 @@ def _manifest(run: Path) -> Manifest | None:
 def _tell_tears(
     run: Path, frames: Sequence[FrameRef], tears: Sequence[Tear], bad: Sequence[BadFrame]
 ) -> None:
-    manifest = account([read_manifest(run)], {}, holdings(f.header for f in frames))
-    torn = [bad_text(each, FRAMES_FILE) for each in bad]
+    held = added(holdings(f.header for f in frames), holdings_of(read_expired(run)))
+    manifest = account([read_manifest(run)], {}, held)
+    torn = [bad_text(each, each.frame.path.relative_to(run).as_posix()) for each in bad]
     if not all_here(manifest):
-        torn += [tear_text(tear, FRAMES_FILE) for tear in tears]
+        torn += [tear_text(tear, tear.path.relative_to(run).as_posix()) for tear in tears]
     write_manifest(run, replace(manifest, torn=torn))
 
 

@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 
 from llm_locust.core.batch import BatchError, RecordBatch
 from llm_locust.core.manifest import Manifest
+from llm_locust.store.expired import holdings_of, read_expired, write_expired
+from llm_locust.store.facts import Holding
 from llm_locust.store.files import REQUESTS_FILE, existing_file, read_manifest, write_manifest
 from llm_locust.store.requests import StoredRequests, check_group, open_requests, write_requests
 
@@ -38,7 +40,14 @@ def salvage(run: Path, out: Path) -> Manifest:
     lost: list[str] = []
     received: dict[str, int] = {}
     write_requests(out / REQUESTS_FILE, _good(stored, lost, received))
-    workers = [replace(worker, received=received.get(worker.id, 0)) for worker in manifest.workers]
+    expired = read_expired(run)
+    for each in expired:
+        write_expired(out, each)
+    dropped = holdings_of(expired)
+    workers = [
+        replace(w, received=received.get(w.id, 0) + dropped.get(w.id, Holding()).rows)
+        for w in manifest.workers
+    ]
     named = lost[:_MOST_NAMED]
     if len(lost) > _MOST_NAMED:
         named.append(f"{REQUESTS_FILE}: {len(lost) - _MOST_NAMED} more row groups cannot be read")

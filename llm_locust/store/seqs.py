@@ -62,6 +62,15 @@ def overlap(some: Sequence[range], others: Sequence[range]) -> bool:
     return any(s.start < o.stop and o.start < s.stop for s in some for o in others)
 
 
+def minus(some: Sequence[range], others: Sequence[range]) -> list[range]:
+    """Numbers of the first without those of the second; both are :func:`joined`."""
+    left = list(some)
+    for o in others:
+        parts = ((range(s.start, min(s.stop, o.start)), range(max(s.start, o.stop), s.stop)) for s in left)
+        left = [part for two in parts for part in two if part]
+    return left
+
+
 class Seqs:
     """Growing set of batch numbers; its memory depends on the gaps, not on the numbers."""
 

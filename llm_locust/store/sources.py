@@ -7,8 +7,11 @@ from pathlib import Path
 import msgspec
 
 from llm_locust.core.manifest import Manifest, WorkerFacts
+from llm_locust.store.expired import EXPIRED_SUFFIX, Expired, decode_expired, holdings_of
+from llm_locust.store.facts import Holding
 from llm_locust.store.files import MANIFEST_FILE, REQUESTS_FILE, StoreError, read_manifest
 from llm_locust.store.frames import FrameIndex, FrameRef, Tear, index_frames
+from llm_locust.store.seqs import covers, joined, overlap
 from llm_locust.store.spool import WORKER_FILE
 from llm_locust.wire.payload import DECODE_ERRORS
 
@@ -24,6 +27,7 @@ class Found:
         names: of each file, relative to the source that it was found in.
         manifests, last_words: by the directory that they are in.
         finished: directories with the requests of a run and its manifest.
+        expired: of each segment that was dropped what is left of it.
         unreadable: a line for each file that could not be used, and why.
     """
 
@@ -33,12 +37,14 @@ class Found:
     manifests: Mapping[Path, Manifest]
     last_words: Mapping[Path, WorkerFacts]
     finished: Sequence[Path]
+    expired: Sequence[Expired]
     unreadable: Sequence[str]
 
     @property
     def runs(self) -> list[str]:
         """Ids of all runs that anything was found of."""
-        return sorted({f.header.run for f in self.frames} | {m.id for m in self.manifests.values()})
+        runs = {f.header.run for f in self.frames} | {each.run for each in self.expired}
+        return sorted(runs | {m.id for m in self.manifests.values()})
 
     def of_run(self, run: str) -> "Found":
         """Content that belongs to this run.
@@ -58,6 +64,7 @@ class Found:
             {path: m for path, m in self.manifests.items() if m.id == run},
             {p: w for p, w in self.last_words.items() if run in runs_of.get(p, {run} if only else ())},
             [path for path in self.finished if self.manifests[path].id == run],
+            [each for each in self.expired if each.run == run],
             self.unreadable,
         )
 
@@ -80,12 +87,18 @@ def find(sources: Iterable[Path]) -> Found:
             manifests[directory] = read_manifest(directory)
         except StoreError as e:
             unreadable.append(str(e))
+    expired: list[Expired] = []
     for path in names:
         if path.name == WORKER_FILE:
             try:
                 last_words[path.parent] = msgspec.json.decode(path.read_bytes(), type=WorkerFacts)
             except DECODE_ERRORS as e:
                 unreadable.append(f"{str(path)!r} is not a worker's last word: {e}")
+        elif path.suffix == EXPIRED_SUFFIX:
+            try:
+                expired.append(decode_expired(path))
+            except StoreError as e:
+                unreadable.append(str(e))
     unreadable += [
         f"{str(path / REQUESTS_FILE)!r} is left out: only its manifest could say which batches it has"
         for path in finished
@@ -98,13 +111,39 @@ def find(sources: Iterable[Path]) -> Found:
         manifests,
         last_words,
         [path for path in finished if path in manifests],
+        list({(each.run, each.base): each for each in expired}.values()),
         unreadable,
     )
 
 
+def not_elsewhere(found: Found, held: Mapping[str, Holding]) -> list[Expired]:
+    """Dropped segments of which a batch is in no other source.
+
+    Raises:
+        StoreError: a finished run has some of the batches of one, and not all.
+    """
+    here = {worker: list(each.seqs) for worker, each in held.items()}
+    for frame in found.frames:
+        here.setdefault(frame.header.worker, []).append(range(frame.header.seq, frame.header.seq + 1))
+    whole = {worker: joined(seqs) for worker, seqs in here.items()}
+    gone = [
+        each
+        for each in sorted(found.expired, key=lambda each: each.base)
+        if not all(covers(whole.get(w, ()), batches.seqs) for w, batches in each.holdings().items())
+    ]
+    for worker, batches in holdings_of(gone).items():
+        if worker in held and overlap(held[worker].seqs, batches.seqs):
+            raise StoreError(
+                f"a finished run has a part of the batches of worker {worker} that were dropped (--keep): "
+                "add the copy of what was dropped, or leave that run out"
+            )
+    return gone
+
+
 def holds_frames(directory: Path) -> bool:
-    """Whether there are files of frames in the directory or below it."""
-    return any(path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX) for path in _files_below(directory))
+    """Whether there are files of frames in the directory or below it, or what is left of dropped ones."""
+    kinds = (FRAME_SUFFIX, FRAMES_SUFFIX, EXPIRED_SUFFIX)
+    return any(path.suffix in kinds for path in _files_below(directory))
 
 
 def _names(sources: Iterable[Path]) -> dict[Path, str]:
@@ -129,7 +168,7 @@ def _names(sources: Iterable[Path]) -> dict[Path, str]:
 
 
 def _counts(path: Path) -> bool:
-    return path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX) or path.name in (
+    return path.suffix in (FRAME_SUFFIX, FRAMES_SUFFIX, EXPIRED_SUFFIX) or path.name in (
         MANIFEST_FILE,
         WORKER_FILE,
         REQUESTS_FILE,

@@ -18,8 +18,8 @@ from server_cases import Row, rows, series
 
 from llm_locust.cli.main import main
 from llm_locust.core.record import Outcome
+from llm_locust.core.run_facts import TrajectoryFacts
 from llm_locust.core.task_exceptions import TaskException
-from llm_locust.core.trajectory_facts import TrajectoryFacts
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.deployment.server_series import ServerSeries
 from llm_locust.metrics.question import Question

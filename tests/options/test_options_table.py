@@ -56,6 +56,7 @@ TEXTS = {
     "gpus": ("4", "four"),
     "input_token_price": ("0", "inf"),
     "output_token_price": ("1", "nan"),
+    "keep": ("6h", "6"),
     "note": ("vLLM 0.9 with chunked prefill", "x" * 1001),
     "arrival": ("gamma:2", "poison"),
     "request_rate": ("ramp:1..10,60s", "-5"),
@@ -165,7 +166,7 @@ def test_compare_reports_every_option_that_changes_what_is_asked_of_the_server()
     assert NOT_LOAD & recorded(argparse.Namespace()).keys() == {
         *("scenario", "model", "slo", "gate", "warmup", "seed", "host"),  # with a sentence of their own
         *("out", "restartable", "resume", "spool", "max_answer", "stamps", "flush_timeout", "replica_header"),
-        *("upload", "note"),
+        *("upload", "keep", "note"),
         *("api_key_env", "ca_cert", "client_cert", "require_valid", "allow_incomplete", "canary"),
         *("processes", "expect_workers", "stop_timeout"),
     }

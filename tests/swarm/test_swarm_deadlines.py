@@ -26,5 +26,5 @@ def test_an_upload_that_hangs_is_killed_and_said(run: Path, tmp_path: Path) -> N
 
 
 def test_a_rolling_summary_that_hangs_is_killed_and_said(run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert not rolling.summarise_elsewhere(run)
+    assert not rolling.summarise_elsewhere(run, lambda: run)
     assert "no rolling summary this time: its process was killed because it had not ended" in caplog.text

@@ -1,34 +1,53 @@
 """What becomes of a run's directory when it is done: copied elsewhere, told on standard output."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from swarm_process import Process, in_parallel, locust, simulation
 
-from llm_locust.store import read_manifest
+from llm_locust.metrics.summary_types.summary import read_summary
+from llm_locust.store import merge, open_requests, read_manifest
 
-USUAL = ("--headless", "-u", "2", "-r", "10", "--num-requests", "20", "-t", "30s", "--out", "run")
+USUAL = ("--headless", "-u", "2", "-r", "10", "--out", "run", "--print-summary", "--output-tokens", "3")
+SHORT = ("--num-requests", "20", "-t", "30s")
+
+#: Workers send a batch every few seconds: two segments are older than the ten at the end.
+KEPT = ("-t", "20s", "--keep", "10s")
 
 
-def _run(folder: Path, to: str) -> tuple[int, Process, Path]:
+def _run(folder: Path, to: str, *options: str) -> tuple[int, Process, Path]:
     (folder / "taken").write_text("a file")
     with (
         simulation(folder / "sim") as sim,
-        locust(
-            folder, *USUAL, "-H", sim.url, "--output-tokens", "3", "--print-summary", "--upload", to
-        ) as process,
+        locust(folder, *USUAL, *options, "-H", sim.url, "--upload", to) as process,
     ):
         return process.exit_code(), process, folder
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, Process, Path]]:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """A directory on another disk; None where there is none."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path_factory.getbasetemp().stat().st_dev:
+        yield None
+        return
+    with TemporaryDirectory(dir=memory) as made:
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, elsewhere: Path | None
+) -> dict[str, tuple[int, Process, Path]]:
     return in_parallel(
         tmp_path_factory.mktemp("upload"),
         {
-            "done": lambda at: _run(at, str(at / "away")),
-            "refused": lambda at: _run(at, str(at / "taken" / "x")),
+            "done": lambda at: _run(at, str(at / "away"), *SHORT),
+            "refused": lambda at: _run(at, str(at / "taken" / "x"), *SHORT),
+            "kept": lambda at: _run(at, str(elsewhere or at / "away"), *KEPT),
         },
     )
 
@@ -57,3 +76,25 @@ def test_a_run_that_could_not_be_copied_gives_exit_code_4_and_keeps_its_files(
     assert len([line for line in process.stderr.splitlines() if "taken" in line and "/ERROR/" in line]) <= 1
     assert "taken" in process.stderr
     assert "Traceback" not in process.stderr
+
+
+def test_what_was_dropped_of_a_run_is_in_its_copy(
+    runs: dict[str, tuple[int, Process, Path]], elsewhere: Path | None
+) -> None:
+    code, process, folder = runs["kept"]
+    if elsewhere is None:
+        assert "is on the same disk" in process.stderr
+        return
+    assert code == 0, process.stderr
+    summary = read_summary((folder / "run" / "summary.json").read_bytes())
+    assert summary.completeness.complete
+    assert summary.dropped is not None
+    here = open_requests(folder / "run")
+    assert summary.dropped.records + len(here) == read_manifest(folder / "run").records_received
+    merge([folder / "run", elsewhere], folder / "whole")
+    rows = [row for part in open_requests(folder / "whole").parts() for row in part.table.to_pylist()]
+    sent = [
+        json.loads(line)["request_id"] for line in (folder / "sim" / "truth.jsonl").read_text().splitlines()
+    ]
+    assert len(sent) - 1 <= len(rows) == len({row["request_id"] for row in rows}) <= len(sent)  # a canary
+    assert {row["request_id"] for row in rows} <= set(sent)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from llm_locust.client.http.clock import ANCILLARY_BYTES, SO_TIMESTAMPNS
 from llm_locust.client.packets.capture import Capture, Tracked
 from llm_locust.client.packets.ring import CaptureError
-from llm_locust.core.stamp_facts import StampFacts
+from llm_locust.core.run_facts import StampFacts
 
 #: ``packet``: the kernel's stamp of each packet. ``read``: the kernel's stamp of each read's last packet.
 #: ``program``: the program's clock after each read.

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llm_locust.core.batch import Requests
-from llm_locust.core.trajectory_facts import TrajectoryFacts
+from llm_locust.core.run_facts import TrajectoryFacts
 from llm_locust.metrics.agents.jobs import jobs
 from llm_locust.metrics.agents.walks import Walks
 from llm_locust.metrics.catalogue import e2el, schedule_delay, tpot

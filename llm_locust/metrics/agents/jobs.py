@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from llm_locust.core.trajectory_facts import TrajectoryFacts
+from llm_locust.core.run_facts import TrajectoryFacts
 from llm_locust.metrics.agents.walks import Walks
 from llm_locust.metrics.columns import Columns, Floats, Mask
 from llm_locust.metrics.window import Window

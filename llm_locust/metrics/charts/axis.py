@@ -25,14 +25,15 @@ class TimeAxis:
     bins: int
 
     @classmethod
-    def of(cls, c: Columns, started_s: float) -> "TimeAxis":
+    def of(cls, c: Columns, started_s: float, kept_from_s: float | None = None) -> "TimeAxis":
         """From the run's start (or the first scheduled request, where that is earlier) to the last end.
 
-        The whole run: warm-up and drain too. At most :data:`MOST_BINS`, of a round width.
+        The whole run: warm-up and drain too, but for what was dropped, which ended before ``kept_from_s``. At
+        most :data:`MOST_BINS`, of a round width.
         """
         if not len(c):
             return cls(started_s, 1.0, 1)
-        start_s = min(started_s, float(c.scheduled_s.min()))
+        start_s = min(started_s, float(c.scheduled_s.min())) if kept_from_s is None else kept_from_s
         span_s = float(c.ended_s.max()) - start_s
         bins = min(max(len(c) // _REQUESTS_A_BIN, _FEWEST_BINS), MOST_BINS)
         width_s = _round_width(span_s / bins)

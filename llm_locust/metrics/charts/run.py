@@ -66,7 +66,9 @@ def run_charts(requests: Requests, manifest: Manifest, m: Measured, missing: int
         ValueError: the manifest's ``slo_from`` is neither ``sent`` nor ``scheduled``.
     """
     c, values = m.c, m.values
-    axis = TimeAxis.of(c, c.after_origin_s(manifest.started_ns))
+    kept_from_ns = manifest.kept_from_ns
+    kept_from_s = None if kept_from_ns is None else c.after_origin_s(kept_from_ns)
+    axis = TimeAxis.of(c, c.after_origin_s(manifest.started_ns), kept_from_s)
     population = m.population(np.arange(len(c)))
     ok, judged = population.ok, population.judged
     slow = slowest(c, judged)

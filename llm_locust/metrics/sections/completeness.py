@@ -15,8 +15,13 @@ from llm_locust.core.manifest import ClockFacts, Manifest, NodeHealth, WorkerFac
 
 
 def requests_lost(manifest: Manifest, rows: int) -> int:
-    """Requests of the whole run without a record: lost at the workers, or received but not in ``rows``."""
-    return manifest.records_lost + max(0, manifest.records_received - rows)
+    """Requests of the whole run without a record: lost at the workers, or received but neither in ``rows``
+    nor dropped."""
+    return manifest.records_lost + max(0, manifest.records_received - _rows_and_dropped(manifest, rows))
+
+
+def _rows_and_dropped(manifest: Manifest, rows: int) -> int:
+    return rows + (0 if manifest.dropped is None else manifest.dropped.records)
 
 
 def requests_unsent(manifest: Manifest, warmup_s: float) -> int:
@@ -43,7 +48,8 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
     requests that the lost workers had in flight; they are among ``records_lost``. ``held_back`` are those
     that ``--max-in-flight`` delayed, ``unsent`` those that were due and still waited when the load ended:
     these were never sent, and no record of them is missing. A run of fewer ``rows`` than the master received
-    is not complete, nor one of which a worker has ``faults``: what makes its count of records doubtful.
+    and has not dropped is not complete, nor one of which a worker has ``faults``: what makes its count of
+    records doubtful.
     ``backoff_s`` is the time of users of a closed loop that waited after a failed request, and
     ``backoff_users_mean`` how many waited at a time, on average: so many fewer were loading the server.
     ``messages_dropped`` are invalid ones and those of unknown senders, ``messages_dropped_by`` by sender and
@@ -51,7 +57,7 @@ def completeness(manifest: Manifest, rows: int) -> dict[str, Any]:
     """
     workers = sorted(manifest.workers, key=lambda w: (w.index, w.id))
     return {
-        "complete": manifest.complete and rows >= manifest.records_received,
+        "complete": manifest.complete and _rows_and_dropped(manifest, rows) >= manifest.records_received,
         "cut_short": manifest.cut_short,
         "workers_expected": manifest.workers_expected,
         "workers_seen": len(workers),

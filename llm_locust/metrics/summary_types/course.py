@@ -222,7 +222,8 @@ class LatencySinceStart(SummaryPart, frozen=True):
 
 
 class SinceStart(SummaryPart, frozen=True):
-    """All requests of a run so far. Counts are exact. Other sections are of the latest span."""
+    """All requests of a run so far. Counts are exact. Other sections are of the latest span, or of what was
+    not dropped."""
 
     start: Annotated[str, key("first scheduled request, ISO 8601, UTC", _ENDED)]
     until: Annotated[str, key("last end, ISO 8601, UTC", _ENDED)]
@@ -238,3 +239,12 @@ class SinceStart(SummaryPart, frozen=True):
     output_tokens: Annotated[int, key("tokens received", _ENDED)]
     latency_ms: Annotated[dict[str, LatencySinceStart], key("by latency, as in `latency_ms`", _ENDED)]
     relative_error: Annotated[float, key("bound of the error of a percentile, as a share of it", "sketches")]
+
+
+class DroppedPart(SummaryPart, frozen=True):
+    """Records that a run no longer has (`--keep`). The window begins after them; `since_start` has them."""
+
+    records: Annotated[int, key("number of records that were dropped", _WHOLE)]
+    batches: Annotated[int, key("number of batches that they came in", _WHOLE)]
+    until: Annotated[str, key("last end of a dropped request, ISO 8601, UTC", _WHOLE)]
+    to: Annotated[str, key("folder that has their copy, for `llm-locust merge`", _WHOLE)]

@@ -9,6 +9,7 @@ from llm_locust.metrics.summary_types.base import PERCENTILE, LatencyKeys, Laten
 from llm_locust.metrics.summary_types.completeness import Completeness
 from llm_locust.metrics.summary_types.course import (
     Drift,
+    DroppedPart,
     GateOutcome,
     Interventions,
     Parts,
@@ -56,6 +57,7 @@ ASKED = (
     "spike",
     "parts",
     "since_start",
+    "dropped",
     "arms",
     "agents",
     "autoscaling",
@@ -120,6 +122,7 @@ class Summary(SummaryPart, frozen=True):
     spike: SpikeFacts | None = None
     parts: Parts | None = None
     since_start: SinceStart | None = None
+    dropped: DroppedPart | None = None
     arms: list[Arm] | None = None
 
     @property

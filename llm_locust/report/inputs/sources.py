@@ -30,6 +30,7 @@ from llm_locust.store import (
     open_requests,
     read_manifest,
 )
+from llm_locust.store.expired import Expired, facts_together, read_expired
 from llm_locust.store.salvage import is_damaged, salvage
 from llm_locust.store.sources import find
 
@@ -44,12 +45,19 @@ _WORST = (
 class Run:
     """One run: what is known of it, and its requests, which are read when they are asked for.
 
-    ``path`` is the directory that has what was scraped of its servers and its last live figures.
+    ``path`` is the directory that has what was scraped of its servers and its last live figures; ``expired``
+    is what is left of the batches that were dropped.
     """
 
     manifest: Manifest
     requests: Requests
     path: Path | None = None
+    expired: tuple[Expired, ...] = ()
+
+    @classmethod
+    def of(cls, path: Path, beside: Path | None = None) -> "Run":
+        """A run directory whose requests are in one file (raises StoreError)."""
+        return cls(read_manifest(path), open_requests(path), beside or path, tuple(read_expired(path)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ class Source:
     @classmethod
     def of(cls, path: Path) -> "Source":
         """One run directory whose requests are in one file (raises StoreError)."""
-        run = Run(read_manifest(path), open_requests(path), path)
+        run = Run.of(path)
         return cls((run,), run.manifest, run.requests, merged=False, unreadable=())
 
 
@@ -117,7 +125,7 @@ def open_source(
         if skip_bad:
             paths = [_salvaged(path, Path(made) / f"salvaged-{n}") for n, path in enumerate(paths)]
         directories, unreadable = _directories(paths, Path(made))
-        runs = [Run(read_manifest(path), open_requests(path), beside) for path, beside in directories]
+        runs = [Run.of(path, beside) for path, beside in directories]
         runs.sort(key=lambda run: (run.manifest.started_ns, run.manifest.id))
         merged = any(Path(made) in directory.parents for directory, _ in directories)
         yield _source(runs, question, merged, unreadable)
@@ -242,6 +250,7 @@ def _pooled_manifest(manifests: Sequence[Manifest], question: Question) -> Manif
         arms=list({arm.name: arm for m in manifests for arm in m.arms}.values()),
         replicas_ready=list(dict.fromkeys(name for m in manifests for name in m.replicas_ready)),
         master=_worst([m.master for m in manifests]),
+        dropped=facts_together(m.dropped for m in manifests),
     )
 
 

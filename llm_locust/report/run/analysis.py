@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
 
 from llm_locust.core.batch import Requests
 from llm_locust.core.manifest import Manifest
@@ -12,6 +13,7 @@ from llm_locust.metrics.gates import EDGE
 from llm_locust.metrics.measured import Measured, find_window, limits_of, measure, measured_from
 from llm_locust.metrics.question import FromTo, Question
 from llm_locust.metrics.requests.slo import Slo
+from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.select.request_fields import Terms
 from llm_locust.metrics.select.selection import asked, selected
 from llm_locust.metrics.select.where import Where, parse_where
@@ -21,6 +23,8 @@ from llm_locust.metrics.window import Window, sweep_window, united
 from llm_locust.report.inputs.live_figures import read_live_end
 from llm_locust.report.inputs.scraped import Scraped
 from llm_locust.report.inputs.sources import Source
+from llm_locust.report.run.totals import dropped_totals, sum_of, with_batches
+from llm_locust.store import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ def analyse(source: Source, question: Question) -> Analysis:
         summary["analysis"] = _told(source, question, where, len(chosen))
     if stages is not None and len(stages) == 1:
         summary["run"].pop("is_sweep", None)  # one load again
+    if manifest.dropped is not None:
+        summary |= _dropped(source, question)
     if question.by:
         summary["by"] = _by(measured, requests, question)
     return Analysis(typed(summary), manifest, requests, measured, scraped)
@@ -133,6 +139,26 @@ def _told(source: Source, question: Question, where: Where | None, chosen: int) 
         "percentiles": None if question.percentiles is None else list(question.percentiles),
         "by": list(question.by),
     }
+
+
+def _dropped(source: Source, question: Question) -> dict[str, Any]:
+    """``dropped``, and ``since_start`` of all requests; without it if what is left of some cannot be read."""
+    facts = source.manifest.dropped
+    assert facts is not None
+    told = {"records": facts.records, "batches": facts.batches, "until": iso(facts.until_ns), "to": facts.to}
+    found: dict[str, Any] = {"dropped": told}
+    try:
+        total = sum_of(
+            with_batches(dropped_totals(run.manifest.id, run.expired), run.requests.parts(), run.manifest)
+            for run in source.runs
+        )
+    except StoreError:
+        return found
+    known = sum(each.rows for run in source.runs for each in run.expired)
+    since_start = total.since_start(judged=bool(source.manifest.slo or source.manifest.class_slos))
+    if question.is_plain and known == facts.records and since_start is not None:
+        found["since_start"] = to_builtins(since_start)
+    return found
 
 
 def _by(measured: Measured, requests: Requests, question: Question) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from llm_locust.metrics.verdict import Verdict
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report, build_report
 from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, compact, read_manifest, write_manifest
+from llm_locust.store.requests import note_dropped
 
 #: Below a master that answers heartbeats on the same few cores, above nothing else.
 _NICENESS = 5
@@ -48,8 +49,11 @@ def finish_run(run: Path, *, allow_incomplete: bool = False) -> Report:
     """
     read_manifest(run)  # what is no run is refused before anything is written into it
     # Without frames ``compact`` makes an empty file: of a run that has its records it would take them.
+    # Segments may be on their way out where the file of requests is there: it appears as a whole.
     if (run / FRAMES_FILE).exists() or not (run / REQUESTS_FILE).exists():
         compact(run)
+    else:
+        note_dropped(run)
     with suppress(SamplesError, OSError):  # it can be read as it is, as far as it can be read at all
         compact_samples(run / SERVER_METRICS_FILE)
     report = build_report(run, allow_incomplete=allow_incomplete)

@@ -155,7 +155,7 @@ def parts_facts(runs: Sequence[Run], names: Sequence[str]) -> Parts:
                 start=iso(begin_ns),
                 end=iso(stop_ns),
                 seconds=(stop_ns - begin_ns) * 1e-9,
-                requests=len(run.requests),
+                requests=len(run.requests) + (run.manifest.dropped.records if run.manifest.dropped else 0),
                 lost=run.manifest.records_lost,
                 ended_by=_end(run.manifest),
             )
@@ -178,7 +178,8 @@ def parts_facts(runs: Sequence[Run], names: Sequence[str]) -> Parts:
 
 def _load_of(run: Run) -> tuple[int, int]:
     """Beginning and end of a part's load."""
-    begin_ns = min((int(s.min()) for s in _scheduled(run)), default=run.manifest.started_ns)
+    begins_ns = [int(s.min()) for s in _scheduled(run)] + [each.first_ns for each in run.expired]
+    begin_ns = min(begins_ns, default=run.manifest.started_ns)
     stop_ns = run.manifest.stopped_ns
     return begin_ns, begin_ns if stop_ns is None else max(begin_ns, stop_ns)
 
@@ -195,6 +196,7 @@ def _ended(run: Run) -> Run:
     if manifest.stopped_ns is not None:
         return run
     last_ns = max((int(s.max()) + 1 for s in _scheduled(run)), default=manifest.started_ns)
+    last_ns = max(last_ns, manifest.kept_from_ns or 0)
     last_ns = max([last_ns, *(s.ended_ns for s in manifest.stages if s.drained_ns and s.ended_ns)])
     return replace(run, manifest=replace(manifest, stopped_ns=last_ns, stop_reason=KILLED))
 

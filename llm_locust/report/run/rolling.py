@@ -27,8 +27,15 @@ from llm_locust.report.inputs.sources import Run, Source
 from llm_locust.report.output import one_line
 from llm_locust.report.run.analysis import analyse
 from llm_locust.report.run.build import write_reports
-from llm_locust.report.run.so_far import SO_FAR_DIR, as_of_now, frames_file, until_ns_of
-from llm_locust.report.run.totals import Totals, counted, decode_totals, encode_totals, span_after
+from llm_locust.report.run.so_far import SO_FAR_DIR, as_of_now, check_goes_on, until_ns_of
+from llm_locust.report.run.totals import (
+    Totals,
+    counted,
+    decode_totals,
+    dropped_totals,
+    encode_totals,
+    span_after,
+)
 from llm_locust.report.text import moment
 from llm_locust.store import (
     REQUESTS_FILE,
@@ -36,14 +43,15 @@ from llm_locust.store import (
     StoredRequests,
     StoreError,
     create_run_dir,
-    index_frames,
     open_requests,
     read_manifest,
     unique_frames,
     write_requests,
 )
+from llm_locust.store.expired import Expired, read_expired
 from llm_locust.store.facts import Holding
 from llm_locust.store.frames import BadFrame, placed_batches
+from llm_locust.store.segments import index_batches
 
 #: In ``so-far``: what the next rolling summary goes on from.
 STATE_FILE = "state.msgpack"
@@ -63,8 +71,9 @@ def write_so_far(run: Path) -> Path:
     """
     manifest = read_manifest(run)
     out = create_run_dir(run / SO_FAR_DIR)
-    totals = _read_totals(out / STATE_FILE, manifest.id)
-    frames = index_frames(frames_file(run), totals.span_bytes).frames
+    check_goes_on(run)
+    totals = _after_dropped(_read_totals(out / STATE_FILE, manifest.id), read_expired(run))
+    frames = index_batches(run, totals.span_bytes).frames
     now = counted(totals, frames, manifest)
     with TemporaryDirectory(prefix=".span-", dir=out) as place:
         source, until_ns = _span(run, Path(place), frames, totals, manifest)
@@ -85,6 +94,18 @@ def _read_totals(path: Path, run: str) -> Totals:
         return decode_totals(path.read_bytes(), run)
     except FileNotFoundError:
         return Totals(run=run)
+
+
+def _after_dropped(totals: Totals, expired: Sequence[Expired]) -> Totals:
+    """The totals to go on from: those of the dropped frames where these do not have all of them. The next
+    span begins after what was dropped."""
+    gone = dropped_totals(totals.run, expired)
+    if totals.read_bytes < gone.read_bytes:
+        return gone
+    if totals.span_bytes < gone.span_bytes:
+        span_ns = max(filter(None, (totals.span_ns, gone.span_ns)), default=None)
+        return structs.replace(totals, span_bytes=gone.span_bytes, span_ns=span_ns)
+    return totals
 
 
 def _span(

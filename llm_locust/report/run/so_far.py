@@ -1,6 +1,6 @@
 """``llm-locust report RUN --so-far``: a report of a run that still goes on.
 
-The file of frames is only ever appended to, so it can be read while it grows. What is judged ends early
+Files of frames are only ever appended to, so they can be read while they grow. What is judged ends early
 enough that the requests before it have ended, all but the slowest thousandth: the ones still under way
 have no record, and a window up to now would have too few of the slow ones.
 """
@@ -25,14 +25,15 @@ from llm_locust.store import (
     REQUESTS_FILE,
     StoredRequests,
     StoreError,
-    index_frames,
     open_requests,
     read_manifest,
     unique_frames,
     write_requests,
 )
-from llm_locust.store.facts import Holding, bad_text, holdings
+from llm_locust.store.expired import dropped_facts, holdings_of, read_expired
+from llm_locust.store.facts import Holding, added, bad_text, holdings
 from llm_locust.store.frames import BadFrame, placed_batches, without
+from llm_locust.store.segments import dropped_meanwhile, index_batches, segments_of
 
 #: Where the rolling summaries of a run are, in its directory.
 SO_FAR_DIR = "so-far"
@@ -59,12 +60,16 @@ def open_so_far(run: Path) -> Iterator[Source]:
             yield source
         return
     manifest = read_manifest(run)
+    expired = read_expired(run)
+    manifest = replace(manifest, dropped=dropped_facts(expired))
     with _received(run, manifest) as (requests, held, bad):
+        held = added(held, holdings_of(expired))
         until_ns = until_ns_of(requests, manifest)
-        torn = [bad_text(each, FRAMES_FILE) for each in bad]
+        torn = [bad_text(each, each.frame.path.relative_to(run).as_posix()) for each in bad]
         of_now = replace(as_of_now(manifest, held, until_ns), torn=torn)
         unreadable = tuple(each.why for each in bad)
-        yield Source((Run(of_now, requests, run),), of_now, requests, merged=True, unreadable=unreadable)
+        of_run = Run(of_now, requests, run, tuple(expired))
+        yield Source((of_run,), of_now, requests, merged=True, unreadable=unreadable)
 
 
 @contextmanager
@@ -93,11 +98,15 @@ def _received(
 ) -> Iterator[tuple[StoredRequests, Mapping[str, Holding], list[BadFrame]]]:
     """The requests of a run as far as they have come, what each worker sent, and the frames that cannot be
     read."""
+    check_goes_on(run)
     with TemporaryDirectory(prefix=".so-far-", dir=_room(run)) as place:
-        frames = unique_frames(index_frames(frames_file(run)).frames)
+        frames = unique_frames(index_batches(run).frames)
         bad: list[BadFrame] = []
         batches = (batch for _, batch in placed_batches(frames, bad))
-        rows = write_requests(Path(place) / REQUESTS_FILE, staged(batches, manifest))
+        try:
+            rows = write_requests(Path(place) / REQUESTS_FILE, staged(batches, manifest))
+        except FileNotFoundError as e:
+            raise dropped_meanwhile(run) from e
         if not rows:
             raise StoreError(f"of {str(run)!r} no request has been recorded yet: ask again in a few seconds")
         held = holdings(frame.header for frame in without(frames, bad))
@@ -109,14 +118,12 @@ def _room(run: Path) -> Path | None:
     return run.parent if os.access(run.parent, os.W_OK) else None
 
 
-def frames_file(run: Path) -> Path:
-    """The file of a run that goes on (raises StoreError without one)."""
-    path = run / FRAMES_FILE
-    if not path.exists():
+def check_goes_on(run: Path) -> None:
+    """Check that a run has files of frames (raises StoreError)."""
+    if not segments_of(run):
         raise StoreError(
             f"{str(run)!r} holds neither {FRAMES_FILE} nor {REQUESTS_FILE}: is it a run directory?"
         )
-    return path
 
 
 def until_ns_of(requests: StoredRequests, manifest: Manifest) -> int:
@@ -126,7 +133,7 @@ def until_ns_of(requests: StoredRequests, manifest: Manifest) -> int:
     ended_ns = np.concatenate([part.ints("ended_ns") for part in parts])
     took_s = percentile(ordered((ended_ns - scheduled_ns) * 1e-9), _ENDED_PERCENT)
     until_ns = int(ended_ns.max()) - round(took_s * 1e9)
-    if until_ns <= int(scheduled_ns.min()) + round(manifest.warmup_s * 1e9):
+    if until_ns <= max(int(scheduled_ns.min()) + round(manifest.warmup_s * 1e9), manifest.kept_from_ns or 0):
         raise StoreError(
             f"{manifest.name!r} has not run long enough: its requests take up to {took_s:.3g} s, and only "
             "what was asked for that long before the last end, and after the warm-up, can be judged"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
@@ -38,8 +39,11 @@ _SUMS = ("started", "ok", "failed", "cancelled", "input_tokens", "output_tokens"
 
 
 def timeseries_csv(requests: Requests, manifest: Manifest) -> str:
-    """The whole run, warm-up and drain too, as CSV text with a head line."""
+    """The whole run, warm-up and drain too, but for what was dropped, as CSV text with a head line."""
     table = timeseries(requests, manifest.started_ns)
+    if manifest.kept_from_ns is not None:
+        kept_from_s = math.ceil((manifest.kept_from_ns - manifest.started_ns) * 1e-9)
+        table = table.filter(pc.greater_equal(table.column("second"), kept_from_s))
     sink = io.BytesIO()
     # The head apart: before pyarrow 22 its names are always quoted.
     pa_csv.write_csv(table, sink, pa_csv.WriteOptions(include_header=False, quoting_style="none"))

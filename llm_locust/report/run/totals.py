@@ -4,7 +4,8 @@ The counts are integers that add up in any order, so that many short readings gi
 reading of everything. Percentiles are of the same sketches as in the live view.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
 
 import msgspec
@@ -19,8 +20,11 @@ from llm_locust.live.state import LiveRun
 from llm_locust.metrics.sections.failures import iso
 from llm_locust.metrics.stats.sketch import RELATIVE_ERROR, Sketch, Tally
 from llm_locust.metrics.summary_types.course import LatencySinceStart, SinceStart
-from llm_locust.store import FrameRef, format_ranges, parse_ranges
+from llm_locust.store import FrameRef, StoreError, format_ranges, parse_ranges
+from llm_locust.store.expired import Expired
 from llm_locust.store.frames import axis_offsets_ns
+from llm_locust.store.segments import end_of
+from llm_locust.store.seqs import ranges_text
 from llm_locust.wire.payload import DECODE_ERRORS
 
 STATE_SCHEMA = 1
@@ -46,7 +50,7 @@ class KeyTotals(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals of the frames before a place in a file of frames.
+    """Totals of the frames before a place among all frames of a run.
 
     Attributes:
         read_bytes: end of the last frame that is counted.
@@ -111,19 +115,24 @@ def counted(totals: Totals, frames: Sequence[FrameRef], manifest: Manifest) -> T
     """The totals with the frames that they do not have yet; those without a valid batch are left out.
 
     Args:
-        frames: complete ones of the file, in its order, at least from ``totals.read_bytes`` on.
+        frames: complete ones of the run, in their order, at least from ``totals.read_bytes`` on.
     """
     new, seqs = _new(totals, frames)
+    return msgspec.structs.replace(
+        with_batches(totals, batches_of(new), manifest),
+        read_bytes=max(map(end_of, frames), default=totals.read_bytes),
+        seqs={worker: format_ranges(numbers) for worker, numbers in seqs.items()},
+    )
+
+
+def with_batches(totals: Totals, batches: Iterable[RecordBatch], manifest: Manifest) -> Totals:
+    """The totals with more requests, those of the warm-up left out."""
     by_key = {each.key: each.unpacked() for each in totals.keys}
     limit, run = KeyLimit.of(by_key), LiveRun.of(manifest)
     from_ns = manifest.started_ns + round(manifest.warmup_s * 1e9)
     first_ns, last_ns = totals.first_ns, totals.last_ns
-    for frame, offset_ns in _placed(new):
-        try:
-            batch = frame.batch().shifted(offset_ns)
-        except BatchError:  # the run's end lists it
-            continue
-        batch = since(batch, from_ns)
+    for each in batches:
+        batch = since(each, from_ns)
         if not len(batch):
             continue
         for key, more in count(batch, limit, run.limits, run.measured_from).items():
@@ -133,8 +142,6 @@ def counted(totals: Totals, frames: Sequence[FrameRef], manifest: Manifest) -> T
         last_ns = ended_ns if last_ns is None else max(last_ns, ended_ns)
     return msgspec.structs.replace(
         totals,
-        read_bytes=max((frame.offset + frame.length for frame in frames), default=totals.read_bytes),
-        seqs={worker: format_ranges(numbers) for worker, numbers in seqs.items()},
         keys=[KeyTotals.of(key, each) for key, each in by_key.items()],
         first_ns=first_ns,
         last_ns=last_ns,
@@ -145,9 +152,9 @@ def span_after(totals: Totals, frames: Sequence[FrameRef], until_ns: int) -> Tot
     """The totals with the place and the beginning of the span that begins at ``until_ns``.
 
     Args:
-        frames: those from ``totals.span_bytes`` on, in the order of the file.
+        frames: those from ``totals.span_bytes`` on, in their order.
     """
-    edges = [totals.span_bytes, *(frame.offset + frame.length for frame in frames)]
+    edges = [totals.span_bytes, *map(end_of, frames)]
     for frame, (begin, _) in zip(frames, pairwise(edges), strict=True):
         try:
             ended_ns = frame.batch().ints("ended_ns")
@@ -158,6 +165,50 @@ def span_after(totals: Totals, frames: Sequence[FrameRef], until_ns: int) -> Tot
         if last_ns >= until_ns - 1_000_000_000:
             return msgspec.structs.replace(totals, span_bytes=begin, span_ns=until_ns)
     return msgspec.structs.replace(totals, span_bytes=edges[-1], span_ns=until_ns)
+
+
+def dropped_totals(run: str, expired: Sequence[Expired]) -> Totals:
+    """The totals of what a run has dropped; the next span begins where it ends.
+
+    Raises:
+        StoreError: they are not of this version.
+    """
+    total = Totals(run=run)
+    for each in expired:
+        found = decode_totals(each.totals, run)
+        if found.read_bytes != each.end:
+            raise StoreError(f"the totals of what was dropped, from byte {each.base} on, cannot be read")
+        total = _sum(total, found)
+    until_ns = max((each.until_ns + 1 for each in expired), default=None)
+    return msgspec.structs.replace(total, span_bytes=total.read_bytes, span_ns=until_ns)
+
+
+def sum_of(some: Iterable[Totals]) -> Totals:
+    """The totals of several runs together."""
+    return reduce(_sum, some)
+
+
+def _sum(one: Totals, other: Totals) -> Totals:
+    """The totals of two without a common batch; ``other`` is the later one."""
+    by_key = {each.key: each.unpacked() for each in one.keys}
+    for each in other.keys:
+        more = each.unpacked()
+        by_key[each.key] = Counts.merge([by_key[each.key], more]) if each.key in by_key else more
+    firsts, lasts = (
+        [ns for ns in edges if ns is not None]
+        for edges in ((one.first_ns, other.first_ns), (one.last_ns, other.last_ns))
+    )
+    return msgspec.structs.replace(
+        one,
+        read_bytes=other.read_bytes,
+        seqs={
+            worker: ranges_text(parse_ranges(f"{one.seqs.get(worker, '')} {other.seqs.get(worker, '')}"))
+            for worker in one.seqs | other.seqs
+        },
+        keys=[KeyTotals.of(key, each) for key, each in by_key.items()],
+        first_ns=min(firsts, default=None),
+        last_ns=max(lasts, default=None),
+    )
 
 
 def since(batch: RecordBatch, from_ns: int | None) -> RecordBatch:
@@ -171,18 +222,22 @@ def _new(totals: Totals, frames: Iterable[FrameRef]) -> tuple[list[FrameRef], di
     new = []
     for frame in frames:
         numbers = known.setdefault(frame.header.worker, set())
-        if frame.offset >= totals.read_bytes and frame.header.seq not in numbers:
+        if end_of(frame) > totals.read_bytes and frame.header.seq not in numbers:
             numbers.add(frame.header.seq)
             new.append(frame)
     return new, known
 
 
-def _placed(frames: Sequence[FrameRef]) -> list[tuple[FrameRef, int]]:
-    """Each frame with its offset to the run's axis, in the order given."""
+def batches_of(frames: Sequence[FrameRef]) -> Iterator[RecordBatch]:
+    """The batch of each frame on the run's axis, in the order given; one that is not valid is left out."""
     ordered = sorted(frames, key=lambda frame: (frame.header.worker, frame.header.seq))
     offsets_ns = axis_offsets_ns([frame.header for frame in ordered])
     of = {id(frame): offset_ns for frame, offset_ns in zip(ordered, offsets_ns, strict=True)}
-    return [(frame, of[id(frame)]) for frame in frames]
+    for frame in frames:
+        try:
+            yield frame.batch().shifted(of[id(frame)])
+        except BatchError:  # the run's end lists it
+            continue
 
 
 def _latency(sketch: Sketch) -> LatencySinceStart:

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 
 from llm_locust.metrics.catalogue import LATENCY
-from llm_locust.metrics.summary_types.course import Drift, DriftLine, Reliability, Retries, StandstillSpan
+from llm_locust.metrics.summary_types.course import (
+    Drift,
+    DriftLine,
+    DroppedPart,
+    Reliability,
+    Retries,
+    StandstillSpan,
+)
 from llm_locust.metrics.summary_types.summary import Summary
 from llm_locust.report.section import Column, Line, Row, Section, Table, Tone
 from llm_locust.report.text import clean, count, moment, number, percent, plural, seconds, sentence, short
@@ -42,10 +49,11 @@ def parts(summary: Summary) -> Section | None:
 
 
 def since_start(summary: Summary) -> Section | None:
-    """All requests of a run that goes on; the other sections are of its latest span."""
-    found = summary.since_start
+    """All requests of a run that goes on, or that has dropped some; the other sections are of its latest
+    span, or of what it has."""
+    found, gone = summary.since_start, summary.dropped
     if found is None:
-        return None
+        return None if gone is None else Section("Dropped", (_dropped(gone),))
     good = "" if found.goodput_ratio is None else f"goodput {percent(found.goodput_ratio)}"
     counted = [f"{count(found.requests)} requests", f"{count(found.failed)} failed", good]
     columns = (Column("since the start", left=True), *map(Column, ("mean", "p50", "p90", "p99")))
@@ -54,11 +62,21 @@ def since_start(summary: Summary) -> Section | None:
         for metric, each in found.latency_ms.items()
         if each.samples and metric in LATENCY
     )
+    others = "the span" if gone is None else "what was not dropped"
     note = Line(
-        f"percentiles are right to {percent(found.relative_error)}; all other sections are of the span"
+        f"percentiles are right to {percent(found.relative_error)}; all other sections are of {others}"
     )
-    lines = (Line(sentence([*counted, f"since {moment(found.start)}"])),)
-    return Section("So far", lines, Table(columns, rows) if rows else None, (note,))
+    total = Line(sentence([*counted, f"since {moment(found.start)}"]))
+    title, lines = ("So far", (total,)) if gone is None else ("Whole run", (_dropped(gone), total))
+    return Section(title, lines, Table(columns, rows) if rows else None, (note,))
+
+
+def _dropped(gone: DroppedPart) -> Line:
+    text = (
+        f"{count(gone.records)} records until {moment(gone.until)} were dropped (--keep) after their upload "
+        f"to {clean(gone.to)}: `llm-locust merge` of the run and that copy gives the whole run"
+    )
+    return Line(text, Tone.WARN, verbatim=True)
 
 
 def warmup(summary: Summary) -> Section | None:

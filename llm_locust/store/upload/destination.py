@@ -76,6 +76,23 @@ class Destination:
             content: bytes = stream.read()
             return content
 
+    def chunks(self, name: str, size: int) -> Iterator[bytes]:
+        """Content of a file in pieces of at most ``size`` bytes (raises OSError)."""
+        with self.filesystem.open_input_stream(f"{self.path}/{name}") as stream:
+            while chunk := stream.read(size):
+                yield chunk
+
+    def sync(self, name: str) -> None:
+        """Make a file outlive a loss of power (raises OSError); an object store has done that."""
+        if isinstance(self.filesystem, fs.LocalFileSystem):
+            target = Path(self.path, name)
+            for path in (target, target.parent):
+                descriptor = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+
     def write(self, name: str, chunks: Iterator[bytes]) -> int:
         """Create or replace a file, completely or not at all; return its size in bytes.
 

@@ -1,23 +1,25 @@
-"""Content of a run directory at its destination: files, and slices of the one that only grows.
+"""Content of a run directory at its destination: files, and slices of those that only grow.
 
-During a run its batches are appended to one file, which may have gigabytes. It is sent in slices of whole
-frames, ``batches/<offset>.frames``, each once: ``llm-locust merge`` reads them like the file itself.
+During a run its batches are appended to one file, which may have gigabytes, or to segments. They are sent in
+slices of whole frames, ``batches/<place>.frames``, each once: ``llm-locust merge`` reads them like the files
+themselves.
 """
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from llm_locust.store.expired import read_expired
 from llm_locust.store.files import FRAMES_FILE
 from llm_locust.store.frames import index_frames
+from llm_locust.store.segments import base_of, segment_name
+from llm_locust.store.sources import FRAMES_SUFFIX
 
 CHUNK_BYTES = 8 * 1024 * 1024
-
-_SLICE = "batches/{:015d}.frames"
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -81,21 +83,41 @@ def parts_of(run: Path, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
             name = path.relative_to(run).as_posix()
             if not path.is_file() or path.is_symlink() or path.suffix == ".part" or file[0] == ".":
                 continue
-            if name == FRAMES_FILE:
-                yield from _slices(path, sent)
+            base = 0 if name == FRAMES_FILE else base_of(path)
+            if base is not None and path.suffix == FRAMES_SUFFIX:
+                yield from _slices(path, base, sent)
             else:
                 yield UploadPart(name, path)
 
 
-def _slices(path: Path, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
+def _slices(path: Path, base: int, sent: Mapping[str, Stored]) -> Iterator[UploadPart]:
     """Slices that were sent, then all later ones up to the end of the last complete frame."""
     try:
-        size, start = path.stat().st_size, 0
-        while (stored := sent.get(_SLICE.format(start))) and 0 < stored.size <= size - start:
-            yield UploadPart(_SLICE.format(start), path, start, start + stored.size)
-            start += stored.size
+        size = path.stat().st_size
+        known = list(slices_of(base, size, sent))
+        for name, start, stop in known:
+            yield UploadPart(name, path, start, stop)
+        start = known[-1][-1] if known else 0
         frames = index_frames(path, start).frames
     except FileNotFoundError:  # the run has ended: its batches are in another file now
         return
     if frames:
-        yield UploadPart(_SLICE.format(start), path, start, frames[-1].offset + frames[-1].length)
+        yield UploadPart(segment_name(base + start), path, start, frames[-1].offset + frames[-1].length)
+
+
+def slices_of(base: int, size: int, sent: Mapping[str, Stored]) -> Iterator[tuple[str, int, int]]:
+    """Name, start and end of each slice of a file of frames that was sent, from its start up to a hole."""
+    start = 0
+    while (stored := sent.get(segment_name(base + start))) and 0 < stored.size <= size - start:
+        yield segment_name(base + start), start, start + stored.size
+        start += stored.size
+
+
+def dropped_slices(run: Path, sent: Iterable[str]) -> set[str]:
+    """Names of the slices that were sent of what the run has dropped (raises StoreError or OSError)."""
+    gone = [range(each.base, each.end) for each in read_expired(run)]
+    return {
+        name
+        for name in sent
+        if (base := base_of(Path(name))) is not None and any(base in each for each in gone)
+    }

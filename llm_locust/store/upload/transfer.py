@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from llm_locust.store.files import MANIFEST_FILE, check_folder_name, read_manifest
 from llm_locust.store.upload.destination import Destination, UploadError, open_destination
-from llm_locust.store.upload.files import Stored, UploadPart, parts_of
+from llm_locust.store.upload.files import Stored, UploadPart, dropped_slices, parts_of
 from llm_locust.wire.payload import DECODE_ERRORS
 
 #: At the destination: name -> size and SHA-256 of each file that is there.
@@ -109,7 +109,7 @@ def upload_run(run: Path, to: str, patience: RetryPolicy | None = None) -> Uploa
     run_id = check_folder_name(read_manifest(run).id, f"{str(run)!r} cannot be uploaded: its run's id")
     destination = open_destination(to)
     try:
-        with _alone(run):
+        with alone(run):
             return _everything(run, destination.folder(run_id), patience or RetryPolicy())
     except (OSError, pa.ArrowException) as e:
         raise UploadError(
@@ -125,7 +125,7 @@ def _everything(run: Path, to: Destination, patience: RetryPolicy) -> Uploaded:
 
 
 @contextmanager
-def _alone(run: Path) -> Iterator[None]:
+def alone(run: Path) -> Iterator[None]:
     """Exclude other uploads of the directory; impossible on a file system without locks."""
     folder = os.open(run, os.O_RDONLY)
     try:
@@ -156,16 +156,17 @@ class _Upload:
     def everything(self) -> Uploaded:
         # Before anything else is read, so that everything that it lists exists.
         manifest = (self._run / MANIFEST_FILE).read_bytes()
-        index = self._patience.try_again(self._read_index)
+        index = self._patience.try_again(lambda: read_index(self._to))
         sizes = self._patience.try_again(self._to.sizes)
         parts = {part.name: part for part in parts_of(self._run, index) if part.name != MANIFEST_FILE}
         there = {name for name, part in parts.items() if _is_there(part, index, sizes)}
         known = _stored(manifest)
         up_to_date = index.get(MANIFEST_FILE) == known and sizes.get(MANIFEST_FILE) == known.size
-        removed = tuple(sorted((index.keys() - parts.keys() - {MANIFEST_FILE}) & sizes.keys()))
+        only_there = dropped_slices(self._run, index)
+        removed = tuple(sorted((index.keys() - parts.keys() - only_there - {MANIFEST_FILE}) & sizes.keys()))
         if up_to_date and len(there) == len(parts) and not removed:
             return Uploaded(self._to.text, (), tuple(sorted({*there, MANIFEST_FILE})), (), 0)
-        index = {name: stored for name, stored in index.items() if name in there}
+        index = {name: stored for name, stored in index.items() if name in there | only_there}
         due = [part for name, part in parts.items() if name not in there]
         self._send([part for part in due if part.name not in sizes], index)
         changed = [part for part in due if part.name in sizes]
@@ -209,17 +210,23 @@ class _Upload:
         self._patience.try_again(delete)
 
     def _write_index(self, index: Mapping[str, Stored]) -> None:
-        content = msgspec.json.format(msgspec.json.encode({"schema": 1, "files": index}))
-        self._patience.try_again(lambda: self._to.write(INDEX_FILE, iter([content])))
+        self._patience.try_again(lambda: write_index(self._to, index))
 
-    def _read_index(self) -> dict[str, Stored]:
-        """Index of an earlier upload; empty if it left none that can be read."""
-        content = self._to.read(INDEX_FILE)
-        try:
-            files = {} if content is None else msgspec.json.decode(content, type=dict[str, Any])["files"]
-            return msgspec.convert(files, dict[str, Stored])
-        except (*DECODE_ERRORS, KeyError):
-            return {}
+
+def write_index(to: Destination, index: Mapping[str, Stored]) -> None:
+    """Write what is at a destination (raises OSError)."""
+    content = msgspec.json.format(msgspec.json.encode({"schema": 1, "files": index}))
+    to.write(INDEX_FILE, iter([content]))
+
+
+def read_index(to: Destination) -> dict[str, Stored]:
+    """What an earlier upload left at a destination; empty if it left no list that can be read."""
+    content = to.read(INDEX_FILE)
+    try:
+        files = {} if content is None else msgspec.json.decode(content, type=dict[str, Any])["files"]
+        return msgspec.convert(files, dict[str, Stored])
+    except (*DECODE_ERRORS, KeyError):
+        return {}
 
 
 def _stored(content: bytes) -> Stored:

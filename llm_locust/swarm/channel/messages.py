@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from llm_locust.core.manifest import ClockFacts, Count, Duration, Nanoseconds, NodeHealth
 from llm_locust.core.record import LengthPair
-from llm_locust.core.stamp_facts import StampFacts
+from llm_locust.core.run_facts import StampFacts
 
 #: Protocol version: raised by one with each change after which older versions would misread a message.
 PROTOCOL = 1

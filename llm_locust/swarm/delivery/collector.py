@@ -1,4 +1,4 @@
-"""The master's inbox: writes each batch once to one file, without reading it, then acknowledges it."""
+"""The master's inbox: writes each batch once to the frame log, without reading it, then acknowledges it."""
 
 import logging
 from collections import defaultdict, deque
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gevent.event import Event
 
-from llm_locust.store import FrameLog, Seqs, frame_header
+from llm_locust.store import FrameLog, SegmentLog, Seqs, frame_header
 from llm_locust.swarm.channel.messages import BatchMessage
 from llm_locust.swarm.process.loops import spawn_loop
 from llm_locust.swarm.process.offload import off_the_hub
@@ -77,7 +77,7 @@ class Collector:
 
     def __init__(
         self,
-        log: FrameLog,
+        log: FrameLog | SegmentLog,
         acknowledge: Acknowledge,
         queue_bytes: int = QUEUE_BYTES,
         settle_within_s: float = SETTLE_WITHIN_S,

@@ -15,7 +15,7 @@ from llm_locust.deployment.readiness import Replicas
 from llm_locust.options.access import DEFAULT_KEY_ENV, take_default_key
 from llm_locust.options.deployment import patience_s
 from llm_locust.options.settings import Settings, UsageError, parse_settings, with_roofline
-from llm_locust.store import FRAMES_FILE, FrameLog
+from llm_locust.store import FRAMES_FILE, FrameLog, SegmentLog
 from llm_locust.store.parts import parts_of
 from llm_locust.swarm.channel.dropped import Dropped
 from llm_locust.swarm.channel.messages import PACKAGE, PROTOCOL, RunInfo
@@ -47,7 +47,7 @@ from llm_locust.swarm.run.replicas import post_to, wait_for_replicas
 from llm_locust.swarm.run.roster import Roster
 from llm_locust.swarm.run.run import ActiveRun
 from llm_locust.swarm.run.server_calls import CALL_TIMEOUT_S, ServerCalls
-from llm_locust.swarm.soak.disk import check_room
+from llm_locust.swarm.soak.disk import check_other_disk, check_room
 from llm_locust.swarm.soak.input_files import digests, input_files
 from llm_locust.swarm.soak.resuming import check_server
 
@@ -103,6 +103,7 @@ class RunPreparation:
                     settings, self._options.num_users, getattr(self._options, "expect_workers", 1)
                 )
             check_upload(settings)
+            check_other_disk(settings)
             check_metrics(settings)
         except UsageError as e:
             leave(e)
@@ -177,7 +178,9 @@ class RunPreparation:
         info["trace_scale"] = None if trace is None else trace.scale
         path = choose_run_dir(settings, name, started, again=self._runs > 0)
         info["path"] = str(path)
-        collector = Collector(FrameLog(path / FRAMES_FILE), partial(self._acknowledge, info["id"]))
+        keep = settings.keep
+        log = FrameLog(path / FRAMES_FILE) if keep is None else SegmentLog(path, keep.segment_s)
+        collector = Collector(log, partial(self._acknowledge, info["id"]))
         self._runs += 1
         self._health.begin()
         self._clock.begin()

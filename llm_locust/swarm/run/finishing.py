@@ -9,8 +9,9 @@ from llm_locust.metrics.summary_types.summary import Summary, read_summary
 from llm_locust.metrics.verdict import Verdict
 from llm_locust.report.run.build import Report
 from llm_locust.report.run.finish import FinishAnswer, advice
-from llm_locust.store import FRAMES_FILE, REQUESTS_FILE, SUMMARY_FILE
+from llm_locust.store import REQUESTS_FILE, SUMMARY_FILE
 from llm_locust.store.parts import parts_of
+from llm_locust.store.segments import kept_bytes
 from llm_locust.swarm.process.children import LateError, run_elsewhere
 from llm_locust.swarm.process.offload import off_the_hub
 
@@ -57,8 +58,8 @@ def _report_elsewhere(module: str, run: Path, allow_incomplete: bool, within_s: 
 
 def patience_s(run: Path) -> float:
     """Time limit of a run's report, by the size of its records."""
-    files = [run / name for name in (FRAMES_FILE, REQUESTS_FILE)]
-    size = sum(file.stat().st_size for file in files if file.is_file())
+    made = run / REQUESTS_FILE
+    size = kept_bytes(run) + (made.stat().st_size if made.is_file() else 0)
     return PATIENCE_S + size / _SLOWEST_BYTES_PER_S
 
 

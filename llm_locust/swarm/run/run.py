@@ -21,8 +21,9 @@ from llm_locust.options.settings import Settings
 from llm_locust.report.inputs.live_figures import write_live_end
 from llm_locust.report.output import one_line
 from llm_locust.report.run.build import Report
-from llm_locust.store import FRAMES_FILE, MANIFEST_FILE, write_manifest
+from llm_locust.store import MANIFEST_FILE, write_manifest
 from llm_locust.store.parts import parts_of
+from llm_locust.store.segments import remove_frames
 from llm_locust.swarm.channel.dropped import Dropped
 from llm_locust.swarm.channel.messages import RunInfo
 from llm_locust.swarm.clocks.run_clock import RunClock
@@ -249,8 +250,8 @@ class ActiveRun:
             self._scraping.discard()
         with suppress(OSError):
             self.collector.close()
-            for name in (FRAMES_FILE, MANIFEST_FILE):
-                (self.path / name).unlink(missing_ok=True)
+            remove_frames(self.path)
+            (self.path / MANIFEST_FILE).unlink(missing_ok=True)
             self.path.rmdir()
 
     def _tell_live(self, servers: list[ServerNow]) -> None:

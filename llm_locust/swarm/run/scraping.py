@@ -13,7 +13,7 @@ from signal import Signals
 
 from gevent.event import Event
 
-from llm_locust.core.manifest import ScrapeFacts
+from llm_locust.core.run_facts import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE
 from llm_locust.deployment.scraper import read_told
 from llm_locust.metrics.deployment.server_now import ServerNow

@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from llm_locust.options.report import Keep
 from llm_locust.store.growth import size_of
 from llm_locust.swarm.process.children import STDERR, STDOUT, LateError, run_elsewhere
 from llm_locust.swarm.process.offload import off_the_hub
@@ -52,6 +53,28 @@ def upload_elsewhere(run: Path, to: str, attempts: int | None = None) -> tuple[b
         return False, f"the process that uploads cannot be started: {e.strerror or e}"
     told = " ".join(said.decode(errors="replace").split())[-500:]
     return code == 0, told or f"the process that uploads ended with {code}"
+
+
+def drop_elsewhere(run: Path, keep: Keep, to: str, *, ended: bool = False) -> None:
+    """Drop what a run directory has had for long enough, after its upload; log the result."""
+    words = ["--older-than", str(keep.least_s), *["--ended"] * ended, "--", str(run), to]
+    size = off_the_hub(size_of, run)
+    try:
+        code, said = run_elsewhere(
+            "llm_locust.report.run.dropping",
+            words,
+            heard=(STDOUT, STDERR),
+            prefixes=_CREDENTIALS,
+            within_s=UPLOAD_PATIENCE_S + size / _SLOWEST_BYTES_PER_S,
+        )
+    except (LateError, OSError) as e:
+        logger.warning("--keep: nothing was dropped this time: its process %s", e)
+        return
+    told = " ".join(said.decode(errors="replace").split())[-500:]
+    if code:
+        logger.warning("--keep: not all could be dropped: %s", told or f"its process ended with {code}")
+    elif told:
+        logger.info("--keep: %s", told)
 
 
 def upload_so_far(run: Path, to: str) -> bool:

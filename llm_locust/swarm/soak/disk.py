@@ -13,8 +13,9 @@ import gevent
 import numpy as np
 
 from llm_locust.options.settings import Settings, UsageError
-from llm_locust.store import FRAMES_FILE
 from llm_locust.store.growth import Growth, growth_of, size_text
+from llm_locust.store.segments import kept_bytes, size_of
+from llm_locust.store.upload.destination import open_destination
 from llm_locust.swarm.delivery.recorder import BATCH_ROWS
 from llm_locust.swarm.open_loop.load import open_loop_class
 from llm_locust.swarm.process.loops import spawn_loop
@@ -78,7 +79,8 @@ def check_room(
     if need.whole is None or need.least is None:
         logger.info("%s; %s are free on the disk of %r", text, size_text(free), str(place))
         return
-    text += f", about {size_text(need.whole)} in the whole run"
+    span = "in the whole run" if settings.keep is None else "at most with --keep"
+    text += f", about {size_text(need.whole)} {span}"
     if need.least > free:
         raise UsageError(
             f"--out: the run's records take {size_text(need.least)} at the least, and the disk of "
@@ -89,6 +91,19 @@ def check_room(
     logger.log(level, "%s; %s are free on the disk of %r", text, size_text(free), str(place))
 
 
+def check_other_disk(settings: Settings) -> None:
+    """Check that what ``--keep`` drops is kept on another disk (raises UsageError)."""
+    if settings.keep is None or settings.upload is None or settings.upload.startswith(("s3://", "gs://")):
+        return
+    here = _existing(settings.out or Path("runs"))
+    there = _existing(Path(open_destination(settings.upload).path))
+    if here.stat().st_dev == there.stat().st_dev:
+        raise UsageError(
+            f"--keep: {settings.upload!r} is on the same disk as {str(here)!r}, where a copy frees nothing: "
+            "name an --upload elsewhere"
+        )
+
+
 def need_of(
     settings: Settings, user_classes: Collection[type], users: object, run_time_s: object, workers: int
 ) -> Need | None:
@@ -96,6 +111,8 @@ def need_of(
     if open_loop_class(user_classes, settings) is None:
         return None
     run_s = float(run_time_s) if isinstance(run_time_s, int | float) and run_time_s else None
+    if settings.keep is not None:
+        run_s = min(run_s or math.inf, settings.keep.most_s)
     an_hour = _requests(settings, users, _HOUR_S)
     tokens = mean_tokens(settings)
     if an_hour is None or tokens is None:
@@ -167,24 +184,32 @@ class DiskWatch:
     """Measures how fast a run's frames grow, and says when the disk does not suffice.
 
     Args:
-        size, free: bytes of the frames, and those left on their disk, None where it does not say.
+        size: bytes of all frames so far, and of those that are still there.
+        free: bytes left on their disk, None where it does not say.
         left_s: time until the load ends; infinite without a run time.
+        kept_s: longest time that records stay there.
     """
 
     def __init__(
-        self, size: Callable[[], int], free: Callable[[], int | None], left_s: Callable[[], float], where: str
+        self,
+        size: Callable[[], tuple[int, int]],
+        free: Callable[[], int | None],
+        left_s: Callable[[], float],
+        where: str,
+        kept_s: float = math.inf,
     ) -> None:
         self._size = size
         self._free = free
         self._left_s = left_s
         self._where = where
+        self._kept_s = kept_s
         self._first: tuple[float, int] | None = None
         self._told = False
         self._warned = False
 
     def look(self, now_s: float) -> None:
         """Measure once; log the growth the first time that it is known, and a lack of room once it shows."""
-        size = self._size()
+        size, kept = self._size()
         if self._first is None:
             self._first = now_s, size
             return
@@ -196,8 +221,10 @@ class DiskWatch:
         if free is None:
             return
         grown = rate * left_s
+        if not math.isinf(self._kept_s):
+            grown = min(grown, max(0.0, rate * self._kept_s - kept))
         lasts_s = free / rate
-        is_short = lasts_s < _HOUR_S if math.isinf(grown) else free < grown + _KEPT_SHARE * (size + grown)
+        is_short = lasts_s < _HOUR_S if math.isinf(grown) else free < grown + _KEPT_SHARE * (kept + grown)
         an_hour = size_text(rate * _HOUR_S)
         text = f"disk: records take {an_hour} an hour as measured, {size_text(free)} are free"
         if is_short and not self._warned:
@@ -215,16 +242,17 @@ class DiskWatch:
 def watch_disk(run: ActiveRun) -> None:
     """Look at the disk of a run while its load goes on."""
 
-    def size() -> int:
+    def size() -> tuple[int, int]:
         with suppress(OSError):
-            return (run.path / FRAMES_FILE).stat().st_size
-        return 0
+            return size_of(run.path), kept_bytes(run.path)
+        return 0, 0
 
     def left_s() -> float:
         ends_ns = run.load_ends_ns
         return math.inf if ends_ns is None else max(0.0, (ends_ns - run.clock.now_ns()) * 1e-9)
 
-    watch = DiskWatch(size, lambda: _free(run.path), left_s, str(run.path))
+    kept_s = math.inf if run.settings.keep is None else run.settings.keep.most_s
+    watch = DiskWatch(size, lambda: _free(run.path), left_s, str(run.path), kept_s)
 
     def look() -> None:
         while run.stopped_ns is None:

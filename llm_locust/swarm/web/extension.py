@@ -12,6 +12,7 @@ from locust.web import WebUI
 
 from llm_locust.core.durations import parse_time
 from llm_locust.live.store import LiveStore
+from llm_locust.options.report import Keep
 from llm_locust.options.settings import UsageError
 from llm_locust.swarm.live.watch import run_info
 from llm_locust.swarm.process.leaving import leave
@@ -56,14 +57,29 @@ def extend(environment: Environment, store: LiveStore | None) -> None:
             serve_metrics(store, getattr(options, "metrics_host", None) or LOOPBACK, int(port))
         except UsageError as e:
             leave(e)
-    rolling = getattr(options, "rolling_summary", None)
-    if rolling:
-        upload = getattr(options, "upload", None) or None
-        interval_s = parse_time(rolling)
-        spawn_loop(
-            lambda: summarise_forever(interval_s, lambda: _running(environment, store), upload),
-            "the rolling summary",
-        )
+    _look_after_run(environment, store)
+
+
+def _look_after_run(environment: Environment, store: LiveStore) -> None:
+    """Write rolling summaries, upload, and drop what is older than ``--keep``, as far as was asked for."""
+    options = environment.parsed_options
+    rolling, kept = (getattr(options, name, None) for name in ("rolling_summary", "keep"))
+    if not rolling and not kept:
+        return
+    upload = getattr(options, "upload", None) or None
+    rolling_s = parse_time(rolling) if rolling else None
+    keep = Keep.of(parse_time(kept), rolling_s) if kept else None
+    interval_s = rolling_s or (keep.look_s if keep else 0.0)
+    spawn_loop(
+        lambda: summarise_forever(
+            interval_s,
+            lambda: _running(environment, store),
+            upload,
+            keep=keep,
+            summarises=bool(rolling),
+        ),
+        "the rolling summary",
+    )
 
 
 def _check_port(web_ui: WebUI) -> None:

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from llm_locust.core.trajectory_facts import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryFacts
+from llm_locust.core.run_facts import MOST_TRAJECTORIES, MOST_TURNS, TrajectoryFacts
 from llm_locust.workload.draws import generator
 from llm_locust.workload.trajectories import chat, mlperf, mooncake, weka
 from llm_locust.workload.trajectories.hits import every, possible_shares

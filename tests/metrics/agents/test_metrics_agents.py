@@ -7,7 +7,7 @@ import pytest
 from metrics_cases import batch, manifest, ns, request
 
 from llm_locust.core.record import Outcome, RequestRecord
-from llm_locust.core.trajectory_facts import TrajectoryFacts
+from llm_locust.core.run_facts import TrajectoryFacts
 from llm_locust.metrics.summary import summarise
 
 #: Two trajectories and a sub-agent of the first.

@@ -12,7 +12,7 @@ from report_cases import records, write_run
 from server_cases import Row, rows
 from test_report_html import Page
 
-from llm_locust.core.manifest import ScrapeFacts
+from llm_locust.core.run_facts import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, SampleWriter, ServerSample
 from llm_locust.live.ending import live_end
 from llm_locust.metrics.question import Question

@@ -15,11 +15,18 @@ from llm_locust.core.manifest import WorkerFacts
 from llm_locust.core.record import RequestRecord
 from llm_locust.live.keys import MOST_KEYS
 from llm_locust.metrics.summary_types.summary import Summary, read_summary
-from llm_locust.report.run import rolling
 from llm_locust.report.run.rolling import STATE_FILE, write_so_far
 from llm_locust.report.run.so_far import SO_FAR_DIR
 from llm_locust.report.run.totals import Totals, counted, decode_totals, encode_totals
-from llm_locust.store import FRAMES_FILE, FrameHeader, FrameIndex, encode_frame, index_frames, write_manifest
+from llm_locust.store import (
+    FRAMES_FILE,
+    FrameHeader,
+    FrameIndex,
+    encode_frame,
+    index_frames,
+    segments,
+    write_manifest,
+)
 
 RUN = manifest(None, slo="ttft=80ms", warmup_s=5.0)
 
@@ -108,7 +115,7 @@ def rolled(tmp_path_factory: pytest.TempPathFactory) -> Rolled:
     write_manifest(run, manifest(None, workers=[worker], slo=RUN.slo, warmup_s=RUN.warmup_s))
     found = []
     with pytest.MonkeyPatch.context() as patch, (run / FRAMES_FILE).open("wb", buffering=0) as file:
-        patch.setattr(rolling, "index_frames", noted)
+        patch.setattr(segments, "index_frames", noted)
         for begin in range(0, 300, 60):
             for at in range(begin, begin + 60):
                 each = [at + i / 10 for i in range(10)]

@@ -234,3 +234,12 @@ def test_credentials_that_cannot_be_used_are_said_at_once_and_in_one_line(
         )
     assert "\n" not in str(said.value)
     assert not pauses.taken_s
+
+
+def test_what_was_sent_can_be_read_back_in_pieces_and_what_is_missing_is_said(bucket: Bucket) -> None:
+    place = open_destination(bucket.address)
+    place.write("batches/0.frames", iter([b"0123456789"]))
+    place.sync("batches/0.frames")
+    assert list(place.chunks("batches/0.frames", 4)) == [b"0123", b"4567", b"89"]
+    with pytest.raises(FileNotFoundError):
+        list(place.chunks("batches/1.frames", 4))

@@ -25,7 +25,7 @@ class FlakyLog(FrameLog):
         if self.full:
             data = b"".join(frames)
             with self.path.open("r+b") as file:
-                file.seek(self._size)
+                file.seek(self.size)
                 file.write(data[: len(data) // 2])
             raise OSError(28, "No space left on device")
         super().append(*frames)

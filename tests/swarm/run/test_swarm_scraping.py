@@ -15,7 +15,7 @@ import psutil
 import pytest
 from page_server import hang, page, serving
 
-from llm_locust.core.manifest import ScrapeFacts
+from llm_locust.core.run_facts import ScrapeFacts
 from llm_locust.deployment.samples_file import SERVER_METRICS_FILE, read_samples
 from llm_locust.metrics.deployment.server_now import ServerNow
 from llm_locust.options.deployment import MetricsSettings

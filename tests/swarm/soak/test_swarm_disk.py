@@ -112,7 +112,7 @@ class Disk:
         caplog.clear()
         caplog.set_level(logging.INFO)
         watch = DiskWatch(
-            lambda: int(self.now_s * self.bytes_per_s),
+            lambda: (int(self.now_s * self.bytes_per_s),) * 2,
             lambda: int(self.free_bytes - self.now_s * self.bytes_per_s),
             lambda: self.left_s - self.now_s,
             "runs/day",

@@ -1,0 +1,370 @@
+"""Records that ``--keep`` drops: never before a copy was read back, never counted twice or not at all."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from metrics_cases import manifest, ns, request
+
+from llm_locust.core.batch import RecordBatch
+from llm_locust.core.manifest import WorkerFacts
+from llm_locust.metrics.question import Question
+from llm_locust.metrics.summary_types.summary import as_json
+from llm_locust.report.run import dropping
+from llm_locust.report.run.build import build_report
+from llm_locust.report.run.dropping import drop
+from llm_locust.report.run.finish import finish_run
+from llm_locust.report.run.join import join_parts
+from llm_locust.report.run.rolling import write_so_far
+from llm_locust.store import (
+    FrameHeader,
+    FrameLog,
+    SegmentLog,
+    StoreError,
+    encode_frame,
+    index_frames,
+    merge,
+    open_requests,
+    read_manifest,
+    write_manifest,
+)
+from llm_locust.store.segments import Segment, base_of, segment_name, segments_of
+from llm_locust.store.upload.destination import open_destination
+from llm_locust.store.upload.files import Stored
+from llm_locust.store.upload.transfer import read_index, upload_run, write_index
+
+ROWS = 20
+BATCHES = 12
+
+
+def frames(run: str = "r", at_s: float = 0.0) -> list[bytes]:
+    """Twelve batches of 20 requests, of two workers in turn: a request every half second."""
+    made = []
+    for number in range(BATCHES):
+        worker, seq = f"w{number % 2}", number // 2
+        records = [
+            request(at_s + (number * ROWS + i) / 2, (0.1, 0.2), request_id=f"{run}{number}-{i}")
+            for i in range(ROWS)
+        ]
+        header = FrameHeader(run, worker, seq, ROWS, finished=(seq + 1) * ROWS, in_flight=0)
+        made.append(encode_frame(header, RecordBatch.from_records(records, worker).to_bytes()))
+    return made
+
+
+def begin(run: Path, run_id: str = "r", at_s: float = 0.0) -> None:
+    run.mkdir()
+    told = [
+        WorkerFacts(
+            id=f"w{i}",
+            index=i,
+            announced=ROWS * BATCHES // 2,
+            received=ROWS * BATCHES // 2,
+            left=True,
+            received_seqs="0-5",
+            batches=6,
+        )
+        for i in range(2)
+    ]
+    stop_ns = ns(at_s + ROWS * BATCHES / 2)
+    times = {"started_ns": ns(at_s), "stopped_ns": stop_ns, "ended_ns": stop_ns + 10**9}
+    write_manifest(run, manifest(None, id=run_id, workers=told, **times))
+
+
+def segmented(run: Path, run_id: str = "r", at_s: float = 0.0) -> None:
+    """Six segments of two batches."""
+    begin(run, run_id, at_s)
+    now = iter(range(1000))
+    log = SegmentLog(run, 3.0, lambda: float(next(now)))
+    for frame in frames(run_id, at_s):
+        log.append(frame)
+    log.close()
+    assert len(segments_of(run)) > 3
+
+
+def whole(run: Path) -> dict[str, object]:
+    """Summary of the same records in a run without ``--keep``."""
+    begin(run)
+    log = FrameLog(run / "batches.frames")
+    log.append(*frames())
+    log.close()
+    finish_run(run)
+    return figures(run)
+
+
+def figures(run: Path) -> dict[str, object]:
+    made = as_json(build_report(run).summary)
+    found: dict[str, object] = json.loads(json.dumps(made, default=str))
+    return found
+
+
+def dropped_now(run: Path, to: Path) -> dropping.Dropped:
+    return drop(run, str(to), 0.0, ended=False, now_s=4e9)
+
+
+def test_what_was_dropped_and_what_was_not_are_the_whole_run(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    upload_run(run, str(to))
+    done = dropped_now(run, to)
+    assert done.failure == ""
+    assert len(segments_of(run)) == 1
+    report = finish_run(run).summary
+    kept = len(open_requests(run))
+    assert done.records + kept == ROWS * BATCHES
+    assert report.completeness.complete
+    assert report.completeness.records_lost == 0
+    assert report.dropped is not None
+    assert report.dropped.records == done.records
+    assert report.since_start is not None
+    assert report.since_start.requests == ROWS * BATCHES
+    assert report.requests.scheduled == kept  # of the window, which begins after what was dropped
+    assert report.window.seconds == pytest.approx(kept / 2, abs=0.6)
+    assert "merge" in (run / "report.md").read_text()
+    upload_run(run, str(to))
+    assert (to / "r" / "batches" / f"{0:015d}.frames").exists()  # an upload keeps what only it has
+    merge([run, to], tmp_path / "merged")
+    assert figures(tmp_path / "merged") == whole(tmp_path / "plain")
+
+
+def test_the_warm_up_is_not_taken_again_of_what_was_not_dropped(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    write_manifest(run, replace(read_manifest(run), warmup_s=5.0))
+    upload_run(run, str(to))
+    done = dropped_now(run, to)
+    report = finish_run(run).summary
+    assert report.requests.scheduled == ROWS * BATCHES - done.records
+    assert report.since_start is not None
+    assert report.since_start.requests == ROWS * BATCHES - 10  # two a second
+
+
+def test_a_window_in_what_was_dropped_is_refused(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    upload_run(run, str(to))
+    dropped_now(run, to)
+    finish_run(run)
+    with pytest.raises(ValueError, match="were dropped"):
+        build_report(run, Question(window=(0.0, 90.0)))
+
+
+def test_a_rolling_summary_counts_what_was_dropped_before_it(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    upload_run(run, str(to))
+    dropped_now(run, to)
+    write_so_far(run)
+    told = json.loads((run / "so-far" / "summary.json").read_text())
+    assert told["since_start"]["requests"] == ROWS * BATCHES
+
+
+def _lost(file: Path) -> None:
+    file.unlink()
+
+
+def _changed(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("spoil", [_lost, _changed, _cut])
+def test_a_destination_that_lies_keeps_the_records_here(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    upload_run(run, str(to))
+    before = [segment.path for segment in segments_of(run)]
+    spoil(to / "r" / "batches" / before[1].name)
+    done = dropped_now(run, to)
+    assert done.records in (2 * ROWS, 3 * ROWS)
+    assert before[1].name in done.failure
+    assert [segment.path for segment in segments_of(run)] == before[1:]
+    upload_run(run, str(to))  # sends it again
+    assert dropped_now(run, to).failure == ""
+    merge([run, to], tmp_path / "merged")
+    assert len(open_requests(tmp_path / "merged")) == ROWS * BATCHES
+
+
+class CrashError(Exception):
+    """The process dies here."""
+
+
+def crashing(step: Callable[..., object], is_after: bool, at: int) -> Callable[..., object]:
+    """The step, of which one call dies, before or after it."""
+    left = [at]
+
+    def crash(*args: object, **options: object) -> object:
+        left[0] -= 1
+        if left[0] < 0 and not is_after:
+            raise CrashError
+        found = step(*args, **options)
+        if left[0] < 0:
+            raise CrashError
+        return found
+
+    return crash
+
+
+STEPS = ("has_segment", "rest_of", "write_expired", "sync_directory")
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(crashes=st.lists(st.tuples(st.sampled_from(STEPS), st.booleans(), st.integers(0, 2)), max_size=3))
+def test_crashes_between_any_two_steps_neither_lose_nor_double_a_record(
+    tmp_path_factory: pytest.TempPathFactory, crashes: list[tuple[str, bool, int]]
+) -> None:
+    place = tmp_path_factory.mktemp("crashes")
+    run, to = place / "run", place / "to"
+    segmented(run)
+    for step, is_after, at in crashes:
+        upload_run(run, str(to))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dropping, step, crashing(getattr(dropping, step), is_after, at))
+            with suppress(CrashError):
+                dropped_now(run, to)
+    shutil.copytree(run, place / "left")
+    merge([place / "left"], place / "here")
+    manifest_here = read_manifest(place / "here")
+    gone = 0 if manifest_here.dropped is None else manifest_here.dropped.records
+    assert gone + len(open_requests(place / "here")) == ROWS * BATCHES
+    assert manifest_here.complete
+    report = finish_run(run).summary
+    assert report.completeness.complete
+    assert report.completeness.records_stored == len(open_requests(place / "here"))
+    upload_run(run, str(to))
+    merge([run, to] if to.exists() else [run], place / "merged")
+    assert figures(place / "merged") == whole(place / "plain")
+
+
+def test_nothing_is_dropped_of_a_run_that_has_ended_or_is_not_uploaded(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    assert "no copy" in dropped_now(run, to).failure
+    assert len(segments_of(run)) > 3
+
+
+def test_a_damaged_segment_stays(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    first = segments_of(run)[0].path
+    _changed(first)
+    upload_run(run, str(to))
+    assert dropped_now(run, to).failure
+    assert first.exists()
+
+
+def test_what_is_damaged_of_a_dropped_segment_is_said(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    upload_run(run, str(to))
+    dropped_now(run, to)
+    next((run / "batches").glob("*.expired")).write_text("{}")
+    with pytest.raises(StoreError, match="does not say what was dropped"):
+        finish_run(run)
+
+
+def test_a_copy_in_slices_that_cut_a_frame_is_sent_again(tmp_path: Path) -> None:
+    """As after a write that failed: its first frame was whole, was uploaded, and then overwritten."""
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    upload_run(run, str(to))
+    there, first = to / "r", segments_of(run)[0]
+    content, half = first.path.read_bytes(), first.size // 2
+    slices = {segment_name(0): content[:half], segment_name(half): content[half:]}
+    assert half not in {frame.offset + frame.length for frame in index_frames(first.path).frames}
+    for name, part in slices.items():
+        (there / name).write_bytes(part)
+    write_index(
+        open_destination(str(there)),
+        read_index(open_destination(str(there)))
+        | {name: Stored(len(part), hashlib.sha256(part).hexdigest()) for name, part in slices.items()},
+    )
+    assert "no copy" in dropped_now(run, to).failure
+    upload_run(run, str(to))
+    assert (there / segment_name(0)).read_bytes() == content
+    assert not (there / segment_name(half)).exists()
+    assert dropped_now(run, to).failure == ""
+    merge([run, to], tmp_path / "merged")
+    assert len(open_requests(tmp_path / "merged")) == ROWS * BATCHES
+
+
+def test_the_copy_alone_is_the_whole_run_once_that_has_ended(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    upload_run(run, str(to))
+    dropped_now(run, to)
+    finish_run(run)
+    upload_run(run, str(to))
+    merge([to], tmp_path / "merged")
+    assert figures(tmp_path / "merged") == whole(tmp_path / "plain")
+
+
+def test_the_last_segment_of_a_part_stays_while_its_manifest_is_written(tmp_path: Path) -> None:
+    run, to = tmp_path / "run", tmp_path / "to"
+    segmented(run)
+    upload_run(run, str(to))
+    last = segments_of(run)[-1].path
+    os.utime(run / "manifest.json", (4e9, 4e9))
+    assert drop(run, str(to), 1.0, ended=True, now_s=4e9).records
+    assert segments_of(run) == [Segment(base_of(last) or 0, last)]
+    assert drop(run, str(to), 1.0, ended=True, now_s=4e9 + 2).records
+    assert segments_of(run) == []
+
+
+def test_an_earlier_part_that_was_dropped_whole_is_in_the_report_of_all_parts(tmp_path: Path) -> None:
+    """Its workers delivered a batch late that its master had received, and had not said so."""
+    day, to = tmp_path / "day", tmp_path / "to"
+    day.mkdir()
+    for number, run in enumerate(("r", "s")):
+        part = day / f"part-{number + 1}"
+        segmented(part, run, at_s=200.0 * number)
+        if number == 0:  # its master died
+            write_manifest(part, replace(read_manifest(part), stopped_ns=None, ended_ns=None))
+        upload_run(part, str(to))
+    late = day / "part-1" / "late" / "w0"
+    late.mkdir(parents=True)
+    (late / "00000001.frame").write_bytes(frames()[2])
+    assert drop(day / "part-1", str(to), 0.0, ended=True, now_s=4e9).records == ROWS * BATCHES
+    assert segments_of(day / "part-1") == []
+    dropped_now(day / "part-2", to)
+    finish_run(day / "part-2")
+    report = join_parts(day).summary
+    assert report.completeness.complete
+    assert report.completeness.records_lost == 0
+    assert report.parts is not None
+    assert [part.requests for part in report.parts.parts] == [ROWS * BATCHES] * 2
+    assert report.dropped is not None
+    assert report.since_start is not None
+    assert report.since_start.requests == 2 * ROWS * BATCHES
+    assert report.requests.scheduled == 2 * ROWS * BATCHES - report.dropped.records
+    for number, run in enumerate(("r", "s")):
+        upload_run(day / f"part-{number + 1}", str(to))
+        merge([day / f"part-{number + 1}", to / run], tmp_path / run)
+        assert len(open_requests(tmp_path / run)) == ROWS * BATCHES
+        assert read_manifest(tmp_path / run).dropped is None
+
+
+def test_a_segment_that_cannot_begin_leaves_the_present_one_going_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    now = iter(range(1000))
+    log = SegmentLog(run, 0.5, lambda: float(next(now)))
+    log.append(frames()[0])
+    (run / segment_name(len(frames()[0]))).mkdir()
+    log.append(frames()[1])
+    log.close()
+    assert (run / segment_name(0)).read_bytes() == b"".join(frames()[:2])
