@@ -36,10 +36,11 @@ HEADING = "## Every key of summary.json"
 #: loads.
 NOT_HERE = (
     *("analysis.", "by.", "run.so_far", "server.total.name"),
-    *("curve.", "curves[].", "drift.client_rss_mib.", "replicas[].outages[]."),
+    *("curve.", "drift.client_rss_mib.", "replicas[].outages[]."),
     *("parts.", "since_start."),  # of a soak: tests/report/run
     *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
     "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
+    *("stages[].lengths.", "curves[]."),  # of a sweep over lengths: tests/metrics/stages, tests/swarm/stages
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms
 )
 
