@@ -39,6 +39,7 @@ NOT_HERE = (
     *("curve.", "drift.client_rss_mib.", "replicas[].outages[]."),
     *("parts.", "since_start."),  # of a soak: tests/report/run
     *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
+    "stages[].lengths.",  # of a sweep over them: tests/metrics/stages/test_metrics_stage_lengths.py
     "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
     *("stages[].lengths.", "curves[]."),  # of a sweep over lengths: tests/metrics/stages, tests/swarm/stages
     *("arms[]", "gates[].arm"),  # of an interleaved comparison: tests/metrics/arms

@@ -65,9 +65,15 @@ class StageLengths:
         )
 
     @property
-    def is_other(self) -> bool:
-        """Whether too many requests had other lengths for its figures to be of those asked for."""
-        return self.other > MOST_OTHER * self.ok
+    def is_other(self) -> bool | None:
+        """Whether too many requests had other lengths for its figures to be of those asked for.
+
+        None where that hangs on requests whose tokens were not counted, and without an ok request.
+        """
+        most = MOST_OTHER * self.ok
+        if self.other > most:
+            return True
+        return None if not self.ok or self.other + self.uncounted > most else False
 
     @property
     def reason(self) -> str:

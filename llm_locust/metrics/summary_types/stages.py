@@ -72,7 +72,10 @@ class StageLengths(SummaryPart, frozen=True):
         ),
     ]
     uncounted: Annotated[int, key("requests whose tokens the server did not count, the others", _OK)]
-    is_other: Annotated[bool, key("`other` are more than 5 %: the stage is not a result", _OK)]
+    is_other: Annotated[
+        bool | None,
+        key("`other` are more than 5 %: the stage is not a result; null: too many were not counted", _OK),
+    ]
 
     def __str__(self) -> str:
         """As they are written in ``--sweep``: ``128:32``."""
