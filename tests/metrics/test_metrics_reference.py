@@ -37,7 +37,7 @@ HEADING = "## Every key of summary.json"
 NOT_HERE = (
     *("analysis.", "by.", "run.so_far", "server.total.name"),
     *("curve.", "drift.client_rss_mib.", "replicas[].outages[]."),
-    *("parts.", "since_start."),  # of a soak: tests/report/run
+    *("parts.", "since_start.", "dropped."),  # of a soak: tests/report/run
     *("stages[].figures", "arms[].figures"),  # they repeat keys that have rows of their own
     "stages[].lengths.",  # of a sweep over them: tests/metrics/stages/test_metrics_stage_lengths.py
     "sessions.header.",  # given back by sessions: tests/metrics/sections/test_metrics_sessions.py
