@@ -100,7 +100,8 @@ def fit_usl(n: Floats, x: Floats, errors: Floats, seed: int = 0) -> UslFit:
     n, x, errors = n[kept], x[kept], errors[kept]
     if len(np.unique(n)) < FEWEST_LOADS:
         raise NoFitError(
-            f"{len(np.unique(n))} loads with a result and a concurrency of 1 or more; 4 are needed"
+            f"{FEWEST_LOADS} loads with a result and a concurrency of 1 or more are needed, "
+            f"there {'is' if len(np.unique(n)) == 1 else 'are'} {len(np.unique(n))}"
         )
     if n.max() < LEAST_SPAN * n.min():
         raise NoFitError(

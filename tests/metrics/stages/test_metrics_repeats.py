@@ -12,6 +12,7 @@ from llm_locust.metrics.stages.repeats import over, repeats
 from llm_locust.metrics.summary import summarise
 from llm_locust.metrics.summary_types.summary import typed
 from llm_locust.report.render.markdown import markdown
+from llm_locust.report.sections.curves.repeats import repeats as shown_repeats
 from llm_locust.report.tables.repeats_csv import repeats_csv
 
 #: TTFT in ms of three repeats of two loads, in turn.
@@ -43,6 +44,13 @@ def test_each_load_has_mean_and_interval_over_its_results() -> None:
     assert ttft.ci95 == pytest.approx((53.0 - reach, 53.0 + reach), rel=1e-6)
     reach = 12.706205 * math.sqrt(8) / math.sqrt(2)
     assert two.figures["ttft_p50_ms"].ci95 == pytest.approx((82.0 - reach, 82.0 + reach), rel=1e-6)
+
+
+def test_a_run_without_inputs_has_no_column_of_them() -> None:
+    section = shown_repeats(typed(found()))
+    assert section is not None
+    assert section.table is not None
+    assert [column.head for column in section.table.columns if "inputs" in column.head] == []
 
 
 def test_repeats_are_in_the_tables_and_in_a_file() -> None:

@@ -15,6 +15,7 @@ _COLUMNS = {
     "goodput": Column("goodput"),
 }
 _SHARES = ("goodput",)
+_OF_SOME_RUNS = ("inputs_per_s",)
 _UNITS = {"users": "users", "rate": "requests/s"}
 
 
@@ -36,17 +37,17 @@ def repeats(summary: Summary) -> Section | None:
 
 
 def _row(load: Repeats) -> Row:
-    cells = (_cell(load.figures.get(name), is_share=name in _SHARES) for name in _COLUMNS)
+    cells = (_cell(load.figures.get(name), name) for name in _COLUMNS)
     tone = Tone.PLAIN if load.results == len(load.stages) else Tone.WARN
     return Row(
         (number(load.asked), load.lengths or "", f"{load.results} of {len(load.stages)}", *cells), tone
     )
 
 
-def _cell(over: OverRepeats | None, *, is_share: bool) -> str:
+def _cell(over: OverRepeats | None, name: str) -> str:
     if over is None or over.mean is None:
-        return UNDEFINED
-    shown = percent if is_share else number
+        return UNDEFINED if name not in _OF_SOME_RUNS else ""
+    shown = percent if name in _SHARES else number
     if over.ci95 is None or over.ci95[1] is None:
         return shown(over.mean)
     return f"{shown(over.mean)} ± {shown(over.ci95[1] - over.mean)}"
