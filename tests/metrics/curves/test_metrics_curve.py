@@ -100,7 +100,7 @@ def test_the_intervals_of_the_law_hold_the_truth_under_noise() -> None:
 def test_what_never_saturates_has_an_infinite_plateau_and_too_little_gives_no_law() -> None:
     fit = fit_usl(N, 2.0 * N, np.full(len(N), 1e-6))
     assert fit.law.plateau > 1e6
-    with pytest.raises(NoFitError, match="4 loads .* are needed, there are 3"):
+    with pytest.raises(NoFitError, match=r"4 loads .* are needed, there are 3"):
         fit_usl(N[:3], N[:3], np.zeros(3))
     with pytest.raises(NoFitError, match="4-fold"):
         fit_usl(np.array([8.0, 9, 10, 11]), N[:4], np.zeros(4))
