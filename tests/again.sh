@@ -9,6 +9,8 @@ TRIES=2
 name=$1
 shift
 cache=(-o "cache_dir=.pytest_cache/$name")
+alone=()
+case " $* " in *" -n "*) alone=(-n 0) ;; esac # the lowest versions have no pytest-xdist, which knows it
 code=0
 "$@" "${cache[@]}" --cache-clear || code=$?
 failed=.pytest_cache/$name/v/cache/lastfailed
@@ -22,7 +24,7 @@ for _ in $(seq "$TRIES"); do
     unsteady=${unsteady:-$tests}
     printf 'failed, run again alone:\n%s\n' "$tests"
     code=0
-    "$@" "${cache[@]}" -n 0 --last-failed --last-failed-no-failures none || code=$?
+    "$@" "${cache[@]}" "${alone[@]}" --last-failed --last-failed-no-failures none || code=$?
 done
 if [ "$code" = 0 ] && [ -n "$unsteady" ]; then printf 'UNSTEADY: failed and passed alone:\n%s\n' "$unsteady"; fi
 exit "$code"
