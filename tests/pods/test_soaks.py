@@ -24,6 +24,9 @@ BACK_WITHIN_S = 20
 #: The limit of the report's container.
 MEMORY_OF_REPORTS = "memory: 4Gi"
 
+#: What a file is called while it is written.
+TEMPORARY = ".llm-locust-*"
+
 LOGIN = {"llm-locust-web": {"user": "operator", "password": "only of this test"}}
 
 
@@ -82,8 +85,8 @@ def run_soak(folder: Path) -> Soak:
         killed_ns = cluster.master.kill()
         wait_for_records(cluster, soak / "part-2")
         spent = [after - earlier for earlier, after in zip(before, cpu_times(), strict=True)]
-        wait_until((soak / SUMMARY_FILE).exists, "the report of both parts", 240)
-        left = shutil.copytree(soak, folder / "left")
+        wait_until(lambda: is_whole(soak), "the report of both parts", 240)
+        left = shutil.copytree(soak, folder / "left", ignore=shutil.ignore_patterns(TEMPORARY))
         return Soak(left, killed_ns, spent[3] / sum(spent), rolling, dict(cluster.master.restarts))
 
 
@@ -99,6 +102,12 @@ def run_with_little_memory(folder: Path) -> NoReport:
         (run,) = volume(master, "/runs").glob("*/manifest.json")
         left = shutil.copytree(run.parent, folder / "left")
         return NoReport(left, code, said, dict(master.restarts))
+
+
+def is_whole(run: Path) -> bool:
+    """Whether a report is there and nothing of it is being written."""
+    files = (run / name for name in (SUMMARY_FILE, "report.md", "report.html"))
+    return all(file.exists() for file in files) and not list(run.glob(TEMPORARY))
 
 
 def wait_for_records(cluster: Cluster, part: Path) -> None:
