@@ -188,15 +188,21 @@ def test_a_report_out_of_memory_leaves_the_run_and_its_master(no_report: NoRepor
     assert no_report.restarts["master"] == 0
 
 
-def test_its_report_is_made_afterwards_from_all_records(no_report: NoReport) -> None:
+def test_its_report_is_made_afterwards_from_all_records(no_report: NoReport, tmp_path: Path) -> None:
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "llm-locust"), "report", str(no_report.folder)],
+        [
+            str(Path(sys.executable).parent / "llm-locust"),
+            "report",
+            str(no_report.folder),
+            "--out",
+            str(tmp_path),
+        ],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     manifest = read_manifest(no_report.folder)
-    summary = read_summary((no_report.folder / SUMMARY_FILE).read_bytes())
+    summary = read_summary((tmp_path / SUMMARY_FILE).read_bytes())
     assert summary.requests.ok
     assert summary.completeness.records_received == sum(worker.announced or 0 for worker in manifest.workers)
