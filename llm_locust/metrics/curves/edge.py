@@ -4,6 +4,9 @@ For each limit the share of requests within it is taken to fall as the load grow
 the edge is where the first limit's share crosses what is required. The interval is a bootstrap: each stage's
 share is drawn from what its requests, as independent ones, leave possible (Jeffreys' beta distribution), the
 fit and its crossing are computed for each draw, and the interval has 95 % of the crossings.
+
+A certified limit asks for more than its share, the more, the fewer requests a stage has. Each stage's share
+is less by that, so that the edge is where stages like these no longer get their certificate.
 """
 
 import math
@@ -66,7 +69,7 @@ class _Curve:
     beyond: Floats
 
     @classmethod
-    def of(cls, probes: Sequence[Probe], limit: int) -> "_Curve":
+    def of(cls, probes: Sequence[Probe], limit: int, required: float) -> "_Curve":
         """Make it from the readings of one limit.
 
         Requests depend on each other the more, the higher the load. A stage that happens to be quiet shows
@@ -74,10 +77,8 @@ class _Curve:
         """
         by_load = sorted(probes, key=lambda probe: probe.load)
         readings = [probe.readings[limit] for probe in by_load]
-        n, n_eff, share = (
-            np.array([getattr(r, name) for r in readings], dtype=np.float64)
-            for name in ("n", "n_eff", "share")
-        )
+        n, n_eff = (np.array([getattr(r, name) for r in readings], np.float64) for name in ("n", "n_eff"))
+        share = np.array([reading.beside(required) for reading in readings])
         dependence = np.exp(-falling(-np.log(n / n_eff), np.ones(len(n))))
         worth = np.maximum(1.0, n / dependence)
         # Jeffreys' half a request on each side: a share of few requests is never certain.
@@ -111,7 +112,7 @@ def find_edge(probes: Sequence[Probe], required: Sequence[float], seed: int = 0)
     random = np.random.default_rng([seed, len(probes)])
     by_line, drawn = [], []
     for limit, share in enumerate(required):
-        curve = _Curve.of(probes, limit)
+        curve = _Curve.of(probes, limit, share)
         draws = np.minimum(random.beta(curve.within, curve.beyond, (_DRAWS, len(curve.loads))), _MOST_SHARE)
         crossings = curve.crossings(draws, random.random(_DRAWS), share)
         by_line.append(crossings[0])
@@ -119,6 +120,6 @@ def find_edge(probes: Sequence[Probe], required: Sequence[float], seed: int = 0)
     low, high = np.quantile(np.min(drawn, axis=0), _ENDS, method="inverted_cdf").tolist()
     load = float(np.quantile(np.min(by_line, axis=0), 0.5, method="inverted_cdf"))
     first = int(np.argmax(np.bincount(np.argmin(by_line, axis=0), minlength=len(required))))
-    curve = _Curve.of(probes, first)
+    curve = _Curve.of(probes, first, required[first])
     beyond = curve.worth_near(load) * (1 - required[first])
     return Edge(load, min(low, load), max(high, load), first, beyond)

@@ -41,12 +41,19 @@ class Limit:
     """A gate as a share: held where more than, or at least, ``required`` of the requests are within it.
 
     ``metric`` is ``goodput``, ``ok`` (requests that did not fail), or a latency with the limit ``limit_s``.
+    ``is_certified``: a stage must show it with the confidence of :mod:`~llm_locust.metrics.stats.certified`.
     """
 
     text: str
     metric: str
     required: float
     limit_s: float | None = None
+    is_certified: bool = False
+
+    @property
+    def percent(self) -> float:
+        """The share that is required, in percent."""
+        return round(self.required * 100, 6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +110,6 @@ def _axis(word: str) -> Axis:
 
 
 def _limit(gate: Gate) -> Limit:
-    if gate.is_certified:
-        raise _refused(gate, "a search has an interval of its own; leave out certified")
     if gate.kind is Kind.LATENCY:
         return _latency_limit(gate)
     if gate.metric == "goodput":
@@ -137,7 +142,8 @@ def _latency_limit(gate: Gate) -> Limit:
         raise _refused(
             gate, "neither a mean nor a maximum can include requests that failed; limit a percentile, as p99"
         )
-    return Limit(gate.text, gate.latency, PERCENTILES[gate.statistic] / 100, gate.limit / 1e3)
+    required = PERCENTILES[gate.statistic] / 100
+    return Limit(gate.text, gate.latency, required, gate.limit / 1e3, gate.is_certified)
 
 
 def _refused(gate: Gate, why: str) -> ObjectiveError:

@@ -20,11 +20,15 @@ class Shown(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``hits`` of ``n`` requests were within a limit; they are worth ``n_eff`` independent ones."""
+    """``hits`` of ``n`` requests were within a limit; they are worth ``n_eff`` independent ones.
+
+    ``certified`` is the share of ``n`` that a certificate needs; None of a limit without one.
+    """
 
     hits: int
     n: int
     n_eff: float
+    certified: float | None = None
 
     def __post_init__(self) -> None:
         """
@@ -43,9 +47,17 @@ class Reading:
         """Wilson's 95 % interval of the share, with the correction for continuity."""
         return share_ends(self.share, self.n_eff, _Z)
 
+    def is_within(self, required: float) -> bool:
+        """Whether the share is as required, by what was counted alone; a certificate has its own."""
+        return self.share >= (required if self.certified is None else self.certified)
+
+    def beside(self, required: float) -> float:
+        """The share, less what a certificate needs beyond ``required``."""
+        return self.share if self.certified is None else max(0.0, self.share - (self.certified - required))
+
     def shows(self, required: float) -> Shown:
         low, high = self.ends
-        if low >= required:
+        if self.is_within(required) if self.certified is not None else low >= required:
             return Shown.HOLDS
         return Shown.BROKEN if high < required else Shown.UNRESOLVED
 
@@ -95,7 +107,7 @@ class Probe:
 
     def breaks(self, required: tuple[float, ...]) -> bool:
         """Whether a share is below what is required, by what was counted alone."""
-        return any(r.share < share for r, share in zip(self.readings, required, strict=True))
+        return not all(r.is_within(share) for r, share in zip(self.readings, required, strict=True))
 
     def shows(self, required: tuple[float, ...]) -> Shown:
         """Broken if any limit is, holds if all do."""

@@ -22,6 +22,7 @@ from llm_locust.metrics.sections.validity import Scale, client_validity
 from llm_locust.metrics.select.selection import asked
 from llm_locust.metrics.stages.figures import touching
 from llm_locust.metrics.stages.verdict import CLIENT_LIMITED, stage_verdict
+from llm_locust.metrics.stats.certified import certified_share, fewest_samples
 from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.stats.worth import FEWEST, Worth
 from llm_locust.metrics.window import stage_window
@@ -54,7 +55,19 @@ def reading(m: Measured, limit: Limit, missing: int = 0) -> Reading:
         raise NoReadingError(
             "its requests depend on each other for longer than it lasted: it was not steady, or too short"
         )
-    return Reading(int(hits.sum()), n, _independent(worth, n))
+    found = Reading(int(hits.sum()), n, _independent(worth, n))
+    return _certified(found, limit) if limit.is_certified else found
+
+
+def _certified(found: Reading, limit: Limit) -> Reading:
+    """With the share that a certificate needs of this many requests; of too few, none is enough."""
+    share = certified_share(found.n, limit.percent)
+    if share is None and found.share >= limit.required:
+        raise NoReadingError(
+            f"{limit.text} needs {fewest_samples(limit.percent):,} requests, there are {found.n:,}: "
+            "make stages longer"
+        )
+    return replace(found, certified=1.0 if share is None else share)
 
 
 def _judged(m: Measured, limit: Limit) -> tuple[Rows, Floats]:

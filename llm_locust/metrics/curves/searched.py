@@ -162,7 +162,7 @@ def _stage(
         "limits": [
             {
                 "gate": limit.text,
-                "required": limit.required,
+                "required": limit.required if r.certified is None else r.certified,
                 "share": r.share,
                 "ci95": list(r.ends),
                 "n": r.n,

@@ -59,6 +59,12 @@ def certified_rank(n: int, percent: float) -> int | None:
     return low
 
 
+def certified_share(n: int, percent: float) -> float | None:
+    """Least share of n samples that must be below a limit for the bound to be below it; None of too few."""
+    rank = certified_rank(n, percent)
+    return None if rank is None else (n - rank + 1) / n
+
+
 def fewest_samples(percent: float) -> int:
     """The least number of samples that certify the percentile: p90 64, p95 130, p99 662, p99.9 6,636."""
     low, high = 1, 2

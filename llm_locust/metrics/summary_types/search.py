@@ -12,7 +12,14 @@ class LimitReading(SummaryPart, frozen=True):
     """What a stage shows about one limit."""
 
     gate: Annotated[str, key("the limit, as it was asked for", _STAGE)]
-    required: Annotated[float, key("the share of requests that must be within it, 0 .. 1", _STAGE)]
+    required: Annotated[
+        float,
+        key(
+            "the share of requests that must be within it, 0 .. 1; of a certified limit what its certificate "
+            "needs of this many",
+            _STAGE,
+        ),
+    ]
     share: Annotated[
         float,
         key("the share within it, of requests scheduled in it; failed, hung and lost ones are not", _STAGE),
@@ -30,7 +37,9 @@ class SearchStage(SummaryPart, frozen=True):
     shows: Annotated[
         str | None,
         key(
-            "`holds`, `broken` or `unresolved`, by the intervals of its shares; null: it was not used", _STAGE
+            "`holds`, `broken` or `unresolved`, by the intervals of its shares (a certified limit holds by "
+            "its certificate); null: it was not used",
+            _STAGE,
         ),
     ]
     good_per_s: Annotated[

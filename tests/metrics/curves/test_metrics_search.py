@@ -16,7 +16,10 @@ from llm_locust.metrics.curves.probe import Probe, Reading
 from llm_locust.metrics.curves.search import next_step
 from llm_locust.metrics.curves.steps import Bounds, Found, NextStage
 from llm_locust.metrics.stats.cells import Order
+from llm_locust.metrics.stats.censoring import Durations
+from llm_locust.metrics.stats.certified import certified, certified_rank, certified_share, fewest_samples
 from llm_locust.metrics.stats.intervals import Observed, share_worth, worths
+from llm_locust.metrics.stats.percentiles import PERCENTILES
 from llm_locust.metrics.stats.worth import FEWEST
 
 RATE = parse_objective("max rate under goodput>=90%")
@@ -54,7 +57,7 @@ def test_every_limit_is_a_share_of_the_requests() -> None:
         ("max rate under max_ttft<1s", "limit a percentile"),
         ("max rate under p99_itl<1s", "not a latency of one request"),
         ("max rate under output_tps>5", "grows with the load"),
-        ("max rate under certified p99_ttft<1s", "leave out certified"),
+        ("max rate under certified goodput>=95%", "an upper limit on a percentile"),
         ("max rate under p99_tft<1s", "p99_ttft"),
     ],
 )
@@ -247,6 +250,40 @@ def test_stages_too_short_for_a_percentile_have_no_interval_and_say_how_many_req
     assert isinstance(found, Found)
     assert (found.low, found.high, found.is_resolved) == (None, None, False)
     assert "needs 1000: make stages longer" in found.why or found.at_most is not None
+
+
+@given(st.integers(1, 9_000), st.integers(0, 300), st.sampled_from(["p90", "p99", "p99_9"]))
+def test_a_stage_holds_a_certified_limit_exactly_where_the_gate_of_a_run_passes(
+    n: int, beyond: int, statistic: str
+) -> None:
+    beyond = min(beyond, n)
+    percent = PERCENTILES[statistic]
+    found = Reading(n - beyond, n, float(n), certified_share(n, percent) or 1.0)
+    latencies = np.repeat([0.5, 1.5], [n - beyond, beyond])
+    bound_s = certified(Durations(latencies), percent)
+    if n >= fewest_samples(percent):
+        assert (found.shows(percent / 100) == "holds") == (bound_s <= 1)
+        assert found.is_within(percent / 100) == (bound_s <= 1)
+    elif beyond:
+        assert found.shows(percent / 100) != "holds"
+
+
+def certain(users: float, random: np.random.Generator) -> Reading:
+    found = batched(users, random)
+    return Reading(found.hits, found.n, found.n_eff, certified_share(found.n, 99.0))
+
+
+def test_a_search_under_a_certified_limit_ends_below_the_edge_and_what_holds_has_a_certificate() -> None:
+    objective = parse_objective("max concurrency under certified p99_tpot<50ms")
+    answers = [search(certain, objective, seed) for seed in range(4)]
+    loads = [found.load or 0.0 for found, _ in answers]
+    allowed = 2_000 - round(2_000 * (certified_share(2_000, 99.0) or 0))
+    assert allowed == (certified_rank(2_000, 99.0) or 0) - 1
+    assert BATCH_EDGE * 0.9 < np.median(loads) < BATCH_EDGE
+    for _, probes in answers:
+        for probe in probes:
+            (found,) = probe.readings
+            assert (probe.shows((0.99,)) == "holds") == (found.n - found.hits <= allowed)
 
 
 @pytest.mark.parametrize(

@@ -324,3 +324,28 @@ def test_a_stage_in_which_every_request_failed_breaks_every_limit_of_a_search() 
     assert probe.counts, (probe.no_result, probe.client)
     assert [reading.hits for reading in probe.readings] == [0, 0, 0]
     assert probe.breaks((0.01,) * 3)
+
+
+@pytest.mark.parametrize(("late", "counts"), [(0, False), (11, True)])
+def test_a_stage_with_too_few_requests_for_a_certificate_is_no_pass_and_says_how_many_it_needs(
+    late: int, counts: bool
+) -> None:
+    loads = [stage(0, 1.0, 11.0)]
+    records = [
+        request(i / 10, (3.0,) if i < 5 + late else (0.05,), user=1, kernel_stamps=True, client_lag_ns=10_000)
+        for i in range(5, 110)
+    ]
+    made = with_stages(batch(*records), loads, open_loop=False)
+    (probe,) = probes(
+        made,
+        facts(stages=loads),
+        Question(),
+        parse_objective("max concurrency under certified p99_ttft<1s"),
+    )
+    assert probe.counts == counts, (probe.no_result, probe.client)
+    if counts:
+        assert probe.breaks((0.99,))
+    else:
+        assert (
+            "certified p99_ttft<1s needs 662 requests, there are 100: make stages longer" in probe.no_result
+        )

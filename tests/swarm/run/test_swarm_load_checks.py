@@ -75,6 +75,11 @@ def test_a_search_may_have_a_gate_on_its_edge_and_a_run_of_one_load_any_other() 
         ({"find": FIND, "max_in_flight": "5"}, "write max rate"),
         ({"find": FIND, "first_load": "2.5"}, "whole number of users"),
         ({"find": "max rate under p99_ttft<1s", "first_load": "1e12"}, "at most 1e.06"),
+        (
+            {"find": "max rate under certified p99_ttft<1s"},
+            "needs 662 requests a stage, and the first one, 4/s for 60 s, has about 240: write "
+            "--stage-time 166s or --first-load 12",
+        ),
     ],
 )
 def test_what_would_set_the_load_besides_a_search_is_refused(given: dict[str, str], why: str) -> None:
