@@ -5,6 +5,8 @@ s = step_per_sequence, f = prefill_per_token, all in ns.
 """
 
 import itertools
+import json
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -12,7 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llm_locust.sim.answers.jobs import ModelLimits, resolve
 from llm_locust.sim.engine.engine import Engine, EngineProfile, Sequence
+from llm_locust.wire.dialects.chat import COMPLETIONS
 
 MS = 1_000_000
 S = 1_000 * MS
@@ -199,6 +203,22 @@ def test_a_prefix_cache_saves_exactly_the_time_of_the_tokens_that_it_has() -> No
     computed = [shared + own, *[shared + own - cached] * 4]
     assert [one.ttft_ns for one in served] == [round(B + PER_SEQ + F * tokens) for tokens in computed]
     assert engine.counters.prefix_hits == 4 * cached
+
+
+@pytest.mark.parametrize("models", [1, 2, 3])
+def test_adapters_in_turn_find_a_prompt_once_less_for_each(models: int) -> None:
+    """n prompts with one beginning, of a models in turn: (n - a) · cached hits, not (n - 1) · cached."""
+    shared, n, size = " ".join(["word"] * 800), 12, PROFILE.kv_block_tokens
+    limits = ModelLimits(models=("base", "lora-a", "lora-b"))
+    engine = Engine(replace(PROFILE, prefix_cache=True), 0)
+    sequences = []
+    for k in range(n):
+        asked = {"model": limits.models[k % models], "prompt": f"{shared} {k:03d} end", "max_tokens": 2}
+        job = resolve(COMPLETIONS, json.dumps(asked).encode(), f"{k}", limits, random.Random(k), size)
+        sequences.append(Sequence(job.prompt_tokens, 2, k * S, block_hashes=job.block_hashes))
+    serve(engine, sequences)
+    assert engine.counters.prefix_hits == (n - models) * (800 // size * size)
+    assert engine.counters.prefix_queries == n * 802
 
 
 def test_noise_leaves_the_throughput_and_spreads_the_gaps() -> None:

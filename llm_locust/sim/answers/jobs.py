@@ -98,6 +98,9 @@ class _MessagesBody(_Body, kw_only=True):
 class ModelLimits:
     """Served models, and the greatest length of their sequences.
 
+    The first of ``models`` is the base model, the others are its adapters: they share the engine and its KV
+    cache, and each has blocks of its own in the prefix cache.
+
     ``eos``: an answer that ends by itself has one more token, which is counted and has no text.
     """
 
@@ -179,10 +182,11 @@ def resolve(
         natural = max(asked.min_tokens or 0, _geometric(limits.mean_output_tokens, source)) + ends
     eos = ends and natural <= bound
     options = asked.stream_options or _StreamOptions()
+    base, model = limits.models[0], asked.model or limits.models[0]
     return Job(
         endpoint=endpoint,
         request_id=request_id,
-        model=asked.model or limits.models[0],
+        model=model,
         created_s=int(time.time()),
         stream=bool(asked.stream) and results is None,
         include_usage=bool(options.include_usage or options.continuous_usage_stats),
@@ -191,7 +195,7 @@ def resolve(
         output_tokens=min(natural, bound),
         finish_reason="stop" if natural < bound or eos else "length",
         text=TokenText.drawn(source),
-        block_hashes=block_hashes(tokens, block_tokens),
+        block_hashes=block_hashes(tokens, block_tokens, "" if model == base else model),
         eos=eos,
         results=results,
     )

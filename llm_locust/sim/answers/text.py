@@ -60,12 +60,13 @@ def count_tokens(text: str) -> int:
     return len(split_tokens(text))
 
 
-def block_hashes(tokens: Sequence[str], block_tokens: int) -> tuple[int, ...]:
+def block_hashes(tokens: Sequence[str], block_tokens: int, adapter: str = "") -> tuple[int, ...]:
     """Key for each full block of a prompt; it identifies the prompt from its start to that block's end.
 
-    The same in every process: 64 bits of BLAKE2b over the tokens so far.
+    The same in every process: 64 bits of BLAKE2b over the tokens so far. Prompts for different adapters have
+    no key in common.
     """
-    so_far = blake2b(digest_size=8)
+    so_far = blake2b(f"{adapter}\0".encode("utf-8", "surrogatepass") if adapter else b"", digest_size=8)
     keys = []
     for end in range(block_tokens, len(tokens) + 1, block_tokens):
         block = "\0".join((*tokens[end - block_tokens : end], ""))

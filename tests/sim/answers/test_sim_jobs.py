@@ -135,6 +135,18 @@ def test_a_block_hash_stands_for_the_prompt_up_to_its_end() -> None:
     assert hashes(prompt="a b c") == ()
 
 
+def test_no_adapter_finds_the_blocks_of_the_base_model_or_of_another_one() -> None:
+    one, other = ModelLimits(models=("base", "a", "ab")), ModelLimits(models=("a", "b"))
+
+    def keys(limits: ModelLimits, model: str, prompt: str) -> tuple[int, ...]:
+        body = json.dumps({"model": model, "prompt": prompt}).encode()
+        return resolve(COMPLETIONS, body, "id", limits, random.Random(0), 4).block_hashes
+
+    found = [keys(one, model, "b c d e") for model in ("base", "a", "ab")]
+    assert len({key for block in found for key in block}) == 3
+    assert found[0] == keys(other, "a", "b c d e") == hashes(prompt="b c d e")
+
+
 def test_block_hashes_are_the_same_in_every_process() -> None:
     assert hashes(prompt="a b c d") == (0x5C76CE4400CF54FC,)
 
