@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from llm_locust.options.option import Values
 from llm_locust.options.table import GRAMMAR, KEYS, OPTION
-from llm_locust.scenario import Scenario, Stop, load_scenario
+from llm_locust.scenario import Scenario, Stop, TrafficClass, load_scenario, sole_class, with_options
 
 if TYPE_CHECKING:
     from locust.argument_parser import LocustArgumentParser
@@ -44,6 +45,15 @@ def scenario_of(options: argparse.Namespace) -> Scenario | None:
     """The scenario of a run's options (raises ScenarioError)."""
     text = getattr(options, SCENARIO_TEXT, None)
     return None if not text else Scenario.from_text(text, GRAMMAR)
+
+
+def classes_of(scenario: Scenario | None, given: Values) -> tuple[TrafficClass, ...]:
+    """The classes of a run's requests: options win over the top level of the scenario, not over a class."""
+    if scenario is None:
+        return sole_class({})
+    said = {row.name: given[row.name] for row in OPTION.values() if row.scope == "classes"}
+    unique = said["unique_head"]
+    return with_options(scenario.classes, said | {"unique_head": None if unique is None else unique == "on"})
 
 
 def stop_rules(stop: Stop) -> str:

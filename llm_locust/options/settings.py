@@ -16,11 +16,11 @@ from llm_locust.options.arrivals import LoadSettings, parse_load
 from llm_locust.options.deployment import DeploymentSettings, parse_deployment
 from llm_locust.options.option import Values
 from llm_locust.options.report import PRICES, Keep, parse_keep
-from llm_locust.options.scenario import scenario_of
+from llm_locust.options.scenario import classes_of, scenario_of
 from llm_locust.options.stages.lengths import check_lengths
 from llm_locust.options.table import OPTION, OPTIONS, recorded
 from llm_locust.roofline.roof import roof_of_options
-from llm_locust.scenario import DatasetSource, Scenario, sole_class
+from llm_locust.scenario import DatasetSource, Scenario
 from llm_locust.scenario.request_kind import (
     DEFAULT_INPUT_TOKENS,
     DEFAULT_OUTPUT_TOKENS,
@@ -163,7 +163,7 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     if given["restartable"] and (given["sweep"] or given["find"]):
         raise ValueError("--restartable beside --sweep or --find: write --resume, which repeats no stage")
     workload = _workload(given, None if scenario is None else scenario.dataset)
-    classes = sole_class({}) if scenario is None else scenario.classes
+    classes = classes_of(scenario, given)
     kinds = kinds_of(classes, workload)
     load = parse_load(options, {kind.slo_class: kind.rate for kind in kinds if kind.rate is not None})
     check_lengths(load.sweep, given, classes, kinds)

@@ -1,6 +1,7 @@
 """The ``classes`` of a scenario, and what they take from its top level and from presets."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from llm_locust.metrics.requests.slo import parse_slo
@@ -92,7 +93,20 @@ CLASS_KEYS: Mapping[str, Key] = {**OF_CLASSES, **SHARED}
 
 def sole_class(shared: Mapping[str, Any]) -> tuple[TrafficClass, ...]:
     """The class of a scenario that has no ``classes``: nameless, as requests are without a scenario."""
-    return (TrafficClass(name="", request_name="", **shared),)
+    return (TrafficClass(name="", request_name="", **shared, inherited=frozenset(shared)),)
+
+
+def with_options(classes: Iterable[TrafficClass], given: Mapping[str, Any]) -> tuple[TrafficClass, ...]:
+    """The classes with what options say in place of what the top level gave to them.
+
+    Args:
+        given: keys of classes that are options, too; None: not given.
+    """
+    said = {key: value for key, value in given.items() if value is not None}
+    return tuple(
+        replace(found, **{key: value for key, value in said.items() if key in found.inherited})
+        for found in classes
+    )
 
 
 def read_classes(node: Node, shared: Mapping[str, Any], context: Context) -> tuple[TrafficClass, ...]:
@@ -150,7 +164,8 @@ def _class(
     headers = {**shared.get("headers", {}), **own.get("headers", {})}
     filled = {**_of_preset(own), **shared, **own, "headers": headers}
     filled.setdefault("request_name", filled["name"])
-    return TrafficClass(**filled | ({"weight": None} if "rate" in own else {}))
+    inherited = frozenset(shared.keys() - own.keys())
+    return TrafficClass(**filled | ({"weight": None} if "rate" in own else {}), inherited=inherited)
 
 
 def _of_preset(own: Mapping[str, Any]) -> dict[str, Any]:

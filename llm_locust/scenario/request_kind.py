@@ -174,7 +174,7 @@ def _spec(
         output_tokens=found.output_tokens or run.output_tokens or (None if dataset else _default_output()),
         extra_body={**run.extra_body, **found.body},
         shared_prefix=found.shared_prefix or run.shared_prefix,
-        unique_head=found.unique_head and run.unique_head,
+        unique_head=run.unique_head if found.unique_head is None else found.unique_head,
         models=found.models or run.models,
     )
 

@@ -64,7 +64,8 @@ class TrafficClass:
 
     Either ``weight`` (its part of the run's load is weight / sum of all weights) or ``rate`` (a rate of its
     own, in the grammar of ``--request-rate``) is not None. ``None`` elsewhere: the run's option applies.
-    ``body`` overrides the run's ``--body``, key by key. The values of ``headers`` are templates (see
+    ``body`` overrides the run's ``--body``, key by key. ``inherited`` are the keys that the top level of the
+    scenario gave to it. The values of ``headers`` are templates (see
     :mod:`llm_locust.wire.headers`); they may be secrets.
     """
 
@@ -80,7 +81,7 @@ class TrafficClass:
     output_tokens: Lengths | None = None
     dataset: DatasetSource | None = None
     shared_prefix: SharedPrefix | None = None
-    unique_head: bool = True
+    unique_head: bool | None = None
     models: ModelSplit | None = None
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -88,3 +89,4 @@ class TrafficClass:
     conversation: Conversation | None = None
     validators: tuple[Validator, ...] = ()
     expected: Expected | None = None
+    inherited: frozenset[str] = field(default=frozenset(), compare=False)
